@@ -1,0 +1,46 @@
+# `make demo` and `make test` need only Python >= 3.11, pip and make: everything else is set up here.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+TOOLS  := $(VENV)/.tools
+DEMO   ?= runs/demo
+
+.PHONY: help setup demo test check format bench docs clean
+help:            ## list the targets
+	@grep -hE '^[a-z]+: .*##|^[a-z]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(TOOLS)  ## make .venv with every pinned dependency
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Lemma needs Python >= 3.11; set PYTHON=..."; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[plots]'
+	@touch $@
+$(TOOLS): $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(READY)   ## train six families on Shakespeare, compare them, write a report
+	$(BIN)/lemma study families --out $(DEMO)
+
+test: $(TOOLS)   ## the whole test suite
+	$(BIN)/python -m pytest
+
+check: $(TOOLS)  ## formatting, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+format: $(TOOLS) ## let ruff put everything in order
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(TOOLS)  ## the speed and memory claims, measured against their contenders
+	$(BIN)/python -m benchmarks
+
+docs: $(TOOLS)   ## run every code block and command line of the README and the docs
+	$(BIN)/python -m pytest tests/docs
+
+clean:           ## remove what the targets made (not your runs)
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache

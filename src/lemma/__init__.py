@@ -1,0 +1,1 @@
+"""Lemma: a workbench for language models in which the mathematics and the machine agree."""

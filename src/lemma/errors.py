@@ -1,0 +1,54 @@
+"""Every error Lemma raises on purpose.
+
+    LemmaError
+    ├── InputError            something a person gave does not fit; the command line exits with 2
+    │   ├── SpecError         a word, value, preset or spec file
+    │   ├── DataError         a text, corpus or tokenizer
+    │   └── RunError          a run folder: missing, damaged or of another shape
+    └── TrainingError         training itself went wrong (a loss that is no number); exits with 1
+
+A message says where, what was got, what was expected and the next step.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class LemmaError(Exception):
+    """The root of all errors that Lemma raises on purpose."""
+
+    exit_status = 1
+
+
+class InputError(LemmaError, ValueError):
+    """Something a person gave does not fit."""
+
+    exit_status = 2
+
+
+class SpecError(InputError):
+    """A word, value, preset or spec file does not describe a model, a recipe or a study."""
+
+
+class DataError(InputError):
+    """A text, corpus or tokenizer cannot be used."""
+
+
+class RunError(InputError):
+    """A run folder is missing, damaged or holds something else than asked for."""
+
+
+class TrainingError(LemmaError):
+    """Training went wrong although every input was fine."""
+
+
+def unknown(what: str, got: str, known: Iterable[str]) -> str:
+    """Say that a name is unknown, guess what was meant and list what is known.
+
+    >>> unknown("positions", "rotory", ["none", "rotary"])
+    "positions = 'rotory' is unknown. Did you mean 'rotary'? Known: none, rotary."
+    """
+    names = list(known)
+    close = get_close_matches(got, names, n=1, cutoff=0.5)
+    guess = f" Did you mean '{close[0]}'?" if close else ""
+    return f"{what} = '{got}' is unknown.{guess} Known: {', '.join(names)}."

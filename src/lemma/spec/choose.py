@@ -1,0 +1,87 @@
+"""From what a person asks for to three specs: a model, a recipe and the data."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lemma.errors import SpecError, unknown
+from lemma.spec.base import Spec
+from lemma.spec.data import KINDS, BytePairs, Characters, DataSpec, Words
+from lemma.spec.model import FAMILIES, ModelSpec
+from lemma.spec.presets import PRESETS
+from lemma.spec.recipe import Recipe
+from lemma.spec.toml import read_toml
+from lemma.spec.words import distribute
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A model and the recipe and tokenizer words that go with it, before data are known."""
+
+    model: ModelSpec
+    recipe: Recipe
+    tokenizer: Characters | Words | BytePairs
+
+    def data(self, text: Sequence[str], **words: Any) -> DataSpec:
+        """The data spec of this choice for these texts."""
+        return DataSpec.read({"text": tuple(text), "tokenizer": self.tokenizer.to_dict(), **words}, "data")
+
+
+def choose(name: str, words: Mapping[str, Any] | None = None) -> Choice:
+    """Read a preset or a spec file, then let `words` change model, recipe and tokenizer.
+
+    >>> choose("lstm", {"D": 64, "steps": 10}).model.hidden
+    64
+    """
+    base, words = _named(name), dict(words or {})
+    tokenizer = _tokenizer(base.tokenizer, words)
+    kinds: dict[str, type[Spec]] = {"tokenizer": type(tokenizer), "model": type(base.model), "recipe": Recipe}
+    shares = distribute(words, kinds)
+    return replace(
+        base,
+        model=base.model.replace(**shares["model"]),
+        recipe=base.recipe.replace(**shares["recipe"]),
+        tokenizer=tokenizer.replace(**shares["tokenizer"]),
+    )
+
+
+def _tokenizer(default: Characters | Words | BytePairs, words: dict[str, Any]) -> Characters | Words | BytePairs:
+    named = words.pop("tokenizer", None)
+    if named is None:
+        return default
+    if named not in KINDS:
+        raise SpecError(unknown("tokenizer", str(named), KINDS))
+    return default if default.kind == named else KINDS[named]()
+
+
+def _named(name: str) -> Choice:
+    if name in PRESETS:
+        preset = PRESETS[name]
+        return Choice(preset.model, Recipe(**preset.recipe), preset.tokenizer or BytePairs())
+    path = Path(name)
+    if path.suffix == ".toml" or path.is_file():
+        return read_choice(path)
+    raise SpecError(unknown("model", name, PRESETS) + " A spec file (name.toml) will do too.")
+
+
+def read_choice(path: Path) -> Choice:
+    """Read a spec file: the model's words, and if wanted the tables [recipe] and [tokenizer]."""
+    words = read_toml(path)
+    recipe = Recipe.read(words.pop("recipe", {}), f"{path}: recipe")
+    tokenizer = words.pop("tokenizer", {"kind": "byte-pairs"})
+    named = str(tokenizer.get("kind") if isinstance(tokenizer, Mapping) else tokenizer)
+    if named not in KINDS:
+        raise SpecError(f"{path}: " + unknown("tokenizer", named, KINDS))
+    table = tokenizer if isinstance(tokenizer, Mapping) else {"kind": named}
+    return Choice(read_model(words, str(path)), recipe, KINDS[named].read(table, f"{path}: tokenizer"))
+
+
+def read_model(words: Mapping[str, Any], where: str) -> ModelSpec:
+    """Read a model's words; `family` says which family they belong to."""
+    family = words.get("family")
+    if family is None:
+        raise SpecError(f"{where}: 'family' is missing. Known: {', '.join(FAMILIES)}.")
+    if family not in FAMILIES:
+        raise SpecError(f"{where}: " + unknown("family", str(family), FAMILIES))
+    return FAMILIES[str(family)].read(words, f"{where}: {family}")

@@ -1,0 +1,47 @@
+"""Models by name: the families with sane defaults, and the ones of the sources."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from lemma.errors import SpecError, unknown
+from lemma.spec.data import Characters, Words
+from lemma.spec.model import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn, TableA5
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named model, with the words of recipe and tokenizer that belong to it."""
+
+    model: ModelSpec
+    about: str
+    recipe: dict[str, Any] = field(default_factory=dict)
+    tokenizer: Characters | Words | None = None
+
+
+PRESETS: dict[str, Preset] = {
+    "feed-forward": Preset(FeedForward(), "Bengio's feed-forward model over a window of words"),
+    "attentive": Preset(Attentive(), "the same window read by one attention head"),
+    "rnn": Preset(Rnn(), "simple recurrent network", {"learning_rate": 1e-3}),
+    "lstm": Preset(Lstm(), "long short-term memory", {"learning_rate": 4e-3}),
+    "gru": Preset(Gru(), "gated recurrent unit", {"learning_rate": 4e-3}),
+    "decoder": Preset(Decoder(), "pre-norm decoder-only Transformer"),
+    "penn-rnn": Preset(
+        Rnn(vocabulary=10_000, width=256, hidden=512),
+        "problem D5: word-level RNN, embedding 256, hidden 512",
+        {"dropout": 0.1, "stretch": 10, "batch": 128, "learning_rate": 1e-3, "patience": 3},
+        Words(vocabulary=10_000),
+    ),
+    "table-a5": Preset(
+        TableA5(),
+        "problem A5: 9,721,596 parameters at two layers, 14,980,860 at four",
+        {"learning_rate": 5e-4, "warm_up": 100},
+        Words(vocabulary=7676),
+    ),
+}
+
+
+def preset(name: str) -> Preset:
+    """Return the preset of that name, or say which names there are."""
+    if name not in PRESETS:
+        raise SpecError(unknown("model", name, PRESETS))
+    return PRESETS[name]
