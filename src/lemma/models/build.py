@@ -1,0 +1,67 @@
+"""From a spec to a module with its first weights."""
+
+import math
+
+import torch
+from torch import nn
+
+from lemma.models.attentive import AttentiveModel
+from lemma.models.decoder import DecoderModel
+from lemma.models.feed_forward import FeedForwardModel
+from lemma.models.language_model import LanguageModel, count_parameters
+from lemma.models.recurrent import RecurrentModel
+from lemma.models.table_a5 import TableA5Model
+from lemma.spec import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn, TableA5
+
+
+def build(spec: ModelSpec, dropout: float = 0.0) -> LanguageModel:
+    """Build the model a spec describes, with first weights drawn from torch's random state.
+
+    >>> from lemma.spec import FeedForward
+    >>> count_parameters(build(FeedForward(V=10, d=3, d_h=4, N=3)))  # V(d + d_h) + ((N−1)d + 1)d_h
+    98
+    """
+    model = _module(spec, dropout)
+    if isinstance(model, DecoderModel):
+        _start_decoder(model)
+    else:
+        _start_embedding(model)
+    return model
+
+
+def parameters_of(spec: ModelSpec) -> int:
+    """Count a spec's parameters on the meta device: no memory, no time."""
+    with torch.device("meta"):
+        return count_parameters(_module(spec, 0.0))
+
+
+def _module(spec: ModelSpec, dropout: float) -> LanguageModel:
+    match spec:
+        case FeedForward():
+            return FeedForwardModel(spec, dropout)
+        case Attentive():
+            return AttentiveModel(spec, dropout)
+        case Rnn() | Lstm() | Gru():
+            return RecurrentModel(spec, dropout)
+        case Decoder():
+            return DecoderModel(spec, dropout)
+        case TableA5():
+            return TableA5Model(spec, dropout)
+
+
+def _start_decoder(model: DecoderModel) -> None:
+    """Start as GPT-2 does: normal weights of 0.02, those that write to the stream smaller with depth."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() < 2:
+            continue
+        writes = name.endswith(("attention.output.weight", "narrow.weight"))
+        nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * len(model.layers)) if writes else 0.02)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.zeros_(parameter)
+
+
+def _start_embedding(model: LanguageModel) -> None:
+    embedding = model.get_submodule("embedding")
+    assert isinstance(embedding, nn.Embedding)
+    nn.init.normal_(embedding.weight, std=0.1)

@@ -1,0 +1,40 @@
+"""The contract of every family: `logits, state = model(tokens, state)`."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from lemma.parts import State
+from lemma.spec import ModelSpec
+
+
+class LanguageModel(nn.Module, ABC):
+    """A model of the next token.
+
+    Feeding tokens one by one through the state gives the logits of feeding them at once.
+    """
+
+    stateful: ClassVar[bool] = False
+    """Whether training carries the state from batch to batch."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.spec = spec
+
+    @property
+    @abstractmethod
+    def reach(self) -> int | None:
+        """How many of the latest tokens the logits depend on; None if all of them."""
+
+    @abstractmethod
+    def forward(
+        self, tokens: Int[Tensor, "batch time"], state: State | None = None
+    ) -> tuple[Float[Tensor, "batch time vocabulary"], State]:
+        """Return the logits of the token after each of `tokens`, and the memory of all that was read."""
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Count the numbers a model learns; a tied tensor counts once."""
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,42 @@
+"""Recurrent language models: RNN (problem D1), LSTM (C1) and GRU."""
+
+from typing import ClassVar
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from lemma.models.language_model import LanguageModel
+from lemma.parts import Hidden, State, recurrent
+from lemma.spec import Gru, Lstm, Rnn
+
+
+class RecurrentModel(LanguageModel):
+    """Embedding, layers of cells, output layer with bias; the memory is the hidden vectors."""
+
+    stateful: ClassVar[bool] = True
+
+    def __init__(self, spec: Rnn | Lstm | Gru, dropout: float = 0.0) -> None:
+        super().__init__(spec)
+        more = {"nonlinearity": spec.activation} if isinstance(spec, Rnn) else {}
+        self.embedding = nn.Embedding(spec.vocabulary, spec.width)
+        self.layers = recurrent(spec.family, spec.width, spec.hidden, spec.depth, spec.biases, dropout, **more)
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(spec.hidden, spec.vocabulary)
+        if spec.tied:
+            self.output.weight = self.embedding.weight
+
+    @property
+    def reach(self) -> None:
+        """All tokens read so far."""
+
+    def forward(
+        self, tokens: Int[Tensor, "batch time"], state: State | None = None
+    ) -> tuple[Float[Tensor, "batch time vocabulary"], Hidden]:
+        """Read the tokens one after the other, in PyTorch's kernel."""
+        before = _unpack(state.vectors) if isinstance(state, Hidden) else None
+        outputs, after = self.layers(self.dropout(self.embedding(tokens)), before)
+        return self.output(self.dropout(outputs)), Hidden(after if isinstance(after, tuple) else (after,))
+
+
+def _unpack(vectors: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+    return vectors[0] if len(vectors) == 1 else vectors

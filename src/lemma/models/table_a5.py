@@ -1,0 +1,44 @@
+"""The Transformer of the sources' table (problem A5), on torch.nn's own decoder layers."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from lemma.models.window_model import WindowModel
+from lemma.parts import present, sinusoids, slide
+from lemma.spec import TableA5
+
+
+class TableA5Model(WindowModel):
+    """A window of N−1 words through L decoder layers whose cross-attention reads the embedded window itself.
+
+    (d_e + d + 1)V + (d_e + 1)d + L(10d² + 16d) parameters at d_ff = d; the source does not say what the
+    cross-attention reads, and this reading needs nothing that is not there.
+    """
+
+    places: Tensor
+
+    def __init__(self, spec: TableA5, dropout: float = 0.0) -> None:
+        super().__init__(spec, spec.context)
+        self.embedding = nn.Embedding(spec.vocabulary, spec.embedding)
+        self.projection = nn.Linear(spec.embedding, spec.width)
+        self.register_buffer("places", sinusoids(self.span, spec.width, 10_000.0), persistent=False)
+        self.layers = nn.ModuleList(
+            nn.TransformerDecoderLayer(spec.width, spec.heads, spec.feed_forward, dropout, batch_first=True)
+            for _ in range(spec.depth)
+        )
+        self.output = nn.Linear(spec.width, spec.vocabulary)
+
+    def predict(self, joined: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time vocabulary"]:
+        """Send all windows through the layers at once and read each off at its last word."""
+        windows = slide(self.projection(self.embedding(joined)), time, self.span)
+        memory = (windows + self.places).flatten(0, 1)
+        missing = self._missing(joined.shape[0], joined.shape[1], time, joined.device)
+        stream = memory
+        for layer in self.layers:
+            stream = layer(stream, memory, tgt_key_padding_mask=missing, memory_key_padding_mask=missing)
+        return self.output(stream[:, -1]).unflatten(0, windows.shape[:2])
+
+    def _missing(self, batch: int, joined: int, time: int, device: torch.device) -> Tensor | None:
+        there = present(joined, time, self.span, device)
+        return None if there is None else (~there).repeat(batch, 1)

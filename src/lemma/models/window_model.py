@@ -1,0 +1,34 @@
+"""What the window models share: they see exactly the last N−1 tokens, and all windows of a stretch at once."""
+
+from abc import abstractmethod
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lemma.models.language_model import LanguageModel
+from lemma.parts import State, Window
+from lemma.spec import ModelSpec
+
+
+class WindowModel(LanguageModel):
+    """A model of the next token given the N−1 before it."""
+
+    def __init__(self, spec: ModelSpec, context: int) -> None:
+        super().__init__(spec)
+        self.span = context - 1
+
+    @property
+    def reach(self) -> int:
+        """N−1."""
+        return self.span
+
+    @abstractmethod
+    def predict(self, joined: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time vocabulary"]:
+        """Return the logits after each of the last `time` of these tokens."""
+
+    def forward(
+        self, tokens: Int[Tensor, "batch time"], state: State | None = None
+    ) -> tuple[Float[Tensor, "batch time vocabulary"], Window]:
+        """Predict the token after each of `tokens` from its window."""
+        window = state if isinstance(state, Window) else Window.empty(tokens, self.span)
+        return self.predict(window.joined(tokens), tokens.shape[1]), window.read(tokens)

@@ -1,0 +1,81 @@
+"""Attention: the window head of the sources, and causal multi-head attention with its keys and values."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lemma.parts.window import present, slide
+
+
+class WindowHead(nn.Module):
+    """One head asked by each window's last word only (problem A2).
+
+    a = Σ_i α_i W^v e_i with α = softmax_i((W^q e_last)·(W^k e_i)/√d_k).
+    """
+
+    def __init__(self, width: int, key_width: int, value_width: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(width, key_width, bias=False)
+        self.key = nn.Linear(width, key_width, bias=False)
+        self.value = nn.Linear(width, value_width, bias=False)
+
+    def forward(
+        self, embedded: Float[Tensor, "batch joined width"], time: int, span: int
+    ) -> Float[Tensor, "batch time value_width"]:
+        """Attend within the windows that end at the last `time` words; each word's key and value is made once."""
+        queries = self.query(embedded[:, -time:])
+        keys = slide(self.key(embedded), time, span)
+        scores = torch.einsum("btk,btsk->bts", queries, keys) * keys.shape[-1] ** -0.5
+        there = present(embedded.shape[1], time, span, embedded.device)
+        if there is not None:
+            scores = scores.masked_fill(~there, float("-inf"))
+        return torch.einsum("bts,btsv->btv", scores.softmax(-1), slide(self.value(embedded), time, span))
+
+
+@dataclass(frozen=True)
+class KeyValues:
+    """The keys and values of one layer for all tokens read so far."""
+
+    keys: Float[Tensor, "batch heads time head_width"]
+    values: Float[Tensor, "batch heads time head_width"]
+
+    def append(self, keys: Tensor, values: Tensor) -> "KeyValues":
+        """Return the keys and values with those of new tokens behind them."""
+        return KeyValues(torch.cat([self.keys, keys], dim=2), torch.cat([self.values, values], dim=2))
+
+
+class CausalAttention(nn.Module):
+    """Multi-head self-attention over the past, through PyTorch's fused kernel.
+
+    Each head: softmax(Q Kᵀ/√(d_h/h)) V over the tokens up to its own. The heads' total width may differ from the
+    stream's.
+    """
+
+    def __init__(self, width: int, heads: int, attention_width: int, bias: bool, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.query_key_value = nn.Linear(width, 3 * attention_width, bias=bias)
+        self.output = nn.Linear(attention_width, width, bias=bias)
+
+    def forward(
+        self, stream: Float[Tensor, "batch time width"], past: KeyValues | None = None
+    ) -> tuple[Float[Tensor, "batch time width"], KeyValues]:
+        """Attend from every new token to the past and to the new tokens up to itself."""
+        joined = self.query_key_value(stream).unflatten(2, (3, self.heads, -1))
+        queries, keys, values = joined.permute(2, 0, 3, 1, 4)  # three times (batch, heads, time, head width)
+        memory = past.append(keys, values) if past else KeyValues(keys, values)
+        mask = _mask(queries.shape[2], memory.keys.shape[2], stream.device)
+        mixed = functional.scaled_dot_product_attention(
+            queries, memory.keys, memory.values, mask, self.dropout if self.training else 0.0, past is None
+        )
+        return self.output(mixed.transpose(1, 2).flatten(2)), memory
+
+
+def _mask(new: int, known: int, device: torch.device) -> Bool[Tensor, "new known"] | None:
+    """Which tokens each new token may see, where the kernel's own causal mask or none at all will not do."""
+    if new in (1, known):
+        return None
+    return torch.ones(new, known, dtype=torch.bool, device=device).tril(known - new)

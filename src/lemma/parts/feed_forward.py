@@ -1,0 +1,37 @@
+"""The feed-forward part of a Transformer layer, and the non-linearities by name."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+Activation = Callable[[Tensor], Tensor]
+
+
+def gelu(values: Tensor) -> Tensor:
+    """The Gaussian error linear unit in its tanh form, as GPT-2 has it."""
+    return functional.gelu(values, approximate="tanh")
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "relu": functional.relu,
+    "gelu": gelu,
+}
+
+
+class FeedForwardPart(nn.Module):
+    """Widen, bend, narrow: W₂ σ(W₁ x + b₁) + b₂."""
+
+    def __init__(self, width: int, inner: int, activation: str, bias: bool) -> None:
+        super().__init__()
+        self.widen = nn.Linear(width, inner, bias=bias)
+        self.narrow = nn.Linear(inner, width, bias=bias)
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(self, stream: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        """Apply it to every vector alike."""
+        return self.narrow(self.activation(self.widen(stream)))

@@ -1,0 +1,68 @@
+"""The memory of a window model: its last N−1 tokens, and the windows they make with new ones."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from lemma.parts.state import State
+
+
+@dataclass(frozen=True)
+class Window(State):
+    """The last `span` tokens; fewer while the text has just begun."""
+
+    seen: Int[Tensor, "batch seen"]
+    span: int
+
+    @classmethod
+    def empty(cls, like: Int[Tensor, "batch time"], span: int) -> "Window":
+        """The memory before the first token."""
+        return cls(like[:, :0], span)
+
+    @property
+    def about(self) -> str:
+        """What it is, in words."""
+        return "the last token" if self.span == 1 else f"the last {self.span} tokens"
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tokens."""
+        return {"seen": self.seen}
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Window":
+        """Return a window of the same span over other tokens."""
+        return replace(self, seen=tensors["seen"])
+
+    def read(self, tokens: Int[Tensor, "batch time"]) -> "Window":
+        """Return the memory after reading more tokens."""
+        return replace(self, seen=self.joined(tokens)[:, -self.span :])
+
+    def joined(self, tokens: Int[Tensor, "batch time"]) -> Int[Tensor, "batch joined"]:
+        """What the windows of the new tokens are cut from: the remembered tokens they reach, and themselves."""
+        reached = self.seen[:, max(0, self.seen.shape[1] - self.span + 1) :]
+        return torch.cat([reached, tokens], dim=1) if reached.shape[1] else tokens
+
+
+def slide(vectors: Float[Tensor, "batch joined width"], time: int, span: int) -> Float[Tensor, "batch time span width"]:
+    """Cut the windows that end at each of the last `time` vectors; zeros stand where the text had not begun.
+
+    >>> slide(torch.tensor([[[1.0], [2.0], [3.0]]]), time=3, span=2).flatten(2).tolist()
+    [[[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]]]
+    """
+    missing = time + span - 1 - vectors.shape[1]
+    padded = functional.pad(vectors, (0, 0, missing, 0)) if missing else vectors
+    width = vectors.shape[2]
+    windows = padded.flatten(1).unfold(1, span * width, width)  # a window's vectors lie side by side in memory
+    return windows.unflatten(2, (span, width))
+
+
+def present(joined: int, time: int, span: int, device: torch.device) -> Bool[Tensor, "time span"] | None:
+    """Which places of each window hold a token; None if all do."""
+    missing = time + span - 1 - joined
+    if not missing:
+        return None
+    ends, places = torch.arange(time, device=device), torch.arange(span, device=device)
+    return ends[:, None] + places >= missing
