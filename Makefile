@@ -25,7 +25,7 @@ demo: $(READY)   ## train six families on Shakespeare, compare them, write a rep
 	$(BIN)/lemma study families --out $(DEMO)
 
 test: $(TOOLS)   ## the whole test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 check: $(TOOLS)  ## formatting, lint and types
 	$(BIN)/ruff format --check .
@@ -39,8 +39,9 @@ format: $(TOOLS) ## let ruff put everything in order
 bench: $(TOOLS)  ## the speed and memory claims, measured against their contenders
 	$(BIN)/python -m benchmarks
 
-docs: $(TOOLS)   ## run every code block and command line of the README and the docs
+docs: $(TOOLS)   ## run what README and docs show, then build the site
 	$(BIN)/python -m pytest tests/docs
+	$(BIN)/mkdocs build --strict --quiet
 
 clean:           ## remove what the targets made (not your runs)
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache
