@@ -22,20 +22,23 @@ class Choice:
     model: ModelSpec
     recipe: Recipe
     tokenizer: Characters | Words | BytePairs
+    held_out: float = 0.1
 
-    def data(self, text: Sequence[str], **words: Any) -> DataSpec:
+    def data(self, text: Sequence[str]) -> DataSpec:
         """The data spec of this choice for these texts."""
-        return DataSpec.read({"text": tuple(text), "tokenizer": self.tokenizer.to_dict(), **words}, "data")
+        words = {"text": tuple(text), "tokenizer": self.tokenizer.to_dict(), "held_out": self.held_out}
+        return DataSpec.read(words, "data")
 
 
-def choose(name: str, words: Mapping[str, Any] | None = None) -> Choice:
-    """Read a preset or a spec file, then let `words` change model, recipe and tokenizer.
+def choose(model: str | Path | ModelSpec | Choice, words: Mapping[str, Any] | None = None) -> Choice:
+    """Take a preset, a spec file or a spec, then let `words` change model, recipe and tokenizer.
 
     >>> choose("lstm", {"D": 64, "steps": 10}).model.hidden
     64
     """
-    base, words = _named(name), dict(words or {})
+    base, words = _base(model), dict(words or {})
     tokenizer = _tokenizer(base.tokenizer, words)
+    held_out = words.pop("held_out", base.held_out)
     kinds: dict[str, type[Spec]] = {"tokenizer": type(tokenizer), "model": type(base.model), "recipe": Recipe}
     shares = distribute(words, kinds)
     return replace(
@@ -43,6 +46,7 @@ def choose(name: str, words: Mapping[str, Any] | None = None) -> Choice:
         model=base.model.replace(**shares["model"]),
         recipe=base.recipe.replace(**shares["recipe"]),
         tokenizer=tokenizer.replace(**shares["tokenizer"]),
+        held_out=held_out,
     )
 
 
@@ -55,14 +59,18 @@ def _tokenizer(default: Characters | Words | BytePairs, words: dict[str, Any]) -
     return default if default.kind == named else KINDS[named]()
 
 
-def _named(name: str) -> Choice:
-    if name in PRESETS:
-        preset = PRESETS[name]
+def _base(model: str | Path | ModelSpec | Choice) -> Choice:
+    if isinstance(model, Choice):
+        return model
+    if not isinstance(model, (str, Path)):
+        return Choice(model, Recipe(), BytePairs())
+    if model in PRESETS:
+        preset = PRESETS[str(model)]
         return Choice(preset.model, Recipe(**preset.recipe), preset.tokenizer or BytePairs())
-    path = Path(name)
+    path = Path(model)
     if path.suffix == ".toml" or path.is_file():
         return read_choice(path)
-    raise SpecError(unknown("model", name, PRESETS) + " A spec file (name.toml) will do too.")
+    raise SpecError(unknown("model", str(model), PRESETS) + " A spec file (name.toml) will do too.")
 
 
 def read_choice(path: Path) -> Choice:

@@ -13,12 +13,12 @@ class Recipe(Spec):
     steps: int = Field(default=1000, ge=1)
     """Number of optimizer steps."""
     batch: int = Field(default=32, ge=1)
-    """Sequences a step, over all devices and before accumulation is taken into account."""
+    """Sequences a step, over all devices and all parts of the batch."""
     stretch: int | None = Field(default=None, ge=1)
     """Tokens predicted a sequence; a Transformer's context, or 64, if unset."""
     accumulate: int = Field(default=1, ge=1)
     """Parts a batch is cut into, to save memory; the gradient is the same."""
-    learning_rate: float = Field(2e-3, gt=0)
+    learning_rate: float = Field(default=2e-3, gt=0)
     """The highest learning rate, reached after the warm-up."""
     final_rate: float = Field(default=0.1, ge=0, le=1)
     """The share of the learning rate left at the end of the cosine."""
@@ -47,6 +47,6 @@ class Recipe(Spec):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """The arithmetic of the forward pass; auto is bfloat16 on a GPU that has it, float32 elsewhere."""
     compile: Literal["auto"] | bool = "auto"
-    """Whether to compile the model with torch.compile; auto does so on a GPU."""
+    """Whether to compile the model with torch.compile; auto does so on a GPU for 1000 steps or more."""
     tensorboard: bool = False
     """Whether to write TensorBoard events beside metrics.jsonl."""

@@ -46,7 +46,7 @@ def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
 
 
 def _key(key: str) -> str:
-    return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else json.dumps(key)
+    return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else _text(key)
 
 
 def _value(value: Any) -> str:
@@ -55,9 +55,14 @@ def _value(value: Any) -> str:
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, str):
-        return json.dumps(value)
+        return _text(value)
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_value(item) for item in value) + "]"
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
     raise TypeError(f"TOML has no way to write {type(value).__name__}")
+
+
+def _text(value: str) -> str:
+    """Quote text; TOML's escapes are JSON's, but for the delete character, which JSON leaves bare."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -40,20 +40,36 @@ def distribute(words: Mapping[str, Any], kinds: Mapping[str, type[Spec]]) -> dic
     A dotted word reaches into a nested choice: `positions.base=500`.
     """
     shares: dict[str, dict[str, Any]] = {where: {} for where in kinds}
-    for word, value in words.items():
-        head, _, rest = word.partition(".")
-        owner = next((where for where, kind in kinds.items() if head in kind.known_words()), None)
+    for word, value in nest(words).items():
+        owner = next((where for where, kind in kinds.items() if word in kind.known_words()), None)
         if owner is None:
-            raise SpecError(unknown("the word", head, _all_words(kinds)))
-        name = kinds[owner].letters().get(head, head)
-        shares[owner][name] = _nest(shares[owner].get(name), rest, value) if rest else value
+            raise SpecError(unknown("the word", word, _all_words(kinds)))
+        shares[owner][kinds[owner].letters().get(word, word)] = value
     return shares
 
 
+def nest(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn dotted words into tables; the plain word beside them names the table's kind.
+
+    >>> nest({"positions.base": 500, "positions": "sinusoidal", "width": 8})
+    {'positions': {'base': 500, 'kind': 'sinusoidal'}, 'width': 8}
+    """
+    nested: dict[str, Any] = {}
+    for word, value in words.items():
+        head, *path = word.split(".")
+        known = nested.get(head, {} if path or any(other.startswith(f"{head}.") for other in words) else None)
+        nested[head] = value if known is None else {**_table(known), **_table(_at(path, value))}
+    return nested
+
+
+def _at(path: list[str], value: Any) -> Any:
+    return {path[0]: _at(path[1:], value)} if path else value
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {"kind": value}
+
+
 def _all_words(kinds: Mapping[str, type[Spec]]) -> list[str]:
-    return list(dict.fromkeys(word for kind in kinds.values() for word in kind.known_words() if word != "family"))
-
-
-def _nest(existing: Any, path: str, value: Any) -> dict[str, Any]:
-    table = {"kind": existing} if isinstance(existing, str) else dict(existing or {})
-    return {**table, path: value}
+    hidden = {"family", "kind"}  # chosen by name, not set as words
+    return list(dict.fromkeys(word for kind in kinds.values() for word in kind.known_words() if word not in hidden))
