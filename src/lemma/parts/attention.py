@@ -1,7 +1,5 @@
 """Attention: the window head of the sources, and causal multi-head attention with its keys and values."""
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -35,16 +33,8 @@ class WindowHead(nn.Module):
         return torch.einsum("bts,btsv->btv", scores.softmax(-1), slide(self.value(embedded), time, span))
 
 
-@dataclass(frozen=True)
-class KeyValues:
-    """The keys and values of one layer for all tokens read so far."""
-
-    keys: Float[Tensor, "batch heads time head_width"]
-    values: Float[Tensor, "batch heads time head_width"]
-
-    def append(self, keys: Tensor, values: Tensor) -> "KeyValues":
-        """Return the keys and values with those of new tokens behind them."""
-        return KeyValues(torch.cat([self.keys, keys], dim=2), torch.cat([self.values, values], dim=2))
+KeyValues = Float[Tensor, "batch two heads time head_width"]
+"""The keys and values of one layer for all tokens read so far, side by side."""
 
 
 class CausalAttention(nn.Module):
@@ -64,14 +54,18 @@ class CausalAttention(nn.Module):
         self, stream: Float[Tensor, "batch time width"], past: KeyValues | None = None
     ) -> tuple[Float[Tensor, "batch time width"], KeyValues]:
         """Attend from every new token to the past and to the new tokens up to itself."""
-        joined = self.query_key_value(stream).unflatten(2, (3, self.heads, -1))
-        queries, keys, values = joined.permute(2, 0, 3, 1, 4)  # three times (batch, heads, time, head width)
-        memory = past.append(keys, values) if past else KeyValues(keys, values)
-        mask = _mask(queries.shape[2], memory.keys.shape[2], stream.device)
+        batch, time, _ = stream.shape
+        joined = self.query_key_value(stream).view(batch, time, 3, self.heads, -1).permute(0, 2, 3, 1, 4)
+        queries, keys, values = joined.unbind(1)  # one backward for all three
+        memory = joined[:, 1:]
+        if past is not None:
+            memory = torch.cat([past, memory], dim=3)
+            keys, values = memory.unbind(1)
+        mask = _mask(time, keys.shape[2], stream.device)
         mixed = functional.scaled_dot_product_attention(
-            queries, memory.keys, memory.values, mask, self.dropout if self.training else 0.0, past is None
+            queries, keys, values, mask, self.dropout if self.training else 0.0, past is None
         )
-        return self.output(mixed.transpose(1, 2).flatten(2)), memory
+        return self.output(mixed.transpose(1, 2).reshape(batch, time, -1)), memory
 
 
 def _mask(new: int, known: int, device: torch.device) -> Bool[Tensor, "new known"] | None:

@@ -7,12 +7,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lemma.parts.gelu import gelu
+
 Activation = Callable[[Tensor], Tensor]
-
-
-def gelu(values: Tensor) -> Tensor:
-    """The Gaussian error linear unit in its tanh form, as GPT-2 has it."""
-    return functional.gelu(values, approximate="tanh")
 
 
 ACTIVATIONS: dict[str, Activation] = {
