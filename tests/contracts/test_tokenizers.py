@@ -1,0 +1,123 @@
+"""What every kind of tokenizer promises."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from lemma.data import Tokenizer, learn_tokenizer
+from lemma.errors import DataError
+from lemma.spec import BytePairs, Characters, Words
+
+SPECS = {"characters": Characters(), "words": Words(minimum_count=2), "byte-pairs": BytePairs(vocabulary=320)}
+TRAINING = [
+    "The cat's hat, the cat's mat:\n\n  the hat sat\ton the mat.\r\n" * 4,
+    "Größe, naïve 中文 🙂 <eos> <unk> a<eos>b ##x 12 345!\n" * 3 + "seldom\n",
+]
+TEXTS = ["the cat sat", "", "\n", " \n\n a<eos>b <eos>\r\n", "Größe 🙂🙂\t##x  <unk>", "".join(TRAINING)]
+UNSEEN = "zebra Ж <eos> quiz"
+
+
+@pytest.fixture(params=SPECS)
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return learn_tokenizer(SPECS[request.param], TRAINING)
+
+
+def texts_for(tokenizer: Tokenizer) -> list[str]:
+    return TEXTS if tokenizer.kind == "characters" else [*TEXTS, UNSEEN]
+
+
+def test_it_says_what_it_is(tokenizer: Tokenizer) -> None:
+    assert tokenizer.kind in SPECS
+    assert tokenizer.about == f"{tokenizer.kind}, V = {tokenizer.vocabulary}"
+    assert (tokenizer.eos is None) == (tokenizer.kind == "characters")
+    assert (tokenizer.unk is None) == (tokenizer.kind != "words")
+
+
+def test_ids_are_int64_and_within_the_vocabulary(tokenizer: Tokenizer) -> None:
+    for text in texts_for(tokenizer):
+        ids = tokenizer.encode(text)
+        assert ids.dtype == np.int64
+        assert ids.ndim == 1
+        assert ((ids >= 0) & (ids < tokenizer.vocabulary)).all()
+
+
+def test_the_library_and_transformers_load_it_and_give_the_same_ids(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tokenizer.save(tmp_path / "tokenizer.json")
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    foreign = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    for text in texts_for(tokenizer):
+        ids = tokenizer.encode(text).tolist()
+        assert library.encode(text).ids == ids
+        assert foreign(text)["input_ids"] == ids
+        assert library.decode(ids) == tokenizer.decode(ids)
+
+
+def test_saved_and_loaded_it_is_the_same(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(path)
+    loaded = Tokenizer.load(path)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == tokenizer.hash == loaded.hash
+    assert (loaded.kind, loaded.vocabulary, loaded.eos, loaded.unk) == (
+        tokenizer.kind,
+        tokenizer.vocabulary,
+        tokenizer.eos,
+        tokenizer.unk,
+    )
+    assert [loaded.encode(text).tolist() for text in TEXTS] == [tokenizer.encode(text).tolist() for text in TEXTS]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_left_out_is_counted(tokenizer: Tokenizer) -> None:
+    ids, left_out = tokenizer.encode_known(UNSEEN)
+    if tokenizer.kind == "characters":
+        kept = "".join(character for character in UNSEEN if character in "".join(TRAINING))
+        assert left_out == len(UNSEEN) - len(kept) > 0
+        assert tokenizer.decode(ids) == kept
+    else:
+        assert left_out == 0
+        assert ids.tolist() == tokenizer.encode(UNSEEN).tolist()
+
+
+def test_eos_is_never_read_out_of_running_text(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("a<eos>b").tolist()
+    assert tokenizer.eos not in ids
+    assert tokenizer.decode(ids) == "a<eos>b"
+
+
+def test_foreign_ids_are_refused(tokenizer: Tokenizer) -> None:
+    assert tokenizer.decode([]) == ""
+    for wrong in (-1, tokenizer.vocabulary):
+        with pytest.raises(DataError, match=f"token {wrong} is not one of 0 to {tokenizer.vocabulary - 1}"):
+            tokenizer.decode([0, wrong])
+
+
+PROGRAM = """
+import sys
+from lemma.data import learn_tokenizer
+from lemma.spec import BytePairs, Characters, Words
+text = sys.stdin.read()
+for spec in (Characters(), Words(minimum_count=2), BytePairs(vocabulary=320)):
+    print(learn_tokenizer(spec, [text]).hash)
+"""
+
+
+def test_learning_is_the_same_in_every_process() -> None:
+    text = "".join(TRAINING) + " ".join(f"w{number * 7919 % 300}" for number in range(900))
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            input=text.encode(),
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONUTF8": "1"},
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout.decode()
+        for seed in ("1", "2")
+    }
+    assert [hashes.split() for hashes in seen] == [[learn_tokenizer(spec, [text]).hash for spec in SPECS.values()]]

@@ -1,0 +1,121 @@
+"""decode∘encode is the identity; the fast encoders equal the library; a cut never changes the tokens."""
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from lemma.data import Tokenizer, learn_tokenizer
+from lemma.data.cutting import last_cut
+from lemma.data.encoders import BytePairEncoder
+from lemma.spec import BytePairs, Characters, Words
+
+FRAGMENTS = [
+    "the",
+    "The",
+    " ",
+    "  ",
+    "\n",
+    "\n\n",
+    "\t",
+    "\r\n",
+    "'s",
+    "'ll",
+    "12",
+    "3",
+    "<eos>",
+    "<",
+    ">",
+    "eos",
+    "<unk>",
+]
+FRAGMENTS += [
+    ".",
+    "...",
+    "!",
+    "é",
+    "中文",
+    "🙂",
+    "\x00",
+    "\x1c",
+    "\x1f",
+    "\x85",
+    "\xa0",
+    "\u2028",
+    "\u3000",
+    "\ufeff",
+    "a",
+    "b",
+]
+TRAINING = [" ".join(FRAGMENTS) * 3 + "".join(FRAGMENTS) * 5 + "the  the\n\nthe\n \nthe. The... <eos><eos>" * 9]
+TOKENIZERS = {
+    "characters": learn_tokenizer(Characters(), TRAINING),
+    "words": learn_tokenizer(Words(), TRAINING),
+    "byte-pairs": learn_tokenizer(BytePairs(vocabulary=400), TRAINING),
+}
+any_text = st.text()  # Hypothesis leaves out lone surrogates: exactly what is valid UTF-8
+mixed = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=25).map("".join)
+known = st.lists(st.sampled_from(FRAGMENTS), max_size=25).map("".join)
+
+
+def library_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizers.Tokenizer.from_str(tokenizer._json).encode(text, add_special_tokens=False).ids
+
+
+@settings(deadline=None)
+@given(any_text | mixed)
+def test_any_string_survives_byte_pairs(text: str) -> None:
+    tokenizer = TOKENIZERS["byte-pairs"]
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.eos not in ids
+
+
+@settings(deadline=None)
+@given(known)
+def test_known_characters_survive(text: str) -> None:
+    assert TOKENIZERS["characters"].decode(TOKENIZERS["characters"].encode(text)) == text
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.sampled_from(["the", "The", "12", "a", "中文🙂"]), max_size=5), min_size=1, max_size=5))
+def test_words_and_lines_survive_and_white_space_becomes_single_spaces(lines: list[list[str]]) -> None:
+    tokenizer = learn_tokenizer(Words(), ["the The 12 a 中文🙂"])
+    text = "\n".join(" ".join(line) for line in lines)
+    assert tokenizer.decode(tokenizer.encode(text.replace(" ", " \t "))) == text
+
+
+@pytest.mark.parametrize("kind", ["words", "byte-pairs"])
+@settings(deadline=None)
+@given(text=any_text | mixed)
+@example(text="\x00\x1c\x1f\x00\x1c")  # white space to Python, signs to GPT-2's rule
+def test_the_fast_ids_are_the_librarys(kind: str, text: str) -> None:
+    assert TOKENIZERS[kind].encode(text).tolist() == library_ids(TOKENIZERS[kind], text)
+
+
+@settings(deadline=None)
+@given(known)
+def test_the_fast_ids_of_characters_are_the_librarys(text: str) -> None:
+    assert TOKENIZERS["characters"].encode(text).tolist() == library_ids(TOKENIZERS["characters"], text)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@settings(deadline=None)
+@given(text=mixed, length=st.integers(0, 60))
+def test_cutting_what_was_read_so_far_never_changes_the_tokens(kind: str, text: str, length: int) -> None:
+    tokenizer, cut = TOKENIZERS[kind], last_cut(text[:length], kind)
+    whole, _ = tokenizer.encode_known(text)
+    parts = [tokenizer.encode_known(part)[0] for part in (text[:cut], text[cut:])]
+    assert np.concatenate(parts).tolist() == whole.tolist()
+
+
+@settings(deadline=None)
+@given(st.lists(mixed, max_size=8))
+def test_forgetting_chunks_never_changes_the_ids(texts: list[str]) -> None:
+    class Forgetful(BytePairEncoder):
+        MEMORY = 5
+
+    tokenizer = TOKENIZERS["byte-pairs"]
+    forgetful = Forgetful(tokenizers.Tokenizer.from_str(tokenizer._json))
+    assert [forgetful.encode(text).tolist() for text in texts] == [tokenizer.encode(text).tolist() for text in texts]

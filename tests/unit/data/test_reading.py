@@ -1,0 +1,120 @@
+import os
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
+
+from lemma.data import Section, read_pieces
+from lemma.data import reading as reading_module
+from lemma.data.cutting import last_cut
+from lemma.data.reading import next_character, open_text
+from lemma.errors import DataError
+
+KINDS = ("characters", "words", "byte-pairs")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", ["word " * 400, "Wörter, 中文 🙂\n" * 90, "x" * 3000, " \n" * 900, "a\r\nb\r\n" * 300])
+def test_pieces_join_to_the_text_and_are_bounded(
+    kind: str, text: str, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading_module, "BLOCK", 64)
+    path = write(text)
+    pieces = list(read_pieces(Section(path, 0, path.stat().st_size), kind))
+    assert "".join(pieces) == text
+    assert len(pieces) > 5
+    assert max(map(len, pieces)) < 2 * 64
+
+
+def test_a_section_is_read_from_its_start_to_its_stop(write: Callable[..., Path]) -> None:
+    assert list(read_pieces(Section(write("0123456789"), 3, 7), "characters")) == ["3456"]
+
+
+@settings(deadline=None)
+@given(st.text(max_size=20), st.integers(0, 60))
+def test_the_next_character_is_found_from_any_byte(
+    tmp_path_factory: pytest.TempPathFactory, text: str, offset: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "characters.txt"
+    path.write_bytes(text.encode())
+    starts = [len(text[:count].encode()) for count in range(len(text) + 1)]
+    offset = min(offset, starts[-1])
+    assert next_character(path, offset) == min(start for start in starts if start >= offset)
+
+
+def test_a_byte_order_mark_is_dropped_and_line_ends_are_kept(write: Callable[..., Path]) -> None:
+    whole = open_text(write(b"\xef\xbb\xbfa\r\nb"))
+    assert (whole.start, whole.stop) == (3, 7)
+    assert "".join(read_pieces(whole, "characters")) == "a\r\nb"
+
+
+@pytest.mark.parametrize("before", [0, 1, 61, 62, 63, 64, 65, 200])
+@pytest.mark.parametrize(
+    ("wrong", "place"), [(b"\xff", 0), (b"\xe4\xb8x", 0), (b"\xf0\x9f\x99", 0), ("ü".encode() + b"\x80", 2)]
+)
+def test_bytes_that_are_not_utf8_are_named_with_their_exact_offset(
+    before: int, wrong: bytes, place: int, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading_module, "BLOCK", 64)
+    path = write(b"a" * before + wrong)
+    with pytest.raises(DataError, match=rf"text\.txt: byte {before + place} \(0x{wrong[place]:02x}\).*iconv"):
+        list(read_pieces(Section(path, 0, path.stat().st_size), "words"))
+
+
+def test_utf16_is_recognised(write: Callable[..., Path]) -> None:
+    with pytest.raises(DataError, match=r"byte 0 .*iconv -f utf-16"):
+        open_text(write("Text".encode("utf-16")))
+
+
+@pytest.mark.parametrize("content", [b"", b" \n\t\r\n", b"\xef\xbb\xbf"])
+def test_a_file_without_text_is_refused(content: bytes, write: Callable[..., Path]) -> None:
+    with pytest.raises(DataError, match=r"text\.txt: the file is empty, or nothing but white space\. Give"):
+        open_text(write(content))
+
+
+def test_what_is_no_file_is_refused_with_the_next_step(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no such file\. Check"):
+        open_text(tmp_path / "missing.txt")
+    with pytest.raises(DataError, match=r"a folder, not a text file. Name the files in it"):
+        open_text(tmp_path)
+    with pytest.raises(DataError, match="no such file"):
+        open_text(Path("long" * 999))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="no regular file"):
+        open_text(tmp_path / "pipe")
+
+
+def test_a_file_that_may_not_be_read_is_an_error(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, mode: str) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    path = write("text")
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(DataError, match=r"cannot be read \(Permission denied\)"):
+        open_text(path)
+
+
+def test_python_and_the_rule_agree_on_what_parts_two_words() -> None:
+    """All code points that could be taken for a space, and many others, judged by the library's own first cut."""
+    rule = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+
+    def parts(text: str) -> list[str]:
+        return [part for part, _ in rule.pre_tokenize_str(text)]
+
+    doubtful = {"Zs", "Zl", "Zp", "Cc", "Cf"}
+    for point in [point for point in range(0x110000) if unicodedata.category(chr(point)) in doubtful or point < 0x800]:
+        character = chr(point)
+        for text in (f"a{character}\nb", f"a\n{character}b", f"a{character} b", f"a {character}b"):
+            cut = last_cut(text, "byte-pairs")
+            assert parts(text[:cut]) + parts(text[cut:]) == parts(text), hex(point)
+
+
+def test_a_cut_is_found_wherever_there_is_one() -> None:
+    assert last_cut("one" + "x" * 9000, "byte-pairs") == 0
+    assert last_cut("one two" + "x" * 9000, "byte-pairs") == 3
+    assert last_cut("one two" + "x" * 9000, "words") == 4
+    assert last_cut("a  b\n\nc", "byte-pairs") == 0

