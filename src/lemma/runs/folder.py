@@ -1,0 +1,143 @@
+"""The run folder: all that is known of one training run, each file there whole or not at all.
+
+    spec.toml  recipe.toml  tokenizer.json  metrics.jsonl  model.safetensors  summary.json  checkpoints/step-N/
+
+`recipe.toml` holds the recipe's words and, under [data], the text and its hash. `model.safetensors` and `summary.json`
+appear when the run is finished.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any, Self
+
+from torch import Tensor
+
+from lemma.data import Tokenizer
+from lemma.data.atomic import replacing, sweep, write_atomically
+from lemma.errors import DataError, RunError, SpecError
+from lemma.runs.checkpoint import drop_after
+from lemma.runs.lock import only_writer
+from lemma.runs.metrics import Metrics
+from lemma.runs.plain import read_json
+from lemma.runs.weights import write_weights
+from lemma.spec import DataSpec, ModelSpec, Recipe, read_model, read_toml, to_toml
+
+SPEC, RECIPE, TOKENIZER, METRICS = "spec.toml", "recipe.toml", "tokenizer.json", "metrics.jsonl"
+WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD = "model.safetensors", "summary.json", "checkpoints", "tensorboard"
+OWN = {SPEC, RECIPE, TOKENIZER, METRICS, WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD}
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run on the disk: its descriptions read, its other files a call away."""
+
+    path: Path
+    spec: ModelSpec
+    recipe: Recipe
+    data: DataSpec
+    data_hash: str
+
+    def create(self, tokenizer: Tokenizer, overwrite: bool = False) -> Self:
+        """Write a new run to the disk in one go; what stands there already is refused, or replaced if it is a run."""
+        refuse_occupied(self.path, overwrite)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with only_writer(self.path), replacing(self.path) as temporary:
+                temporary.mkdir()
+                tokenizer.save(temporary / TOKENIZER)
+                (temporary / SPEC).write_text(to_toml(self.spec.to_dict()), encoding="utf-8")
+                (temporary / RECIPE).write_text(self._recipe_toml(), encoding="utf-8")
+        except OSError as error:
+            raise RunError(f"{self.path}: the run folder cannot be made: {error}.") from None
+        return self
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Read the descriptions of a run; a missing folder, one that is no run and a damaged file are told apart."""
+        refuse_no_run(path)
+        try:
+            words = read_toml(path / RECIPE)
+            data = words.pop("data", {})
+            data_hash = str(data.pop("hash", ""))
+            spec = read_model(read_toml(path / SPEC), str(path / SPEC))
+            recipe = Recipe.read(words, f"{path / RECIPE}: recipe")
+            return cls(path, spec, recipe, DataSpec.read(data, f"{path / RECIPE}: data"), data_hash)
+        except SpecError as error:
+            raise RunError(f"The run folder {path} is damaged. {error}") from None
+
+    @property
+    def metrics(self) -> Metrics:
+        """The run's diary."""
+        return Metrics(self.path / METRICS)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the run's checkpoints are."""
+        return self.path / CHECKPOINTS
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return (self.path / SUMMARY).exists()
+
+    def summary(self) -> dict[str, Any] | None:
+        """Read the summary of a finished run; None before the end."""
+        return read_json(self.path / SUMMARY) if self.finished else None
+
+    def tokenizer(self) -> Tokenizer:
+        """Read the tokenizer that the run was trained with."""
+        try:
+            return Tokenizer.load(self.path / TOKENIZER)
+        except DataError as error:
+            raise RunError(f"The run folder {self.path} is damaged. {error}") from None
+
+    def rewind(self, step: int) -> None:
+        """Put the folder where a run that goes on from `step` needs it: unfinished, nothing in it from later steps."""
+        for name in (SUMMARY, WEIGHTS):  # in this order: weights without a summary count as unfinished
+            (self.path / name).unlink(missing_ok=True)
+        sweep(self.path)
+        drop_after(self.checkpoints, step)
+        self.metrics.drop_after(step)
+        write_atomically(self.path / RECIPE, self._recipe_toml())
+
+    def finish(self, weights: Mapping[str, Tensor], summary: Mapping[str, Any]) -> None:
+        """Write the weights that the run ends with, then its summary."""
+        write_weights(self.path / WEIGHTS, weights, self.spec)
+        write_atomically(self.path / SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+
+    def _recipe_toml(self) -> str:
+        return to_toml({**self.recipe.to_dict(), "data": {**self.data.to_dict(), "hash": self.data_hash}})
+
+
+def refuse_occupied(path: Path, overwrite: bool) -> None:
+    """Refuse a place where something stands: a run unless it may be overwritten, anything else always."""
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise RunError(f"{path} is a file. Choose another place for the run.")
+    inside = {entry.name for entry in path.iterdir()}
+    foreign = sorted(name for name in inside - OWN if not name.endswith(".partial"))
+    if SPEC in inside and not overwrite:
+        continuing = f"lemma train --resume {quote(str(path))}"
+        raise RunError(f"{path} holds a run already. To continue it: {continuing}. To replace it: --overwrite.")
+    if inside and SPEC not in inside:
+        raise RunError(f"{path} is not empty and no run ({SPEC} is missing). Choose another place for the run.")
+    if foreign:
+        raise RunError(
+            f"{path} also holds what is not the run's: {', '.join(foreign)}. Move it away to overwrite the run."
+        )
+
+
+def refuse_no_run(path: Path) -> None:
+    """Refuse a path that is no run folder."""
+    if not path.exists():
+        raise RunError(
+            f"{path}: there is no such folder. To make a run there: lemma train MODEL --text FILE --out {path}"
+        )
+    if not path.is_dir():
+        raise RunError(f"{path} is a file; a run is a folder with a {SPEC} in it.")
+    if not (path / SPEC).exists():
+        raise RunError(f"{path} is no run: {SPEC} is missing. A run is what lemma train --out makes.")

@@ -1,0 +1,80 @@
+"""A model's weights on their way to a file and back.
+
+The file says in its header which spec the weights belong to and what their SHA-256 is, so that a flipped bit, or a
+spec changed afterwards, is met with an error and not with a model that talks nonsense.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lemma.data.atomic import replacing
+from lemma.errors import RunError
+from lemma.models import LanguageModel
+from lemma.runs.tensors import read_tensors, write_tensors
+from lemma.spec import ModelSpec
+
+
+def weights_of(model: LanguageModel) -> dict[str, Tensor]:
+    """Return a model's tensors by name, not copied; a tied tensor stands once, under its first name."""
+    first: dict[int, str] = {}
+    tensors = model.state_dict(keep_vars=True)
+    for name, tensor in tensors.items():
+        first.setdefault(id(tensor), name)
+    return {name: tensors[name].detach() for name in first.values()}
+
+
+def put_weights(model: LanguageModel, weights: Mapping[str, Tensor], where: Path) -> None:
+    """Copy weights into a model; tensors it does not expect, in name or shape, are a RunError about `where`."""
+    own = weights_of(model)
+    expected, got = ({name: tuple(tensor.shape) for name, tensor in some.items()} for some in (own, weights))
+    if expected != got:
+        raise RunError(f"{where} does not fit its spec: {_first_difference(expected, got)}.")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(weights[name])
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor], spec: ModelSpec) -> None:
+    """Write weights atomically, with their spec and their sum in the header."""
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    with replacing(path) as temporary:
+        write_tensors(temporary, on_cpu, {"spec": spec.to_dict(), "sha256": _sum(on_cpu)})
+
+
+def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read weights and the words of the spec they were trained for; damage is a RunError that names the file."""
+    weights, about = read_tensors(path)
+    if about.get("sha256") != _sum(weights):
+        raise RunError(f"{path} is damaged: its numbers do not have the SHA-256 written in its header.")
+    return weights, about["spec"]
+
+
+def refuse_other_spec(where: Path, trained: Mapping[str, Any], spec: ModelSpec) -> None:
+    """Refuse weights trained for another spec, naming the word that differs; shapes alone would not tell heads."""
+    said = spec.to_dict()
+    for word in {**trained, **said}:
+        if trained.get(word) != said.get(word):
+            raise RunError(
+                f"{where} holds {word} {trained.get(word)}, spec.toml says {said.get(word)}. "
+                f"Put the word back in spec.toml, or train anew."
+            )
+
+
+def _sum(weights: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        digest.update(f"{name} {weights[name].dtype} {tuple(weights[name].shape)}\n".encode())
+        digest.update(weights[name].reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _first_difference(expected: Mapping[str, tuple[int, ...]], got: Mapping[str, tuple[int, ...]]) -> str:
+    for name in sorted({*expected, *got}):
+        if expected.get(name) != got.get(name):
+            return f"{name} is {got.get(name, 'missing')}, expected {expected.get(name, 'no such tensor')}"
+    raise AssertionError("asked for a difference where there is none")

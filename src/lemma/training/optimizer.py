@@ -1,0 +1,65 @@
+"""AdamW with decay where decay belongs (Loshchilov & Hutter 2019), and its memory by parameter name."""
+
+from collections.abc import Iterator, Mapping
+
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from lemma.parts.positions import LearnedPart
+from lemma.spec import Recipe
+
+BETA1 = 0.9
+TABLES = (nn.Embedding, LearnedPart)  # their rows are looked up, not multiplied
+
+
+def optimizer_for(model: nn.Module, recipe: Recipe) -> AdamW:
+    """Build AdamW with two groups: matrices decay; biases, norms, embeddings and positions do not."""
+    tables = {id(parameter) for parameter in _tables(model)}
+    groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    for parameter in model.parameters():
+        groups[parameter.dim() >= 2 and id(parameter) not in tables].append(parameter)
+    decay = {True: recipe.weight_decay, False: 0.0}
+    return AdamW(
+        [{"params": group, "weight_decay": decay[decays]} for decays, group in groups.items() if group],
+        lr=recipe.learning_rate,
+        betas=(BETA1, recipe.beta2),
+        fused=True,
+    )
+
+
+def set_rate(optimizer: AdamW, rate: float) -> None:
+    """Set the learning rate of every group."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def clip(model: nn.Module, largest: float) -> Tensor:
+    """Scale the gradient down to a norm of at most `largest`, unless that is 0; return its norm before."""
+    if largest:
+        return nn.utils.clip_grad_norm_(model.parameters(), largest, foreach=True)
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return nn.utils.get_total_norm(gradients, foreach=True)
+
+
+def memory_of(optimizer: AdamW, model: nn.Module) -> dict[str, Tensor]:
+    """Return the optimizer's memory as `parameter:quantity` → tensor: both moments and the count of steps."""
+    return {
+        f"{name}:{quantity}": tensor
+        for name, parameter in model.named_parameters()
+        for quantity, tensor in optimizer.state[parameter].items()
+    }
+
+
+def restore_memory(optimizer: AdamW, model: nn.Module, memory: Mapping[str, Tensor]) -> None:
+    """Give an optimizer the memory of another run of the same model."""
+    parameters = dict(model.named_parameters())
+    for key, tensor in memory.items():
+        name, _, quantity = key.rpartition(":")
+        parameter = parameters[name]
+        optimizer.state[parameter][quantity] = tensor.to(parameter.device, copy=True)
+
+
+def _tables(model: nn.Module) -> Iterator[nn.Parameter]:
+    for module in model.modules():
+        if isinstance(module, TABLES):
+            yield from module.parameters(recurse=False)

@@ -1,0 +1,93 @@
+"""Where and with which arithmetic a model is trained."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from lemma.errors import SpecError
+from lemma.spec import Recipe
+
+Forward = Callable[..., Any]
+WORTH_COMPILING = 1000  # steps; compiling takes about half a minute
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """A device, the type that matrices are multiplied in, and whether to compile."""
+
+    device: torch.device
+    dtype: torch.dtype
+    compiles: bool
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Give the context that the forward pass runs in."""
+        if self.dtype == torch.float32:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, self.dtype)
+
+
+@contextmanager
+def matrix_products(precision: Literal["high", "highest"]) -> Iterator[None]:
+    """Allow TF32 in float32 matrix products ("high") or not ("highest"), and put the setting back afterwards."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def product_precision(device: torch.device) -> Literal["high", "highest"]:
+    """TF32 while training on a GPU; on a CPU nothing but float32."""
+    return "high" if device.type == "cuda" else "highest"
+
+
+def fork_random(device: torch.device) -> AbstractContextManager[None]:
+    """Give the context after which the random states are as they were before."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
+
+
+def choose_arithmetic(recipe: Recipe, device: torch.device, stateful: bool) -> Arithmetic:
+    """Settle what a recipe leaves to `auto`: on a GPU bfloat16, and in long runs a compiled model; elsewhere neither.
+
+    A recurrent model is left as it is: it runs in one kernel of cuDNN already, which compiling would only break up.
+    """
+    exact = recipe.precision == "float32" or (recipe.precision == "auto" and not _has_bfloat16(device))
+    pays = device.type == "cuda" and not stateful and recipe.steps >= WORTH_COMPILING
+    compiles = pays if recipe.compile == "auto" else recipe.compile
+    return Arithmetic(device, torch.float32 if exact else torch.bfloat16, compiles)
+
+
+def choose_device(recipe: Recipe, local_rank: int = 0) -> torch.device:
+    """Return the device a recipe names; auto takes the GPU if there is one."""
+    there = torch.cuda.is_available()
+    if recipe.device == "cuda" and not there:
+        raise SpecError("device = 'cuda': PyTorch sees no GPU here. Use device=cpu, or device=auto.")
+    return torch.device("cuda", local_rank) if there and recipe.device != "cpu" else torch.device("cpu")
+
+
+def compiled(
+    module: nn.Module, trial: Callable[[Forward], object], tell: Callable[[str], None], graphs: bool = False
+) -> Forward:
+    """Compile a module and try it once; where that is not possible, say so and return the module as it is.
+
+    The compiled module shares the parameters; the names of weights are read from the module itself. `graphs` replays
+    the kernels of a step as one CUDA graph: small models are else slowed down by the launching of kernels.
+    """
+    fast = torch.compile(module, dynamic=False, mode="reduce-overhead" if graphs else None)
+    try:
+        trial(fast)
+    except Exception as error:  # whatever the compiler, its C++ or its GPU back end may raise
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        tell(f"torch.compile is not possible here ({reason}); training goes on uncompiled.")
+        return module
+    return fast
+
+
+def _has_bfloat16(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)

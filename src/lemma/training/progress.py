@@ -1,0 +1,158 @@
+"""What a person sees while they wait: a bar on a terminal, a few plain lines in a log."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+REFRESH = 0.2  # seconds between two drawings of the bar
+
+
+class Observer(Protocol):
+    """Someone who watches: phases with a known amount of work, rows of metrics, messages."""
+
+    def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """A phase begins: "training" of `total` "steps", "tokenising" of `total` "bytes"."""
+        ...
+
+    def advance(self, done: int) -> None:
+        """So much of the phase is done by now; called very often."""
+        ...
+
+    def report(self, row: Mapping[str, float]) -> None:
+        """A row of metrics has been written."""
+        ...
+
+    def say(self, message: str) -> None:
+        """Something worth reading has happened."""
+        ...
+
+    def end(self) -> None:
+        """The phase is over, well or not."""
+        ...
+
+
+class Silent:
+    """An observer who keeps quiet."""
+
+    def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """Keep quiet."""
+
+    def advance(self, done: int) -> None:
+        """Keep quiet."""
+
+    def report(self, row: Mapping[str, float]) -> None:
+        """Keep quiet."""
+
+    def say(self, message: str) -> None:
+        """Keep quiet."""
+
+    def end(self) -> None:
+        """Keep quiet."""
+
+
+class Lines(Silent):
+    """One plain line at each validation and for each message: fit for a log file."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.total = 0
+
+    def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """Say what begins."""
+        self.total = total
+        self.say(f"{phase}: {total:,} {unit}" + (f", from {done:,} on" if done else ""))
+
+    def report(self, row: Mapping[str, float]) -> None:
+        """Say how far it is, if a validation has come in."""
+        if "perplexity" in row:
+            self.say(f"step {row['step']:,.0f} of {self.total:,}: {describe(row)}")
+
+    def say(self, message: str) -> None:
+        """Write one line."""
+        print(message, file=self.stream, flush=True)
+
+
+class Bar(Silent):
+    """A bar that is drawn a few times a second, however often it is told to move on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.console = Console(file=stream)
+        self.progress: Progress | None = None
+        self.task = TaskID(0)
+        self.shown: dict[str, float] = {}
+        self.drawn = 0.0
+
+    def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """Draw a new bar."""
+        self.end()
+        count = TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit)
+        columns = (TextColumn(phase), BarColumn(), count, TextColumn("{task.fields[words]}"), TimeRemainingColumn())
+        self.progress = Progress(*columns, console=self.console, auto_refresh=False)
+        self.task = self.progress.add_task(phase, total=total, completed=done, words="")
+        self.progress.start()
+
+    def advance(self, done: int) -> None:
+        """Move the bar, if it is time to draw it again."""
+        now = time.monotonic()
+        if self.progress and now - self.drawn > REFRESH:
+            self.drawn = now
+            self.progress.update(self.task, completed=done, refresh=True)
+
+    def report(self, row: Mapping[str, float]) -> None:
+        """Show the latest figures beside the bar."""
+        self.shown |= row
+        if self.progress:
+            self.progress.update(self.task, completed=row["step"], words=describe(self.shown))
+
+    def say(self, message: str) -> None:
+        """Write a line above the bar."""
+        self.console.print(message, markup=False, highlight=False)
+
+    def end(self) -> None:
+        """Leave the bar as it stands."""
+        if self.progress:
+            self.progress.refresh()
+            self.progress.stop()
+            self.progress = None
+
+
+def describe(row: Mapping[str, float]) -> str:
+    """Tell the figures of a row in words.
+
+    >>> describe({"loss": 1.5, "perplexity": 4.25, "tokens_per_second": 21000.0})
+    'loss 1.500 · validation perplexity 4.25 · 21,000 tokens/s'
+    """
+    words = {
+        "loss": "loss {:.3f}",
+        "perplexity": "validation perplexity {:,.2f}",
+        "tokens_per_second": "{:,.0f} tokens/s",
+    }
+    return " · ".join(template.format(row[name]) for name, template in words.items() if name in row)
+
+
+def observer(stream: TextIO | None = None) -> Observer:
+    """Choose the bar for a terminal and plain lines for anything else."""
+    stream = stream or sys.stderr
+    if stream is None:  # a program without a console
+        return Silent()
+    return Bar(stream) if stream.isatty() else Lines(stream)
+
+
+def watched_reading(watcher: Observer) -> Callable[[str, int, int], None]:
+    """Let an observer follow the reading of a text, which reports (what, bytes done, bytes in all)."""
+    phase = ""
+
+    def progress(what: str, done: int, total: int) -> None:
+        nonlocal phase
+        if what != phase:
+            phase = what
+            watcher.begin(what, total, "bytes")
+        watcher.advance(done)
+        if done >= total:
+            watcher.end()
+
+    return progress

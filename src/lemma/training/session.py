@@ -1,0 +1,164 @@
+"""All that changes while a model is trained, and the moves that the loop is made of."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lemma.models import build
+from lemma.parts import State
+from lemma.runs import weights_of
+from lemma.spec import ModelSpec, Recipe
+from lemma.training.feed import feed_for, stretch_of
+from lemma.training.lesson import Evaluate, Lesson
+from lemma.training.optimizer import optimizer_for
+from lemma.training.parallel import Team, delay_sharing, refuse_uneven
+from lemma.training.precision import Forward, choose_arithmetic, compiled, fork_random, matrix_products
+from lemma.training.schedule import learning_rate
+from lemma.training.standing import Meter, Standing
+from lemma.training.watch import nothing_learned, read_too_often, refuse_no_number, too_good
+
+APART = 1_000_003  # between the random states of two processes, whose dropout is not to be the same
+
+
+class Session:
+    """A model in training: its optimizer, its batches, where it stands."""
+
+    def __init__(
+        self, spec: ModelSpec, recipe: Recipe, tokens: np.ndarray, team: Team, tell: Callable[[str], None]
+    ) -> None:
+        refuse_uneven(recipe, team)
+        torch.manual_seed(recipe.seed)
+        self.recipe, self.team, self.tell = recipe, team, tell
+        self.model = build(spec, recipe.dropout).to(team.device).train()
+        self.feed = feed_for(self.model, tokens, recipe, team)
+        self.optimizer = optimizer_for(self.model, recipe)
+        self.standing, self.meter = Standing(), Meter(team)
+        self.carried: list[State | None] = [None] * recipe.accumulate
+        self.best: dict[str, Tensor] | None = None
+        self.saved = 0
+        self.arithmetic = choose_arithmetic(recipe, team.device, self.model.stateful)
+        self.shared = team.wrap(Lesson(self.model))
+        self.lesson: Forward = self._compiled() if self.arithmetic.compiles else self.shared
+        self.warn("read_too_often", read_too_often(recipe, len(tokens), stretch_of(spec, recipe)))
+        torch.manual_seed(recipe.seed + APART * (team.rank + 1))
+        self.restart_clock()
+
+    @property
+    def tokens_a_step(self) -> int:
+        """Tokens predicted at each step, by the whole team."""
+        return self.recipe.batch * stretch_of(self.model.spec, self.recipe)
+
+    def unsaved(self) -> bool:
+        """Whether there are steps that no checkpoint knows of."""
+        return self.saved != self.standing.step
+
+    def gradients(self) -> Float[Tensor, ""]:
+        """Read the batch of the step at hand, part by part, and leave the gradients of its mean loss; return that."""
+        step, parts = self.standing.step - 1, self.recipe.accumulate
+        if self.feed.fresh(step):
+            self.carried = [None] * parts
+        inputs, targets = (tensor.chunk(parts) for tensor in self.feed.batch(step))
+        total = torch.zeros((), device=self.team.device)
+        for part in range(parts):
+            with delay_sharing(self.shared) if part < parts - 1 else nullcontext():
+                with self.arithmetic.autocast():
+                    loss, state = self.lesson(inputs[part], targets[part], self.carried[part])
+                (loss / parts).backward()
+            self.carried[part] = state.detach() if state else None
+            total += loss.detach() / parts
+        return total
+
+    def count(self, loss: Float[Tensor, ""], norm: Float[Tensor, ""]) -> None:
+        """Count a step; on a CPU, where looking costs nothing, see at once that loss and gradient are numbers."""
+        self.meter.add(loss, norm)
+        self.standing.tokens += self.tokens_a_step
+        if self.team.device.type == "cpu" and not math.isfinite(float(loss + norm)):
+            self.refuse_no_number(float(loss), float(norm), 1)
+
+    def refuse_no_number(self, loss: float, norm: float, steps: int) -> None:
+        """Stop with a TrainingError if loss or gradient were no number in the last few steps."""
+        last = self.standing.step
+        rate = learning_rate(self.recipe, last)
+        refuse_no_number(loss, norm, range(last - steps + 1, last + 1), rate, self.saved)
+
+    def settle(self) -> tuple[float, float]:
+        """Wait for the device, stop the clock, and return the mean loss and gradient norm since the last row."""
+        loss, norm = self.meter.means()
+        self.refuse_no_number(loss, norm, max(1, self.meter.steps))
+        now = time.perf_counter()
+        self.standing.seconds += now - self.mark
+        self.mark = now
+        return loss, norm
+
+    def restart_clock(self) -> None:
+        """Let the seconds of training run from here on: what came before was something else."""
+        self.mark = time.perf_counter()
+
+    def measure(self) -> dict[str, float]:
+        """Return a row of metrics over the steps since the last row."""
+        loss, norm = self.settle()
+        standing, steps = self.standing, self.meter.steps
+        standing.training_loss = loss
+        speed = steps * self.tokens_a_step / (standing.seconds - self.meter.since)
+        self.meter.reset(standing.seconds)
+        self.warn("nothing_learned", nothing_learned(self.recipe, standing.step, loss, self.model.spec.vocabulary))
+        return {
+            "step": standing.step,
+            "tokens": standing.tokens,
+            "loss": loss,
+            "learning_rate": learning_rate(self.recipe, standing.step),
+            "gradient_norm": norm,
+            "tokens_per_second": speed,
+            "seconds": standing.seconds,
+        }
+
+    def validate(self, evaluate: Evaluate) -> dict[str, float]:
+        """Have the leader validate the model, keep the weights if they are the best; return the columns of a row."""
+        score = (math.nan, math.nan)
+        if self.team.leads:
+            with self.aside():
+                result = evaluate(self.model)
+            score = (result.loss, result.perplexity)
+        loss, perplexity = self.team.hear(score)
+        if self.standing.judge(loss, perplexity):
+            self.best = {name: tensor.cpu().clone() for name, tensor in weights_of(self.model).items()}
+        training = self.standing.training_loss
+        if training is not None:
+            self.warn("too_good", too_good(self.recipe, self.standing.step, loss, training))
+        self.restart_clock()
+        return {"validation_loss": loss, "perplexity": perplexity}
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Use the model as it is, in full precision, without a trace in gradients, dropout or random state."""
+        self.model.eval()
+        try:
+            with torch.no_grad(), fork_random(self.team.device), matrix_products("highest"):
+                yield
+        finally:
+            self.model.train()
+
+    def warn(self, kind: str, message: str | None) -> None:
+        """Say something once a run."""
+        if message and kind not in self.standing.warnings:
+            self.standing.warnings[kind] = message
+            self.tell(message)
+
+    def _compiled(self) -> Forward:
+        inputs, targets = (tensor.chunk(self.recipe.accumulate)[0] for tensor in self.feed.batch(0))
+
+        def attempt(lesson: Forward) -> None:
+            with self.arithmetic.autocast():
+                loss, _ = lesson(inputs, targets, None)
+            loss.backward()
+            self.optimizer.zero_grad(set_to_none=True)
+
+        # a graph's gradients are overwritten by its next run, so that they can neither be added up nor be shared
+        graphs = self.team.device.type == "cuda" and self.recipe.accumulate == 1 and self.team.size == 1
+        return compiled(self.shared, attempt, lambda message: self.warn("compile", message), graphs)

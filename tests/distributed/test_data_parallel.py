@@ -1,0 +1,74 @@
+"""Two processes under torchrun train as one does, at the same global batch."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lemma.runs import RunFolder, latest_good
+from small_runs import resume_small, small_data, train_small
+
+PROGRAM = Path(__file__).parents[1] / "small_runs.py"
+DECODER = {"steps": 20, "accumulate": 2}
+LSTM = {"steps": 25, "evaluate_every": 10}
+
+
+def under_torchrun(home: Path, *orders: dict[str, object]) -> str:
+    """Run the orders, one after the other, in two gloo processes; return what they wrote to stderr."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    environment = {**os.environ, "LEMMA_HOME": str(home), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [*torchrun, str(PROGRAM), *(json.dumps(order) for order in orders)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder where two processes have trained a decoder to the end and an LSTM until a SIGTERM at step 7."""
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEMMA_HOME", str(home))
+        small_data(home)
+    log = under_torchrun(
+        home,
+        {"out": str(home / "two-decoder"), "family": "decoder", "recipe": DECODER},
+        {"out": str(home / "two-lstm"), "family": "lstm", "recipe": LSTM, "stop_at": 7},
+    )
+    (home / "log.txt").write_text(log)
+    return home
+
+
+def losses(path: Path) -> list[float]:
+    rows = RunFolder.open(path).metrics.rows()
+    return [row[name] for row in rows for name in ("loss", "validation_loss", "gradient_norm") if name in row]
+
+
+def test_two_processes_give_the_losses_of_one(home: Path, monkeypatch) -> None:
+    monkeypatch.setenv("LEMMA_HOME", str(home))
+    train_small(home / "one-decoder", "decoder", small_data(home), **DECODER)
+    assert losses(home / "two-decoder") == pytest.approx(losses(home / "one-decoder"), abs=1e-5)
+    assert (home / "two-decoder" / "model.safetensors").exists()
+
+
+def test_only_the_leader_talks(home: Path) -> None:
+    lines = [line for line in (home / "log.txt").read_text().splitlines() if line.startswith(("training", "step"))]
+    assert len(lines) == len(set(lines)) == 13  # begin and ten validations of the decoder, begin and one of the LSTM
+
+
+def test_a_signal_to_one_process_stops_all_at_the_same_step(home: Path) -> None:
+    checkpoint = latest_good(home / "two-lstm" / "checkpoints")
+    assert checkpoint and checkpoint.step == 10
+    assert checkpoint.tensors["carried"]["hidden"].shape == (8, 2, 12)  # all rows of the global batch
+    assert len(checkpoint.tensors["random"]["cpu"]) == 2
+
+
+def test_one_process_goes_on_where_two_left_off(home: Path, monkeypatch) -> None:
+    monkeypatch.setenv("LEMMA_HOME", str(home))
+    spec_and_data = small_data(home)
+    resume_small(home / "two-lstm", spec_and_data[1])
+    train_small(home / "one-lstm", "lstm", spec_and_data, **LSTM)
+    assert losses(home / "two-lstm") == pytest.approx(losses(home / "one-lstm"), abs=1e-5)

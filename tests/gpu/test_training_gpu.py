@@ -1,0 +1,81 @@
+"""Training on a GPU: batches cut there, compiled and in bfloat16, with the checks that need no waiting."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lemma.data import RandomWindows
+from lemma.errors import TrainingError
+from lemma.runs import RunFolder, latest_good, load
+from lemma.training.feed import Feed, PrefetchingFeed, ResidentFeed
+from lemma.training.parallel import Team
+from small_runs import resume_small, small_data, train_small
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+ON_GPU = {"device": "cuda", "steps": 40, "learning_rate": 0.01}
+
+
+@pytest.fixture
+def spec_and_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path))
+    return small_data(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [ResidentFeed, PrefetchingFeed])
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+def test_a_gpu_s_batches_are_the_cpu_s(kind: type[Feed], dtype: type) -> None:
+    text = np.random.default_rng(0).integers(0, 60_000, 5000).astype(dtype)
+    order = RandomWindows(5000, 12, 8, 3)
+    expected = Feed(text, order, 12, Team(torch.device("cpu")), 8)
+    feed = kind(text, order, 12, Team(torch.device("cuda", 0)), 8)
+    for step in (0, 1, 2, 7, 3):  # also out of order, as after a resume
+        for ours, theirs in zip(feed.batch(step), expected.batch(step), strict=True):
+            assert ours.is_cuda and torch.equal(ours.cpu(), theirs)
+    feed.close()
+
+
+@pytest.mark.parametrize("family", ["decoder", "lstm", "feed-forward"])
+def test_the_default_on_a_gpu_learns_what_the_cpu_learns(tmp_path: Path, spec_and_data, family: str) -> None:
+    """Compiled (unless recurrent) and in bfloat16: close to float32 on a CPU, and no warning."""
+    result = train_small(tmp_path / "gpu", family, spec_and_data, **ON_GPU)
+    expected = train_small(tmp_path / "cpu", family, spec_and_data, **{**ON_GPU, "device": "cpu"})
+    assert result.warnings == () and result.validation_loss == pytest.approx(expected.validation_loss, abs=0.03)
+    assert load(tmp_path / "gpu").model(torch.zeros(1, 3, dtype=torch.long))[0].shape[:2] == (1, 3)
+
+
+@pytest.mark.parametrize("family", ["decoder", "lstm"])
+def test_a_resumed_run_is_the_uninterrupted_one_up_to_the_order_of_sums(
+    tmp_path: Path, spec_and_data, family: str
+) -> None:
+    words = {**ON_GPU, "dropout": 0.2, "compile": False, "evaluate_every": 10}
+    train_small(tmp_path / "run", family, spec_and_data, **words)
+    folder = RunFolder.open(tmp_path / "run")
+    whole = [row["loss"] for row in folder.metrics.rows()]
+    (folder.checkpoints / "step-40" / "manifest.json").unlink()  # so that it goes on from step 30
+    resume_small(tmp_path / "run", spec_and_data[1])
+    assert [row["loss"] for row in folder.metrics.rows()] == pytest.approx(whole, abs=2e-3)
+
+
+def test_a_loss_that_is_no_number_is_found_before_a_checkpoint_is_saved(tmp_path: Path, spec_and_data) -> None:
+    words = {
+        **ON_GPU,
+        "steps": 200,
+        "learning_rate": 1e30,
+        "warm_up": 0,
+        "clip": 0,
+        "evaluate_every": 50,
+        "checkpoint_every": 1,
+    }
+    with pytest.raises(TrainingError, match=r"nan|inf"):
+        train_small(tmp_path / "run", "lstm", spec_and_data, **words)
+    checkpoint = latest_good(tmp_path / "run" / "checkpoints")
+    assert checkpoint and all(tensor.isfinite().all() for tensor in checkpoint.tensors["model"].values())
+
+
+def test_the_settings_of_the_program_are_put_back(tmp_path: Path, spec_and_data) -> None:
+    before = torch.get_float32_matmul_precision(), torch.cuda.get_rng_state(), torch.get_rng_state()
+    train_small(tmp_path / "run", "lstm", spec_and_data, **ON_GPU)
+    assert torch.get_float32_matmul_precision() == before[0]
+    assert torch.equal(torch.cuda.get_rng_state(), before[1]) and torch.equal(torch.get_rng_state(), before[2])

@@ -1,0 +1,117 @@
+"""A small text, small models and a quick validation for the tests of training; also a program that trains with them.
+
+    python small_runs.py '{"out": "runs/a", "family": "lstm", "recipe": {"steps": 20}}' …
+
+trains there, or goes on if "resume" is true, with the text kept in $LEMMA_HOME. With "stop_at" it gets a SIGTERM
+after that step.
+"""
+
+import json
+import random
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lemma.data import Dataset, prepare
+from lemma.data.home import data_home
+from lemma.models import LanguageModel
+from lemma.objectives import causal
+from lemma.spec import Characters, DataSpec, Decoder, FeedForward, Lstm, ModelSpec, Recipe
+from lemma.training import Lines, TrainingResult, resume, train
+
+MODELS: dict[str, ModelSpec] = {
+    "decoder": Decoder(width=16, depth=2, heads=2, context=12),
+    "lstm": Lstm(width=8, hidden=12, depth=2),
+    "lstm-tied": Lstm(width=8, hidden=8, tied=True),
+    "feed-forward": FeedForward(width=6, hidden=9, context=4),
+}
+QUICK: dict[str, Any] = {"steps": 20, "batch": 8, "stretch": 12, "warm_up": 4, "device": "cpu"}
+
+
+@dataclass(frozen=True)
+class QuickScore:
+    """A loss and its exponential."""
+
+    loss: float
+    perplexity: float
+
+
+def small_text() -> str:
+    """About 6000 characters of words that follow each other in a way that can be learned."""
+    source = random.Random(7)
+    words = ["".join(source.choices("abcdefgh", k=source.randint(2, 5))) for _ in range(40)]
+    return "\n".join(" ".join(source.choices(words, k=6)) for _ in range(250))
+
+
+def small_data(folder: Path) -> tuple[DataSpec, Dataset]:
+    """The text as characters, prepared in `folder`; set LEMMA_HOME before."""
+    path = folder / "text.txt"
+    if not path.exists():
+        path.write_text(small_text())
+    spec = DataSpec(text=(str(path),), tokenizer=Characters())
+    return spec, prepare(spec)
+
+
+def quick_evaluation(dataset: Dataset):
+    """A validation on 400 tokens in rows of ten, none of it shared with the library's own."""
+    tokens = torch.from_numpy(dataset.tokens("validation")[:401].astype("int64"))
+    inputs, targets = tokens[:-1].view(-1, 10), tokens[1:].view(-1, 10)
+
+    def evaluate(model: LanguageModel) -> QuickScore:
+        device = next(model.parameters()).device
+        loss = causal(model(inputs.to(device))[0], targets.to(device))
+        return QuickScore(loss.item(), loss.exp().item())
+
+    return evaluate
+
+
+def nothing_to_say(model: LanguageModel) -> list[str]:
+    """No samples."""
+    return []
+
+
+def train_small(out: Path, family: str = "decoder", spec_and_data=None, **words: Any) -> TrainingResult:
+    """Train one of the small models; words that are no recipe's go to `train`."""
+    data_spec, dataset = spec_and_data
+    given = {name: words.pop(name) for name in ("evaluate", "sample", "observer", "overwrite") if name in words}
+    given = {"evaluate": quick_evaluation(dataset), "sample": nothing_to_say, **given}
+    return train(MODELS[family], Recipe(**{**QUICK, **words}), data_spec, dataset, out, **given)
+
+
+def resume_small(out: Path, dataset: Dataset, **given: Any) -> TrainingResult:
+    """Go on with a small run."""
+    given = {"evaluate": quick_evaluation(dataset), "sample": nothing_to_say, **given}
+    return resume(out, dataset, **given)
+
+
+class Watcher(Lines):
+    """Plain lines, and a SIGTERM to this process once a step is done."""
+
+    def __init__(self, stop_at: int | None) -> None:
+        super().__init__(sys.stderr)
+        self.stop_at = stop_at
+
+    def advance(self, done: int) -> None:
+        """Send the signal when it is time."""
+        if done == self.stop_at:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def main(order: dict[str, Any]) -> None:
+    """Do what an argument of the program says."""
+    torch.set_num_threads(1)
+    spec_and_data = small_data(data_home())
+    out, observer = Path(order["out"]), Watcher(order.get("stop_at"))
+    if order.get("resume"):
+        resume_small(out, spec_and_data[1], observer=observer)
+    else:
+        train_small(out, order["family"], spec_and_data, observer=observer, **order["recipe"])
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        main(json.loads(argument))

@@ -1,0 +1,94 @@
+"""Checkpoints come back bit for bit, and a damaged one is named and passed over."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from lemma.errors import RunError
+from lemma.runs import Checkpoint, drop_after, latest_good, save
+from lemma.runs.checkpoint import saved
+
+
+def example(step: int) -> Checkpoint:
+    torch.manual_seed(step)
+    model = {"weight": torch.randn(3, 5), "half": torch.randn(4).bfloat16(), "alone": torch.tensor(float(step))}
+    random = {"cpu": torch.get_rng_state()}
+    return Checkpoint(step, {"model": model, "random": random, "carried": {}}, {"best": 0.1 + 0.2, "none": None})
+
+
+def steps(folder: Path) -> list[str]:
+    return [path.name for path in saved(folder)]
+
+
+def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    before = example(7)
+    save(tmp_path / "checkpoints", before)
+    after = latest_good(tmp_path / "checkpoints")
+    assert after and after.step == 7 and after.state == {"step": 7, "best": 0.1 + 0.2, "none": None}
+    assert {name: set(group) for name, group in after.tensors.items()} == {
+        name: set(group) for name, group in before.tensors.items()
+    }
+    for name, group in before.tensors.items():
+        for key, tensor in group.items():
+            assert after.tensors[name][key].dtype == tensor.dtype and torch.equal(after.tensors[name][key], tensor)
+
+
+def test_the_last_two_are_kept_in_the_order_of_numbers_not_of_names(tmp_path: Path) -> None:
+    for step in (8, 9, 10, 100):
+        save(tmp_path, example(step))
+    assert steps(tmp_path) == ["step-10", "step-100"]
+
+
+def test_no_checkpoint_is_none_and_not_an_error(tmp_path: Path) -> None:
+    assert latest_good(tmp_path / "checkpoints") is None
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "random.safetensors", "state.json", "manifest.json"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "cut", "first byte", "middle byte", "last byte"])
+def test_any_damage_is_named_and_the_checkpoint_before_is_used(tmp_path: Path, name: str, damage: str) -> None:
+    for step in (1, 2):
+        save(tmp_path, example(step))
+    file = tmp_path / "step-2" / name
+    content = bytearray(file.read_bytes())
+    place = {"first byte": 0, "middle byte": len(content) // 2, "last byte": -1}.get(damage)
+    if place is not None:
+        content[place] ^= 1
+    file.write_bytes({"empty": b"", "cut": content[:-1]}.get(damage, content))
+    if damage == "missing":
+        file.unlink()
+    told: list[str] = []
+    good = latest_good(tmp_path, told.append)
+    assert good and good.step == 1
+    assert len(told) == 1 and "step-2" in told[0]
+    assert name in told[0] or name == "manifest.json"  # a wrong manifest accuses the file whose sum it has wrong
+
+
+def test_if_all_are_damaged_the_error_names_every_one(tmp_path: Path) -> None:
+    for step in (1, 2):
+        save(tmp_path, example(step))
+        (tmp_path / f"step-{step}" / "model.safetensors").write_bytes(b"")
+    with pytest.raises(RunError, match=r"step-2/model\.safetensors.*step-1/model\.safetensors.*--overwrite"):
+        latest_good(tmp_path, lambda message: None)
+
+
+def test_by_default_damage_is_a_warning(tmp_path: Path) -> None:
+    for step in (1, 2):
+        save(tmp_path, example(step))
+    (tmp_path / "step-2" / "state.json").unlink()
+    with pytest.warns(UserWarning, match="state.json is missing"):
+        latest_good(tmp_path)
+
+
+def test_checkpoints_later_than_the_one_resumed_from_are_dropped(tmp_path: Path) -> None:
+    for step in (1, 2):
+        save(tmp_path, example(step))
+    drop_after(tmp_path, 1)
+    assert steps(tmp_path) == ["step-1"]
+
+
+def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
+    save(tmp_path, Checkpoint(1, {}, {"try": 1}))
+    save(tmp_path, Checkpoint(1, {}, {"try": 2}))
+    good = latest_good(tmp_path)
+    assert good and good.state["try"] == 2 and steps(tmp_path) == ["step-1"]

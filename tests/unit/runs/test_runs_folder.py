@@ -1,0 +1,134 @@
+"""The run folder: made in one go, never over something else, and clear about what is wrong with it."""
+
+from pathlib import Path
+
+import pytest
+
+from lemma.data import Tokenizer, learn_tokenizer
+from lemma.errors import RunError
+from lemma.runs import Metrics, RunFolder, only_writer
+from lemma.spec import BytePairs, Characters, DataSpec, Decoder, Recipe, Sinusoidal
+
+SPEC = Decoder(vocabulary=3, width=8, heads=2, positions=Sinusoidal(base=500))
+DATA = DataSpec(text=("my books/ä.txt", "b.txt"), tokenizer=BytePairs(vocabulary=300), held_out=0.25)
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    return learn_tokenizer(Characters(), ["abc"])
+
+
+def folder_at(path: Path, recipe: Recipe | None = None) -> RunFolder:
+    return RunFolder(path, SPEC, recipe or Recipe(steps=5, patience=2), DATA, "f00d")
+
+
+def test_what_was_described_is_read_back(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    made = folder_at(tmp_path / "deep" / "run").create(tokenizer)
+    opened = RunFolder.open(tmp_path / "deep" / "run")
+    assert opened == made and opened.tokenizer().hash == tokenizer.hash and not opened.finished
+    assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["run"]
+
+
+def test_a_run_is_refused_with_both_ways_out_and_replaced_only_if_told(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    path = tmp_path / "run"
+    folder_at(path).create(tokenizer).finish({}, {"old": True})
+    with pytest.raises(RunError, match=f"lemma train --resume {path}.*--overwrite"):
+        folder_at(path).create(tokenizer)
+    assert RunFolder.open(path).finished
+    folder_at(path, Recipe(steps=9)).create(tokenizer, overwrite=True)
+    assert RunFolder.open(path).recipe.steps == 9 and not RunFolder.open(path).finished
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_that_is_no_run_is_never_touched(tmp_path: Path, tokenizer: Tokenizer, overwrite: bool) -> None:
+    (tmp_path / "thesis.tex").write_text("ten years of work")
+    with pytest.raises(RunError, match="not empty and no run"):
+        folder_at(tmp_path).create(tokenizer, overwrite)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_run_that_holds_someone_s_notes_is_not_overwritten(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    path = tmp_path / "run"
+    folder_at(path).create(tokenizer)
+    (path / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match=r"notes\.txt"):
+        folder_at(path).create(tokenizer, overwrite=True)
+    assert (path / "notes.txt").read_text() == "mine"
+
+
+def test_a_file_in_the_way_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    (tmp_path / "run").write_text("")
+    with pytest.raises(RunError, match="is a file"):
+        folder_at(tmp_path / "run").create(tokenizer, overwrite=True)
+    with pytest.raises(RunError, match="cannot be made"):
+        folder_at(tmp_path / "run" / "below").create(tokenizer)
+
+
+def test_an_empty_folder_will_do(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    (tmp_path / "run").mkdir()
+    assert folder_at(tmp_path / "run").create(tokenizer) == RunFolder.open(tmp_path / "run")
+
+
+def test_what_is_no_run_is_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    for name, reason in {
+        "nowhere": "no such folder",
+        "file": "is a file",
+        "empty": r"no run: spec\.toml is missing",
+    }.items():
+        with pytest.raises(RunError, match=f"{name}.*{reason}"):
+            RunFolder.open(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["spec.toml", "recipe.toml", "tokenizer.json"])
+@pytest.mark.parametrize("content", [b"", b"\xff\x00", b"steps = ", b"steps = -1\n[data]\ntext = []"])
+def test_a_damaged_description_is_named(tmp_path: Path, tokenizer: Tokenizer, name: str, content: bytes) -> None:
+    folder_at(tmp_path / "run").create(tokenizer)
+    (tmp_path / "run" / name).write_bytes(content)
+    with pytest.raises(RunError, match=name):
+        RunFolder.open(tmp_path / "run").tokenizer()
+
+
+def test_two_writers_at_once_are_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    folder_at(tmp_path / "run").create(tokenizer)
+    with only_writer(tmp_path / "run"):
+        with pytest.raises(RunError, match="another process"), only_writer(tmp_path / "run"):
+            pass
+        with pytest.raises(RunError, match="another process"):
+            folder_at(tmp_path / "run").create(tokenizer, overwrite=True)
+    with only_writer(tmp_path / "run"):
+        assert RunFolder.open(tmp_path / "run").recipe.steps == 5
+
+
+def test_rewinding_forgets_the_end_and_what_came_after_the_step(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    folder = folder_at(tmp_path / "run").create(tokenizer)
+    for step in (1, 2, 3):
+        folder.metrics.append({"step": step})
+        (folder.checkpoints / f"step-{step}").mkdir(parents=True)
+    folder.finish({}, {})
+    changed = folder_at(folder.path, Recipe(steps=50))
+    changed.rewind(2)
+    assert [row["step"] for row in folder.metrics.rows()] == [1, 2]
+    assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["step-1", "step-2"]
+    assert not folder.finished and not (folder.path / "model.safetensors").exists()
+    assert RunFolder.open(folder.path) == changed
+
+
+def test_a_half_written_last_line_of_metrics_is_left_out_and_then_overwritten(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    assert metrics.rows() == []
+    metrics.append({"step": 1, "loss": 0.1 + 0.2})
+    with metrics.path.open("a") as file:
+        file.write('{"step": 2, "lo')
+    assert metrics.rows() == [{"step": 1, "loss": 0.1 + 0.2}]
+    metrics.drop_after(1)
+    metrics.append({"step": 2, "loss": 1.0})
+    assert [row["step"] for row in metrics.rows()] == [1, 2]
+
+
+def test_a_damaged_line_in_the_middle_of_metrics_is_named(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics.path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+    with pytest.raises(RunError, match="line 2"):
+        metrics.rows()

@@ -1,0 +1,99 @@
+"""A run comes back as the model it was, and damage or a changed spec is told."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from lemma.data import learn_tokenizer
+from lemma.errors import RunError
+from lemma.models import LanguageModel, build
+from lemma.runs import Checkpoint, RunFolder, load, save, weights_of
+from lemma.spec import Characters, DataSpec, ModelSpec, Recipe, to_toml
+
+from families import SMALL
+
+TOKENS = torch.arange(10).view(2, 5)
+
+
+def new_run(path: Path, spec: ModelSpec, recipe: Recipe | None = None) -> RunFolder:
+    tokenizer = learn_tokenizer(Characters(), ["abcdefghijk"])
+    return RunFolder(path, spec, recipe or Recipe(), DataSpec(text=("a.txt",)), "f00d").create(tokenizer)
+
+
+def finished_run(path: Path, name: str = "decoder") -> LanguageModel:
+    model = build(SMALL[name]).eval()
+    new_run(path, SMALL[name]).finish(weights_of(model), {"steps": 3})
+    return model
+
+
+def save_step(folder: RunFolder, model: LanguageModel, step: int = 3, **best: dict[str, torch.Tensor]) -> None:
+    tensors = {"model": weights_of(model), **best}
+    save(folder.checkpoints, Checkpoint(step, tensors, {"spec": folder.spec.to_dict()}))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_finished_run_gives_the_same_logits(tmp_path: Path, name: str) -> None:
+    model = finished_run(tmp_path / "run", name)
+    torch.manual_seed(99)
+    run = load(tmp_path / "run")
+    assert torch.equal(run.model(TOKENS)[0], model(TOKENS)[0]) and not run.model.training
+    assert (run.spec, run.data_hash, run.summary, run.note) == (SMALL[name], "f00d", {"steps": 3}, None)
+    assert run.tokenizer.decode([0, 1]) == "ab"
+
+
+def test_a_tied_tensor_is_stored_once_and_is_still_tied(tmp_path: Path) -> None:
+    finished_run(tmp_path / "run", "lstm-tied")
+    with safe_open(tmp_path / "run" / "model.safetensors", "pt") as file:
+        stored = set(file.keys())
+    model = load(tmp_path / "run").model
+    assert stored == set(dict(model.named_parameters())) and "output.weight" not in stored
+    assert model.get_parameter("output.weight") is model.get_parameter("embedding.weight")
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "held"), [("depth", 3, 2), ("heads", 4, 2), ("activation", "relu", "gelu"), ("tied", False, True)]
+)
+def test_a_spec_changed_afterwards_is_told_even_if_all_shapes_fit(tmp_path: Path, word, value, held) -> None:
+    finished_run(tmp_path / "run")
+    (tmp_path / "run" / "spec.toml").write_text(to_toml(SMALL["decoder"].replace(**{word: value}).to_dict()))
+    with pytest.raises(RunError, match=rf"model\.safetensors holds {word} {held}, spec\.toml says {value}"):
+        load(tmp_path / "run")
+
+
+def test_a_flipped_bit_in_the_weights_is_seen_and_the_last_checkpoint_serves(tmp_path: Path) -> None:
+    model = finished_run(tmp_path / "run")
+    file = tmp_path / "run" / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(RunError, match=r"model\.safetensors is damaged.*no checkpoint"):
+        load(tmp_path / "run")
+    save_step(RunFolder.open(tmp_path / "run"), model)
+    with pytest.warns(UserWarning, match=r"model\.safetensors is damaged.*step 3"):
+        run = load(tmp_path / "run")
+    assert torch.equal(run.model(TOKENS)[0], model(TOKENS)[0]) and run.note
+
+
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_an_unfinished_run_gives_the_kept_weights_of_its_last_checkpoint(tmp_path: Path, keep) -> None:
+    folder = new_run(tmp_path / "run", SMALL["gru"], Recipe(keep=keep))
+    with pytest.raises(RunError, match=r"not finished.*--resume"):
+        load(folder.path)
+    models = {"last": build(SMALL["gru"]).eval(), "best": build(SMALL["gru"]).eval()}
+    save_step(folder, models["last"], best=weights_of(models["best"]))
+    with pytest.warns(UserWarning, match=f"{keep} weights up to step 3"):
+        run = load(folder.path)
+    assert torch.equal(run.model(TOKENS)[0], models[keep](TOKENS)[0]) and run.summary is None
+
+
+def test_weights_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
+    folder = new_run(tmp_path / "run", SMALL["gru"])
+    wide = {
+        name: torch.zeros(tensor.shape[0] + 1, *tensor.shape[1:])
+        for name, tensor in weights_of(build(SMALL["gru"])).items()
+    }
+    folder.finish(wide, {})
+    with pytest.raises(RunError, match=r"does not fit its spec: embedding\.weight is \(12, 6\), expected \(11, 6\)"):
+        load(folder.path)

@@ -1,0 +1,15 @@
+"""The small text, prepared once for all tests of this folder."""
+
+import pytest
+
+from lemma.data import Dataset
+from lemma.spec import DataSpec
+from small_runs import small_data
+
+
+@pytest.fixture(scope="session")
+def spec_and_data(tmp_path_factory: pytest.TempPathFactory) -> tuple[DataSpec, Dataset]:
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEMMA_HOME", str(home))
+        return small_data(home)

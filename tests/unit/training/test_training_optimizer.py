@@ -1,0 +1,76 @@
+"""Which parameters decay, and that the optimizer's memory survives."""
+
+import pytest
+import torch
+
+from lemma.models import build
+from lemma.spec import Recipe
+from lemma.training.optimizer import clip, memory_of, optimizer_for, restore_memory
+
+from families import SMALL
+
+DECAYING = {
+    "feed-forward": {"hidden.weight", "output.weight"},
+    "attentive": {"head.query.weight", "head.key.weight", "head.value.weight", "hidden.weight", "output.weight"},
+    "lstm-tied": {"layers.weight_ih_l0", "layers.weight_hh_l0"},
+    "gru": {"layers.weight_ih_l0", "layers.weight_hh_l0", "output.weight"},
+    "decoder-none": {
+        f"layers.{layer}.{part}.weight"
+        for layer in (0, 1)
+        for part in ("attention.query_key_value", "attention.output", "feed_forward.widen", "feed_forward.narrow")
+    },
+}
+
+
+@pytest.mark.parametrize("name", DECAYING)
+def test_matrices_decay_and_nothing_else(name: str) -> None:
+    model = build(SMALL[name])
+    groups = optimizer_for(model, Recipe(weight_decay=0.3)).param_groups
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    decays = {
+        decay: {names[id(p)] for group in groups for p in group["params"] if group["weight_decay"] == decay}
+        for decay in (0.3, 0.0)
+    }
+    assert decays[0.3] == DECAYING[name]
+    assert decays[0.0] == set(names.values()) - DECAYING[name]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_parameter_is_in_one_group_and_learned_positions_do_not_decay(name: str) -> None:
+    model = build(SMALL[name])
+    groups = optimizer_for(model, Recipe()).param_groups
+    members = [id(parameter) for group in groups for parameter in group["params"]]
+    assert sorted(members) == sorted(id(parameter) for parameter in model.parameters())
+    still = {id(parameter) for group in groups for parameter in group["params"] if not group["weight_decay"]}
+    for parameter_name, parameter in model.named_parameters():
+        if parameter.dim() < 2 or parameter_name in ("positions.weight", "embedding.weight"):
+            assert id(parameter) in still
+
+
+def test_the_memory_goes_to_another_optimizer_bit_for_bit() -> None:
+    models = [build(SMALL["lstm-tied"]) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [optimizer_for(model, Recipe()) for model in models]
+    tokens = torch.arange(10).view(2, 5)
+
+    def step(index: int) -> None:
+        models[index](tokens)[0].square().mean().backward()
+        optimizers[index].step()
+        optimizers[index].zero_grad()
+
+    for _ in range(3):
+        step(0)
+    models[1].load_state_dict(models[0].state_dict())
+    restore_memory(optimizers[1], models[1], memory_of(optimizers[0], models[0]))
+    step(0), step(1)
+    assert all(torch.equal(a, b) for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True))
+    assert memory_of(optimizers[1], models[1])["embedding.weight:step"] == 4
+
+
+def test_clipping_bounds_the_norm_and_0_leaves_the_gradient_alone() -> None:
+    model = torch.nn.Linear(3, 2)
+    for largest, left in ((0.0, 5.0), (7.0, 5.0), (0.5, 0.5)):
+        model.weight.grad, model.bias.grad = torch.full((2, 3), 4 / 6**0.5), torch.full((2,), 3 / 2**0.5)
+        assert clip(model, largest).item() == pytest.approx(5.0)
+        norm = torch.cat([model.weight.grad.flatten(), model.bias.grad]).norm().item()
+        assert norm == pytest.approx(left, rel=1e-4)

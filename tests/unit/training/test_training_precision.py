@@ -1,0 +1,79 @@
+"""What `auto` comes to, and that a compiler that fails does not stop training."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from lemma.errors import SpecError
+from lemma.runs.weights import read_weights
+from lemma.spec import Recipe
+from lemma.training.precision import choose_arithmetic, choose_device, matrix_products
+from small_runs import train_small
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+
+
+def chosen(device: torch.device, stateful: bool = False, **words) -> tuple[torch.dtype, bool]:
+    arithmetic = choose_arithmetic(Recipe(**words), device, stateful)
+    return arithmetic.dtype, arithmetic.compiles
+
+
+def test_a_cpu_is_left_plain_unless_asked() -> None:
+    assert chosen(CPU) == (torch.float32, False)
+    assert chosen(CPU, precision="bfloat16", compile=True) == (torch.bfloat16, True)
+
+
+def test_a_gpu_gets_bfloat16_and_a_compiled_model_unless_the_model_is_recurrent(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    assert chosen(GPU) == (torch.bfloat16, True)
+    assert chosen(GPU, stateful=True) == (torch.bfloat16, False)
+    assert chosen(GPU, stateful=True, compile=True) == (torch.bfloat16, True)
+    assert chosen(GPU, precision="float32", compile=False) == (torch.float32, False)
+
+
+def test_an_old_gpu_stays_with_float32(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
+    assert chosen(GPU)[0] == torch.float32
+
+
+def test_the_device_is_the_gpu_if_there_is_one(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device(Recipe(), 3) == torch.device("cuda", 3) and choose_device(Recipe(device="cpu")) == CPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device(Recipe()) == CPU
+    with pytest.raises(SpecError, match="device=cpu"):
+        choose_device(Recipe(device="cuda"))
+
+
+def test_the_precision_of_products_is_put_back_even_after_an_error() -> None:
+    before = torch.get_float32_matmul_precision()
+    with pytest.raises(ZeroDivisionError), matrix_products("high"):
+        assert torch.get_float32_matmul_precision() == "high"
+        raise ZeroDivisionError
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_a_compiler_that_fails_is_a_warning_and_training_goes_on(tmp_path: Path, spec_and_data, monkeypatch) -> None:
+    def broken(module, **words):
+        def fail(*inputs):
+            raise RuntimeError("no C++ compiler\nwith a long story")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", broken)
+    result = train_small(tmp_path / "run", "decoder", spec_and_data, compile=True)
+    assert result.stopped == "done" and len(result.warnings) == 1
+    assert "no C++ compiler" in result.warnings[0] and "long story" not in result.warnings[0]
+
+
+def test_a_compiled_module_trains_the_same_weights_under_the_same_names(
+    tmp_path: Path, spec_and_data, monkeypatch
+) -> None:
+    compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda module, **words: compile(module, backend="eager", **words))
+    for name, words in {"plain": {}, "compiled": {"compile": True}}.items():
+        train_small(tmp_path / name, "decoder", spec_and_data, steps=5, dropout=0.1, **words)
+    plain, compiled = (read_weights(tmp_path / name / "model.safetensors")[0] for name in ("plain", "compiled"))
+    assert plain.keys() == compiled.keys()
+    assert all(torch.allclose(plain[name], compiled[name], atol=1e-5) for name in plain)

@@ -1,0 +1,49 @@
+"""Learning rates and due dates against PyTorch's own scheduler and a plain count."""
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+from lemma.spec import Recipe
+from lemma.training.schedule import learning_rate, logs, saves, validates
+
+
+def due(when, recipe: Recipe) -> list[int]:
+    return [step for step in range(1, recipe.steps + 1) if when(recipe, step)]
+
+
+def test_the_cosine_is_pytorch_s() -> None:
+    recipe = Recipe(steps=60, warm_up=20, learning_rate=0.4, final_rate=0.25)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.4)
+    scheduler = CosineAnnealingLR(optimizer, T_max=40, eta_min=0.1)
+    for step in range(20, 61):
+        assert learning_rate(recipe, step) == pytest.approx(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+
+
+def test_the_warm_up_is_a_straight_line_to_the_rate() -> None:
+    recipe = Recipe(steps=60, warm_up=20, learning_rate=0.4)
+    assert [learning_rate(recipe, step) for step in range(1, 21)] == pytest.approx(
+        [0.02 * step for step in range(1, 21)]
+    )
+
+
+@pytest.mark.parametrize("warm_up", [0, 10, 500])
+def test_any_warm_up_fits(warm_up: int) -> None:
+    rates = [learning_rate(Recipe(steps=10, warm_up=warm_up), step) for step in range(1, 11)]
+    assert all(0 < rate <= 2e-3 for rate in rates)
+
+
+@pytest.mark.parametrize("steps", [1, 7, 10, 99, 100, 1000, 12345])
+def test_a_run_has_ten_validations_a_hundred_logs_and_ends_with_all_three(steps: int) -> None:
+    recipe = Recipe(steps=steps)
+    validations, rows = due(validates, recipe), due(logs, recipe)
+    assert len(validations) in ({steps} if steps < 10 else {9, 10}) and validations[-1] == rows[-1] == steps
+    assert set(validations) <= set(rows) and len(rows) <= 220
+    assert len(rows) >= min(steps, 100) and due(saves, recipe) == validations
+
+
+def test_given_dates_are_kept() -> None:
+    recipe = Recipe(steps=20, evaluate_every=6, checkpoint_every=8)
+    assert due(validates, recipe) == [6, 12, 18, 20] and due(saves, recipe) == [8, 16, 20]

@@ -1,0 +1,115 @@
+"""One step of training against PyTorch done by hand: batches, carried states, accumulation."""
+
+import numpy as np
+import pytest
+import torch
+
+from lemma.data import RandomWindows, Streams
+from lemma.errors import DataError, SpecError
+from lemma.models import build
+from lemma.objectives import causal
+from lemma.spec import Recipe
+from lemma.training.feed import Feed, feed_for, stretch_of
+from lemma.training.parallel import Team
+from lemma.training.session import Session
+from small_runs import MODELS, QUICK
+
+CPU = torch.device("cpu")
+TEXT = np.random.default_rng(0).integers(0, 9, 700).astype(np.uint16)
+
+
+def session_of(family: str, team: Team | None = None, **words) -> Session:
+    spec = MODELS[family].replace(vocabulary=9)
+    return Session(spec, Recipe(**{**QUICK, **words}), TEXT, team or Team(CPU), print)
+
+
+def take_gradients(session: Session) -> tuple[float, dict[str, torch.Tensor]]:
+    session.standing.step += 1
+    session.model.zero_grad()
+    loss = session.gradients()
+    return loss.item(), {name: p.grad.clone() for name, p in session.model.named_parameters()}
+
+
+@pytest.mark.parametrize("order", [RandomWindows(700, 12, 8, 3), Streams(700, 12, 8, 3)])
+def test_a_batch_is_cut_where_the_order_says_and_targets_are_one_further_on(order) -> None:
+    feed = Feed(TEXT, order, 12, Team(CPU), 8)
+    for step in (0, 1, 50):
+        inputs, targets = feed.batch(step)
+        for row, offset in enumerate(order.offsets(step)):
+            assert inputs[row].tolist() == TEXT[offset : offset + 12].tolist()
+            assert targets[row].tolist() == TEXT[offset + 1 : offset + 13].tolist()
+        assert inputs.dtype == torch.int64 and feed.fresh(step) == (
+            isinstance(order, RandomWindows) or order.fresh(step)
+        )
+
+
+def test_the_slices_of_a_team_make_up_the_batch_of_one() -> None:
+    order = RandomWindows(700, 12, 8, 3)
+    whole = Feed(TEXT, order, 12, Team(CPU), 8).batch(5)[0]
+    parts = [Feed(TEXT, order, 12, Team(CPU, rank, 4), 8).batch(5)[0] for rank in range(4)]
+    assert torch.equal(torch.cat(parts), whole)
+
+
+def test_recurrent_models_read_streams_and_others_windows() -> None:
+    kinds = {name: type(session_of(name).feed.order) for name in ("lstm", "decoder", "feed-forward")}
+    assert kinds == {"lstm": Streams, "decoder": RandomWindows, "feed-forward": RandomWindows}
+
+
+def test_the_stretch_is_the_recipe_s_or_the_context_or_64() -> None:
+    assert stretch_of(MODELS["decoder"], Recipe()) == 12 and stretch_of(MODELS["lstm"], Recipe()) == 64
+    assert stretch_of(MODELS["decoder"], Recipe(stretch=5)) == 5 and stretch_of(MODELS["feed-forward"], Recipe()) == 64
+
+
+def test_a_text_that_is_too_short_is_refused() -> None:
+    with pytest.raises(DataError, match="700 tokens"):
+        feed_for(build(MODELS["lstm"]), TEXT, Recipe(stretch=100), Team(CPU))
+
+
+@pytest.mark.parametrize("family", ["decoder", "lstm", "feed-forward"])
+@pytest.mark.parametrize("parts", [2, 4])
+def test_the_gradient_of_a_batch_cut_into_parts_is_that_of_the_whole(family: str, parts: int) -> None:
+    whole, cut = session_of(family), session_of(family, accumulate=parts)
+    for _ in range(3):  # the second and third steps go on from the carried states
+        (loss, gradients), (cut_loss, cut_gradients) = take_gradients(whole), take_gradients(cut)
+        assert cut_loss == pytest.approx(loss, abs=1e-6)
+        for name in gradients:
+            torch.testing.assert_close(cut_gradients[name], gradients[name], atol=1e-6, rtol=1e-4)
+
+
+def test_a_carried_state_makes_stretches_one_long_reading_until_the_streams_begin_anew() -> None:
+    session = session_of("lstm")
+    streams = session.feed.order
+    assert isinstance(streams, Streams) and streams.steps > 2
+    for epoch in range(2):
+        for place in range(streams.steps):
+            loss, _ = take_gradients(session)
+            begin = streams.offsets(epoch * streams.steps)
+            rows = np.stack([TEXT[start : start + 12 * (place + 1) + 1] for start in begin]).astype(np.int64)
+            tokens = torch.from_numpy(rows)
+            logits, _ = session.model(tokens[:, :-1])  # from the beginning of the streams, no state handed over
+            expected = causal(logits[:, -12:], tokens[:, -12:])
+            assert loss == pytest.approx(expected.item(), abs=1e-6)
+
+
+def test_no_gradient_flows_back_into_the_stretch_before() -> None:
+    session = session_of("lstm")
+    take_gradients(session)
+    assert all(not tensor.requires_grad for tensor in session.carried[0].tensors().values())
+
+
+def test_an_uneven_batch_is_refused_with_the_nearest_that_fits() -> None:
+    with pytest.raises(SpecError, match=r"batch = 8 .* 3 processes × accumulate 1\. Nearest batch: 9"):
+        session_of("decoder", Team(CPU, 0, 3))
+    with pytest.raises(SpecError, match="accumulate 3"):
+        session_of("decoder", accumulate=3)
+
+
+def test_the_seed_fixes_weights_and_batches_and_another_seed_changes_them() -> None:
+    first, again, other = (session_of("decoder", seed=seed) for seed in (1, 1, 2))
+    assert take_gradients(first)[0] == take_gradients(again)[0] != take_gradients(other)[0]
+
+
+def test_bfloat16_is_close_to_float32_but_not_equal() -> None:
+    exact, rough = session_of("decoder"), session_of("decoder", precision="bfloat16")
+    a, b = take_gradients(exact)[0], take_gradients(rough)[0]
+    assert a != b and a == pytest.approx(b, rel=0.02)
