@@ -1,0 +1,90 @@
+"""Loops at temperature 0 (problem B8).
+
+Each token is a function of the state before it, and so is the next state. When a whole state comes back, all that
+followed it comes back for ever: a model whose memory is its last N−1 tokens has at most V^(N−1) full states, so it
+always ends in a loop.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A text that repeats itself: token t equals token t + period from `onset` on, counting generated tokens from 0."""
+
+    onset: int
+    period: int
+    proved: bool
+    """Whether the whole state repeated, so that it goes on for ever; if not, it was seen three times in a row."""
+    state: str
+    """What the model's state is, in words."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        start = "from the first token" if self.onset == 0 else f"from token {self.onset}"
+        every = "every token" if self.period == 1 else f"every {self.period} tokens"
+        if self.proved:
+            return f"{start} the text repeats {every}, for ever (proved: {self.state} repeated)"
+        return f"{start} the text repeats {every} so far (not proved: {self.state} did not repeat)"
+
+
+class Watch:
+    """Remembers the states of one generation and tells when one comes back.
+
+    A signature of up to 32 bytes is kept as it is, a longer one as its 256-bit BLAKE2 digest.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[bytes, int] = {}
+
+    def earlier(self, signature: bytes, step: int) -> int | None:
+        """Return the step at which this state was seen before; None if it is new, and then remember it."""
+        key = signature if len(signature) <= 32 else blake2b(signature, digest_size=32).digest()
+        first = self._first.setdefault(key, step)
+        return None if first == step else first
+
+
+def proved_loop(tokens: Sequence[int], first: int, step: int, state: str) -> Loop:
+    """Describe the loop that is proved when the states before tokens `first` and `step` are the same.
+
+    >>> proved_loop([5, 1, 2, 1, 2], first=1, step=5, state="the last token")
+    Loop(onset=1, period=2, proved=True, state='the last token')
+    """
+    period = smallest_period(tokens[first:step])
+    return Loop(_onset(tokens, first, period), period, True, state)
+
+
+def observed_loop(tokens: Sequence[int], state: str) -> Loop | None:
+    """Describe the shortest loop that the end of the text has gone through three times; None if there is none.
+
+    >>> observed_loop([9, 1, 2, 1, 2, 1, 2], "the hidden vectors")
+    Loop(onset=1, period=2, proved=False, state='the hidden vectors')
+    """
+    for period in range(1, len(tokens) // 3 + 1):
+        if tokens[-1] == tokens[-1 - period] and tokens[-2 * period :] == tokens[-3 * period : -period]:
+            return Loop(_onset(tokens, len(tokens) - 3 * period, period), period, False, state)
+    return None
+
+
+def smallest_period(word: Sequence[int]) -> int:
+    """Return the smallest period of a word repeated for ever; it divides the word's length.
+
+    >>> smallest_period([1, 2, 1, 2]), smallest_period([1, 2, 1])
+    (2, 3)
+    """
+    size = len(word)
+    divisors = (period for period in range(1, size + 1) if size % period == 0)
+    return next(period for period in divisors if word[period:] == word[:-period] or period == size)
+
+
+def _onset(tokens: Sequence[int], known: int, period: int) -> int:
+    """Walk back from a place in the loop to where it begins."""
+    while known and tokens[known - 1] == tokens[known - 1 + period]:
+        known -= 1
+    return known

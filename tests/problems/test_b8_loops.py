@@ -1,0 +1,128 @@
+"""Problem B8: at temperature 0 a model of finite memory must come back to a state, and from there loops for ever."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from lemma.generation import Generated, Loop, Sampling, generate
+from lemma.models import LanguageModel, build
+from lemma.spec import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn, TableA5
+
+
+def lively(spec: ModelSpec, seed: int) -> LanguageModel:
+    """Random weights large enough that the text wanders before it loops."""
+    torch.manual_seed(seed)
+    model = build(spec)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=1.0)
+    return model
+
+
+def greedy(
+    model: LanguageModel, tokens: int, prompt: tuple[int, ...] = (0, 1), stop_at_loop: bool = False
+) -> Generated:
+    [result] = generate(model, [list(prompt)], Sampling(tokens=tokens, temperature=0, stop_at_loop=stop_at_loop))
+    return result
+
+
+def proved(result: Generated) -> Loop:
+    assert result.loop is not None and result.loop.proved, result.loop
+    return result.loop
+
+
+def check_ten_more_periods(model: LanguageModel, result: Generated) -> None:
+    """Let the model itself go on for ten more periods, and see that it does what was claimed."""
+    loop = proved(result)
+    tokens = greedy(model, len(result.tokens) + 10 * loop.period, result.prompt_tokens).tokens
+    assert tokens[: len(result.tokens)] == result.tokens
+    for place in range(loop.onset, len(tokens) - loop.period):
+        assert tokens[place] == tokens[place + loop.period]
+    if loop.onset:
+        assert tokens[loop.onset - 1] != tokens[loop.onset - 1 + loop.period]
+
+
+@pytest.mark.parametrize("vocabulary", [2, 3, 5, 8, 12])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_neural_trigram_model_always_loops_within_its_number_of_bigrams(vocabulary: int, seed: int) -> None:
+    model = lively(FeedForward(V=vocabulary, d=6, d_h=12, N=3), seed)
+    result = greedy(model, vocabulary**2 + 2)
+    loop = proved(result)
+    assert loop.state == "the last 2 tokens"
+    assert 1 <= loop.period <= vocabulary**2
+    check_ten_more_periods(model, result)
+
+
+def test_the_loops_are_not_all_trivial() -> None:
+    """Random models wander: some loops start late and are long, or the tests above would show nothing."""
+    loops = [proved(greedy(lively(FeedForward(V=12, d=6, d_h=12, N=3), seed), 146)) for seed in range(10)]
+    assert max(loop.onset for loop in loops) >= 3 and max(loop.period for loop in loops) >= 3
+
+
+def test_a_repeated_bigram_is_the_proof() -> None:
+    result = greedy(lively(FeedForward(V=8, d=6, d_h=12, N=3), 1), 66, stop_at_loop=True)
+    text = [*result.prompt_tokens, *result.tokens]
+    bigrams = list(pairwise(text))
+    assert result.stopped == "loop"
+    assert bigrams[-1] in bigrams[:-1] and len(set(bigrams[:-1])) == len(bigrams) - 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "about"),
+    [
+        (FeedForward(V=6, d=4, d_h=8, N=2), "the last token"),
+        (FeedForward(V=3, d=4, d_h=8, N=5), "the last 4 tokens"),
+        (Attentive(V=6, d=4, d_k=4, d_v=4, d_h=8, N=3), "the last 2 tokens"),
+        (TableA5(V=6, d_e=4, d=8, L=1, h=2, d_ff=8, N=3), "the last 2 tokens"),
+        (Decoder(V=4, d=8, L=2, h=2, T=3), "the window of the last 3 tokens"),
+    ],
+    ids=lambda value: getattr(value, "family", value),
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_so_does_every_model_with_a_finite_context(spec: ModelSpec, about: str, seed: int) -> None:
+    model = lively(spec, seed)
+    result = greedy(model, spec.vocabulary ** (model.reach or 0) + (model.reach or 0) + 2)
+    assert proved(result).state == about
+    check_ten_more_periods(model, result)
+
+
+def test_a_decoder_whose_window_is_not_full_can_only_be_seen_to_repeat() -> None:
+    model = lively(Decoder(V=4, d=8, L=1, h=2, T=40, positions="none"), 0)
+    seen = greedy(model, 30).loop
+    assert seen is not None and not seen.proved
+    assert proved(greedy(model, 90)).period == seen.period
+
+
+@pytest.mark.parametrize("spec", [Rnn(V=7, d=4, D=8), Lstm(V=7, d=4, D=8), Gru(V=7, d=4, D=8)], ids=lambda s: s.family)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_recurrent_loop_is_proved_when_all_hidden_vectors_repeat_bit_for_bit(spec: ModelSpec, seed: int) -> None:
+    torch.manual_seed(seed)
+    model = build(spec)
+    result = greedy(model, 3000, stop_at_loop=True)
+    check_ten_more_periods(model, result)
+    *before, last = hidden_vectors(model, result)
+    assert sum(all(map(torch.equal, last, earlier)) for earlier in before) == 1
+
+
+def hidden_vectors(model: LanguageModel, result: Generated) -> list[tuple[torch.Tensor, ...]]:
+    """The hidden vectors before each generated token and after the last, by hand."""
+    with torch.inference_mode():
+        logits, state = model(torch.tensor([result.prompt_tokens]))
+        found = [state.vectors]
+        for token in result.tokens:
+            assert logits[0, -1].argmax().item() == token
+            logits, state = model(torch.tensor([[token]]), state)
+            found.append(state.vectors)
+    return found
+
+
+def test_a_model_that_has_not_looped_yet_is_not_said_to() -> None:
+    model = lively(FeedForward(V=12, d=6, d_h=12, N=3), 0)
+    needed = len(greedy(model, 146, stop_at_loop=True).tokens)
+    assert needed > 4
+    for tokens in (1, 2, needed // 2, needed):
+        loop = greedy(model, tokens).loop
+        assert loop is None or not loop.proved
+    assert greedy(model, 2).loop is None
+    assert proved(greedy(model, needed + 1))

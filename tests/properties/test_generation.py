@@ -1,0 +1,115 @@
+"""Properties of generation: it is a function of the prompt, the seed and the model alone."""
+
+import functools
+
+import hypothesis.strategies as st
+import torch
+from hypothesis import given, settings
+
+from lemma.data import learn_tokenizer
+from lemma.generation import Sampling, choose, generate, probabilities
+from lemma.generation.spelling import Spelling
+from lemma.models import LanguageModel, build
+from lemma.spec import BytePairs, Words
+from stand_ins import Table
+
+from families import SMALL
+
+NAMES = st.sampled_from(sorted(SMALL))
+TOKENS = st.integers(0, 10)
+PROMPTS = st.lists(st.lists(TOKENS, min_size=1, max_size=12), min_size=1, max_size=4)
+LINES = ["grüße an die welt, 你好 😀\n", "eine welt\n"] * 3
+BYTE_PAIRS = learn_tokenizer(BytePairs(vocabulary=270), LINES)
+WORDS = learn_tokenizer(Words(), LINES)
+
+
+@functools.cache
+def model_of(name: str) -> LanguageModel:
+    torch.manual_seed(1)
+    model = build(SMALL[name])
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.8)
+    return model.double()
+
+
+@settings(deadline=None, max_examples=40)
+@given(NAMES, PROMPTS, st.sampled_from([0, 0.5, 1.5]), st.integers(0, 99))
+def test_each_row_is_what_it_would_be_alone(name: str, prompts: list[list[int]], temperature: float, seed: int) -> None:
+    model = model_of(name)
+    together = generate(model, prompts, Sampling(tokens=8, temperature=temperature, seed=seed), eos=3)
+    for row, prompt in enumerate(prompts):
+        [alone] = generate(model, [prompt], Sampling(tokens=8, temperature=temperature, seed=seed + row), eos=3)
+        assert (together[row].tokens, together[row].stopped) == (alone.tokens, alone.stopped)
+
+
+@settings(deadline=None, max_examples=40)
+@given(NAMES, PROMPTS, st.integers(1, 7), st.integers(1, 7))
+def test_a_longer_text_begins_with_the_shorter_one(name: str, prompts: list[list[int]], short: int, more: int) -> None:
+    model = model_of(name)
+    for seed in (0, 5):
+        shorter, longer = (generate(model, prompts, Sampling(tokens=size, seed=seed)) for size in (short, short + more))
+        assert [text.tokens[:short] for text in longer] == [text.tokens for text in shorter]
+
+
+@settings(deadline=None, max_examples=40)
+@given(NAMES, st.lists(TOKENS, min_size=1, max_size=8), st.integers(1, 8))
+def test_going_on_from_a_greedy_text_is_the_greedy_text(name: str, prompt: list[int], cut: int) -> None:
+    model, greedy = model_of(name), functools.partial(Sampling, temperature=0)
+    [whole] = generate(model, [prompt], greedy(tokens=12))
+    [rest] = generate(model, [[*prompt, *whole.tokens[:cut]]], greedy(tokens=12 - cut))
+    assert whole.tokens[cut:] == rest.tokens
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(-30, 30).map(lambda tenths: tenths / 10), min_size=1, max_size=12),
+    st.floats(0.05, 5),
+    st.none() | st.integers(1, 14),
+    st.none() | st.floats(0.01, 1),
+    st.floats(0, 1, exclude_max=True),
+)
+def test_probabilities_sum_to_one_and_only_the_possible_is_chosen(
+    logits: list[float], temperature: float, top_k: int | None, top_p: float | None, chance: float
+) -> None:
+    row = torch.tensor([logits], dtype=torch.float64)
+    chances = probabilities(row, temperature, top_k, top_p)[0]
+    plain = probabilities(row, temperature)[0]
+    kept = chances > 0
+    assert abs(chances.sum().item() - 1) < 1e-12 and kept.sum() <= (top_k or len(logits))
+    assert torch.allclose(chances[kept], plain[kept] / plain[kept].sum())
+    assert kept[row.argmax()]
+    assert kept[choose(row, Sampling(temperature=temperature, top_k=top_k, top_p=top_p), [chance])]
+
+
+@settings(deadline=None)
+@given(st.integers(2, 3), st.integers(1, 2), st.data())
+def test_a_proved_loop_holds_and_is_smallest(vocabulary: int, span: int, data: st.DataObject) -> None:
+    states = vocabulary**span
+    follow = data.draw(st.lists(st.integers(0, vocabulary - 1), min_size=states, max_size=states))
+    table = Table(vocabulary, span, lambda window: follow[sum(t * vocabulary**i for i, t in enumerate(window))])
+    [text] = generate(table, [[0] * span], Sampling(tokens=3 * states + 2, temperature=0))
+    loop, tokens = text.loop, list(text.tokens)
+    assert loop is not None and loop.proved and loop.onset + loop.period <= states
+    holds = [tokens[loop.onset :][:-period] == tokens[loop.onset :][period:] for period in range(1, loop.period + 1)]
+    assert holds == [False] * (loop.period - 1) + [True]
+    assert loop.onset == 0 or tokens[loop.onset - 1] != tokens[loop.onset - 1 + loop.period]
+
+
+@settings(deadline=None)
+@given(st.sampled_from([BYTE_PAIRS, WORDS]), st.data())
+def test_streamed_pieces_join_to_the_text_and_hold_whole_characters(tokenizer, data: st.DataObject) -> None:
+    ids = st.integers(0, tokenizer.vocabulary - 1)
+    before, tokens = data.draw(st.lists(ids, max_size=1)), data.draw(st.lists(ids, max_size=12))
+    spelling = Spelling(tokenizer, before)
+    pieces = [spelling.add(token) for token in tokens]
+    assert not any(piece.endswith("\N{REPLACEMENT CHARACTER}") for piece in pieces)
+    assert "".join([*pieces, spelling.rest()]) == tokenizer.decode([*before, *tokens])[len(tokenizer.decode(before)) :]
+
+
+@settings(deadline=None)
+@given(st.text(max_size=20))
+def test_any_text_is_streamed_without_a_broken_character(text: str) -> None:
+    spelling = Spelling(BYTE_PAIRS, [])
+    pieces = [spelling.add(int(token)) for token in BYTE_PAIRS.encode(text)]
+    assert "".join([*pieces, spelling.rest()]) == text

@@ -1,0 +1,78 @@
+"""Models whose every next token is known beforehand."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lemma.models import LanguageModel
+from lemma.parts import State, Window
+from lemma.spec import FeedForward
+
+
+class Known(LanguageModel):
+    """A model of `vocabulary` tokens without anything learned."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__(FeedForward(V=vocabulary))
+        self.place = torch.nn.Parameter(torch.zeros(()))
+
+    def certain(self, tokens: Tensor) -> Tensor:
+        """Logits that leave no doubt about the next tokens."""
+        return torch.nn.functional.one_hot(tokens, self.spec.vocabulary).double() * 50
+
+
+class Table(Known):
+    """The next token is looked up by the last `span` tokens."""
+
+    def __init__(self, vocabulary: int, span: int, follow: Callable[[tuple[int, ...]], int]) -> None:
+        super().__init__(vocabulary)
+        self.span, self.follow = span, follow
+
+    @property
+    def reach(self) -> int:
+        return self.span
+
+    def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, Window]:
+        window = state if isinstance(state, Window) else Window.empty(tokens, self.span)
+        joined, nexts = torch.cat([window.seen, tokens], dim=1).tolist(), []
+        for row in joined:
+            ends = range(len(row) - tokens.shape[1] + 1, len(row) + 1)
+            nexts.append([self.follow(tuple(row[max(0, end - self.span) : end])) for end in ends])
+        return self.certain(torch.tensor(nexts)), window.read(tokens)
+
+
+@dataclass(frozen=True)
+class Count(State):
+    """How many tokens have been read: a state that never comes back, unless it is counted modulo something."""
+
+    read: Tensor
+
+    @property
+    def about(self) -> str:
+        return "the number of tokens"
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"read": self.read}
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Count":
+        return Count(tensors["read"])
+
+
+class Script(Known):
+    """After n tokens comes the script's token n − 1, whatever the tokens were; the script starts again at its end."""
+
+    def __init__(self, vocabulary: int, script: Sequence[int], modulo: int = 2**40) -> None:
+        super().__init__(vocabulary)
+        self.script, self.modulo = torch.tensor(script), modulo
+
+    @property
+    def reach(self) -> None:
+        return None
+
+    def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, Count]:
+        batch, time = tokens.shape
+        read = state.read if isinstance(state, Count) else torch.zeros(batch, dtype=torch.long)
+        places = read[:, None] + torch.arange(time)
+        return self.certain(self.script[places % len(self.script)]), Count((read + time) % self.modulo)

@@ -1,0 +1,126 @@
+"""Onset, period and proof of loops, against brute force over the whole sequence."""
+
+import random
+from itertools import product
+
+import pytest
+
+from lemma.generation import Generated, Loop, Sampling, generate
+from lemma.generation.loops import Watch, observed_loop, smallest_period
+from stand_ins import Script, Table
+
+
+def greedy(model: Table | Script, prompt: list[int], tokens: int, stop_at_loop: bool = False) -> Generated:
+    [result] = generate(model, [prompt], Sampling(tokens=tokens, temperature=0, stop_at_loop=stop_at_loop))
+    return result
+
+
+def brute_force(sequence: list[int], longest: int) -> tuple[int, int]:
+    """The smallest (period, onset) with sequence[t] = sequence[t + period] from the onset to the end."""
+    for period in range(1, longest + 1):
+        onset = next(t for t in range(len(sequence)) if sequence[t : len(sequence) - period] == sequence[t + period :])
+        if onset <= len(sequence) - 2 * longest:
+            return onset, period
+    raise AssertionError("no loop")
+
+
+@pytest.mark.parametrize("span", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(12))
+def test_onset_and_period_are_the_smallest_that_hold(span: int, seed: int) -> None:
+    chance = random.Random(seed)
+    windows = [window for size in range(1, span + 1) for window in product(range(3), repeat=size)]
+    table = {window: chance.randrange(3) for window in windows}
+    model = Table(3, span, table.__getitem__)
+    longest = 3**span
+    sequence = list(greedy(model, [0], 5 * longest + 5).tokens)
+    onset, period = brute_force(sequence, longest)
+    loop = greedy(model, [0], longest + span + 1).loop
+    about = "the last token" if span == 1 else f"the last {span} tokens"
+    assert loop == Loop(onset, period, True, about)
+
+
+def test_a_cycle_with_a_tail_begins_where_the_tail_ends() -> None:
+    follow = {0: 1, 1: 2, 2: 3, 3: 4, 4: 5, 5: 3}
+    result = greedy(Table(6, 1, lambda window: follow[window[-1]]), [0], 20)
+    assert result.tokens[:8] == (1, 2, 3, 4, 5, 3, 4, 5)
+    assert result.loop == Loop(onset=2, period=3, proved=True, state="the last token")
+
+
+def test_a_loop_that_began_in_the_prompt_has_onset_zero() -> None:
+    result = greedy(Table(3, 1, lambda window: (window[-1] + 1) % 3), [0, 1, 2, 0, 1], 9)
+    assert result.loop == Loop(onset=0, period=3, proved=True, state="the last token")
+
+
+def test_the_period_of_the_text_may_be_shorter_than_that_of_the_states() -> None:
+    model = Script(3, [0, 1] * 3, modulo=6)
+    assert greedy(model, [2], 6).loop == Loop(onset=0, period=2, proved=False, state="the number of tokens")
+    assert greedy(model, [2], 7).loop == Loop(onset=0, period=2, proved=True, state="the number of tokens")
+    assert [smallest_period(word) for word in ([0, 1, 0, 1], [0, 1, 0], [0, 0, 0], [5])] == [2, 3, 1, 1]
+
+
+def test_no_loop_is_reported_before_there_is_one() -> None:
+    model = Table(10, 1, lambda window: (window[-1] + 1) % 10)
+    assert greedy(model, [0], 10).loop is None  # 1 … 9, 0: the state after 0 is seen only when 0 has been read
+    assert greedy(model, [0], 11).loop == Loop(0, 10, True, "the last token")
+
+
+def test_stopping_at_a_loop_ends_with_the_token_that_proves_it() -> None:
+    follow = {0: 1, 1: 2, 2: 3, 3: 2}
+    model = Table(4, 1, lambda window: follow[window[-1]])
+    result = greedy(model, [0], 50, stop_at_loop=True)
+    assert (result.tokens, result.stopped) == ((1, 2, 3, 2), "loop")
+    assert result.loop == Loop(1, 2, True, "the last token")
+    assert greedy(model, [0], 3, stop_at_loop=True).stopped == "length"
+
+
+def test_rows_of_a_batch_stop_at_their_own_loops() -> None:
+    follow = {0: 0, 1: 2, 2: 1, 3: 4, 4: 5, 5: 3}
+    model = Table(6, 1, lambda window: follow[window[-1]])
+    settings = Sampling(tokens=50, temperature=0, stop_at_loop=True)
+    results = generate(model, [[3], [0], [1]], settings)
+    assert [result.tokens for result in results] == [(4, 5, 3), (0,), (2, 1)]
+    assert [result.loop.period for result in results if result.loop] == [3, 1, 2]
+
+
+def test_a_repeating_text_without_a_repeating_state_is_seen_but_not_proved() -> None:
+    model = Script(3, [2, *[0, 1] * 50])
+    assert greedy(model, [0], 6).loop is None  # 2 01 01 0
+    assert greedy(model, [0], 7).loop == Loop(onset=1, period=2, proved=False, state="the number of tokens")
+    assert greedy(model, [0], 40, stop_at_loop=True).stopped == "length"
+
+
+def test_an_observed_loop_is_the_shortest_and_walks_back_to_its_beginning() -> None:
+    assert observed_loop([7, 1, 1, 2, 1, 1, 2, 1, 1, 2, 1, 1], "s") == Loop(1, 3, False, "s")
+    assert observed_loop([1, 2, 2, 2, 2], "s") == Loop(1, 1, False, "s")
+    assert observed_loop([1, 2, 1, 2], "s") is None
+    assert observed_loop([], "s") is None
+
+
+def test_sampling_reports_no_loop() -> None:
+    [result] = generate(Table(2, 1, lambda window: 0), [[0]], Sampling(tokens=9, temperature=0.5))
+    assert result.tokens == (0,) * 9 and result.loop is None
+
+
+def test_a_text_that_ended_has_no_loop() -> None:
+    [result] = generate(Script(3, [1, 1, 1, 2]), [[0]], Sampling(tokens=9, temperature=0), eos=2)
+    assert (result.tokens, result.stopped, result.loop) == ((1, 1, 1), "eos", None)
+
+
+def test_the_watch_tells_long_signatures_apart_and_finds_them_again() -> None:
+    watch = Watch()
+    assert watch.earlier(b"a" * 1000, 0) is None
+    assert watch.earlier(b"a" * 999 + b"b", 1) is None
+    assert watch.earlier(b"a" * 1000, 2) == 0
+
+
+def test_a_loop_in_words() -> None:
+    proved = Loop(37, 12, True, "the last 2 tokens")
+    assert (
+        str(proved) == "from token 37 the text repeats every 12 tokens, for ever (proved: the last 2 tokens repeated)"
+    )
+    seen = str(Loop(0, 1, False, "the hidden vectors"))
+    assert (
+        seen
+        == "from the first token the text repeats every token so far (not proved: the hidden vectors did not repeat)"
+    )
+    assert proved.to_dict() == {"onset": 37, "period": 12, "proved": True, "state": "the last 2 tokens"}
