@@ -1,0 +1,35 @@
+"""A tiny study that really runs."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lemma.spec import Characters, Contender, DataSpec, StudySpec
+from small_runs import small_text
+
+
+@pytest.fixture
+def study_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
+    (tmp_path / "text.txt").write_text(small_text())
+    return tmp_path
+
+
+@pytest.fixture
+def tiny_study(study_home: Path) -> Callable[..., StudySpec]:
+    """Make a study of tiny models on a tiny text, some of its words changed."""
+
+    def make(**changes: Any) -> StudySpec:
+        words: dict[str, Any] = {
+            "name": "tiny",
+            "data": DataSpec(text=(str(study_home / "text.txt"),), tokenizer=Characters()),
+            "contenders": (Contender(model="feed-forward", words={"width": 4, "hidden": 8}), Contender(model="rnn")),
+            "words": {"steps": 6, "batch": 4, "stretch": 8, "device": "cpu", "warm_up": 2},
+            "validations": 3,
+            "sample_tokens": 30,
+        }
+        return StudySpec(**{**words, **changes})
+
+    return make

@@ -1,0 +1,41 @@
+"""Outcomes of studies made up, where only their numbers matter."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lemma.spec import Recipe, Rnn
+from lemma.study.grid import Cell
+from lemma.study.outcome import CurvePoint, Loop, Measures, Outcome, Talk
+
+GREEDY = Talk("", "to be to be to be", Loop(onset=0, period=6, proved=True, state="the last 7 tokens", begin=0, end=6))
+
+
+def measured(perplexity: float, **changes: Any) -> Measures:
+    values: dict[str, Any] = {
+        "model": Rnn().to_dict(),
+        "recipe": Recipe(steps=10).to_dict(),
+        "parameters": 1234,
+        "tokens": 5000,
+        "seconds": 2.5,
+        "tokens_per_second": 2000.0,
+        "loss": 1.0,
+        "perplexity": perplexity,
+        "bits_per_byte": perplexity / 2,
+        "protocol": {"context": 7, "stride": 1, "left_out": ["the first token"]},
+        "curve": (CurvePoint(2000, 1.0, 3.0), CurvePoint(5000, 2.5, 2.5)),
+        "sample": Talk("", "O what a sample"),
+        "greedy": GREEDY,
+    }
+    return Measures(**{**values, **changes})
+
+
+def made_up(
+    contender: str, perplexities: list[float | str | None], point: Mapping[str, Any] | None = None, **changes: Any
+) -> list[Outcome]:
+    """One outcome a seed: a perplexity, a reason for failure, or None if it was not run."""
+    outcomes = []
+    for seed, value in enumerate(perplexities, start=1):
+        cell = Cell(contender, point or {}, seed, Rnn(), Recipe(seed=seed))
+        measures = measured(value, **changes) if isinstance(value, float) else None
+        outcomes.append(Outcome(cell, measures, value if isinstance(value, str) else None))
+    return outcomes

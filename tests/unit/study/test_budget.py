@@ -1,0 +1,136 @@
+import math
+from collections.abc import Callable
+
+import pytest
+
+from lemma.errors import SpecError
+from lemma.models import build, count_parameters
+from lemma.spec import Attentive, Budget, Decoder, FeedForward, Gru, Lstm, ModelSpec, Recipe, Rnn, TableA5
+from lemma.study.budget import fit_parameters
+from lemma.study.clock import fit_steps, spread_validations
+
+from families import SMALL
+
+
+def half_up(size: float) -> int:
+    return max(1, math.floor(size + 0.5))
+
+
+def feed_forward(factor: float) -> int:
+    """A1's formula at V = 65, N = 8."""
+    width, hidden = half_up(64 * factor), half_up(256 * factor)
+    return 65 * (width + hidden) + (7 * width + 1) * hidden
+
+
+def attentive(factor: float) -> int:
+    """A4's formula at V = 65."""
+    width, key, value, hidden = (half_up(size * factor) for size in (64, 64, 128, 256))
+    return 65 * (width + hidden) + 2 * key * width + value * width + (value + 1) * hidden
+
+
+def gated(gates: int) -> Callable[[float], int]:
+    def count(factor: float) -> int:
+        width, hidden = half_up(128 * factor), half_up(256 * factor)
+        return 65 * width + gates * hidden * (width + hidden + 1) + (hidden + 1) * 65
+
+    return count
+
+
+def table_a5(factor: float) -> int:
+    """A5's formula at V = 65 and two layers, for any feed-forward size."""
+    embedding, width, inner = half_up(64 * factor), 8 * half_up(64 * factor), half_up(512 * factor)
+    layer = 8 * width**2 + 8 * width + 2 * width * inner + width + inner + 6 * width
+    return 65 * embedding + (embedding + 1) * width + 2 * layer + (width + 1) * 65
+
+
+FORMULAS: list[tuple[ModelSpec, Callable[[float], int]]] = [
+    (FeedForward(V=65), feed_forward),
+    (Attentive(V=65), attentive),
+    (Rnn(V=65), gated(1)),
+    (Gru(V=65), gated(3)),
+    (Lstm(V=65), gated(4)),
+    (TableA5(V=65), table_a5),
+]
+
+
+@pytest.mark.parametrize("budget", [3_000, 77_777, 1_000_000])
+@pytest.mark.parametrize(("spec", "formula"), FORMULAS, ids=lambda item: getattr(item, "family", ""))
+def test_no_factor_comes_nearer_to_the_budget(spec: ModelSpec, formula: Callable[[float], int], budget: int) -> None:
+    fit = fit_parameters(spec, budget)
+    brute_force = min(abs(formula(place / 10_000) - budget) for place in range(1, 60_000))
+    assert abs(fit.parameters - budget) == brute_force
+    assert fit.gap == pytest.approx(fit.parameters / budget - 1)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_family_is_built_with_what_the_fit_counts(name: str) -> None:
+    fit = fit_parameters(SMALL[name], 4_000)
+    assert count_parameters(build(fit.model)) == fit.parameters
+    assert abs(fit.gap) < 0.35, "these are so small that one unit of a head is much"
+
+
+def test_ratios_stay_those_of_the_preset() -> None:
+    model = fit_parameters(Attentive(V=65), 500_000).model
+    assert isinstance(model, Attentive)
+    factor = model.hidden / 256
+    assert (model.width, model.key_width, model.value_width) == tuple(half_up(size * factor) for size in (64, 64, 128))
+
+
+def test_heads_always_divide_what_they_share() -> None:
+    for budget in range(20_000, 60_000, 1_000):
+        model = fit_parameters(Decoder(V=65, heads=6, width=48, depth=2), budget).model
+        assert isinstance(model, Decoder)
+        assert model.width % 6 == 0
+    model = fit_parameters(Decoder(V=65, heads=6, attention_width=24), 500_000).model
+    assert isinstance(model, Decoder)
+    assert model.attention_width is not None
+    assert model.attention_width % 6 == 0
+
+
+def test_fixed_sizes_are_respected_and_the_next_free_one_is_scaled() -> None:
+    lstm = fit_parameters(Lstm(V=65, width=17), 90_000, fixed={"width"}).model
+    assert isinstance(lstm, Lstm)
+    nearest = min(
+        range(1, 400), key=lambda hidden: abs(65 * 17 + 4 * hidden * (18 + hidden) + 65 * (hidden + 1) - 90_000)
+    )
+    assert (lstm.width, lstm.hidden) == (17, nearest)
+    decoder = fit_parameters(Decoder(V=65, width=64), 300_000, fixed={"width"})
+    assert isinstance(decoder.model, Decoder)
+    assert decoder.model.width == 64
+    assert abs(decoder.gap) < 0.001, "the feed-forward layers take up the rest"
+
+
+def test_tied_sizes_grow_together() -> None:
+    model = fit_parameters(Lstm(V=65, width=64, hidden=64, tied=True), 100_000).model
+    assert isinstance(model, Lstm)
+    assert model.width == model.hidden > 64
+
+
+def test_impossible_budgets_say_why() -> None:
+    with pytest.raises(SpecError, match=r"50,000 is too little .* vocabulary of 60,000, it has 180,0"):
+        fit_parameters(Lstm(V=60_000), 50_000)
+    with pytest.raises(SpecError, match=r"rnn has no size left to choose, since width=128, hidden=256 is fixed"):
+        fit_parameters(Rnn(), 50_000, fixed={"width", "hidden"})
+
+
+def test_tokens_become_steps_that_do_not_exceed_them() -> None:
+    recipe = fit_steps(Lstm(), Recipe(batch=10, stretch=20), Budget(tokens=1_999))
+    assert recipe.steps == 9
+    assert fit_steps(Decoder(context=50), Recipe(batch=10), Budget(tokens=1_999)).steps == 3, "stretch is the context"
+    assert fit_steps(Lstm(), recipe, Budget()) == recipe
+    with pytest.raises(
+        SpecError, match=r"budget.tokens = 199 is less than one step of lstm: batch 10 × stretch 20 = 200"
+    ):
+        fit_steps(Lstm(), recipe, Budget(tokens=199))
+
+
+def test_seconds_become_steps_through_the_measured_speed() -> None:
+    recipe = Recipe(batch=10, stretch=20)
+    assert fit_steps(Lstm(), recipe, Budget(seconds=3.0), speed=1_000.0).steps == 15
+    assert fit_steps(Lstm(), recipe, Budget(seconds=0.01), speed=1_000.0).steps == 1
+
+
+def test_validations_are_spread_unless_the_recipe_says_when() -> None:
+    assert spread_validations(Recipe(steps=101), 5).evaluate_every == 21
+    assert spread_validations(Recipe(steps=101, evaluate_every=7), 5).evaluate_every == 7
+    assert spread_validations(Recipe(steps=101), None).evaluate_every is None

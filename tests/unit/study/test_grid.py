@@ -1,0 +1,89 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lemma.errors import SpecError
+from lemma.spec import Contender, DataSpec, StudySpec, TableA5, read_study
+from lemma.study.grid import open_grid
+
+
+def study(**words: Any) -> StudySpec:
+    return StudySpec(
+        **{"name": "s", "data": DataSpec(text=("a.txt",)), "contenders": (Contender(model="lstm"),), **words}
+    )
+
+
+def test_cells_are_contenders_times_grid_times_seeds_in_that_order() -> None:
+    cells = open_grid(study(contenders=(Contender(model="lstm"), Contender(model="gru")), grid={"depth": (1, 2)}))
+    assert [cell.name for cell in cells] == [
+        f"{model}-depth-{depth}-seed-{seed}" for model in ("lstm", "gru") for depth in (1, 2) for seed in (1, 2)
+    ]
+    assert [(cell.model.to_dict()["depth"], cell.recipe.seed) for cell in cells[:4]] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+
+
+def test_a_cell_is_named_in_words() -> None:
+    (cell,) = open_grid(study(grid={"depth": (2,), "learning_rate": (0.001,)}, seeds=(7,)))
+    assert str(cell) == "lstm, depth=2, learning_rate=0.001, seed 7"
+    assert cell.name == "lstm-depth-2-learning_rate-0.001-seed-7"
+
+
+def test_grid_words_reach_the_recipe_and_letters_the_spec() -> None:
+    cells = open_grid(study(grid={"D": (8,), "batch": (3, 5)}, seeds=(1,)))
+    assert [(cell.model.to_dict()["hidden"], cell.recipe.batch) for cell in cells] == [(8, 3), (8, 5)]
+    assert cells[0].fixed == {"hidden"}
+
+
+def test_shared_words_go_to_the_models_that_know_them() -> None:
+    contenders = (Contender(model="feed-forward"), Contender(model="lstm", words={"depth": 3}))
+    window, recurrent = open_grid(
+        study(contenders=contenders, words={"context": 5, "depth": 2, "steps": 9}, seeds=(1,))
+    )
+    assert window.model.to_dict()["context"] == 5
+    assert recurrent.model.to_dict()["depth"] == 3, "a contender's own word wins"
+    assert {window.recipe.steps, recurrent.recipe.steps} == {9}
+
+
+def test_table_a5_opens_into_its_four_places_with_the_exact_model() -> None:
+    cells = open_grid(read_study("table-a5", {"seeds": [1]}))
+    assert [cell.place for cell in cells] == [
+        "depth=2, context=3",
+        "depth=2, context=5",
+        "depth=4, context=3",
+        "depth=4, context=5",
+    ]
+    assert all(isinstance(cell.model, TableA5) and cell.model.vocabulary == 7676 for cell in cells)
+
+
+def test_a_spec_file_contends(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text('family = "gru"\nhidden = 33\n[recipe]\nbatch = 2\n')
+    (cell,) = open_grid(study(contenders=(Contender(model=str(file), name="my own"),), seeds=(1,)))
+    assert (cell.name, cell.model.to_dict()["hidden"], cell.recipe.batch) == ("my-own-seed-1", 33, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"grid": {"heads": (1, 2)}}, "study.grid: for lstm, the word = 'heads' is unknown"),
+        ({"grid": {"dept": (1, 2)}}, "Did you mean 'depth'"),
+        ({"words": {"botch": 3}}, "study.words: the word = 'botch' is unknown. Did you mean 'batch'"),
+        (
+            {"contenders": (Contender(model="rnn", words={"heads": 2}),)},
+            "study.contenders: for rnn, the word = 'heads'",
+        ),
+        ({"contenders": (Contender(model="lsmt"),)}, "Did you mean 'lstm'"),
+        ({"grid": {"seed": (1, 2)}}, "seeds=[1,2,3]"),
+        ({"words": {"V": 300}}, "data.tokenizer.vocabulary"),
+        ({"grid": {"D": (4,)}, "contenders": (Contender(model="rnn", words={"hidden": 2}),)}, "rnn sets hidden"),
+        ({"grid": {"hidden": (0,)}}, "hidden = 0"),
+        (
+            {"contenders": (Contender(model="rnn", name="a b"), Contender(model="rnn", name="a-b"))},
+            "the folder a-b-seed-1",
+        ),
+    ],
+)
+def test_mistakes_are_named(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError) as mistake:
+        open_grid(study(**words))
+    assert said in str(mistake.value)

@@ -1,0 +1,243 @@
+import json
+import math
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lemma.data import learn_tokenizer, prepare
+from lemma.errors import DataError, RunError, SpecError
+from lemma.generation import Generation
+from lemma.generation import Loop as FoundLoop
+from lemma.runs import load
+from lemma.spec import Budget, BytePairs, Contender, StudySpec, Words
+from lemma.study import run as run_module
+from lemma.study import run_study
+from lemma.study.measuring import cut_loop
+from lemma.study.outcome import Measures
+from lemma.study.result import StudyResult
+from lemma.training import Silent
+
+MakeStudy = Callable[..., StudySpec]
+
+
+def measures_of(result: StudyResult) -> list[dict[str, Any]]:
+    """What was measured, less what no two runs have alike: their times."""
+    timeless = {"seconds": 0.0, "tokens_per_second": 0.0}
+    plain = [replace(run.measures, **timeless).to_dict() for run in result.runs if run.measures]
+    return [{**one, "curve": [[tokens, loss] for tokens, _, loss in one["curve"]]} for one in plain]
+
+
+def never(*given: Any, **named: Any) -> Any:
+    raise AssertionError("this was not to be called")
+
+
+def test_a_study_trains_measures_and_writes_everything(tiny_study: MakeStudy, tmp_path: Path) -> None:
+    spec = tiny_study()
+    result = run_study(spec, tmp_path / "out")
+    assert not result.failed
+    assert not result.interrupted
+    assert [row.title for row in result.rows] == ["feed-forward", "rnn"]
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"runs", "study.toml", "report.html", "table.md", "table.csv", "results.json"}
+    saved = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert saved["table"]["rows"][0]["perplexity"] == result.rows[0].to_dict()["perplexity"]
+    assert all(len(run.measures.curve) == 3 for run in result.runs if run.measures)
+
+
+def test_the_score_is_that_of_the_weights_in_the_run_folder(tiny_study: MakeStudy, tmp_path: Path) -> None:
+    spec = tiny_study(contenders=(Contender(model="feed-forward", words={"width": 4, "hidden": 8}),), seeds=(3,))
+    (run,) = run_study(spec, tmp_path / "out").runs
+    assert run.measures
+    trained = load(tmp_path / "out" / "runs" / "feed-forward-seed-3")
+    tokens = torch.from_numpy(prepare(spec.data).tokens("validation").astype("int64"))
+    with torch.no_grad():
+        logits = trained.model(tokens[None, :-1])[0][0]
+    loss = torch.nn.functional.cross_entropy(logits, tokens[1:])
+    assert run.measures.perplexity == pytest.approx(math.exp(loss), rel=1e-5)
+    assert run.measures.parameters == sum(parameter.numel() for parameter in trained.model.parameters())
+
+
+def test_a_finished_study_is_not_trained_again(
+    tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run_study(tiny_study(), tmp_path / "out")
+    for name in ("train", "resume", "measure"):
+        monkeypatch.setattr(run_module, name, never)
+    again = run_study(tiny_study(), tmp_path / "out")
+    assert [run.measures for run in again.runs] == [run.measures for run in first.runs]
+
+
+def test_measures_that_are_lost_or_damaged_are_taken_again_without_training(
+    tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run_study(tiny_study(), tmp_path / "out")
+    (tmp_path / "out" / "runs" / "rnn-seed-1.json").write_text('{"of": ')
+    (tmp_path / "out" / "runs" / "rnn-seed-2.json").unlink()
+    for name in ("train", "resume"):
+        monkeypatch.setattr(run_module, name, never)
+    assert measures_of(run_study(tiny_study(), tmp_path / "out")) == measures_of(first)
+
+
+def test_a_failed_run_is_a_row_with_its_reason_and_the_study_goes_on(tiny_study: MakeStudy, tmp_path: Path) -> None:
+    broken = Contender(model="rnn", name="broken", words={"learning_rate": 1e30, "clip": 0, "activation": "relu"})
+    result = run_study(tiny_study(contenders=(broken, Contender(model="gru"))), tmp_path / "out")
+    assert [run.cell.contender for run in result.failed] == ["broken", "broken"]
+    assert all("step" in (run.reason or "") for run in result.failed)
+    assert [row.perplexity is None for row in result.rows] == [True, False]
+    assert "broken, seed 1 failed" in str(result)
+
+
+def test_any_error_of_a_run_becomes_a_reason_and_the_next_call_tries_again(
+    tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "measure", lambda *given: (_ for _ in ()).throw(MemoryError("no room")))
+        failed = run_study(tiny_study(), tmp_path / "out")
+    assert {run.reason for run in failed.runs} == {"MemoryError: no room"}
+    shown = run_study(tiny_study(), tmp_path / "out", only=[])
+    assert {run.reason for run in shown.runs} == {"MemoryError: no room"}, "kept for whoever only looks"
+    assert not run_study(tiny_study(), tmp_path / "out").failed
+
+
+class Interrupting(Silent):
+    """Presses Ctrl-C when the second run has taken its fourth step."""
+
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+
+    def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        self.phases.append(f"{phase}, from {done}" if done else phase)
+
+    def advance(self, done: int) -> None:
+        if self.phases[-1].startswith("run 2") and done == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupted_study_keeps_what_there_is_and_goes_on_bit_for_bit(
+    tiny_study: MakeStudy, tmp_path: Path
+) -> None:
+    watcher = Interrupting()
+    stopped = run_study(tiny_study(), tmp_path / "out", observer=watcher)
+    assert stopped.interrupted
+    assert [bool(run.measures) for run in stopped.runs] == [True, False, False, False]
+    assert "3 of 4 runs are still to be run" in stopped.report.read_text()
+    assert [phase for phase in watcher.phases if phase.startswith("run")] == [
+        "run 1 of 4: feed-forward, seed 1",
+        "run 2 of 4: feed-forward, seed 2",
+    ]
+    watcher = Interrupting()
+    watcher.advance = lambda done: None  # type: ignore[method-assign]
+    result = run_study(tiny_study(), tmp_path / "out", observer=watcher)
+    assert "run 2 of 4: feed-forward, seed 2, from 4" in watcher.phases
+    assert not result.interrupted
+    assert measures_of(result) == measures_of(run_study(tiny_study(), tmp_path / "straight"))
+
+
+def test_another_study_in_the_same_folder_is_refused_before_anything_is_trained(
+    tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_study(tiny_study(), tmp_path / "out")
+    monkeypatch.setattr(run_module, "train", never)
+    other = tiny_study(words={**tiny_study().words, "steps": 7}, seeds=(9, 1))
+    with pytest.raises(RunError, match=r"feed-forward-seed-1 holds a run with recipe steps 6, this study asks for 7"):
+        run_study(other, tmp_path / "out")
+
+
+def test_only_some_runs_can_be_chosen(tiny_study: MakeStudy, tmp_path: Path) -> None:
+    part = run_study(tiny_study(), tmp_path / "out", only=["rnn-seed-2", "feed-forward"])
+    assert [bool(run.measures) for run in part.runs] == [True, True, False, True]
+    rest = run_study(tiny_study(), tmp_path / "out", only=["rnn-seed-1"])
+    assert all(run.measures for run in rest.runs)
+    with pytest.raises(SpecError, match="Did you mean 'rnn'"):
+        run_study(tiny_study(), tmp_path / "out", only=["rnm"])
+
+
+def test_equal_parameters_and_tokens_are_what_each_model_gets(tiny_study: MakeStudy, tmp_path: Path) -> None:
+    contenders = tuple(Contender(model=name) for name in ("attentive", "gru"))
+    words = {"batch": 4, "stretch": 8, "device": "cpu"}
+    budget = Budget(parameters=3_000, tokens=230)
+    result = run_study(tiny_study(contenders=contenders, words=words, budget=budget, seeds=(1,)), tmp_path / "out")
+    assert [run.measures.tokens for run in result.runs if run.measures] == [224, 224]
+    assert all(abs(run.measures.parameters / 3_000 - 1) < 0.03 for run in result.runs if run.measures)
+
+
+def test_a_budget_of_seconds_measures_the_speed_once_and_keeps_to_it(
+    tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = {"batch": 2, "stretch": 4, "device": "cpu"}
+    spec = tiny_study(contenders=(Contender(model="rnn"),), words=words, budget=Budget(seconds=0.05))
+    first = run_study(spec, tmp_path / "out")
+    one, other = (run.measures for run in first.runs)
+    assert one
+    assert other
+    assert one.trial_speed == other.trial_speed
+    assert one.recipe["steps"] == max(1, math.floor(0.05 * (one.trial_speed or 0) / 8))
+    monkeypatch.setattr("lemma.study.plan.measure_speed", never)
+    assert [run.measures for run in run_study(spec, tmp_path / "out").runs] == [one, other]
+
+
+def test_what_can_be_known_before_is_an_error_before(tiny_study: MakeStudy, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="'Ω'"):
+        run_study(tiny_study(prompt="Ω"), tmp_path / "out")
+    with pytest.raises(SpecError, match="too little"):
+        run_study(tiny_study(contenders=(Contender(model="rnn"),), budget=Budget(parameters=10)), tmp_path / "out")
+    with pytest.raises(SpecError, match="less than one step"):
+        run_study(tiny_study(budget=Budget(tokens=3)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_measures_survive_json(tiny_study: MakeStudy, tmp_path: Path) -> None:
+    (run, *_) = run_study(tiny_study(seeds=(1,)), tmp_path / "out").runs
+    assert run.measures
+    assert Measures.read(json.loads(json.dumps(run.measures.to_dict()))) == run.measures
+
+
+@pytest.mark.parametrize("prompt", ["", "so be"])
+def test_a_loop_is_cut_out_of_the_text_between_words(prompt: str) -> None:
+    tokenizer = learn_tokenizer(Words(), ["so be it or not\n"])
+    tokens = tuple(tokenizer.encode("so be it or not it or not it").tolist())
+    text = " so be it or not it or not it" if prompt else "so be it or not it or not it"
+    said = Generation(prompt, text, tokens, FoundLoop(2, 3, True, "the last token"), "length", 1.0)
+    loop = cut_loop(said, tokenizer)
+    assert loop
+    assert text[: loop.begin].split() == ["so", "be"]
+    assert text[loop.begin : loop.end].split() == ["it", "or", "not"]
+
+
+def test_a_loop_that_cuts_characters_in_two_is_marked_at_whole_ones() -> None:
+    tokenizer = learn_tokenizer(BytePairs(vocabulary=258), ["ab"])
+    tokens = tuple(tokenizer.encode("aé€é€").tolist())
+    assert len(tokens) == 1 + 5 + 5, "one token a byte"
+    said = Generation("", "aé€é€", tokens, FoundLoop(2, 5, True, "the last token"), "length", 1.0)
+    loop = cut_loop(said, tokenizer)
+    assert loop
+    assert (loop.begin, loop.end) == (1, 3), "the second byte of é belongs to the character before it is whole"
+
+
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_the_score_training_ended_with_is_that_of_a_new_pass(
+    keep: str, tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = {**tiny_study().words, "keep": keep, "learning_rate": 0.3, "steps": 12}
+    spec = tiny_study(contenders=(Contender(model="gru"),), words=words, validations=6)
+    reused = run_study(spec, tmp_path / "out")
+    for file in (tmp_path / "out" / "runs").glob("*.json"):
+        file.unlink()
+    anew = run_study(spec, tmp_path / "out")
+    assert measures_of(anew) == measures_of(reused)
+    losses = [[point.loss for point in run.measures.curve] for run in anew.runs if run.measures]
+    assert any(min(curve) < curve[-1] for curve in losses), "else best and last would be the same"
+
+
+def test_measures_of_another_study_are_not_shown_as_ones_own(tiny_study: MakeStudy, tmp_path: Path) -> None:
+    run_study(tiny_study(), tmp_path / "out", only=["rnn-seed-1"])
+    shutil.rmtree(tmp_path / "out" / "runs" / "rnn-seed-1")
+    other = tiny_study(words={**tiny_study().words, "steps": 7})
+    assert not any(run.measures for run in run_study(other, tmp_path / "out", only=[]).runs)

@@ -1,0 +1,79 @@
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lemma.errors import SpecError
+from lemma.models import parameters_of
+from lemma.spec import STUDIES, StudySpec, read_study, to_toml
+from lemma.study.grid import open_grid
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_survives_a_file(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(to_toml(STUDIES[name].to_dict()))
+    assert read_study(file) == STUDIES[name]
+    assert StudySpec.model_validate(tomllib.loads(file.read_text())) == STUDIES[name]
+
+
+def test_families_are_six_at_two_seeds() -> None:
+    cells = open_grid(read_study("families"))
+    assert {cell.model.family for cell in cells} == {"feed-forward", "attentive", "rnn", "lstm", "gru", "decoder"}
+    assert len(cells) == 12
+
+
+def test_table_a5_has_the_sources_counts() -> None:
+    counts = {cell.model.to_dict()["depth"]: parameters_of(cell.model) for cell in open_grid(read_study("table-a5"))}
+    assert counts == {2: 9_721_596, 4: 14_980_860}
+
+
+def test_words_change_a_study() -> None:
+    words: dict[str, Any] = {
+        "seeds": [1, 2, 3],
+        "budget.tokens": 5000,
+        "data.text": "book.txt",
+        "data.tokenizer": "words",
+        "words.batch": 3,
+        "grid.learning_rate": [0.1, 0.2],
+    }
+    study = read_study("families", words)
+    assert study.seeds == (1, 2, 3)
+    assert (study.budget.tokens, study.budget.parameters) == (5000, STUDIES["families"].budget.parameters)
+    assert (study.data.text, study.data.tokenizer.kind) == (("book.txt",), "words")
+    assert study.words == {**STUDIES["families"].words, "batch": 3}
+    assert study.grid == {"learning_rate": (0.1, 0.2)}
+    assert STUDIES["families"].seeds == (1, 2), "the built-in one stays what it is"
+
+
+def test_one_clock_takes_the_place_of_the_other() -> None:
+    budget = read_study("families", {"budget.seconds": 20}).budget
+    assert (budget.tokens, budget.seconds) == (None, 20)
+    with pytest.raises(SpecError, match="tokens or seconds, not both"):
+        read_study("families", {"budget": {"tokens": 10, "seconds": 20}})
+
+
+def test_a_file_of_ones_own_is_called_after_itself(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('data = { text = ["a.txt"] }\ncontenders = [{ model = "rnn" }]\n')
+    assert read_study(file).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("familes", {}, "Did you mean 'families'? Known: families, table-a5"),
+        ("none.toml", {}, "there is no such file"),
+        ("families", {"budget.tokenz": 3}, "Did you mean 'tokens'"),
+        ("families", {"batch": 3}, "words.NAME=value"),
+        ("families", {"seeds.first": 3}, "'seeds' holds no words"),
+        ("families", {"seeds": []}, "at least 1"),
+        ("families", {"seeds": [1, 1]}, "none twice"),
+        ("families", {"contenders": [{"model": "rnn"}, {"model": "rnn"}]}, "'rnn' stands there twice"),
+    ],
+)
+def test_mistakes_are_named(name: str, words: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError) as mistake:
+        read_study(name, words)
+    assert said in str(mistake.value)
