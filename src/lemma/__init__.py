@@ -1,1 +1,43 @@
-"""Lemma: a workbench for language models in which the mathematics and the machine agree."""
+"""Lemma: a workbench for language models in which the mathematics and the machine agree.
+
+>>> import lemma
+>>> run = lemma.train("lstm", text="shakespeare", out="runs/a")  # doctest: +SKIP
+>>> print(lemma.evaluate("runs/a"))  # doctest: +SKIP
+>>> print(lemma.generate("runs/a", prompt="The"))  # doctest: +SKIP
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["choose", "corpora", "evaluate", "generate", "load", "resume", "study", "train"]
+
+if TYPE_CHECKING:
+    from lemma.api import choose, corpora, evaluate, generate, load, resume, study, train
+
+ROOMS = {
+    "spec",
+    "data",
+    "parts",
+    "models",
+    "objectives",
+    "runs",
+    "training",
+    "evaluation",
+    "generation",
+    "api",
+    "errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the verbs and the rooms when they are first asked for: `import lemma` itself is light."""
+    if name in __all__:
+        return getattr(import_module("lemma.api"), name)
+    if name in ROOMS:
+        return import_module(f"lemma.{name}")
+    raise AttributeError(f"module 'lemma' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *ROOMS})

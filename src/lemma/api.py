@@ -1,0 +1,212 @@
+"""The verbs, a few lines each. Rooms are imported when a verb is used, so that help and lists need no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from lemma.errors import RunError, SpecError, unknown
+from lemma.spec import Choice, DataSpec, ModelSpec, choose, read_study
+
+if TYPE_CHECKING:
+    from lemma.data import CorpusRow, Dataset
+    from lemma.evaluation import Score
+    from lemma.generation import Generation
+    from lemma.models import LanguageModel
+    from lemma.runs import Run
+    from lemma.study import StudyResult
+    from lemma.training import Observer, TrainingResult
+
+Texts = str | Path | Sequence[str | Path]
+SAMPLES, SAMPLE_TOKENS = 3, 60
+
+__all__ = ["choose", "corpora", "evaluate", "generate", "load", "resume", "study", "train"]
+
+
+def train(
+    model: str | Path | ModelSpec | Choice,
+    *,
+    text: Texts,
+    out: Path | str,
+    overwrite: bool = False,
+    progress: bool = True,
+    **words: Any,
+) -> TrainingResult:
+    """Train a model (a preset, a spec file or a choice) on corpora or files into the run folder `out`."""
+    from lemma.training import train as train_model
+
+    chosen = choose(model, words)
+    data = chosen.data(_texts(text))
+    watcher = _watcher(progress)
+    lesson = _Lesson(_prepared(data, watcher))
+    return train_model(
+        chosen.model,
+        chosen.recipe,
+        data,
+        lesson.dataset,
+        Path(out),
+        evaluate=lesson.evaluate,
+        sample=lesson.sample,
+        observer=watcher,
+        overwrite=overwrite,
+    )
+
+
+def resume(run: Path | str, *, progress: bool = True, **words: Any) -> TrainingResult:
+    """Go on with an interrupted run from its last good checkpoint, on a CPU bit for bit."""
+    from lemma.runs import RunFolder
+    from lemma.spec import Recipe, distribute
+    from lemma.training import resume as resume_training
+
+    folder = RunFolder.open(Path(run))
+    changes = distribute(words, {"recipe": Recipe})["recipe"]
+    watcher = _watcher(progress)
+    lesson = _Lesson(_prepared(folder.data, watcher, folder.tokenizer()))
+    return resume_training(
+        Path(run), lesson.dataset, evaluate=lesson.evaluate, sample=lesson.sample, observer=watcher, changes=changes
+    )
+
+
+def evaluate(
+    run: Path | str | Run,
+    text: Texts | None = None,
+    *,
+    split: str | None = None,
+    context: int | None = None,
+    stride: int | None = None,
+    progress: bool = True,
+) -> Score:
+    """Measure perplexity by a full pass over other text, or over the run's own held-out text."""
+    from lemma.data import read_tokens
+    from lemma.evaluation import perplexity_of_split
+    from lemma.training import watched_reading
+
+    loaded, watcher = _loaded(run), _watcher(progress)
+    if text is not None and split is not None:
+        raise SpecError("evaluate: give other text or a split of the run's own, not both.")
+    if text is not None:
+        dataset = read_tokens(_texts(text), loaded.tokenizer, progress=watched_reading(watcher))
+        split = dataset.splits[0]
+    else:
+        dataset = _own_data(loaded, watcher)
+        split = _split(dataset, split)
+    return perplexity_of_split(loaded.model, dataset, split, context=context, stride=stride)
+
+
+@overload
+def generate(run: Path | str | Run, prompt: str = "", **settings: Any) -> Generation: ...
+@overload
+def generate(run: Path | str | Run, prompt: Sequence[str], **settings: Any) -> list[Generation]: ...
+def generate(
+    run: Path | str | Run,
+    prompt: str | Sequence[str] = "",
+    *,
+    on_text: Callable[[int, str], None] | None = None,
+    **settings: Any,
+) -> Generation | list[Generation]:
+    """Write text after a prompt, or after each of several; at temperature 0 say where it loops, and prove it.
+
+    Settings: tokens, temperature, top_k, top_p, seed, stop_at_loop, stop_at_eos.
+    """
+    from lemma.generation import Sampling, generate_text
+
+    loaded = _loaded(run)
+    prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+    _refuse_unknown(settings, Sampling)
+    written = generate_text(loaded.model, loaded.tokenizer, prompts, Sampling(**settings), on_text)
+    return written[0] if isinstance(prompt, str) else written
+
+
+def study(name: str | Path, *, out: Path | str, progress: bool = True, **words: Any) -> StudyResult:
+    """Compare models at an equal budget, over seeds: a built-in study or a TOML file of one's own."""
+    from lemma.study import run_study
+
+    return run_study(read_study(str(name), words), Path(out), observer=_watcher(progress))
+
+
+def corpora() -> list[CorpusRow]:
+    """List the corpora known by name."""
+    from lemma.data import corpora_table
+
+    return corpora_table()
+
+
+def load(run: Path | str, device: str = "auto") -> Run:
+    """Load a run: its spec, recipe, tokenizer and model."""
+    import torch
+
+    from lemma.runs import load as load_run
+
+    return load_run(run, ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+
+
+@dataclass(frozen=True)
+class _Lesson:
+    """What training asks for while it runs: a full validation pass, and samples."""
+
+    dataset: Dataset
+
+    def evaluate(self, model: LanguageModel) -> Score:
+        from lemma.evaluation import perplexity_of_split
+
+        return perplexity_of_split(model, self.dataset, "validation")
+
+    def sample(self, model: LanguageModel) -> list[str]:
+        from lemma.generation import Sampling, generate_text
+
+        settings = Sampling(tokens=SAMPLE_TOKENS)
+        return [written.text for written in generate_text(model, self.dataset.tokenizer, [""] * SAMPLES, settings)]
+
+
+def _texts(text: Texts) -> list[str]:
+    """Name corpora as they are, and files from the root, so that a run finds them from anywhere."""
+    from lemma.data import CORPORA
+
+    names = [str(text)] if isinstance(text, (str, Path)) else [str(one) for one in text]
+    return [str(Path(name).resolve()) if name not in CORPORA and Path(name).exists() else name for name in names]
+
+
+def _watcher(progress: bool) -> Observer:
+    from lemma.training import Silent, observer
+
+    leads = os.environ.get("RANK", "0") == "0"
+    return observer() if progress and leads else Silent()
+
+
+def _prepared(data: DataSpec, watcher: Observer, tokenizer: Any = None) -> Dataset:
+    from lemma.data import prepare
+    from lemma.training import watched_reading
+
+    return prepare(data, tokenizer=tokenizer, progress=watched_reading(watcher))
+
+
+def _own_data(run: Run, watcher: Observer) -> Dataset:
+    dataset = _prepared(run.data, watcher, run.tokenizer)
+    if dataset.hash != run.data_hash:
+        raise RunError(
+            f"{run.path} was trained on text with SHA-256 {run.data_hash}, but {', '.join(run.data.text)} now has "
+            f"{dataset.hash}: the held-out part may have been learned. To judge it all the same, name it with --text."
+        )
+    return dataset
+
+
+def _split(dataset: Dataset, asked: str | None) -> str:
+    if asked is None:
+        return "test" if "test" in dataset.splits else "validation"
+    if asked not in dataset.splits:
+        raise SpecError(unknown("split", asked, dataset.splits))
+    return asked
+
+
+def _loaded(run: Path | str | Run) -> Run:
+    return load(run) if isinstance(run, (str, Path)) else run
+
+
+def _refuse_unknown(settings: dict[str, Any], kind: type) -> None:
+    known = list(kind.__dataclass_fields__)
+    for word in settings:
+        if word not in known:
+            raise SpecError(unknown("generate: the word", word, known))

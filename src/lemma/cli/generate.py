@@ -1,0 +1,53 @@
+"""`lemma generate`: text from a run, streamed."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lemma.cli.show import Json, to_json
+
+
+def generate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    prompt: Annotated[list[str] | None, typer.Option("--prompt", help="Where to begin; may be given again.")] = None,
+    tokens: Annotated[int, typer.Option(help="How many tokens to write.")] = 200,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token always; 1 is the model's own.")] = 0.8,
+    top_k: Annotated[int | None, typer.Option(help="Choose among the k likeliest tokens only.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Choose among the likeliest that make up p.")] = None,
+    seed: Annotated[int, typer.Option(help="Fixes the random choices.")] = 1,
+    samples: Annotated[int, typer.Option(help="How many texts for each prompt.")] = 1,
+    stop_at_loop: Annotated[bool, typer.Option(help="At temperature 0, stop when a loop is proved.")] = False,
+    ignore_eos: Annotated[bool, typer.Option(help="Write on past the end-of-sentence token.")] = False,
+    json: Json = False,
+) -> None:
+    """Write text from a run.
+
+    At temperature 0 it says where the text loops, and whether that is proved.
+    """
+    from lemma.api import generate as write
+
+    prompts = [text for text in prompt or [""] for _ in range(max(1, samples))]
+    stream = not json and len(prompts) == 1
+    if stream:
+        typer.echo(prompts[0], nl=False)
+    results = write(
+        run,
+        prompts,
+        tokens=tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        stop_at_loop=stop_at_loop,
+        stop_at_eos=not ignore_eos,
+        on_text=(lambda _, piece: typer.echo(piece, nl=False)) if stream else None,
+    )
+    if json:
+        typer.echo(
+            to_json(results[0].to_dict() if len(results) == 1 else {"generations": [r.to_dict() for r in results]})
+        )
+    elif stream:
+        typer.echo("\n" + results[0].remark if results[0].remark else "")
+    else:
+        typer.echo("\n\n---\n\n".join(str(result) for result in results))

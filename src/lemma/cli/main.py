@@ -1,0 +1,60 @@
+"""`lemma`: the verbs as commands. Bad input exits with 2 and one clear message; --debug shows the traceback."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from lemma.cli.data import data
+from lemma.cli.evaluate import evaluate
+from lemma.cli.generate import generate
+from lemma.cli.study import study
+from lemma.cli.train import train
+from lemma.errors import LemmaError
+
+app = typer.Typer(
+    name="lemma",
+    help="A workbench for language models in which the mathematics and the machine agree.",
+    epilog="Every command takes --json, and --debug for a traceback. "
+    "Try: lemma train lstm --text shakespeare --out runs/a",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (train, evaluate, generate, study, data):
+    app.command()(command)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from lemma import __version__
+
+        typer.echo(f"lemma {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None: ...
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; errors become one message on stderr and an exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    try:
+        app(args=[word for word in words if word != "--debug"], prog_name="lemma")
+    except BrokenPipeError:  # the reader of our output has left: not an error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except (LemmaError, OSError) as error:
+        if debug:
+            raise
+        typer.echo(f"lemma: {error}", err=True)
+        sys.exit(getattr(error, "exit_status", 2))

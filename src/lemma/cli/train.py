@@ -1,0 +1,73 @@
+"""`lemma train`: from a text and a spec to a run folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lemma.cli.show import Json, show, to_json
+from lemma.errors import SpecError
+
+
+def train(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MODEL [KEY=VALUE]...", help="A preset or a spec file, then words such as width=128."),
+    ] = None,
+    text: Annotated[
+        list[str] | None, typer.Option("--text", metavar="CORPUS|FILE...", help="What to learn: a corpus or files.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="RUN", help="The run folder to write.")] = None,
+    resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Continue that run.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is there already.")] = False,
+    list_words: Annotated[bool, typer.Option("--words", help="List every word MODEL takes, and leave.")] = False,
+    json: Json = False,
+) -> None:
+    """Train a model on your text.
+
+    MODEL is a preset (feed-forward attentive rnn lstm gru decoder penn-rnn table-a5) or a spec file.
+    `lemma train MODEL --words` lists every KEY with its default and what it does.
+    Under torchrun: torchrun --nproc-per-node 2 -m lemma train …
+    """
+    settings, names = _sort(words or [])
+    if resume:
+        from lemma.api import resume as continue_run
+
+        if names or text or out:
+            raise SpecError("lemma train --resume RUN takes only KEY=VALUE words beside it: the run knows the rest.")
+        return show(continue_run(resume, **settings), json)
+    if not names:
+        raise SpecError("MODEL is missing, as in: lemma train lstm --text shakespeare --out runs/a")
+    if list_words:
+        return typer.echo(_describe(names[0], json))
+    return show(_train(names, text, out, overwrite, settings), json)
+
+
+def _train(names: list[str], text: list[str] | None, out: Path | None, overwrite: bool, settings: dict):
+    from lemma.api import train as train_model
+    from lemma.spec import choose
+
+    model, *files = names
+    choose(model, settings)  # a wrong word is told before anything else is asked for
+    if not text:
+        raise SpecError(f"--text is missing, as in: lemma train {model} --text shakespeare --out runs/a")
+    if out is None:
+        raise SpecError(f"--out is missing, as in: lemma train {model} --text {text[0]} --out runs/a")
+    return train_model(model, text=[*text, *files], out=out, overwrite=overwrite, **settings)
+
+
+def _sort(words: list[str]) -> tuple[dict, list[str]]:
+    from lemma.spec import parse_words
+
+    names = [word for word in words if "=" not in word]
+    return parse_words(word for word in words if "=" in word), names
+
+
+def _describe(model: str, as_json: bool) -> str:
+    from lemma.spec import describe_words
+
+    rows = describe_words(model)
+    if as_json:
+        return to_json({"model": model, "words": [row.to_dict() for row in rows]})
+    widest = max(len(row.title) for row in rows)
+    return "\n".join(f"{row.title:<{widest}}  {row.about}" for row in rows)

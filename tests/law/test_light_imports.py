@@ -1,0 +1,53 @@
+"""Help and lists without torch: what a person waits for is only what they asked for."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+TORCHLESS = [["--help"], ["train", "--help"], ["data"], ["data", "--json"], ["train", "lstm", "--words"], ["--version"]]
+
+
+def run_python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("words", TORCHLESS, ids=" ".join)
+def test_a_light_command_does_not_import_torch(words: list[str]) -> None:
+    code = (
+        "import sys\nfrom lemma.cli.main import main\n"
+        f"try:\n    main({words!r})\nexcept SystemExit as exit:\n    assert not exit.code, exit.code\n"
+        "print('torch' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "False"
+    assert done.stdout.strip()
+
+
+def test_import_lemma_is_light() -> None:
+    code = "import sys, lemma; print([name in sys.modules for name in ('torch', 'pydantic', 'numpy', 'rich')])"
+    assert run_python(code).strip() == "[False, False, False, False]"
+
+
+def test_help_comes_in_under_three_tenths_of_a_second() -> None:
+    """The best of several, in processor time: other work on the machine is not ours."""
+    seconds = []
+    for _ in range(5):
+        before = os.times()
+        subprocess.run([sys.executable, "-m", "lemma", "--help"], stdout=subprocess.DEVNULL, check=True)
+        after = os.times()
+        seconds.append(after.children_user - before.children_user + after.children_system - before.children_system)
+        if seconds[-1] < 0.3:
+            break
+        time.sleep(0.2)
+    assert min(seconds) < 0.3
+
+
+def test_every_promised_name_is_there() -> None:
+    names = json.loads(
+        run_python("import json, lemma; print(json.dumps([n for n in lemma.__all__ if getattr(lemma, n)]))")
+    )
+    assert set(names) == {"choose", "corpora", "evaluate", "generate", "load", "resume", "study", "train"}

@@ -1,0 +1,118 @@
+"""The command line as a person meets it: what it prints, what it exits with, what it leaves behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TEXT = "the cat sat on the mat and the dog sat on the log\n" * 200
+
+
+def lemma(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lemma", *words], capture_output=True, text=True, cwd=folder, timeout=120
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small book and a trained run in it."""
+    folder = tmp_path_factory.mktemp("person")
+    (folder / "book.txt").write_text(TEXT, encoding="utf-8")
+    words = ["steps=30", "batch=8", "stretch=16", "hidden=32", "width=16", "V=300"]
+    done = lemma("train", "lstm", "--text", "book.txt", "--out", "runs/a", *words, folder=folder)
+    assert done.returncode == 0, done.stderr
+    assert "parameters" in done.stdout
+    assert "sample" in done.stdout
+    return folder
+
+
+def test_a_run_folder_has_its_files(folder: Path) -> None:
+    names = {path.name for path in (folder / "runs/a").iterdir()}
+    assert {"spec.toml", "recipe.toml", "tokenizer.json", "metrics.jsonl", "model.safetensors", "checkpoints"} <= names
+
+
+def test_evaluate_prints_one_json_object(folder: Path) -> None:
+    done = lemma("evaluate", "runs/a", "--json", folder=folder)
+    result = json.loads(done.stdout)
+    assert set(result) == {"perplexity", "loss", "bits_per_byte", "tokens", "protocol"}
+    assert len(result["protocol"]["data_hash"]) == 64
+    assert result["protocol"]["tokenizer"].startswith("byte-pairs")
+    assert result["perplexity"] == pytest.approx(2.718281828459045 ** result["loss"])
+
+
+def test_evaluate_other_text_has_that_texts_hash(folder: Path) -> None:
+    (folder / "other.txt").write_text("the dog sat\n" * 50, encoding="utf-8")
+    result = json.loads(lemma("evaluate", "runs/a", "--text", "other.txt", "--json", folder=folder).stdout)
+    wanted = subprocess.run(["sha256sum", folder / "other.txt"], capture_output=True, text=True).stdout.split()[0]
+    assert result["protocol"]["data_hash"] == wanted
+
+
+def test_generate_streams_and_repeats_itself_with_a_seed(folder: Path) -> None:
+    words = ["generate", "runs/a", "--prompt", "The", "--tokens", "20", "--seed", "7"]
+    once, again = (lemma(*words, folder=folder).stdout for _ in range(2))
+    assert once.startswith("The")
+    assert once == again
+    assert once != lemma(*words[:-1], "8", folder=folder).stdout
+
+
+def test_generate_at_zero_reports_its_loop(folder: Path) -> None:
+    words = ["generate", "runs/a", "--prompt", "the", "--tokens", "400", "--temperature", "0", "--json"]
+    result = json.loads(lemma(*words, folder=folder).stdout)
+    assert set(result) == {"prompt", "text", "tokens", "loop", "stopped", "tokens_per_second"}
+    loop, tokens = result["loop"], result["tokens"]
+    if loop is not None:
+        assert tokens[loop["onset"] : -loop["period"]] == tokens[loop["onset"] + loop["period"] :]
+
+
+def test_resume_of_a_finished_run_changes_nothing(folder: Path) -> None:
+    before = (folder / "runs/a/model.safetensors").read_bytes()
+    done = lemma("train", "--resume", "runs/a", folder=folder)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "runs/a/model.safetensors").read_bytes() == before
+
+
+WRONG = {
+    "a wrong preset": (["train", "lsmt", "--text", "book.txt", "--out", "runs/x"], "Did you mean 'lstm'"),
+    "a wrong key": (["train", "lstm", "--text", "book.txt", "--out", "runs/x", "hiden=3"], "Did you mean 'hidden'"),
+    "a wrong value": (["train", "lstm", "--text", "book.txt", "--out", "runs/x", "hidden=many"], "hidden = 'many'"),
+    "a missing file": (["train", "lstm", "--text", "bok.txt", "--out", "runs/x"], "bok.txt"),
+    "an empty file": (["train", "lstm", "--text", "empty.txt", "--out", "runs/x"], "empty.txt"),
+    "a directory": (["train", "lstm", "--text", "runs", "--out", "runs/x"], "folder"),
+    "undecodable bytes": (["train", "lstm", "--text", "bytes.txt", "--out", "runs/x"], "byte 6"),
+    "too short a text": (["train", "lstm", "--text", "short.txt", "--out", "runs/x"], "token"),
+    "no text": (["train", "lstm", "--out", "runs/x"], "--text is missing"),
+    "no place to go": (["train", "lstm", "--text", "book.txt"], "--out is missing"),
+    "no model": (["train", "--text", "book.txt", "--out", "runs/x"], "MODEL is missing"),
+    "a run that is there": (["train", "lstm", "--text", "book.txt", "--out", "runs/a"], "--resume"),
+    "no run": (["evaluate", "runs/none"], "runs/none"),
+    "a folder that is no run": (["generate", "runs"], "runs"),
+    "a wrong split": (["evaluate", "runs/a", "--split", "tset"], "split"),
+    "a negative temperature": (["generate", "runs/a", "--temperature", "-1"], "temperature"),
+    "a wrong option": (["generate", "runs/a", "--tempreture", "1"], "temperature"),
+    "a wrong study": (["study", "familes", "--out", "s"], "Did you mean 'families'"),
+    "an odd batch": (
+        ["train", "lstm", "--text", "book.txt", "--out", "runs/x", "batch=7", "accumulate=2"],
+        "accumulate",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_input_gets_a_message_and_status_2_and_leaves_nothing(case: str, folder: Path) -> None:
+    (folder / "empty.txt").write_bytes(b"")
+    (folder / "bytes.txt").write_bytes(b"hello \xff\xfe world\n" * 100)
+    (folder / "short.txt").write_text("a b c\n", encoding="utf-8")
+    words, message = WRONG[case]
+    done = lemma(*words, folder=folder)
+    assert done.returncode == 2, done.stderr + done.stdout
+    assert message in " ".join(done.stderr.split()), done.stderr
+    assert "Traceback" not in done.stderr
+    assert not done.stdout
+    assert not (folder / "runs/x").exists()
+
+
+def test_debug_shows_the_traceback(folder: Path) -> None:
+    assert "Traceback" in lemma("evaluate", "runs/none", "--debug", folder=folder).stderr
