@@ -1,0 +1,84 @@
+"""Contenders timed in turns in one process; what counts is the ratio of neighbouring timings and its spread."""
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import torch
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How often per second each contender did its work, and how many times faster the first one was."""
+
+    title: str
+    unit: str
+    rates: Mapping[str, float]
+    ratios: Mapping[str, tuple[float, float, float]]
+    target: Mapping[str, float]
+
+    @property
+    def met(self) -> bool:
+        """Whether the median ratio reaches the target against every contender that has one."""
+        return all(self.ratios[name][1] >= target for name, target in self.target.items())
+
+    def __str__(self) -> str:
+        lines = [self.title, *(f"  {name:<34}{rate:>12,.0f} {self.unit}" for name, rate in self.rates.items())]
+        for name, (low, median, high) in self.ratios.items():
+            wanted = f"; target ≥ {self.target[name]}" if name in self.target else ""
+            lines.append(f"  times faster than {name}: {median:.2f} (quartiles {low:.2f} to {high:.2f}{wanted})")
+        return "\n".join([*lines, "  target met" if self.met else "  TARGET MISSED"])
+
+
+def compare(
+    title: str,
+    contenders: Mapping[str, Callable[[], object]],
+    *,
+    work: float,
+    unit: str,
+    rounds: int = 15,
+    target: Mapping[str, float] | None = None,
+) -> Comparison:
+    """Time each contender once a round, in turns; `work` is how many units one call does."""
+    for run in contenders.values():
+        run()
+    seconds = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, run in contenders.items():
+            start = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - start)
+    first, *others = contenders
+    return Comparison(
+        title,
+        unit,
+        {name: work / statistics.median(times) for name, times in seconds.items()},
+        {name: quartiles([b / a for a, b in zip(seconds[first], seconds[name], strict=True)]) for name in others},
+        target or {},
+    )
+
+
+def quartiles(values: list[float]) -> tuple[float, float, float]:
+    """The lower quartile, the median and the upper quartile."""
+    low, median, high = statistics.quantiles(values, n=4)
+    return low, median, high
+
+
+def machine() -> str:
+    """What the figures were measured on, and when."""
+    where = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} cores ({processor()})"
+    return f"{date.today()}: {where}, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def processor() -> str:
+    """The processor's own name for itself."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as facts:
+            return next((line.split(":", 1)[1].strip() for line in facts if line.startswith("model name")), "unknown")
+    except OSError:
+        return platform.processor() or "unknown"
