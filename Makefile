@@ -25,7 +25,7 @@ demo: $(READY)   ## train six families on Shakespeare, compare them, write a rep
 	$(BIN)/lemma study families --out $(DEMO)
 
 test: $(TOOLS)   ## the whole test suite
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(TOOLS)  ## formatting, lint and types
 	$(BIN)/ruff format --check .

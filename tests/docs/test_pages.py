@@ -19,9 +19,8 @@ BEFORE = {"evaluate.md": "train.md", "generate.md": "train.md"}  # the pages tha
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    return [
-        (kind, body) for kind, body in BLOCK.findall(page.read_text(encoding="utf-8")) if kind in {"python", "console"}
-    ]
+    text = re.sub(r"\bsteps=\d+", f"steps={STEPS}", page.read_text(encoding="utf-8"))
+    return [(kind, body) for kind, body in BLOCK.findall(text) if kind in {"python", "console"}]
 
 
 def commands(body: str) -> list[list[str]]:
