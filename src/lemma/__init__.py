@@ -25,6 +25,7 @@ ROOMS = {
     "training",
     "evaluation",
     "generation",
+    "studies",
     "api",
     "errors",
 }

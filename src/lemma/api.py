@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lemma.generation import Generation
     from lemma.models import LanguageModel
     from lemma.runs import Run
-    from lemma.study import StudyResult
+    from lemma.studies import StudyResult
     from lemma.training import Observer, TrainingResult
 
 Texts = str | Path | Sequence[str | Path]
@@ -122,7 +122,7 @@ def generate(
 
 def study(name: str | Path, *, out: Path | str, progress: bool = True, **words: Any) -> StudyResult:
     """Compare models at an equal budget, over seeds: a built-in study or a TOML file of one's own."""
-    from lemma.study import run_study
+    from lemma.studies import run_study
 
     return run_study(read_study(str(name), words), Path(out), observer=_watcher(progress))
 

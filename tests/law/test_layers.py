@@ -13,7 +13,7 @@ ORDER: list[set[str]] = [
     {"models", "objectives"},
     {"runs"},
     {"training", "evaluation", "generation"},
-    {"study"},
+    {"studies"},
     {"api"},
     {"cli"},
 ]

@@ -51,3 +51,14 @@ def test_every_promised_name_is_there() -> None:
         run_python("import json, lemma; print(json.dumps([n for n in lemma.__all__ if getattr(lemma, n)]))")
     )
     assert set(names) == {"choose", "corpora", "evaluate", "generate", "load", "resume", "study", "train"}
+
+
+def test_a_verb_stays_a_verb_whatever_was_imported_before() -> None:
+    """A package that bears a verb's name would take its place in `lemma` as soon as anything imports it."""
+    code = (
+        "import importlib, pkgutil, lemma\n"
+        "for room in pkgutil.iter_modules(lemma.__path__, 'lemma.'):\n"
+        "    room.name.endswith('__main__') or importlib.import_module(room.name)\n"
+        "print([name for name in lemma.__all__ if not callable(getattr(lemma, name))])"
+    )
+    assert run_python(code).strip() == "[]"

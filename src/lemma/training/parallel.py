@@ -7,7 +7,7 @@ Nothing but tensors passes between processes.
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from inspect import signature
 from itertools import count
@@ -38,6 +38,7 @@ class Team:
     device: torch.device
     rank: int = 0
     size: int = 1
+    wrapped: list[DistributedDataParallel] = field(default_factory=list)
 
     @property
     def leads(self) -> bool:
@@ -53,7 +54,19 @@ class Team:
         """Let a module average its gradients over the team."""
         if self.size == 1:
             return module
-        return DistributedDataParallel(module, gradient_as_bucket_view=True, **BUFFERS_STAY)
+        self.wrapped.append(DistributedDataParallel(module, gradient_as_bucket_view=True, **BUFFERS_STAY))
+        return self.wrapped[-1]
+
+    def part(self) -> None:
+        """Leave the team for good.
+
+        The reducers go first, while Python still holds the group: a reducer that outlives it waits for gloo's thread to
+        end, and that thread may be waiting for the interpreter that the reducer holds.
+        """
+        for module in self.wrapped:
+            del module.logger, module.reducer
+        self.wrapped.clear()
+        distributed.destroy_process_group()
 
     def mean(self, tensor: Tensor) -> Tensor:
         """Average a tensor over the team."""
@@ -115,7 +128,8 @@ def teamwork(recipe: Recipe) -> Iterator[Team]:
     own_store = PrefixStore(f"lemma-{next(MEETINGS)}", store)  # not what an earlier team has left there
     backend = "nccl" if device.type == "cuda" else "gloo"
     distributed.init_process_group(backend, store=own_store, rank=rank, world_size=size, timeout=PATIENCE)
+    team = Team(device, rank, size)
     try:
-        yield Team(device, rank, size)
+        yield team
     finally:
-        distributed.destroy_process_group()
+        team.part()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import distributed
 
 from lemma.data import RandomWindows, Streams
 from lemma.errors import DataError, SpecError
@@ -113,3 +114,14 @@ def test_bfloat16_is_close_to_float32_but_not_equal() -> None:
     exact, rough = session_of("decoder"), session_of("decoder", precision="bfloat16")
     a, b = take_gradients(exact)[0], take_gradients(rough)[0]
     assert a != b and a == pytest.approx(b, rel=0.02)
+
+
+def test_a_team_parts_with_its_reducers_before_its_group() -> None:
+    """In the other order PyTorch's destructors may wait for each other for ever, which shows only on a busy machine."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    team = Team(CPU, 0, 2)
+    shared = team.wrap(torch.nn.Linear(3, 2))
+    shared(torch.ones(1, 3)).sum().backward()
+    team.part()
+    assert not distributed.is_initialized()
+    assert team.wrapped == [] and not hasattr(shared, "reducer") and not hasattr(shared, "logger")

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from html import escape
 
-from lemma.study.outcome import Talk
-from lemma.study.page import card, cards, paragraph, section
-from lemma.study.row import Row
+from lemma.studies.outcome import Talk
+from lemma.studies.page import card, cards, paragraph, section
+from lemma.studies.row import Row
 
 SAMPLES = "One sample of each model, of its first seed, at temperature 0.8; what stands in grey is the prompt."
 LOOPS = (

@@ -17,11 +17,11 @@ from lemma.generation import Generation
 from lemma.generation import Loop as FoundLoop
 from lemma.runs import load
 from lemma.spec import Budget, BytePairs, Contender, StudySpec, Words
-from lemma.study import run as run_module
-from lemma.study import run_study
-from lemma.study.measuring import cut_loop
-from lemma.study.outcome import Measures
-from lemma.study.result import StudyResult
+from lemma.studies import run as run_module
+from lemma.studies import run_study
+from lemma.studies.measuring import cut_loop
+from lemma.studies.outcome import Measures
+from lemma.studies.result import StudyResult
 from lemma.training import Silent
 
 MakeStudy = Callable[..., StudySpec]
@@ -179,7 +179,7 @@ def test_a_budget_of_seconds_measures_the_speed_once_and_keeps_to_it(
     assert other
     assert one.trial_speed == other.trial_speed
     assert one.recipe["steps"] == max(1, math.floor(0.05 * (one.trial_speed or 0) / 8))
-    monkeypatch.setattr("lemma.study.plan.measure_speed", never)
+    monkeypatch.setattr("lemma.studies.plan.measure_speed", never)
     assert [run.measures for run in run_study(spec, tmp_path / "out").runs] == [one, other]
 
 

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from lemma.study.statistics import Estimate, difference, estimate, student_quantile
+from lemma.studies.statistics import Estimate, difference, estimate, student_quantile
 
 
 def share_by_trapezoids(t: float, freedom: float) -> float:

@@ -5,14 +5,14 @@ from html import escape
 from typing import Any
 
 from lemma.spec import Budget
-from lemma.study.claims import Judgement
-from lemma.study.figures import curves, intervals
-from lemma.study.findings import Findings
-from lemma.study.outcome import Measures
-from lemma.study.page import card, cards, facts, grid, page, paragraph, section
-from lemma.study.row import Row
-from lemma.study.table import MARKED
-from lemma.study.voices import loops, samples
+from lemma.studies.claims import Judgement
+from lemma.studies.figures import curves, intervals
+from lemma.studies.findings import Findings
+from lemma.studies.outcome import Measures
+from lemma.studies.page import card, cards, facts, grid, page, paragraph, section
+from lemma.studies.row import Row
+from lemma.studies.table import MARKED
+from lemma.studies.voices import loops, samples
 
 WELCH = (
     "A difference is judged by its 95 % interval over the seeds (Welch): where that holds 0, it is within the noise."

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lemma.spec import Claim, Comparison
-from lemma.study.grid import plain
-from lemma.study.row import Row
-from lemma.study.statistics import Estimate, difference
+from lemma.studies.grid import plain
+from lemma.studies.row import Row
+from lemma.studies.statistics import Estimate, difference
 
 Verdict = Literal["held", "not held", "within noise", "one seed only", "not measured"]
 GRAVITY: tuple[Verdict, ...] = ("not held", "not measured", "one seed only", "within noise", "held")

@@ -8,10 +8,10 @@ from lemma.data import Dataset
 from lemma.errors import RunError
 from lemma.runs import RunFolder
 from lemma.spec import ModelSpec, Recipe, StudySpec
-from lemma.study.budget import fit_parameters
-from lemma.study.clock import fit_steps, measure_speed, spread_validations
-from lemma.study.grid import Cell, open_grid
-from lemma.study.keeping import read_plain, write_plain
+from lemma.studies.budget import fit_parameters
+from lemma.studies.clock import fit_steps, measure_speed, spread_validations
+from lemma.studies.grid import Cell, open_grid
+from lemma.studies.keeping import read_plain, write_plain
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from made_up import made_up
 
 from lemma.errors import SpecError
 from lemma.spec import Claim, Comparison, Contender, DataSpec, StudySpec, read_study
-from lemma.study.claims import judge
-from lemma.study.conclusion import conclude
-from lemma.study.table import make_table
+from lemma.studies.claims import judge
+from lemma.studies.conclusion import conclude
+from lemma.studies.table import make_table
 
 A6 = read_study("table-a5").claims
 Numbers = dict[tuple[int, int], list[float | str | None]]

@@ -6,8 +6,8 @@ from itertools import groupby
 from statistics import fmean
 from typing import Any
 
-from lemma.study.outcome import Measures, Outcome
-from lemma.study.statistics import Estimate, estimate
+from lemma.studies.outcome import Measures, Outcome
+from lemma.studies.statistics import Estimate, estimate
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from html import escape
 
-from lemma.study.page import paragraph, section
-from lemma.study.plots import HOW_TO_INSTALL, Look, available, draw_curves, draw_intervals, looks
-from lemma.study.row import Row
+from lemma.studies.page import paragraph, section
+from lemma.studies.plots import HOW_TO_INSTALL, Look, available, draw_curves, draw_intervals, looks
+from lemma.studies.row import Row
 
 INTERVALS = "Mean validation perplexity (dot) with its 95 % interval (line), and each seed (tick). Lower is better."
 TOKENS = "Validation loss against training tokens: what a model makes of its text."

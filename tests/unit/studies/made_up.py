@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from lemma.spec import Recipe, Rnn
-from lemma.study.grid import Cell
-from lemma.study.outcome import CurvePoint, Loop, Measures, Outcome, Talk
+from lemma.studies.grid import Cell
+from lemma.studies.outcome import CurvePoint, Loop, Measures, Outcome, Talk
 
 GREEDY = Talk("", "to be to be to be", Loop(onset=0, period=6, proved=True, state="the last 7 tokens", begin=0, end=6))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lemma.runs import write_atomically
-from lemma.study.outcome import Measures
+from lemma.studies.outcome import Measures
 
 
 def keep_measures(run: Path, identity: Mapping[str, Any], measures: Measures) -> None:

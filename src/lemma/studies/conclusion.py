@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from lemma.study.claims import Judgement
-from lemma.study.row import Row
-from lemma.study.statistics import Estimate
-from lemma.study.table import Table
+from lemma.studies.claims import Judgement
+from lemma.studies.row import Row
+from lemma.studies.statistics import Estimate
+from lemma.studies.table import Table
 
 NOTABLE = 1.05  # a ratio of speeds worth a sentence
 

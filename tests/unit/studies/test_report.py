@@ -7,12 +7,12 @@ import pytest
 from made_up import GREEDY, made_up
 
 from lemma.spec import Claim, Comparison, Contender, DataSpec, StudySpec
-from lemma.study import figures
-from lemma.study.outcome import CurvePoint, Loop, Outcome, Talk
-from lemma.study.plots import COLOURS, looks, mean_curve
-from lemma.study.result import StudyResult
-from lemma.study.table import make_table
-from lemma.study.voices import loop_in_words
+from lemma.studies import figures
+from lemma.studies.outcome import CurvePoint, Loop, Outcome, Talk
+from lemma.studies.plots import COLOURS, looks, mean_curve
+from lemma.studies.result import StudyResult
+from lemma.studies.table import make_table
+from lemma.studies.voices import loop_in_words
 
 EVIL = "<script>alert(1)</script> & \"quotes\" 'n'"
 VOID = {"meta", "br", "hr", "img", "link", "input"}

@@ -6,8 +6,8 @@ import pytest
 from lemma.errors import SpecError
 from lemma.models import build, count_parameters
 from lemma.spec import Attentive, Budget, Decoder, FeedForward, Gru, Lstm, ModelSpec, Recipe, Rnn, TableA5
-from lemma.study.budget import fit_parameters
-from lemma.study.clock import fit_steps, spread_validations
+from lemma.studies.budget import fit_parameters
+from lemma.studies.clock import fit_steps, spread_validations
 
 from families import SMALL
 

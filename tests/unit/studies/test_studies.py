@@ -7,7 +7,7 @@ import pytest
 from lemma.errors import SpecError
 from lemma.models import parameters_of
 from lemma.spec import STUDIES, StudySpec, read_study, to_toml
-from lemma.study.grid import open_grid
+from lemma.studies.grid import open_grid
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from lemma.spec import StudySpec
-from lemma.study.claims import Judgement, judge
-from lemma.study.conclusion import conclude
-from lemma.study.outcome import Outcome
-from lemma.study.row import Row
-from lemma.study.table import Table, make_table
+from lemma.studies.claims import Judgement, judge
+from lemma.studies.conclusion import conclude
+from lemma.studies.outcome import Outcome
+from lemma.studies.row import Row
+from lemma.studies.table import Table, make_table
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import pytest
 
 from lemma.errors import SpecError
 from lemma.spec import Contender, DataSpec, StudySpec, TableA5, read_study
-from lemma.study.grid import open_grid
+from lemma.studies.grid import open_grid
 
 
 def study(**words: Any) -> StudySpec:

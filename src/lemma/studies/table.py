@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lemma.study.grid import plain
-from lemma.study.outcome import Outcome
-from lemma.study.row import Row, gather
+from lemma.studies.grid import plain
+from lemma.studies.outcome import Outcome
+from lemma.studies.row import Row, gather
 
 MARK = "*"
 MARKED = f" {MARK} marks the lowest perplexity."

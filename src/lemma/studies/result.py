@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from lemma.runs import write_atomically
-from lemma.study.findings import Findings
-from lemma.study.page import grid, paragraph
-from lemma.study.report import write_report
+from lemma.studies.findings import Findings
+from lemma.studies.page import grid, paragraph
+from lemma.studies.report import write_report
 
 REPORT = "report.html"
 

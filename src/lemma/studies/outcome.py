@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Self
 
-from lemma.study.grid import Cell
+from lemma.studies.grid import Cell
 
 
 class CurvePoint(NamedTuple):

@@ -13,8 +13,8 @@ from lemma.generation import Generation, Sampling, generate_text
 from lemma.models import LanguageModel
 from lemma.runs import Run, RunFolder, load
 from lemma.spec import Recipe, StudySpec
-from lemma.study.outcome import CurvePoint, Loop, Measures, Talk
-from lemma.study.plan import Plan
+from lemma.studies.outcome import CurvePoint, Loop, Measures, Talk
+from lemma.studies.plan import Plan
 
 TEMPERATURE = 0.8
 SPLIT = "validation"

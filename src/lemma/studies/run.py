@@ -8,14 +8,14 @@ from lemma.data import Dataset, prepare
 from lemma.errors import LemmaError, SpecError, unknown
 from lemma.runs import RunFolder, write_atomically
 from lemma.spec import StudySpec, to_toml
-from lemma.study.announcing import Announcing
-from lemma.study.grid import Cell
-from lemma.study.hardware import describe_hardware
-from lemma.study.keeping import keep_failure, keep_measures, kept_failure, kept_measures
-from lemma.study.measuring import SPLIT, Judge, device_of, measure
-from lemma.study.outcome import Measures, Outcome
-from lemma.study.plan import Plan, known_plan, plan_run, size_cells
-from lemma.study.result import StudyResult
+from lemma.studies.announcing import Announcing
+from lemma.studies.grid import Cell
+from lemma.studies.hardware import describe_hardware
+from lemma.studies.keeping import keep_failure, keep_measures, kept_failure, kept_measures
+from lemma.studies.measuring import SPLIT, Judge, device_of, measure
+from lemma.studies.outcome import Measures, Outcome
+from lemma.studies.plan import Plan, known_plan, plan_run, size_cells
+from lemma.studies.result import StudyResult
 from lemma.training import Observer, Silent, resume, train, watched_reading
 
 

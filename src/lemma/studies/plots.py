@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
-from lemma.study.outcome import CurvePoint
-from lemma.study.row import Row
+from lemma.studies.outcome import CurvePoint
+from lemma.studies.row import Row
 
 # Okabe and Ito's colours, which people with any kind of colour vision tell apart; their yellow is too pale on paper.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
