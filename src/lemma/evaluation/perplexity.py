@@ -12,7 +12,7 @@ from torch import Tensor
 from lemma.errors import DataError, InputError
 from lemma.evaluation.reading import Reading, plan
 from lemma.evaluation.score import Protocol, Score, Source
-from lemma.models import LanguageModel
+from lemma.models import LanguageModel, evaluating
 from lemma.objectives import causal
 
 POSITIONS = {"cpu": 4096, "cuda": 65_536}  # tokens read at once, where their logits are few
@@ -42,7 +42,7 @@ def perplexity(
     """
     text = _checked(tokens, model.spec.vocabulary)
     reading = plan(model, len(text) - 1, context, stride, streams)
-    with _evaluating(model, precision) as device:
+    with _measuring(model, precision) as device:
         total = _total_loss(model, text, reading, batch or _positions(device, model.spec.vocabulary), device)
     protocol = _protocol(reading, precision, source or Source())
     return Score(total / reading.places, reading.places, bytes, protocol)
@@ -67,16 +67,12 @@ def _positions(device: torch.device, vocabulary: int) -> int:
 
 
 @contextmanager
-def _evaluating(model: LanguageModel, precision: str) -> Iterator[torch.device]:
+def _measuring(model: LanguageModel, precision: str) -> Iterator[torch.device]:
     """Switch dropout and gradients off, and autocast on if asked for; leave the model as it was."""
     device = next(model.parameters()).device
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-            yield device
-    finally:
-        model.train(training)
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+    with evaluating(model), torch.no_grad(), autocast:
+        yield device
 
 
 def _total_loss(

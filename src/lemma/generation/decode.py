@@ -14,10 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lemma.errors import InputError
+from lemma.generation.bare import bare
 from lemma.generation.generated import Generated
 from lemma.generation.row import Row
 from lemma.generation.sampling import Sampling, choose
-from lemma.models import LanguageModel
+from lemma.models import LanguageModel, evaluating
 from lemma.parts import State
 
 OnToken = Callable[[int, int], None]
@@ -44,13 +45,9 @@ def generate(
     groups: defaultdict[int, list[Row]] = defaultdict(list)
     for row in rows:
         groups[len(row.prompt)].append(row)
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         for group in groups.values():
             _run(model, group, settings, eos, on_token)
-    finally:
-        model.train(training)
     return [row.result() for row in rows]
 
 
@@ -71,6 +68,7 @@ def _run(model: LanguageModel, rows: list[Row], settings: Sampling, eos: int | N
     for row in rows:
         row.begin()
     logits, state = _read_prompts(model, rows)
+    step = bare(model)
     while True:
         if settings.greedy:
             for place, row in enumerate(rows):
@@ -82,8 +80,8 @@ def _run(model: LanguageModel, rows: list[Row], settings: Sampling, eos: int | N
         _hand_out(rows, tokens.tolist(), eos, on_token)
         if all(row.stopped for row in rows):
             return
-        logits, state = model(tokens[:, None], state)
-        logits = logits[:, -1]
+        logits, state = step(tokens.unsqueeze(1), state)
+        logits = logits.select(1, -1)
 
 
 def _read_prompts(model: LanguageModel, rows: list[Row]) -> tuple[Last, State]:

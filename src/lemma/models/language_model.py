@@ -1,6 +1,8 @@
 """The contract of every family: `logits, state = model(tokens, state)`."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 from jaxtyping import Float, Int
@@ -38,3 +40,16 @@ class LanguageModel(nn.Module, ABC):
 def count_parameters(model: nn.Module) -> int:
     """Count the numbers a model learns; a tied tensor counts once."""
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Take those parts of a model out of training mode that are in it, and put just those back."""
+    awake = [part for part in model.modules() if part.training]
+    for part in awake:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in awake:
+            part.training = True

@@ -56,20 +56,20 @@ class CausalAttention(nn.Module):
         """Attend from every new token to the past and to the new tokens up to itself."""
         batch, time, _ = stream.shape
         joined = self.query_key_value(stream).view(batch, time, 3, self.heads, -1).permute(0, 2, 3, 1, 4)
-        queries, keys, values = joined.unbind(1)  # one backward for all three
-        memory = joined[:, 1:]
-        if past is not None:
+        memory = joined.narrow(1, 1, 2)
+        if past is None:
+            queries, keys, values = joined.unbind(1)  # one backward for all three
+        else:
             memory = torch.cat([past, memory], dim=3)
-            keys, values = memory.unbind(1)
-        mask = _mask(time, keys.shape[2], stream.device)
+            queries, (keys, values) = joined.select(1, 0), memory.unbind(1)
+        mask = None if time == 1 or past is None else _mask(time, keys)
         mixed = functional.scaled_dot_product_attention(
             queries, keys, values, mask, self.dropout if self.training else 0.0, past is None
         )
         return self.output(mixed.transpose(1, 2).reshape(batch, time, -1)), memory
 
 
-def _mask(new: int, known: int, device: torch.device) -> Bool[Tensor, "new known"] | None:
-    """Which tokens each new token may see, where the kernel's own causal mask or none at all will not do."""
-    if new in (1, known):
-        return None
-    return torch.ones(new, known, dtype=torch.bool, device=device).tril(known - new)
+def _mask(new: int, keys: Tensor) -> Bool[Tensor, "new known"]:
+    """Which tokens each new token may see, where the kernel's own causal mask will not do."""
+    known = keys.shape[-2]
+    return torch.ones(new, known, dtype=torch.bool, device=keys.device).tril(known - new)

@@ -1,0 +1,97 @@
+"""A model laid bare computes bit for bit what the model does, and passes by nothing that someone has put into it."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lemma.generation import Sampling, generate
+from lemma.generation.bare import bare
+from lemma.models import LanguageModel, build
+from lemma.spec import Decoder
+
+from families import SMALL
+
+TOKENS = torch.randint(11, (2, 9), generator=torch.Generator().manual_seed(1))
+GREEDY = Sampling(tokens=5, temperature=0)
+
+
+def small() -> LanguageModel:
+    return build(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=16)).eval()
+
+
+@pytest.mark.parametrize("name", SMALL)
+@torch.inference_mode()
+def test_a_bare_model_gives_the_same_bits_token_by_token(name: str) -> None:
+    model = build(SMALL[name]).eval()
+    same, states = bare(model), (None, None)
+    assert not isinstance(same, nn.Module)
+    for token in TOKENS.split(1, dim=1):
+        (logits, first), (bare_logits, second) = model(token, states[0]), same(token, states[1])
+        assert torch.equal(bare_logits, logits)
+        states = first, second
+
+
+def test_hooks_are_called_for_every_token() -> None:
+    model, seen = small(), []
+    model.layers[1].attention.output.register_forward_hook(lambda *given: seen.append(1))  # pyright: ignore
+    generate(model, [[1, 2]], GREEDY)
+    assert len(seen) == 5
+
+
+def test_a_hook_on_all_modules_is_called() -> None:
+    model, seen = small(), []
+    handle = nn.modules.module.register_module_forward_hook(lambda module, *given: seen.append(type(module).__name__))
+    try:
+        generate(model, [[1, 2]], GREEDY)
+    finally:
+        handle.remove()
+    assert seen.count("DecoderModel") == 5 and seen.count("LayerNorm") == 25
+
+
+class Zero(nn.Linear):
+    """A wrapped layer such as an adapter would put in."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return 0 * super().forward(input)
+
+
+def replace(model: LanguageModel) -> None:
+    model.output = Zero(8, 11)
+
+
+def patch(model: LanguageModel) -> None:
+    model.output.forward = lambda stream: 0 * stream.sum(-1, keepdim=True).expand(*stream.shape[:-1], 11)
+
+
+@pytest.mark.parametrize("change", [replace, patch])
+@torch.inference_mode()
+def test_a_changed_layer_is_the_one_that_runs(change: Callable[[LanguageModel], None]) -> None:
+    model = small()
+    change(model)
+    assert not bare(model)(TOKENS)[0].any()
+
+
+class Twice(nn.LayerNorm):
+    """One of ours that calls its parent, which only a module can."""
+
+    __module__ = "lemma.somewhere"
+
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
+
+
+@torch.inference_mode()
+def test_a_forward_that_calls_its_parent_stays_a_module() -> None:
+    model = small()
+    model.norm = Twice(8)
+    assert isinstance(bare(model).norm, nn.Module)
+    assert torch.equal(bare(model)(TOKENS)[0], model(TOKENS)[0])
+
+
+def test_generation_leaves_training_mode_as_it_was_part_by_part() -> None:
+    model = small().train()
+    model.norm.eval()
+    generate(model, [[1, 2]], GREEDY)
+    assert model.training and model.layers[0].training and not model.norm.training
