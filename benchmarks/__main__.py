@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks import memory
+from benchmarks import ledger, memory
 from benchmarks.compare import machine
 from benchmarks.speed import ALL
 
@@ -11,10 +11,10 @@ def main(names: list[str]) -> int:
     """Run the benchmarks named, or all of them."""
     print(machine(), flush=True)
     missed = 0
-    for name in names or [*ALL, "memory"]:
-        if name == "memory":
+    for name in names or [*ALL, "ledger", "memory"]:
+        if name in ("ledger", "memory"):
             print(flush=True)
-            missed += memory.main([])
+            missed += ledger.main() if name == "ledger" else memory.main([])
             continue
         result = ALL[name]()
         print(f"\n{result}", flush=True)

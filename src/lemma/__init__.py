@@ -10,10 +10,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["choose", "corpora", "evaluate", "generate", "load", "resume", "study", "train"]
+__all__ = [
+    "check",
+    "choose",
+    "corpora",
+    "count",
+    "evaluate",
+    "generate",
+    "load",
+    "resume",
+    "study",
+    "train",
+]
 
 if TYPE_CHECKING:
-    from lemma.api import choose, corpora, evaluate, generate, load, resume, study, train
+    from lemma.api import (
+        check,
+        choose,
+        corpora,
+        count,
+        evaluate,
+        generate,
+        load,
+        resume,
+        study,
+        train,
+    )
 
 ROOMS = {
     "spec",
@@ -22,6 +44,7 @@ ROOMS = {
     "models",
     "objectives",
     "runs",
+    "ledger",
     "training",
     "evaluation",
     "generation",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
     from lemma.data import CorpusRow, Dataset
     from lemma.evaluation import Score
     from lemma.generation import Generation
+    from lemma.ledger import Account
+    from lemma.ledger.against import Comparison
+    from lemma.ledger.drawing import Drawing
+    from lemma.ledger.gradients import GradientReport
+    from lemma.ledger.judging import Verdict
+    from lemma.ledger.sheets import Marked
+    from lemma.ledger.solving import Solutions
     from lemma.models import LanguageModel
     from lemma.runs import Run
     from lemma.studies import StudyResult
@@ -23,7 +31,21 @@ if TYPE_CHECKING:
 Texts = str | Path | Sequence[str | Path]
 SAMPLES, SAMPLE_TOKENS = 3, 60
 
-__all__ = ["choose", "corpora", "evaluate", "generate", "load", "resume", "study", "train"]
+__all__ = [
+    "against",
+    "check",
+    "choose",
+    "corpora",
+    "count",
+    "draw",
+    "evaluate",
+    "generate",
+    "load",
+    "resume",
+    "solve",
+    "study",
+    "train",
+]
 
 
 def train(
@@ -118,6 +140,125 @@ def generate(
     _refuse_unknown(settings, Sampling)
     written = generate_text(loaded.model, loaded.tokenizer, prompts, Sampling(**settings), on_text)
     return written[0] if isinstance(prompt, str) else written
+
+
+def count(
+    model: Any,
+    *,
+    quantities: Sequence[str] | None = None,
+    multiply_add: int = 2,
+    causal: str = "full",
+    elementwise: bool = False,
+    **symbols: Any,
+) -> Account:
+    """Account for a model: parameters, operations and bytes as formulas in its sizes, proved against the module.
+
+    `model` is a preset, a spec, a spec file, a run folder, an example's name, `package.module:factory`, or a factory
+    itself. Quantities: parameters, flops, backward, activations, cache, optimizer; all of them if none is named.
+    """
+    from lemma.ledger import QUANTITIES, Conventions, subject_of
+    from lemma.ledger import count as account_for
+
+    conventions = Conventions(multiply_add, causal, elementwise)  # pyright: ignore[reportArgumentType]
+    return account_for(subject_of(model, symbols), quantities or QUANTITIES, conventions)
+
+
+def solve(
+    model: Any,
+    unknown: Sequence[str],
+    totals: Sequence[int | str],
+    *,
+    quantity: str = "parameters",
+    ranges: Sequence[str] = (),
+    **symbols: Any,
+) -> Solutions:
+    """Find the sizes that give printed totals: `solve("table-a5", ["V", "d_e"], ["L=2:9721596", "L=4:14980860"])`."""
+    from lemma.ledger import count as account_for
+    from lemma.ledger import subject_of
+    from lemma.ledger.solving import read_range, read_total, solve_for
+
+    subject = subject_of(model, symbols)
+    figure = account_for(subject, [quantity]).quantities[quantity]
+    wanted = [read_total(str(total)) for total in totals]
+    return solve_for(subject, figure, unknown, wanted, dict(read_range(text) for text in ranges))
+
+
+def against(model: Any, tools: Sequence[str], **symbols: Any) -> Comparison:
+    """Set other tools' figures beside the exact ones, and name the module that explains a difference."""
+    from lemma.ledger import subject_of
+    from lemma.ledger.against import against as compare
+
+    return compare(subject_of(model, symbols), tools)
+
+
+def draw(model: Any = "self-attention", **symbols: Any) -> Drawing:
+    """Draw the flow of data through a module, with the symbolic shape of everything in it."""
+    from lemma.ledger import subject_of
+    from lemma.ledger.drawing import draw as draw_subject
+
+    return draw_subject(subject_of(model, symbols))
+
+
+def check(what: str, model: Any, *answers: str, **symbols: Any) -> Verdict | GradientReport | Marked:
+    """Judge a derivation of one's own.
+
+    `check("parameters", "lstm", "4*D*(d + D + 1) + …")`, likewise `"flops"`; `check("number", "table-a5",
+    "parameters", "9,721,596")`; `check("gradient", "lstm", "dW_y = (y_hat - y) @ a.T", …)`; `check("sheet",
+    "questions.toml", "answers.toml")`.
+    """
+    judge = _JUDGES.get(what)
+    if judge is None:
+        raise SpecError(unknown("check", what, _JUDGES))
+    return judge(model, answers, symbols)
+
+
+def describe_cell(cell: str) -> str:
+    """The step of a cell whose gradients can be judged, with every name and its shape."""
+    from lemma.ledger.gradients import describe_cell as describe
+
+    return describe(cell)
+
+
+def _judge_formula(quantity: str, model: Any, answers: Sequence[str], symbols: dict[str, Any]) -> Verdict:
+    from lemma.ledger.judging import judge_formula
+
+    (formula,) = _answers(quantity, answers, "FORMULA")
+    return judge_formula(model, quantity, formula, symbols)  # pyright: ignore[reportArgumentType]
+
+
+def _judge_number(model: Any, answers: Sequence[str], symbols: dict[str, Any]) -> Verdict:
+    from lemma.ledger.judging import judge_number
+
+    quantity, value = _answers("number", answers, "QUANTITY", "VALUE")
+    return judge_number(model, quantity, str(value), symbols)
+
+
+def _judge_gradient(cell: Any, lines: Sequence[str], symbols: dict[str, Any]) -> GradientReport:
+    from lemma.ledger.gradients import judge_gradients
+
+    return judge_gradients(cell, lines)
+
+
+def _judge_sheet(sheet: Any, answers: Sequence[str], symbols: dict[str, Any]) -> Marked:
+    from lemma.ledger.sheets import mark
+
+    (given,) = _answers("sheet", answers, "ANSWERS")
+    return mark(Path(sheet), Path(given))
+
+
+_JUDGES: dict[str, Callable[..., Any]] = {
+    "parameters": partial(_judge_formula, "parameters"),
+    "flops": partial(_judge_formula, "flops"),
+    "number": _judge_number,
+    "gradient": _judge_gradient,
+    "sheet": _judge_sheet,
+}
+
+
+def _answers(what: str, answers: Sequence[str], *names: str) -> Sequence[str]:
+    if len(answers) != len(names):
+        raise SpecError(f"check {what}: {' and '.join(names)} expected behind the model, got {len(answers)} answers.")
+    return answers
 
 
 def study(name: str | Path, *, out: Path | str, progress: bool = True, **words: Any) -> StudyResult:

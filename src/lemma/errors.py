@@ -4,7 +4,8 @@
     ├── InputError            something a person gave does not fit; the command line exits with 2
     │   ├── SpecError         a word, value, preset or spec file
     │   ├── DataError         a text, corpus or tokenizer
-    │   └── RunError          a run folder: missing, damaged or of another shape
+    │   ├── RunError          a run folder: missing, damaged or of another shape
+    │   └── LedgerError       a module whose account cannot be read off it
     └── TrainingError         training itself went wrong (a loss that is no number); exits with 1
 
 A message says where, what was got, what was expected and the next step.
@@ -36,6 +37,10 @@ class DataError(InputError):
 
 class RunError(InputError):
     """A run folder is missing, damaged or holds something else than asked for."""
+
+
+class LedgerError(InputError):
+    """A module cannot be built or run at the sizes asked for, or a quantity of it follows no formula."""
 
 
 class TrainingError(LemmaError):

@@ -40,7 +40,8 @@ def run_page(page: Path, folder: Path) -> None:
             exec(compile(body, page.name, "exec"), names)  # our own pages
         for command in commands(body) if kind == "console" else []:
             done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, cwd=folder)
-            assert done.returncode == 0, f"{page.name}: {shlex.join(command)}\n{done.stderr}"
+            fine = {0, 1} if command[1] == "check" else {0}  # a page may show a wrong answer being judged
+            assert done.returncode in fine, f"{page.name}: {shlex.join(command)}\n{done.stderr}"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)

@@ -12,7 +12,7 @@ ORDER: list[set[str]] = [
     {"data", "parts"},
     {"models", "objectives"},
     {"runs"},
-    {"training", "evaluation", "generation"},
+    {"ledger", "training", "evaluation", "generation"},
     {"studies"},
     {"api"},
     {"cli"},

@@ -8,7 +8,16 @@ import time
 
 import pytest
 
-TORCHLESS = [["--help"], ["train", "--help"], ["data"], ["data", "--json"], ["train", "lstm", "--words"], ["--version"]]
+TORCHLESS = [
+    ["--help"],
+    ["train", "--help"],
+    ["data"],
+    ["data", "--json"],
+    ["count", "--help"],
+    ["check", "--help"],
+    ["train", "lstm", "--words"],
+    ["--version"],
+]
 
 
 def run_python(code: str) -> str:
@@ -50,7 +59,18 @@ def test_every_promised_name_is_there() -> None:
     names = json.loads(
         run_python("import json, lemma; print(json.dumps([n for n in lemma.__all__ if getattr(lemma, n)]))")
     )
-    assert set(names) == {"choose", "corpora", "evaluate", "generate", "load", "resume", "study", "train"}
+    assert set(names) == {
+        "check",
+        "choose",
+        "corpora",
+        "count",
+        "evaluate",
+        "generate",
+        "load",
+        "resume",
+        "study",
+        "train",
+    }
 
 
 def test_a_verb_stays_a_verb_whatever_was_imported_before() -> None:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from lemma.cli.check import app as check
+from lemma.cli.count import count
 from lemma.cli.data import data
 from lemma.cli.evaluate import evaluate
 from lemma.cli.generate import generate
@@ -24,8 +26,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (train, evaluate, generate, study, data):
+for command in (count, train, evaluate, generate, study, data):
     app.command()(command)
+app.add_typer(check, name="check")
 
 
 def _show_version(asked: bool) -> None:

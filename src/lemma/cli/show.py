@@ -34,3 +34,11 @@ def _finite(values: Any) -> Any:
     if isinstance(values, (list, tuple)):
         return [_finite(value) for value in values]
     return values
+
+
+def sort_words(words: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Tell KEY=VALUE words from the names before and between them."""
+    from lemma.spec import parse_words
+
+    names = [word for word in words if "=" not in word]
+    return parse_words(word for word in words if "=" in word), names

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lemma.cli.show import Json, show, to_json
+from lemma.cli.show import Json, show, sort_words, to_json
 from lemma.errors import SpecError
 
 
@@ -29,7 +29,7 @@ def train(
     `lemma train MODEL --words` lists every KEY with its default and what it does.
     Under torchrun: torchrun --nproc-per-node 2 -m lemma train …
     """
-    settings, names = _sort(words or [])
+    settings, names = sort_words(words or [])
     if resume:
         from lemma.api import resume as continue_run
 
@@ -54,13 +54,6 @@ def _train(names: list[str], text: list[str] | None, out: Path | None, overwrite
     if out is None:
         raise SpecError(f"--out is missing, as in: lemma train {model} --text {text[0]} --out runs/a")
     return train_model(model, text=[*text, *files], out=out, overwrite=overwrite, **settings)
-
-
-def _sort(words: list[str]) -> tuple[dict, list[str]]:
-    from lemma.spec import parse_words
-
-    names = [word for word in words if "=" not in word]
-    return parse_words(word for word in words if "=" in word), names
 
 
 def _describe(model: str, as_json: bool) -> str:

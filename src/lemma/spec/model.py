@@ -29,6 +29,14 @@ class Family(Spec):
     vocabulary: Annotated[Size, Letter("V")] = 256
     """Number of different tokens; training takes it from the tokenizer."""
 
+    def sizes(self) -> dict[str, int]:
+        """The sizes by their textbook letters.
+
+        >>> FeedForward().sizes()
+        {'V': 256, 'd': 64, 'd_h': 256, 'N': 8}
+        """
+        return {letter: getattr(self, name) for letter, name in type(self).letters().items()}
+
 
 class FeedForward(Family):
     """Bengio's neural language model: embed the N−1 words before, join them, one hidden layer, softmax."""
@@ -143,6 +151,10 @@ class Decoder(Family):
     def inner(self) -> int:
         """The units of each feed-forward layer."""
         return self.feed_forward or 4 * self.width
+
+    def sizes(self) -> dict[str, int]:
+        """The sizes by their letters, those that are unset worked out."""
+        return super().sizes() | {"d_h": self.attention, "d_ff": self.inner}
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:

@@ -1,0 +1,97 @@
+"""`lemma check`: is my derivation right? Ends with 0 if it is, 1 if not, 2 if it cannot be read."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lemma.cli.show import Json, show, sort_words
+from lemma.errors import SpecError
+
+app = typer.Typer(
+    help="Judge a derivation of your own: a formula, a number, a gradient, or a sheet of answers.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A preset, spec file, run folder or factory.")]
+Sizes = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Sizes, such as L=2.")]
+Formula = Annotated[
+    str, typer.Argument(metavar="FORMULA", help="As in Python or simple LaTeX: '|V|(d + d_h) + ((N-1)d + 1)d_h'.")
+]
+
+
+@app.command()
+def parameters(model: Model, formula: Formula, words: Sizes = None, json: Json = False) -> None:
+    """Judge a formula for a model's parameters."""
+    _judge("parameters", model, [formula], words, json)
+
+
+@app.command()
+def flops(model: Model, formula: Formula, words: Sizes = None, json: Json = False) -> None:
+    """Judge a formula for the operations of a forward pass."""
+    _judge("flops", model, [formula], words, json)
+
+
+@app.command()
+def number(
+    model: Model,
+    quantity: Annotated[str, typer.Argument(metavar="QUANTITY", help="parameters, flops, cache …")],
+    value: Annotated[
+        str, typer.Argument(metavar="VALUE", help="'9,721,596', '9.7M', '54.1 % increase from L=2 to L=4'.")
+    ],
+    words: Sizes = None,
+    json: Json = False,
+) -> None:
+    """Judge a bare number, or a change between two sizes."""
+    _judge("number", model, [quantity, value], words, json)
+
+
+@app.command()
+def gradient(
+    cell: Annotated[str, typer.Argument(metavar="CELL", help="lstm, gru, rnn, attention or softmax-cross-entropy.")],
+    lines: Annotated[
+        list[str] | None, typer.Argument(metavar="['NAME = EXPRESSION']...", help="What you derived, line by line.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="A text file with such lines.")] = None,
+    names: Annotated[
+        bool, typer.Option("--names", help="Show the step and every name you may use, and leave.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Judge gradients derived by hand, against autograd."""
+    if names:
+        from lemma.api import describe_cell
+
+        return typer.echo(describe_cell(cell))
+    given = [*([file.read_text(encoding="utf-8")] if file else []), *(lines or [])]
+    if not given:
+        raise SpecError("nothing to judge. As in: lemma check gradient softmax-cross-entropy 'dz = y_hat - y'")
+    return _judge("gradient", cell, given, None, json)
+
+
+@app.command()
+def sheet(
+    questions: Annotated[Path, typer.Argument(metavar="SHEET", help="Questions, in TOML or Markdown.")],
+    answers: Annotated[Path, typer.Argument(metavar="ANSWERS", help="A student's answers.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Write the report there: .html, .md or .json.")] = None,
+    json: Json = False,
+) -> None:
+    """Mark a student's answers to a sheet of questions."""
+    from lemma.api import check
+
+    marked: Any = check("sheet", questions, str(answers))
+    if out:
+        marked.save(out)
+    show(marked, json)
+
+
+def _judge(what: str, model: str, answers: list[str], words: list[str] | None, as_json: bool) -> None:
+    from lemma.api import check
+
+    symbols, strays = sort_words(words or [])
+    if strays:
+        raise SpecError(f"'{strays[0]}' is not of the form key=value, as in L=2.")
+    verdict: Any = check(what, model, *answers, **symbols)
+    show(verdict, as_json)
+    right = getattr(verdict, "equal", None) if what != "gradient" else verdict.right
+    raise typer.Exit(0 if right else 1)

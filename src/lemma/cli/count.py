@@ -1,0 +1,118 @@
+"""`lemma count`: parameters, operations and bytes as formulas."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lemma.cli.show import Json, show, sort_words
+from lemma.errors import SpecError
+
+
+class Form(StrEnum):
+    """How an account is written."""
+
+    text = "text"
+    markdown = "markdown"
+    latex = "latex"
+    html = "html"
+
+
+class Causal(StrEnum):
+    """How much of causal attention counts."""
+
+    full = "full"
+    half = "half"
+
+
+def count(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL [KEY=VALUE]...",
+            help="A preset, spec file, run folder, example or package.module:factory; then sizes such as d=512 B=8.",
+        ),
+    ],
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="QUANTITY,…", help="Some of: parameters, flops, backward, activations, cache, optimizer."),
+    ] = None,
+    multiply_add: Annotated[int, typer.Option(min=1, max=2, help="A multiply–add counts as 1 or as 2.")] = 2,
+    causal: Annotated[Causal, typer.Option(help="Count all scores of causal attention, or half.")] = Causal.full,
+    elementwise: Annotated[bool, typer.Option("--elementwise", help="Count elementwise work too.")] = False,
+    solve: Annotated[
+        str | None, typer.Option(metavar="SYMBOL,…", help="Find these sizes from a printed --total instead.")
+    ] = None,
+    total: Annotated[
+        list[str] | None, typer.Option(metavar="[L=2:]NUMBER", help="A printed total; several narrow the search.")
+    ] = None,
+    within: Annotated[
+        list[str] | None, typer.Option(metavar="SYMBOL=FROM..TO", help="Where to look for a size, for --solve.")
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOOL,…", help="Set torchinfo, fvcore, calflops, ptflops or thop beside the exact figures."
+        ),
+    ] = None,
+    draw: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Draw the flow of data with all its shapes instead.")
+    ] = None,
+    form: Annotated[Form, typer.Option("--format", help="How to write it.")] = Form.text,
+    json: Json = False,
+) -> None:
+    """Count parameters, operations and bytes as formulas.
+
+    They are read off the real module, and proved against it at sizes not used before. Examples beside the presets:
+    torch-transformer, torch-lstm, gpt2, llama, transformer-c5, self-attention.
+    """
+    import lemma.api as lemma
+
+    symbols, names = sort_words(words)
+    if len(names) != 1:
+        raise SpecError(f"one MODEL is expected, got {len(names)}: {' '.join(names)}. As in: lemma count decoder d=512")
+    quantities = _listed(only) or None
+    if solve or total:
+        return show(_solved(names[0], solve, total, within, quantities, symbols), json)
+    if against:
+        return show(lemma.against(names[0], _listed(against), **symbols), json)
+    if draw:
+        return _drawn(lemma.draw(names[0], **symbols), draw, json)
+    account = lemma.count(
+        names[0],
+        quantities=quantities,
+        multiply_add=multiply_add,
+        causal=causal.value,
+        elementwise=elementwise,
+        **symbols,
+    )
+    if json or form is Form.text:
+        return show(account, json)
+    return typer.echo(
+        {Form.markdown: account.markdown, Form.latex: account.latex, Form.html: account._repr_html_}[form]()
+    )
+
+
+def _listed(names: str | None) -> list[str]:
+    return [name.strip() for name in (names or "").split(",") if name.strip()]
+
+
+def _solved(model: str, solve: str | None, total: Any, within: Any, quantities: list[str] | None, symbols: Any) -> Any:
+    import lemma.api as lemma
+
+    if not solve or not total:
+        raise SpecError(
+            "--solve and --total belong together, as in: lemma count table-a5 --solve V,d_e --total 9721596"
+        )
+    if quantities and len(quantities) > 1:
+        raise SpecError(f"--solve takes one quantity, got {', '.join(quantities)}.")
+    (quantity,) = quantities or ["parameters"]
+    return lemma.solve(model, _listed(solve), total, quantity=quantity, ranges=within or (), **symbols)
+
+
+def _drawn(drawing: Any, path: Path, as_json: bool) -> None:
+    drawing.save(path)
+    if as_json:
+        return show(drawing, True)
+    return typer.echo(f"The drawing is in {path}")

@@ -1,0 +1,19 @@
+"""The ledger: formulas read off the real module, proved against it, and a judge of people's own derivations."""
+
+from lemma.ledger.account import Account, Figure, Part, Quantity
+from lemma.ledger.counting import QUANTITIES, Conventions, count
+from lemma.ledger.sources import subject_of
+from lemma.ledger.subject import Inputs, Subject
+
+__all__ = [
+    "QUANTITIES",
+    "Account",
+    "Conventions",
+    "Figure",
+    "Inputs",
+    "Part",
+    "Quantity",
+    "Subject",
+    "count",
+    "subject_of",
+]

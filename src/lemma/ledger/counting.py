@@ -1,0 +1,244 @@
+"""From a subject to its account: every quantity probed, fitted, proved, and kept on the shelf."""
+
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Literal
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from lemma.errors import InputError, LedgerError, unknown
+from lemma.ledger.account import Account, Part, Quantity
+from lemma.ledger.flops import COLUMNS, elementwise, products
+from lemma.ledger.ladders import Ladders, choose_ladders, draws
+from lemma.ledger.memory import saved_bytes, state_bytes
+from lemma.ledger.parameters import optimizer_bytes, shapes, tied_names
+from lemma.ledger.places import Place, Readings, pattern_of
+from lemma.ledger.polynomial import ONE, ZERO, Polynomial, total
+from lemma.ledger.probe import Fitted, Probed, probe
+from lemma.ledger.shelf import Shelf
+from lemma.ledger.subject import Subject, Values, sizes_in_words
+
+QUANTITIES = ("parameters", "flops", "backward", "activations", "cache", "optimizer")
+LARGEST_RUN = 2**28  # bytes of parameters and formulas up to which a part without a formula is measured instead
+
+
+@dataclass(frozen=True)
+class Conventions:
+    """How operations are counted; the words stand beside every figure."""
+
+    multiply_add: Literal[1, 2] = 2
+    causal: Literal["full", "half"] = "full"
+    elementwise: bool = False
+
+    def __post_init__(self) -> None:
+        if self.multiply_add not in (1, 2):
+            raise InputError(f"multiply_add = {self.multiply_add}: a multiply–add counts as 1 or as 2.")
+        if self.causal not in ("full", "half"):
+            raise InputError(unknown("causal", str(self.causal), ("full", "half")))
+
+    def __str__(self) -> str:
+        elementwise = "one for each element of elementwise work" if self.elementwise else "elementwise work not counted"
+        return f"multiply–add = {self.multiply_add}, causal attention {self.causal}, {elementwise}, look-up free"
+
+    def apply(self, products: Polynomial, causal: Polynomial) -> Polynomial:
+        """Count products, some of which belong to causal attention."""
+        return (products - (causal / 2 if self.causal == "half" else ZERO)) * self.multiply_add / 2
+
+
+USUAL = Conventions()
+
+
+def count(subject: Subject, quantities: Collection[str] = QUANTITIES, conventions: Conventions = USUAL) -> Account:
+    """Account for a subject. What cannot be counted for want of inputs is left out unless it was asked for alone."""
+    wrong = next((name for name in quantities if name not in QUANTITIES), None)
+    if wrong is not None:
+        raise InputError(unknown("quantity", wrong, QUANTITIES))
+    able = [name for name in QUANTITIES if name in quantities and (subject.feed or name in ("parameters", "optimizer"))]
+    if not able:
+        subject.inputs({})  # says that it has none
+    ledger = Ledger(subject, Shelf(subject.identity))
+    figures = {name: getattr(ledger, name)(conventions) for name in able}
+    running = any(name not in ("parameters", "optimizer") for name in able)
+    return Account(subject.name, subject.sizes(running), figures, subject.defaults)
+
+
+class Ledger:
+    """The readings of one subject, each taken when it is first needed."""
+
+    def __init__(self, subject: Subject, shelf: Shelf) -> None:
+        self.subject, self.shelf = subject, shelf
+
+    def parameters(self, conventions: Conventions) -> Quantity:
+        """Every parameter by its shape."""
+        kinds = {
+            "": self._probed("trainable", self._shapes(True)),
+            "frozen": self._probed("frozen", self._shapes(False)),
+        }
+        ties = self.shelf.get("tied", self._ties)
+        parts = [
+            Part(str(place), prod(fitted.columns, start=ONE), fitted.repeats, fitted.columns, _note(place, kind, ties))
+            for kind, probed in kinds.items()
+            for place, fitted in probed.places.items()
+        ]
+        return Quantity("parameters", "numbers", tuple(parts), "a tied tensor counts once", _reasons(*kinds.values()))
+
+    def flops(self, conventions: Conventions) -> Quantity:
+        """The operations of one forward pass over a batch."""
+        return self._work("flops", conventions, 0)
+
+    def backward(self, conventions: Conventions) -> Quantity:
+        """The operations of one backward pass over a batch."""
+        return self._work("backward", conventions, 1)
+
+    def activations(self, conventions: Conventions) -> Quantity:
+        """The bytes that autograd saves in a forward pass on a CPU."""
+        probed = self._probed("activations", self._saved, running=True)
+        measured = self._measured(probed) if probed.refused else {}
+        convention = "storages saved for backward on a CPU, each once, parameters left out; loss not included"
+        return Quantity("activations", "bytes", _parts(probed), convention, _reasons(probed), measured)
+
+    def cache(self, conventions: Conventions) -> Quantity:
+        """The bytes of the state after a batch was read."""
+        probed = self._probed("cache", self._state, running=True)
+        return Quantity("cache", "bytes", _parts(probed), "the state after reading the batch", _reasons(probed))
+
+    def optimizer(self, conventions: Conventions) -> Quantity:
+        """The bytes that AdamW keeps."""
+        probed = self._probed("optimizer", lambda values: optimizer_bytes(self.subject.build(values)))
+        return Quantity("optimizer", "bytes", _parts(probed), "AdamW's state", _reasons(probed))
+
+    def _work(self, name: str, conventions: Conventions, phase: int) -> Quantity:
+        probed = [self._probed("products", self._products, running=True, check=self._prove_products)]
+        begin = phase * COLUMNS
+        parts = [
+            Part(str(place), conventions.apply(*fitted.columns[begin : begin + COLUMNS]), fitted.repeats)
+            for place, fitted in probed[0].places.items()
+        ]
+        if conventions.elementwise:
+            probed.append(self._probed("elementwise", self._elementwise, running=True))
+            parts += [
+                Part(str(place), fitted.columns[phase], fitted.repeats, note="elementwise")
+                for place, fitted in probed[1].places.items()
+            ]
+        kept = tuple(part for part in parts if part.each)
+        return Quantity(name, "operations", kept, str(conventions), _reasons(*probed))
+
+    def _probed(
+        self,
+        name: str,
+        read: Callable[[Values], Readings],
+        running: bool = False,
+        check: Callable[[Probed], None] | None = None,
+    ) -> Probed:
+        @single_thread()
+        def work() -> Probed:
+            probed = probe(partial(self._tried, read), self._ladders(running))
+            if check:
+                check(probed)
+            return probed
+
+        return self.shelf.probed(name, work)
+
+    def _tried(self, read: Callable[[Values], Readings], values: Values) -> Readings:
+        """Read at these sizes; a module that cannot be run there is refused like one that cannot be built."""
+        try:
+            return read(values)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise LedgerError(f"{self.subject.name} cannot be run at {sizes_in_words(values)}: {error}") from error
+
+    def _ladders(self, running: bool) -> Iterator[Ladders]:
+        names = list(self.subject.sizes(running))
+        return choose_ladders(names, self.subject.can_be_built, self.subject.ladders)
+
+    def _small(self) -> dict[str, int]:
+        """Some small sizes at which the subject can be built."""
+        found = next(self._ladders(running=True), None)
+        return draws(found, 4)[-1] if found else self.subject.sizes(running=True)
+
+    def _shapes(self, trainable: bool) -> Callable[[Values], Readings]:
+        return lambda values: shapes(self.subject.build(values), trainable)
+
+    def _ties(self) -> dict[str, str]:
+        module = self.subject.build(self._small())
+        return {pattern_of(name): ", ".join(others) for name, others in tied_names(module).items()}
+
+    def _products(self, values: Values) -> Readings:
+        """Small real tensors by the paths that the meta device takes, since those are many times faster."""
+        with plain_paths():
+            return products(self.subject.build(values, "cpu"), self.subject.inputs(values, "cpu"))
+
+    def _elementwise(self, values: Values) -> Readings:
+        with plain_paths():
+            return elementwise(self.subject.build(values, "cpu"), self.subject.inputs(values, "cpu"))
+
+    def _prove_products(self, probed: Probed) -> None:
+        """Compare with what is counted on the meta device, where PyTorch's own counter is exact."""
+        values = self._small()
+        on_meta = products(self.subject.build(values), self.subject.inputs(values))
+        for column in range(0 if probed.refused else 2 * COLUMNS):
+            fitted = total(f.repeats * f.columns[column] for f in probed.places.values()).at(values)
+            if fitted != sum(row[column] for row in on_meta.values()):
+                raise LedgerError(f"{self.subject.name}: its operations on a CPU differ from those on the meta device.")
+
+    def _saved(self, values: Values) -> Readings:
+        return saved_bytes(self.subject.build(values, "cpu"), self.subject.inputs(values, "cpu"))
+
+    def _state(self, values: Values) -> Readings:
+        return state_bytes(self.subject.build(values), self.subject.inputs(values))
+
+    def _measured(self, probed: Probed) -> dict[str, int]:
+        """A real run at the sizes asked for, if it is small enough."""
+        values = self.subject.sizes(running=True)
+        weights = sum(p.numel() * p.element_size() for p in self.subject.build(values).parameters())
+        known = sum(int((f.repeats * f.columns[0]).at(values)) for f in probed.places.values())
+        if weights + known > LARGEST_RUN:
+            return {}
+        found = self._saved(values)
+        return {str(place): _amount(found, place) for place in probed.refused}
+
+
+def _amount(found: Readings, place: Place) -> int:
+    return sum(row[0] for path, row in found.items() if pattern_of(path) == pattern_of(place.pattern))
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """Probed modules are small: threads would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def plain_paths() -> Iterator[None]:
+    """Attention and recurrent layers by plain products, as on the meta device."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # mkldnn's switch talks about GPUs
+        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+            yield
+
+
+def _parts(probed: Probed) -> tuple[Part, ...]:
+    return tuple(Part(str(place), _only(fitted), fitted.repeats) for place, fitted in probed.places.items())
+
+
+def _only(fitted: Fitted) -> Polynomial:
+    (column,) = fitted.columns
+    return column
+
+
+def _reasons(*probed: Probed) -> dict[str, str]:
+    return {str(place): why for one in probed for place, why in one.refused.items()}
+
+
+def _note(place: Place, kind: str, ties: Mapping[str, str]) -> str:
+    tied = ties.get(place.pattern)
+    return ", ".join(word for word in (kind, f"tied: also {tied}" if tied else "") if word)

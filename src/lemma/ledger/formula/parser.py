@@ -1,0 +1,190 @@
+"""From tokens to a value, by recursive descent: sum, product, sign, power, primary."""
+
+from collections.abc import Callable, Collection
+from fractions import Fraction
+
+from lemma.errors import InputError
+from lemma.ledger.formula.bounds import DEEPEST_NESTING, Calculator
+from lemma.ledger.formula.mistake import mistake
+from lemma.ledger.formula.names import symbols_of, why_unknown
+from lemma.ledger.formula.rational import Rational
+from lemma.ledger.formula.tokens import Token, tokens
+from lemma.ledger.polynomial import of, symbol
+
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+_STARTS = frozenset({"number", "word", "command", "fraction", "bar", *_CLOSING})
+_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+
+
+def read_formula(text: str, known: Collection[str]) -> Rational:
+    r"""Read a formula in these symbols, Python-like or in simple LaTeX. Nothing is ever evaluated as code.
+
+    >>> read_formula(r"|V|(d+d_h) + ((N-1)d+1)d_h", ["V", "d", "d_h", "N"]).at({"V": 9, "d": 2, "d_h": 3, "N": 3})
+    Fraction(60, 1)
+    """
+    found = tokens(text)
+    if len(found) == 1:
+        raise InputError(f"the formula is empty; write one in {', '.join(known)}")
+    return Parser(text, _right_hand_side(text, found, known), known).whole()
+
+
+def _right_hand_side(text: str, found: list[Token], known: Collection[str]) -> list[Token]:
+    """What stands after `P =`, where a person gave their formula a name."""
+    signs = [index for index, token in enumerate(found) if token.kind == "="]
+    if not signs:
+        return found
+    left = [token for token in found[: signs[0]] if token.kind != "bar"]
+    if len(signs) > 1:
+        raise mistake(text, found[signs[1]].position, "a formula has one = at most.")
+    if len(left) > 1 or any(token.kind != "word" or token.text in known for token in left):
+        raise mistake(text, found[signs[0]].position, "only a new name may stand before =; write the formula alone.")
+    return found[signs[0] + 1 :]
+
+
+class Parser:
+    """Reads one list of tokens once, from left to right."""
+
+    def __init__(self, text: str, found: list[Token], known: Collection[str]) -> None:
+        self.text, self.tokens, self.known = text, found, known
+        self.place, self.depth, self.calculator = 0, 0, Calculator()
+
+    def whole(self) -> Rational:
+        """The value of all tokens."""
+        value = self.sum()
+        if self.here.kind != "end":
+            raise self.wrong(self.here, f"'{self.here.text[:20]}' does not fit here.")
+        return value
+
+    @property
+    def here(self) -> Token:
+        """The next token."""
+        return self.tokens[self.place]
+
+    def take(self) -> Token:
+        """The next token, which is then behind us."""
+        token = self.here
+        self.place += token.kind != "end"
+        return token
+
+    def wrong(self, token: Token, message: str) -> InputError:
+        """An error at a token."""
+        return mistake(self.text, token.position, message)
+
+    def worked_out(self, token: Token, operation: Callable[..., Rational], *values: object) -> Rational:
+        """The result of an operation; where it fails, the error shows the token."""
+        try:
+            return operation(*values)
+        except InputError as error:
+            raise self.wrong(token, f"{error}.") from None
+
+    def sum(self) -> Rational:
+        """Products with + and − between them."""
+        self.depth += 1
+        if self.depth > DEEPEST_NESTING:
+            raise self.wrong(self.here, f"brackets and signs nest more than {DEEPEST_NESTING} deep.")
+        first, parts = self.here, [self.product()]
+        while self.here.kind in ("+", "-"):
+            sign = self.take()
+            parts.append(self.product() if sign.kind == "+" else -self.product())
+        self.depth -= 1
+        return self.worked_out(first, self.calculator.add, parts)
+
+    def product(self) -> Rational:
+        """Factors with *, / or nothing between them."""
+        value, last = self.signed(), None
+        while self.here.kind in ("*", "/") or self.here.kind in _STARTS:
+            sign = self.take() if self.here.kind in ("*", "/") else self.nothing_between(last)
+            right = self.signed()
+            operation = self.calculator.divide if sign.kind == "/" else self.calculator.multiply
+            value, last = self.worked_out(sign, operation, value, right), sign
+        return value
+
+    def nothing_between(self, last: Token | None) -> Token:
+        """The place of a product without a sign, unless it could be read in two ways."""
+        if last is not None and last.kind == "/":
+            raise self.wrong(last, "a/b c can be read as a/(b*c) or as (a/b)*c; put brackets.")
+        if self.here.kind == "number" and self.tokens[self.place - 1].kind == "number":
+            raise self.wrong(self.here, "two numbers side by side; put * between them.")
+        return Token("implicit", "", self.here.position)
+
+    def signed(self) -> Rational:
+        """A power, with signs before it."""
+        negative = False
+        while self.here.kind in ("+", "-"):
+            negative ^= self.take().kind == "-"
+        value = self.power()
+        return -value if negative else value
+
+    def power(self) -> Rational:
+        """A primary with its exponents; they group from the right."""
+        value = self.primary()
+        while self.here.kind == "raised":
+            token = self.take()
+            value = self.worked_out(token, self.calculator.power, value, self.raised(token))
+        if self.here.kind != "^":
+            return value
+        token = self.take()
+        self.depth += 1
+        if self.depth > DEEPEST_NESTING:
+            raise self.wrong(token, f"powers nest more than {DEEPEST_NESTING} deep.")
+        exponent = self.signed()
+        self.depth -= 1
+        return self.worked_out(token, self.calculator.power, value, exponent)
+
+    def raised(self, token: Token) -> Rational:
+        """The value of raised digits."""
+        digits = token.text.translate(_RAISED)
+        if not digits.removeprefix("-").isdecimal() or len(digits) > 3:
+            raise self.wrong(token, f"'{token.text[:9]}' is no exponent.")
+        return Rational(of(int(digits)))
+
+    def primary(self) -> Rational:
+        """A number, a symbol, a bracket, a fraction or |V|."""
+        token = self.take()
+        if token.kind == "number":
+            return Rational(of(Fraction(token.text)))
+        if token.kind in _CLOSING:
+            return self.bracket(token)
+        if token.kind in ("word", "command"):
+            return self.name(token)
+        if token.kind == "bar":
+            return self.size(token)
+        if token.kind == "fraction":
+            top, bottom = self.group(token), self.group(token)
+            return self.worked_out(token, self.calculator.divide, top, bottom)
+        got = "the formula ends" if token.kind == "end" else f"'{token.text[:20]}' stands"
+        raise self.wrong(token, f"{got} where a number, a symbol or a bracket was expected.")
+
+    def bracket(self, opening: Token) -> Rational:
+        """What stands in a bracket that has just been opened."""
+        value, wanted = self.sum(), _CLOSING[opening.kind]
+        closing = self.take()
+        if closing.kind != wanted:
+            raise self.wrong(opening, f"this bracket is not closed by '{wanted}'.")
+        return value
+
+    def group(self, command: Token) -> Rational:
+        """An argument of \\frac."""
+        opening = self.take()
+        if opening.kind != "{":
+            raise self.wrong(command, "\\frac takes two groups in braces: \\frac{a}{b}.")
+        return self.bracket(opening)
+
+    def size(self, opening: Token) -> Rational:
+        """The symbol V in |V|, with or without braces around it."""
+        value = self.primary() if self.here.kind in ("word", "command", "{") else None
+        lone = value is not None and any(value == Rational(symbol(name)) for name in self.known)
+        if value is None or not lone or self.take().kind != "bar":
+            raise self.wrong(opening, "bars are read only around one symbol, as in |V|.")
+        return value
+
+    def name(self, token: Token) -> Rational:
+        """The symbol, or the product of symbols, that a name stands for."""
+        token = Token("word", token.text.removeprefix("\\"), token.position, token.bound)
+        found = symbols_of(token, self.known)
+        if found is None:
+            raise self.wrong(token, why_unknown(token.text, self.known))
+        value = Rational(of(1))
+        for factor in found:
+            value = self.worked_out(token, self.calculator.multiply, value, Rational(symbol(factor)))
+        return value

@@ -1,0 +1,7 @@
+"""Is my derivation right? Formulas and numbers judged against the model, with the difference explained."""
+
+from lemma.ledger.judging.judge import judge_formula
+from lemma.ledger.judging.numbers import judge_number
+from lemma.ledger.judging.verdict import Verdict
+
+__all__ = ["Verdict", "judge_formula", "judge_number"]

@@ -1,0 +1,166 @@
+"""Is a printed number right? Exact, rounded, or a change in per cent between two sizes."""
+
+import re
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import Any
+
+from lemma.errors import InputError, LedgerError, unknown
+from lemma.ledger.account import Account
+from lemma.ledger.counting import QUANTITIES, USUAL, Conventions, count
+from lemma.ledger.judging.claims import Change, Claim, read_claim
+from lemma.ledger.judging.conventions import other_readings
+from lemma.ledger.judging.judge import explain_number
+from lemma.ledger.judging.question import ask
+from lemma.ledger.judging.specs import full_names, spec_of
+from lemma.ledger.judging.verdict import Verdict, shown
+from lemma.ledger.sources import Model, subject_of
+
+SIZE = re.compile(r"\s*(?P<before>[^\d=]*?)\s*=?\s*(?P<number>\d[\d,_]*)\s*(?P<after>[^\d=]*?)\s*")
+PLAIN_WORDS = {
+    "layer": ("depth", "L"),
+    "encoder layer": ("L_enc",),
+    "decoder layer": ("L_dec",),
+    "head": ("heads", "h"),
+    "word": ("vocabulary", "V"),
+    "unit": ("hidden", "D", "d_h"),
+    "dimension": ("width", "d"),
+}
+LARGEST_GUESS = 64
+SIMPLEST_FACTORS = [Fraction(above, below) for below in (1, 2, 3, 4) for above in (1, 2, 3, 4, 6, 8) if above != below]
+
+
+def judge_number(
+    model: Model,
+    quantity: str,
+    value: str,
+    words: Mapping[str, Any] | None = None,
+    conventions: Conventions = USUAL,
+) -> Verdict:
+    """Judge a number against the model: at its sizes, or as a change between two of them.
+
+    >>> print(judge_number("table-a5", "parameters", "54.1 % increase from 2 to 4 layers"))
+    Equal: 54.1 %.
+    """
+    if quantity not in QUANTITIES:
+        raise InputError(unknown("quantity", quantity, QUANTITIES))
+    claim, subject = read_claim(value), subject_of(model, words)
+    account = count(subject, (quantity,), conventions)
+    if isinstance(claim, Change):
+        names = full_names(spec_of(model, words, subject), account.symbols)
+        return _judge_change(account, quantity, claim, {**{name: name for name in account.order}, **names})
+    right = account.quantities[quantity].at(account.symbols)
+    if right is None:
+        raise LedgerError(f"{account.model}: its {quantity} at these sizes are not known, so no number can be judged.")
+    if claim.fits(Fraction(right)):
+        rounded = claim.value != right
+        return _verdict(
+            account, quantity, claim, right, (f"{claim.text} is {shown(right)}, rounded.",) if rounded else ()
+        )
+    readings = other_readings(model, words, conventions, {}) if quantity in ("flops", "backward") else []
+    meant = (
+        f"But it is right {', '.join(one.words)}." for one in readings if claim.fits(one.formula.at(account.symbols))
+    )
+    said = next(meant, "") or next(_guesses(account, quantity, claim, right), "")
+    return _verdict(account, quantity, claim, right, (said,) if said else ())
+
+
+def _verdict(account: Account, quantity: str, claim: Claim, right: int, diagnosis: tuple[str, ...]) -> Verdict:
+    equal = claim.fits(Fraction(right))
+    residual = None if equal or claim.step else shown(claim.value - right)
+    figures = (shown(claim.value) if not claim.step else claim.text, shown(right))
+    symbols = account.symbols
+    return Verdict(equal, account.model, quantity, *figures, residual, diagnosis, symbols, claim.value, right)
+
+
+def _guesses(account: Account, quantity: str, claim: Claim, right: int) -> Iterator[str]:
+    """What may have gone wrong with a number: another size, a tensor, a factor."""
+    polynomial, sizes = account.quantities[quantity].polynomial, account.symbols
+    for name in (name for name in sizes if name in polynomial.symbols and not claim.step):
+        for size in dict.fromkeys((*range(1, LARGEST_GUESS + 1), 2 * sizes[name], sizes[name] // 2 or 1)):
+            if size != sizes[name] and claim.fits(polynomial.at(_sizes(account, name, size))):
+                yield f"It would be right at {name}={size}; here {name}={sizes[name]}."
+    if not claim.step and not account.quantities[quantity].refused:
+        found = explain_number(ask(account, quantity, str(claim.value), {}))
+        if found:
+            yield found.text.replace("our formula", "our number")
+    for factor in SIMPLEST_FACTORS:
+        if claim.fits(right * factor):
+            yield f"It is {factor} times the right number."
+    yield f"It is {float(claim.value / right):.4g} times the right number." if right else ""
+
+
+def _sizes(account: Account, name: str, size: int) -> dict[str, int]:
+    """The sizes with one changed; those that follow from it change with it."""
+    changed = {**account.symbols, name: size}
+    following = {other: default for other, default in account.defaults.items() if other != name}
+    return changed | {other: int(default.at(changed)) for other, default in following.items()}
+
+
+def _judge_change(account: Account, quantity: str, claim: Change, names: Mapping[str, str]) -> Verdict:
+    if account.quantities[quantity].refused:
+        raise LedgerError(f"{account.model}: a part of its {quantity} follows no formula, so no change can be judged.")
+    name, start, end = _span(claim, names)
+    first, last = (account.quantities[quantity].polynomial.at(_sizes(account, name, size)) for size in (start, end))
+    if not first:
+        raise InputError(f"{quantity} at {name}={start} are 0, so that there is no change in per cent.")
+    right = (last / first - 1) * 100
+    said = "" if claim.fits(right) else _other_ratio(claim, (name, start, end), first, last)
+    between = f"{shown(first)} at {name}={start}, {shown(last)} at {name}={end}."
+    between = between[0].upper() + between[1:]
+    diagnosis = () if claim.fits(right) else tuple(text for text in (between, said) if text)
+    figures = (f"{_percent(claim.value, claim)} %", f"{_percent(right, claim)} %")
+    return Verdict(
+        claim.fits(right), account.model, quantity, *figures, None, diagnosis, account.symbols, claim.value, right
+    )
+
+
+def _percent(value: Fraction, claim: Claim) -> str:
+    """A percentage with as many decimals as the person gave, and one at least."""
+    decimals = max(1, len(str(claim.step.denominator)) - 1)
+    return f"{float(value):.{decimals}f}".removesuffix(".0") if value == claim.value else f"{float(value):.{decimals}f}"
+
+
+def _other_ratio(claim: Change, span: tuple[str, int, int], first: Fraction, last: Fraction) -> str:
+    """The ratio that a person took for the change."""
+    name, start, end = span
+    before, after = f"the {shown(first)} at {name}={start}", f"the {shown(last)} at {name}={end}"
+    others = {
+        f"what {before} are of {after}, not the change from one to the other": first / last,
+        f"what {after} are of {before}; the change is 100 % less": last / first,
+        f"the change as a part of {after}; it is counted from {before}": 1 - first / last,
+        "the change in the other direction": first / last - 1,
+        f"the change of {name} itself": Fraction(end, start) - 1,
+    }
+    fitting = (said for said, ratio in others.items() if claim.fits(ratio * 100))
+    said = next(fitting, None)
+    return f"{_percent(claim.value, claim)} % is {said}." if said else ""
+
+
+def _span(claim: Change, names: Mapping[str, str]) -> tuple[str, int, int]:
+    """The size that changes, from what to what."""
+    ends = [SIZE.fullmatch(text) for text in (claim.start, claim.end)]
+    if None in ends:
+        raise InputError(f"'{claim.text[:60]}': expected two sizes, as in from 2 to 4 layers, or from L=2 to L=4.")
+    said = {name.strip() for end in ends if end for name in (end["before"], end["after"]) if name.strip()}
+    found = {_symbol(name, names) for name in said}
+    if len(found) != 1:
+        raise InputError(
+            f"'{claim.text[:60]}': which size changes? Name one of {', '.join(names)}, as in from L=2 to L=4."
+        )
+    start, end = (int(re.sub(r"\D", "", one["number"])) for one in ends if one)
+    if not start or not end:
+        raise InputError(f"'{claim.text[:60]}': sizes are at least 1.")
+    return found.pop(), start, end
+
+
+def _symbol(name: str, names: Mapping[str, str]) -> str:
+    """The symbol of a size that a person calls by letter, field name or plain word."""
+    if name in names:
+        return names[name]
+    plain = PLAIN_WORDS.get(name.lower().removesuffix("s"), (name.lower(),))
+    known = next((names[word] for word in plain if word in names), None)
+    if known is None:
+        words = [f"{word}s" for word, fields in PLAIN_WORDS.items() if any(field in names for field in fields)]
+        raise InputError(unknown("size", name[:40], [*names, *words]))
+    return known

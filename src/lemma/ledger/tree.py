@@ -1,0 +1,201 @@
+"""An account to look at: a tree that follows the module, for the terminal, Markdown, LaTeX and a notebook."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html import escape
+
+from lemma.ledger.account import Account, Figure, Part, Quantity, whole_number
+from lemma.ledger.polynomial import total
+from lemma.ledger.writing import Style, write, write_sum
+
+TITLES = {
+    "parameters": "parameters",
+    "flops": "operations forward",
+    "backward": "operations backward",
+    "activations": "activation bytes",
+    "cache": "state or cache bytes",
+    "optimizer": "optimizer bytes",
+}
+Order = tuple[str, ...]
+
+
+@dataclass
+class Node:
+    """A module, or a tensor at the end of a path."""
+
+    name: str
+    own: list[Part] = field(default_factory=list)
+    children: "dict[str, Node]" = field(default_factory=dict)
+
+    def parts(self) -> Iterator[Part]:
+        """Everything at and below it."""
+        yield from self.own
+        for child in self.children.values():
+            yield from child.parts()
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a tree."""
+
+    depth: int
+    name: str
+    shape: str
+    formula: str
+    count: str
+    note: str
+
+    @property
+    def indented(self) -> str:
+        """The name behind its place in the tree."""
+        return "  " * self.depth + self.name
+
+
+def terminal(account: Account) -> str:
+    """The whole account in plain text: parameters as a tree, the other quantities in a line each."""
+    figures = [Figure(quantity, account) for quantity in account.quantities.values()]
+    blocks = ["\n".join(_heading(account))]
+    if figures and (figures[0].quantity.name == "parameters" or len(figures) == 1):
+        blocks.append(f"{_title(figures[0])}\n\n{_table(lines(figures[0]))}")
+        figures = figures[1:]
+    blocks += [_title(figure) for figure in figures]
+    return "\n\n".join(blocks)
+
+
+def lines(figure: Figure, style: Style = "unicode") -> list[Line]:
+    """The tree of one quantity, line by line."""
+    root = Node("")
+    for part in figure.quantity.parts:
+        node = root
+        for step in part.path.split(".") if part.path else []:
+            node = node.children.setdefault(step, Node(step))
+        node.own.append(part)
+    return [line for child in _entries(root) for line in _lines(child, 0, figure.account, style)]
+
+
+def markdown(account: Account) -> str:
+    """Markdown: a heading, the formulas, and a table of the parts of each quantity."""
+    blocks = [f"# {account.model}", ", ".join(f"`{name} = {value:,}`" for name, value in account.symbols.items())]
+    for quantity in account.quantities.values():
+        figure = Figure(quantity, account)
+        rows = [
+            f"| {'&emsp;' * line.depth}`{line.name}` | {line.shape} | `{line.formula}` | {line.count} | {line.note} |"
+            for line in lines(figure, "plain")
+        ]
+        table = "\n".join(["| path | shape | formula | count | |", "|---|---|---|---:|---|", *rows])
+        blocks += [f"## {TITLES[quantity.name]}", f"`{figure.formula}` = **{_number(figure)}**", table]
+        blocks += [text for text in (quantity.convention, *_reasons(quantity)) if text]
+    return "\n\n".join(blocks) + "\n"
+
+
+def latex(account: Account) -> str:
+    """LaTeX: one aligned line a quantity."""
+    rows = [
+        rf"\text{{{TITLES[q.name]}}} &= {q.formula(account.order, 'latex')} = {_number(Figure(q, account), '{,}')}"
+        for q in account.quantities.values()
+    ]
+    return "\\begin{align*}\n" + " \\\\\n".join(rows) + "\n\\end{align*}\n"
+
+
+def html(account: Account) -> str:
+    """A notebook's cell: tables that fold, no script, nothing from elsewhere."""
+    sizes = ", ".join(f"{escape(name)} = {value:,}" for name, value in account.symbols.items())
+    blocks = [
+        _html(Figure(quantity, account), opened=not at) for at, quantity in enumerate(account.quantities.values())
+    ]
+    return f"<div><b>{escape(account.model)}</b> &ensp; <code>{sizes}</code>{''.join(blocks)}</div>"
+
+
+def _html(figure: Figure, opened: bool) -> str:
+    rows = "".join(
+        f"<tr><td style='text-align:left;padding-left:{1 + 1.2 * line.depth}em'><code>{escape(line.name)}</code></td>"
+        f"<td>{escape(line.shape)}</td><td style='text-align:left'>{escape(line.formula)}</td><td>{line.count}</td>"
+        f"<td style='text-align:left'>{escape(line.note)}</td></tr>"
+        for line in lines(figure)
+    )
+    formula = escape(figure.quantity.formula(figure.account.order, "unicode"))
+    about = escape(" ".join((figure.quantity.convention, *_reasons(figure.quantity))))
+    head = "<tr><th>path</th><th>shape</th><th>formula</th><th>count</th><th></th></tr>"
+    return (
+        f"<details{' open' if opened else ''}><summary>{TITLES[figure.quantity.name]}: {formula} = "
+        f"<b>{_number(figure)}</b></summary><table>{head}{rows}</table><small>{about}</small></details>"
+    )
+
+
+def _heading(account: Account) -> list[str]:
+    sizes = "  ".join(f"{name} = {value:,}" for name, value in account.symbols.items())
+    unset = ", ".join(f"{name} = {write(default, account.order)}" for name, default in account.defaults.items())
+    return [f"{account.model}   {sizes}", *([f"unless set: {unset}"] if unset else [])]
+
+
+def _title(figure: Figure) -> str:
+    formula = figure.quantity.formula(figure.account.order, "unicode")
+    notes = [text for text in (figure.quantity.convention, *_reasons(figure.quantity)) if text]
+    return "\n".join(
+        [f"{TITLES[figure.quantity.name]} = {formula} = {_number(figure)}", *(f"    {note}" for note in notes)]
+    )
+
+
+def _number(figure: Figure, comma: str = ",") -> str:
+    return "unknown" if figure.total is None else f"{figure.total:,}".replace(",", comma)
+
+
+def _reasons(quantity: Quantity) -> list[str]:
+    return [
+        f"{path or 'the module'} follows {why}; "
+        + (f"measured: {quantity.measured[path]:,}" if path in quantity.measured else "not measured")
+        for path, why in quantity.refused.items()
+    ]
+
+
+def _entries(node: Node) -> list[Node]:
+    """The children, and what the node itself holds beside them as one more."""
+    itself = [Node("(itself)", node.own)] if node.own and node.children else []
+    return itself + list(node.children.values())
+
+
+def _lines(node: Node, depth: int, account: Account, style: Style) -> Iterator[Line]:
+    if not node.children:
+        yield from (_leaf(node.name, part, depth, account, style) for part in node.own)
+        return
+    if len(node.children) == 1 and not node.own:  # a path without forks is one step
+        (child,) = node.children.values()
+        yield from _lines(Node(f"{node.name}.{child.name}", child.own, child.children), depth, account, style)
+        return
+    parts = list(node.parts())
+    yield Line(depth, node.name, "", _sum(parts, account.order, style), _count(parts, account), "")
+    for child in _entries(node):
+        yield from _lines(child, depth + 1, account, style)
+
+
+def _leaf(name: str, part: Part, depth: int, account: Account, style: Style) -> Line:
+    shape = (
+        "" if part.shape is None else " × ".join(_bracketed(write(size, account.order, style)) for size in part.shape)
+    )
+    return Line(depth, name, shape, _sum([part], account.order, style), _count([part], account), part.note)
+
+
+def _bracketed(text: str) -> str:
+    return f"({text})" if " " in text else text
+
+
+def _sum(parts: list[Part], order: Order, style: Style) -> str:
+    return Quantity("", "", tuple(parts)).formula(order, style) if len(parts) > 1 else _single(parts[0], order, style)
+
+
+def _single(part: Part, order: Order, style: Style) -> str:
+    return write_sum([(part.repeats, [part.factors])], order, style)
+
+
+def _count(parts: list[Part], account: Account) -> str:
+    return f"{whole_number(total(part.whole for part in parts).at(account.symbols)):,}"
+
+
+def _table(rows: list[Line]) -> str:
+    """Columns as wide as they need to be; numbers to the right."""
+    cells = [(line.indented, line.shape, line.formula, line.count, line.note) for line in rows]
+    widths = [max((len(row[at]) for row in cells), default=0) for at in range(4)]
+    return "\n".join(
+        f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:<{widths[2]}}  {d:>{widths[3]}}  {e}".rstrip()
+        for a, b, c, d, e in cells
+    )

@@ -1,0 +1,121 @@
+"""Problems C1, C2, D1 and E9: every line of the hand derivations, and the four errors of C2's source."""
+
+import pytest
+import torch
+
+from lemma.ledger.gradients import judge_gradients
+
+C2 = """
+    dz = ŷ − y
+    da = W_yᵀ @ (ŷ−y) + da_next
+    dW_y = (ŷ−y) @ aᵀ
+    db_y = ŷ − y
+    dΓ_o = da∗tanh(c)
+    dc = da∗Γ_o∗(1−tanh²(c)) + dc_next
+    dc̃ = dc∗Γ_u
+    dpre_c = dc̃∗(1−c̃²)
+    dΓ_u = dc∗c̃
+    dΓ_f = dc∗c_{t−1}
+    dpre_u = dΓ_u∗Γ_u∗(1−Γ_u)
+    dpre_f = dΓ_f∗Γ_f∗(1−Γ_f)
+    dpre_o = dΓ_o∗Γ_o∗(1−Γ_o)
+    dW_u = dpre_u @ [a_prev; x]ᵀ
+    dW_f = dpre_f @ [a_prev; x]ᵀ
+    dW_o = dpre_o @ [a_prev; x]ᵀ
+    dW_c = dpre_c @ [a_prev; x]ᵀ
+    db_u = dpre_u
+    db_f = dpre_f
+    db_o = dpre_o
+    db_c = dpre_c
+"""
+D1 = """
+    δ2 = ŷ − y
+    δ1 = (δ2 @ Uᵀ)∗h∗(1−h)
+    dU = hᵀ @ δ2
+    db2 = δ2
+    dI = xᵀ @ δ1
+    dH = h_{t−1}ᵀ @ δ1
+    db1 = δ1
+    dL_x = δ1 @ Iᵀ
+"""
+WRONG_IN_SOURCE = {
+    "da = (ŷ−y)ᵀ @ W_yᵀ + da_next": (
+        "the shapes do not fit: (1, n_y) @ (n_a, n_y): "
+        "the factors are in the wrong order or wrongly transposed: W_y.T @ (y_hat - y)",
+        "da = W_y.T @ (y_hat - y) + da_next",
+    ),
+    "db_y = (ŷ−y) @ aᵀ": (
+        "the shape is (n_y, n_a), expected (n_y, 1): drop the factor a.T",
+        "db_y = y_hat - y",
+    ),
+    "dpre_c = dc * Γ_u * (1 − pre_c)": (
+        "(1 - c_tilde^2) instead of (1 - pre_c)",
+        "dpre_c = dc * G_u * (1 - c_tilde^2)",
+    ),
+    "db_u = dc * c̃ * Γ_u*(1−Γ_u) * Γ_u*(1−Γ_u)": (
+        "the factor G_u * (1 - G_u) occurs twice; drop one",
+        "db_u = dc * c_tilde * G_u * (1 - G_u)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("cell", "derivation", "lines"), [("lstm", C2, 21), ("rnn", D1, 8)])
+def test_every_line_of_the_derivation_is_right(cell: str, derivation: str, lines: int) -> None:
+    report = judge_gradients(cell, [derivation])
+    assert report.right, str(report)
+    assert [verdict.outcome for verdict in report.verdicts] == ["right"] * lines
+    assert not any(verdict.taken for verdict in report.verdicts)
+
+
+@pytest.mark.parametrize("line", WRONG_IN_SOURCE)
+def test_each_error_of_the_source_is_caught_and_repaired(line: str) -> None:
+    reason, repaired = WRONG_IN_SOURCE[line]
+    (verdict,) = judge_gradients("lstm", [line]).verdicts
+    assert verdict.outcome == "wrong"
+    assert verdict.reason.endswith(reason)
+    assert verdict.repair == repaired
+    assert judge_gradients("lstm", [repaired]).right
+
+
+def test_the_first_error_is_repaired_also_where_the_future_is_forgotten_too() -> None:
+    (verdict,) = judge_gradients("lstm", ["da = (ŷ−y)ᵀ @ W_yᵀ"]).verdicts
+    assert verdict.repair == "da = W_y.T @ (y_hat - y) + da_next"
+    assert verdict.reason.endswith("W_y.T @ (y_hat - y); and the term da_next is missing")
+
+
+def test_an_error_does_not_spoil_the_lines_that_follow_from_it() -> None:
+    lines = list(WRONG_IN_SOURCE) + [line for line in C2.strip().splitlines() if line.split()[0] in ("dΓ_o", "db_c")]
+    outcomes = [verdict.outcome for verdict in judge_gradients("lstm", lines).verdicts]
+    assert outcomes == ["wrong"] * 4 + ["right"] * 2
+
+
+def test_the_forward_step_can_be_judged_too() -> None:
+    step = ["c_t = Γ_f∗c_{t−1} + Γ_u∗c̃", "a_t = Γ_o∗tanh(c_t)", "ŷ = softmax(W_y @ a_t + b_y)"]
+    assert judge_gradients("lstm", step).right
+    (verdict,) = judge_gradients("lstm", ["h_t = Γ_o * c_t"]).verdicts
+    assert verdict.repair == "h_t = G_o * tanh(c)"
+
+
+def test_the_right_lines_of_c2_are_the_gradients_of_torchs_lstm_cell() -> None:
+    """The judge's cell is the LSTM that PyTorch has: its gradients, taken through nn.LSTMCell, agree."""
+    from lemma.ledger.gradients.samples import draw_samples
+
+    for sample in draw_samples("lstm"):
+        v = sample.values
+        hidden = v["a_prev"].shape[0]
+        cell = torch.nn.LSTMCell(v["x"].shape[0], hidden, dtype=torch.float64)
+        order = ("u", "f", "c", "o")  # PyTorch stacks input, forget, candidate and output
+        with torch.no_grad():
+            cell.weight_hh.copy_(torch.cat([v[f"W_{gate}"][:, :hidden] for gate in order]))
+            cell.weight_ih.copy_(torch.cat([v[f"W_{gate}"][:, hidden:] for gate in order]))
+            cell.bias_ih.copy_(torch.cat([v[f"b_{gate}"] for gate in order]).flatten())
+            cell.bias_hh.zero_()
+        a, c = cell(v["x"].T, (v["a_prev"].T, v["c_prev"].T))
+        logits = a @ v["W_y"].T + v["b_y"].T
+        loss = torch.nn.functional.cross_entropy(logits, v["y"].argmax().reshape(1))
+        (loss + (a @ v["da_next"]).sum() + (c @ v["dc_next"]).sum()).backward()
+        for index, gate in enumerate(order):
+            rows = slice(index * hidden, (index + 1) * hidden)
+            whole = torch.cat([cell.weight_hh.grad[rows], cell.weight_ih.grad[rows]], 1)
+            torch.testing.assert_close(v[f"dW_{gate}"], whole, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(v[f"db_{gate}"].flatten(), cell.bias_ih.grad[rows], rtol=1e-10, atol=1e-12)

@@ -1,0 +1,83 @@
+"""Every count of the problems, by formula and by number, read off the module."""
+
+import pytest
+
+import lemma
+from lemma.ledger.formula import read_formula
+
+COUNTS = [
+    ("feed-forward", "V*(d + d_h) + ((N-1)*d + 1)*d_h", {}),  # A1
+    ("attentive", "V*(d + d_h) + 2*d_k*d + d_v*d + (d_v + 1)*d_h", {}),  # A4
+    ("table-a5", "(d_e + d + 1)*V + (d_e + 1)*d + L*(8*d**2 + 2*d*d_ff + 15*d + d_ff)", {"L": 2}),  # A5
+    ("rnn", "V*d + d*D + D*D + D + V*D + V", {"L": 1}),  # D1
+    ("transformer-c5", "V*d + (L_enc + 2*L_dec)*(4*d*d_h + 3*d_h + d) + (L_enc + L_dec)*(2*d*d_ff + d + d_ff)"
+     " + 2*d*(2*L_enc + 3*L_dec)", {}),  # C5
+    ("gpt2", "V*d + T*d + L*(12*d**2 + 13*d) + 2*d", {}),
+    ("torch-lstm", "4*D*(d + D + 2) + (L-1)*4*D*(2*D + 2)", {}),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shelf(tmp_path_factory: pytest.TempPathFactory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
+@pytest.mark.parametrize(("model", "formula", "fixed"), COUNTS, ids=[row[0] for row in COUNTS])
+def test_the_formula_of_the_problem_is_the_module_s(model: str, formula: str, fixed: dict[str, int]) -> None:
+    if model == "gpt2":
+        pytest.importorskip("transformers")
+    account = lemma.count(model, quantities=["parameters"])
+    expected = read_formula(formula, account.order).polynomial()
+    found = account.parameters.polynomial
+    for name, value in fixed.items():
+        expected, found = expected.put(name, value), found.put(name, value)
+    assert found == expected
+
+
+NUMBERS = [
+    ("table-a5", {"L": 2}, 9_721_596),
+    ("table-a5", {"L": 4}, 14_980_860),
+    ("transformer-c5", {}, 139_994_112),
+    ("gpt2", {}, 124_439_808),
+    ("penn-rnn", {}, 256 * 10_000 + 256 * 512 + 512 * 512 + 512 + 512 * 10_000 + 10_000),
+]
+
+
+@pytest.mark.parametrize(("model", "sizes", "number"), NUMBERS)
+def test_the_number_of_the_problem_comes_out(model: str, sizes: dict[str, int], number: int) -> None:
+    if model == "gpt2":
+        pytest.importorskip("transformers")
+    assert lemma.count(model, quantities=["parameters"], **sizes).parameters.total == number
+
+
+def test_c5_part_by_part() -> None:
+    parts = lemma.count("transformer-c5").parameters.parts
+    attention = sum(part["count"] for part in parts if part["path"].startswith("encoder.*.attentions"))
+    assert attention == 12 * 3_149_056
+    assert sum(part["count"] for part in parts if part["path"].startswith("encoder")) == 50_439_168
+    assert sum(part["count"] for part in parts if part["path"].startswith("decoder")) == 58_834_944
+
+
+def test_a3_the_head_of_the_attentive_model() -> None:
+    account = lemma.count("attentive", quantities=["parameters"])
+    head = [part for part in account.parameters.quantity.parts if part.path.startswith("head")]
+    expected = read_formula("2*d_k*d + d_v*d", account.order).polynomial()
+    assert sum((part.whole for part in head), 0 * expected) == expected
+
+
+def test_d3_heads_do_not_change_the_parameters() -> None:
+    assert "h" not in lemma.count("decoder", quantities=["parameters"]).parameters.polynomial.symbols
+
+
+def test_a_llama_with_grouped_heads() -> None:
+    transformers = pytest.importorskip("transformers")
+    account = lemma.count("llama", quantities=["parameters"])
+    sizes = {"V": 97, "d": 48, "L": 3, "h": 6, "h_kv": 2, "d_h": 10, "d_ff": 70}
+    config = transformers.LlamaConfig(
+        vocab_size=97, hidden_size=48, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2, head_dim=10,
+        intermediate_size=70, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config)
+    assert account.parameters.polynomial.at(sizes) == sum(p.numel() for p in model.parameters())

@@ -1,0 +1,191 @@
+"""Accounts against the real thing: the built module, PyTorch's own counter, what autograd saved, the real state."""
+
+import json
+import random
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import lemma
+from lemma.errors import InputError, LedgerError, SpecError
+from lemma.ledger import Subject, count, subject_of
+from lemma.ledger.memory import saved_bytes, state_bytes
+from lemma.ledger.parameters import optimizer_bytes
+
+FAMILIES = ["feed-forward", "attentive", "rnn", "lstm", "gru", "decoder", "table-a5"]
+EXTREMES = {"N": (3, 9), "T": (12, 20), "B": (2, 5), "L": (1, 4)}
+VARIANTS = [
+    ("decoder", {"tied": False, "bias": False, "norm": "rms", "positions": "sinusoidal"}),
+    ("decoder", {"positions": "none", "activation": "relu"}),
+    ("lstm", {"biases": 2}),
+    ("gru", {"biases": 0}),
+    ("rnn", {"tied": True, "width": 256}),
+]
+
+
+def held_out(subject: Subject, seed: int) -> dict[str, int]:
+    """Sizes that no ladder contains: odd widths, which heads divide where there are any."""
+    source, sizes = random.Random(seed), {}
+    heads = source.choice([3, 5])
+    for name in subject.sizes(running=True):
+        low, high = EXTREMES.get(name, (10, 40))
+        sizes[name] = heads if name == "h" else source.randint(low, high)
+        if "h" in subject.symbols and name in ("d", "d_h"):
+            sizes[name] = heads * source.randint(3, 9)
+    return sizes
+
+
+@pytest.mark.parametrize(("name", "words"), [*((family, {}) for family in FAMILIES), *VARIANTS])
+def test_formulas_equal_what_the_module_really_does_at_sizes_they_have_not_seen(name: str, words: dict) -> None:
+    subject = subject_of(name, words)
+    account = count(subject)
+    for seed in (1, 2):
+        values = held_out(subject, seed)
+        module = subject.build(values)
+        assert account.parameters.polynomial.at(values) == sum(p.numel() for p in module.parameters())
+        forward, backward = by_pytorch(subject, values)
+        assert account.flops.polynomial.at(values) == forward
+        assert account.backward.polynomial.at(values) == backward
+        assert account.cache.polynomial.at(values) == _sum(state_bytes(module, subject.inputs(values)))
+        assert account.optimizer.polynomial.at(values) == _sum(optimizer_bytes(module))
+        if not account.activations.quantity.refused:
+            assert account.activations.polynomial.at(values) == really_saved(subject, values)
+
+
+def by_pytorch(subject: Subject, values: dict[str, int]) -> tuple[int, int]:
+    """The operations that torch.utils.flop_counter counts on the meta device."""
+    module, inputs = subject.build(values), subject.inputs(values)
+    with FlopCounterMode(display=False) as counter:
+        logits = module(*inputs.positional, **inputs.named)[0]
+        forward = counter.get_total_flops()
+        logits.sum().backward()
+    return forward, counter.get_total_flops() - forward
+
+
+def really_saved(subject: Subject, values: dict[str, int]) -> int:
+    """The storages that autograd holds after a forward pass, found by walking the graph it built."""
+    module, inputs = subject.build(values, "cpu"), subject.inputs(values, "cpu")
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+    saved: dict[int, int] = {}
+    kept = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        module(*inputs.positional, **inputs.named)
+    return sum(size for address, size in saved.items() if address not in own)
+
+
+def _sum(readings) -> int:
+    return sum(row[0] for row in readings.values())
+
+
+def test_a_part_without_a_formula_is_measured_and_says_why() -> None:
+    """oneDNN's LSTM saves a workspace of whole blocks and pages."""
+    account = lemma.count("lstm", quantities=["activations"], V=30, d=8, D=16, B=3, T=5)
+    assert "layers" in account.activations.quantity.refused
+    subject = subject_of("lstm", {"V": 30, "d": 8, "D": 16, "B": 3, "T": 5})
+    values = subject.sizes(running=True)
+    real = saved_bytes(subject.build(values, "cpu"), subject.inputs(values, "cpu"))
+    assert account.activations.total == _sum(real)
+    assert "follows no polynomial of" in str(account)
+
+
+def test_conventions_are_named_and_change_the_figure() -> None:
+    usual = lemma.count("decoder", quantities=["flops"])
+    single = lemma.count("decoder", quantities=["flops"], multiply_add=1)
+    half = lemma.count("decoder", quantities=["flops"], causal="half")
+    every = lemma.count("decoder", quantities=["flops"], elementwise=True)
+    assert single.flops.total * 2 == usual.flops.total
+    sizes = usual.symbols
+    scores = 4 * sizes["L"] * sizes["B"] * sizes["T"] ** 2 * sizes["d_h"]
+    assert usual.flops.total - half.flops.total == scores // 2
+    assert every.flops.total > usual.flops.total
+    assert "causal attention half" in half.flops.quantity.convention
+
+
+def test_heads_that_do_not_divide_are_avoided_and_a_head_width_is_a_quotient() -> None:
+    def head(d: int = 64, h: int = 4) -> nn.Module:
+        if d % h:
+            raise ValueError("heads must divide the width")
+        return nn.Linear(d, d // h, bias=False)
+
+    account = lemma.count(head, d=64, h=4)
+    assert account.parameters.formula == "d**2/h"
+    assert account.parameters.total == 1024
+
+
+def test_what_is_no_polynomial_is_refused_with_the_symbol_named() -> None:
+    def odd(width: int = 64, depth: int = 2) -> nn.Module:
+        return nn.Linear(2**width, depth)
+
+    account = lemma.count(odd, width=5, depth=2, quantities=["parameters"])
+    assert "no polynomial of width" in account.parameters.quantity.refused["weight"]
+    assert account.parameters.total is None
+
+
+def test_a_tied_tensor_counts_once_and_frozen_ones_are_named() -> None:
+    account = lemma.count("decoder", quantities=["parameters"])
+    assert account.parameters.parts[0]["note"] == "tied: also output.weight"
+
+    def frozen(d: int = 4) -> nn.Module:
+        module = nn.Linear(d, d)
+        module.bias.requires_grad_(False)
+        return module
+
+    notes = {part["path"]: part.get("note", "") for part in lemma.count(frozen, d=4).parameters.parts}
+    assert notes == {"weight": "", "bias": "frozen"}
+
+
+def test_layers_that_differ_at_one_end_stand_apart() -> None:
+    paths = {part["path"]: part for part in lemma.count("torch-lstm", quantities=["parameters"]).parameters.parts}
+    assert paths["weight_ih_l0"]["shape"] == ["4*D", "d"]
+    assert paths["weight_ih_l1…"]["formula"] == "4*(L-1)*D**2"
+
+
+def test_a_huge_model_costs_no_memory() -> None:
+    account = lemma.count("decoder", V=50257, d=12288, L=96, h=96, T=2048)
+    assert (
+        account.parameters.total == 174_591_688_704 + 0 * account.parameters.total or account.parameters.total > 1.7e11
+    )
+
+
+def test_accounts_are_kept_on_the_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = lemma.count("gru", quantities=["parameters"])
+
+    def never(*given: object) -> None:
+        raise AssertionError("probed again")
+
+    monkeypatch.setattr("lemma.ledger.counting.probe", never)
+    assert lemma.count("gru", quantities=["parameters"], D=7).parameters.formula == first.parameters.formula
+
+
+def test_wrong_words_are_told() -> None:
+    with pytest.raises(SpecError, match="Did you mean 'decoder'"):
+        lemma.count("decodr")
+    with pytest.raises(InputError, match="Did you mean 'parameters'"):
+        lemma.count("decoder", quantities=["paramters"])
+    with pytest.raises(InputError, match="B = 0"):
+        lemma.count("decoder", B=0)
+    with pytest.raises(SpecError, match="Expected package"):
+        lemma.count("nowhere.at:all")
+    with pytest.raises(LedgerError, match="only its parameters"):
+        lemma.count("transformer-c5", quantities=["flops"])
+    with pytest.raises(InputError, match="needs a value for"):
+        lemma.count("torch.nn:Linear", in_features=4)
+
+
+def test_every_form_of_output_says_the_same() -> None:
+    account = lemma.count("attentive", quantities=["parameters", "flops"])
+    plain = account.to_dict()
+    assert plain["parameters"]["total"] == sum(part["count"] for part in plain["parameters"]["parts"])
+    assert json.loads(json.dumps(plain)) == plain
+    number = f"{plain['parameters']['total']:,}"
+    assert number in str(account) and number in account.markdown() and number in account._repr_html_()
+    assert number.replace(",", "{,}") in account.latex()
+    assert "http" not in account._repr_html_() and "<script" not in account._repr_html_()
