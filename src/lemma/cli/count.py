@@ -74,7 +74,9 @@ def count(
         raise SpecError(f"one MODEL is expected, got {len(names)}: {' '.join(names)}. As in: lemma count decoder d=512")
     quantities = _listed(only) or None
     if solve or total:
-        return show(_solved(names[0], solve, total, within, quantities, symbols), json)
+        found = _solved(names[0], solve, total, within, quantities, symbols)
+        show(found, json)
+        raise typer.Exit(0 if found.number else 1)
     if against:
         return show(lemma.against(names[0], _listed(against), **symbols), json)
     if draw:

@@ -1,12 +1,17 @@
 """The account of a model: every quantity as a formula, part by part, with the numbers at the sizes asked for."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from math import prod
+from pathlib import Path
 from typing import Any
 
-from lemma.ledger.polynomial import Polynomial, total
+from lemma.data.atomic import write_atomically
+from lemma.errors import InputError, unknown
+from lemma.ledger.polynomial import ONE, Polynomial, of, total
 from lemma.ledger.writing import Style, write, write_sum
 
 Values = Mapping[str, int]
@@ -57,8 +62,9 @@ class Quantity:
         """The sum as a person would write it: repeated parts in a bracket behind their number."""
         brackets: dict[Polynomial, list[Part]] = {}
         for part in self.parts:
-            brackets.setdefault(part.repeats, []).append(part)
-        return write_sum([(repeats, _products(parts)) for repeats, parts in brackets.items()], order, style)
+            number, _ = part.repeats.common()
+            brackets.setdefault(part.repeats / number if number else part.repeats, []).append(part)
+        return write_sum([(repeats, _products(repeats, parts)) for repeats, parts in brackets.items()], order, style)
 
     def at(self, values: Values) -> int | None:
         """The number at these sizes; None if a part that follows no formula was not measured."""
@@ -106,6 +112,20 @@ class Account:
         from lemma.ledger.tree import html
 
         return html(self)
+
+    def save(self, path: Path | str) -> None:
+        """Write it as .html, .md, .tex, .json or .txt, as the name says."""
+        forms = {
+            ".html": self._repr_html_,
+            ".md": self.markdown,
+            ".tex": self.latex,
+            ".json": lambda: json.dumps(self.to_dict(), indent=2),
+            ".txt": self.__str__,
+        }
+        suffix = Path(path).suffix
+        if suffix not in forms:
+            raise InputError(f"{path}: " + unknown("the form", suffix, forms))
+        write_atomically(Path(path), forms[suffix]())
 
     def markdown(self) -> str:
         """The account as Markdown tables."""
@@ -173,11 +193,16 @@ class Figure:
         return f"{self.formula} = {'unknown' if self.total is None else f'{self.total:,}'}"
 
 
-def _products(parts: list[Part]) -> list[tuple[Polynomial, ...]]:
-    """Shapes as they are; amounts without a shape added up first, since their sum is shorter."""
-    shapes = [part.shape for part in parts if part.shape is not None]
-    rest = total(part.each for part in parts if part.shape is None)
+def _products(repeats: Polynomial, parts: list[Part]) -> list[tuple[Polynomial, ...]]:
+    """Shapes as they are, behind a number where there are several of them; amounts without a shape added up first."""
+    shapes = [(*_times(part, repeats), *part.shape) for part in parts if part.shape is not None]
+    rest = total(prod((*_times(part, repeats), part.each), start=ONE) for part in parts if part.shape is None)
     return [*shapes, (rest,)] if rest else shapes
+
+
+def _times(part: Part, repeats: Polynomial) -> tuple[Polynomial, ...]:
+    """How often a part stands in the bracket behind `repeats`, unless it is once."""
+    return () if part.repeats == repeats else (of(next(n / repeats.terms[m] for m, n in part.repeats.terms.items())),)
 
 
 def whole_number(value: Fraction) -> int:

@@ -7,7 +7,6 @@ apart: one for every element that a pointwise operation, a softmax or a norm giv
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -94,30 +93,40 @@ class Meter(TorchDispatchMode):
 
 
 class CausalWatch(TorchFunctionMode):
-    """Marks the time spent in causal attention, half of whose scores are not needed."""
+    """Marks the time spent in causal attention, half of whose scores are not needed.
+
+    As a mode it sees every call but those that PyTorch's own functions make, such as multi-head attention's: for these
+    the function itself is watched too.
+    """
 
     def __init__(self, where: Whereabouts) -> None:
         super().__init__()
-        self.where = where
+        self.where, self._plain = where, functional.scaled_dot_product_attention
+
+    def __enter__(self) -> "CausalWatch":
+        """Watch."""
+        functional.scaled_dot_product_attention = self._watched
+        return super().__enter__()
+
+    def __exit__(self, *failure: Any) -> None:
+        """Leave everything as it was."""
+        functional.scaled_dot_product_attention = self._plain
+        super().__exit__(*failure)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call it, and note where causal attention begins and ends."""
-        kwargs = kwargs or {}
-        with self._marked(func, args, kwargs):
-            return func(*args, **kwargs)
+        watched = self._watched if func is self._plain else func
+        return watched(*args, **(kwargs or {}))
 
-    @contextmanager
-    def _marked(self, func: Any, args: Any, kwargs: Any) -> Iterator[None]:
-        is_causal = func is functional.scaled_dot_product_attention and bool(
-            kwargs.get("is_causal", args[5] if len(args) > 5 else False)
-        )
-        if is_causal:
-            self.where.enter((self.where.stack[-1] if self.where.stack else "") + MARK)
+    def _watched(self, *args: Any, **kwargs: Any) -> Any:
+        path = self.where.stack[-1] if self.where.stack else ""
+        if not kwargs.get("is_causal", args[5] if len(args) > 5 else False) or path.endswith(MARK):
+            return self._plain(*args, **kwargs)
+        self.where.enter(path + MARK)
         try:
-            yield
+            return self._plain(*args, **kwargs)
         finally:
-            if is_causal:
-                self.where.leave()
+            self.where.leave()
 
 
 def scalar_of(outputs: Any) -> Tensor:

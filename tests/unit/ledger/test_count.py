@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -189,3 +190,39 @@ def test_every_form_of_output_says_the_same() -> None:
     assert number in str(account) and number in account.markdown() and number in account._repr_html_()
     assert number.replace(",", "{,}") in account.latex()
     assert "http" not in account._repr_html_() and "<script" not in account._repr_html_()
+
+
+def test_causal_attention_is_seen_inside_pytorch_s_own_modules() -> None:
+    def attention(d: int = 12, h: int = 2) -> nn.Module:
+        return CausalHeads(d, h)
+
+    attention.inputs = lambda d, T=8, B=2: torch.zeros(B, T, d)  # pyright: ignore[reportFunctionMemberAccess]
+    full, half = (lemma.count(attention, quantities=["flops"], causal=causal) for causal in ("full", "half"))
+    sizes = full.symbols
+    assert full.flops.total - half.flops.total == 4 * sizes["B"] * sizes["T"] ** 2 * sizes["d"] // 2
+
+
+class CausalHeads(nn.Module):
+    """torch.nn's attention, whose fused call is made inside one of PyTorch's functions."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
+
+    def forward(self, stream: torch.Tensor) -> torch.Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(stream.shape[1], device=stream.device)
+        return self.attention(stream, stream, stream, attn_mask=mask, is_causal=True, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("suffix", [".html", ".md", ".tex", ".json", ".txt"])
+def test_an_account_is_saved_in_the_form_its_name_says(suffix: str, tmp_path: Path) -> None:
+    account = lemma.count("attentive", quantities=["parameters"])
+    account.save(tmp_path / f"account{suffix}")
+    assert "131" in (tmp_path / f"account{suffix}").read_text(encoding="utf-8")
+    with pytest.raises(InputError, match="the form = .[.]docx"):
+        account.save(tmp_path / "account.docx")
+
+
+def test_what_is_repeated_by_a_number_stands_in_one_bracket() -> None:
+    formula = lemma.count("transformer-c5", quantities=["parameters"]).parameters.formula
+    assert formula.count("L_enc") == formula.count("L_dec") == 1
