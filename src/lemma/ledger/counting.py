@@ -1,5 +1,6 @@
 """From a subject to its account: every quantity probed, fitted, proved, and kept on the shelf."""
 
+import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,8 +17,8 @@ from lemma.ledger.account import Account, Part, Quantity
 from lemma.ledger.flops import COLUMNS, elementwise, products
 from lemma.ledger.ladders import Ladders, choose_ladders, draws
 from lemma.ledger.memory import saved_bytes, state_bytes
-from lemma.ledger.parameters import optimizer_bytes, shapes, tied_names
-from lemma.ledger.places import Place, Readings, pattern_of
+from lemma.ledger.parameters import numbers_together, optimizer_bytes, shapes, tied_names
+from lemma.ledger.places import SUM, Join, Place, Readings, column_sums, pattern_of
 from lemma.ledger.polynomial import ONE, ZERO, Polynomial, total
 from lemma.ledger.probe import Fitted, Probed, probe
 from lemma.ledger.shelf import Shelf
@@ -75,17 +76,16 @@ class Ledger:
 
     def parameters(self, conventions: Conventions) -> Quantity:
         """Every parameter by its shape."""
-        kinds = {
-            "": self._probed("trainable", self._shapes(True)),
-            "frozen": self._probed("frozen", self._shapes(False)),
-        }
+        kinds = {"": self._shapes("trainable"), "frozen": self._shapes("frozen")}
         ties = self.shelf.get("tied", self._ties)
         parts = [
-            Part(str(place), prod(fitted.columns, start=ONE), fitted.repeats, fitted.columns, _note(place, kind, ties))
+            _tensor(place, fitted, _note(place, kind, ties))
             for kind, probed in kinds.items()
             for place, fitted in probed.places.items()
         ]
-        return Quantity("parameters", "numbers", tuple(parts), "a tied tensor counts once", _reasons(*kinds.values()))
+        measured = self._built_sizes(*kinds.values())
+        reasons = _reasons(*kinds.values())
+        return Quantity("parameters", "numbers", tuple(parts), "a tied tensor counts once", reasons, measured)
 
     def flops(self, conventions: Conventions) -> Quantity:
         """The operations of one forward pass over a batch."""
@@ -134,10 +134,11 @@ class Ledger:
         read: Callable[[Values], Readings],
         running: bool = False,
         check: Callable[[Probed], None] | None = None,
+        join: Join = column_sums,
     ) -> Probed:
         @single_thread()
         def work() -> Probed:
-            probed = probe(partial(self._tried, read), self._ladders(running))
+            probed = probe(partial(self._tried, read), self._ladders(running), join)
             if check:
                 check(probed)
             return probed
@@ -152,16 +153,40 @@ class Ledger:
             raise LedgerError(f"{self.subject.name} cannot be run at {sizes_in_words(values)}: {error}") from error
 
     def _ladders(self, running: bool) -> Iterator[Ladders]:
-        names = list(self.subject.sizes(running))
-        return choose_ladders(names, self.subject.can_be_built, self.subject.ladders)
+        """Ladders to try; if there are none, building at the sizes asked for says why."""
+        names, none = list(self.subject.sizes(running)), True
+        for ladders in choose_ladders(names, self.subject.can_be_built, self.subject.ladders):
+            none = False
+            yield ladders
+        if none:
+            self.subject.build(self.subject.sizes(running))
 
     def _small(self) -> dict[str, int]:
         """Some small sizes at which the subject can be built."""
         found = next(self._ladders(running=True), None)
         return draws(found, 4)[-1] if found else self.subject.sizes(running=True)
 
-    def _shapes(self, trainable: bool) -> Callable[[Values], Readings]:
-        return lambda values: shapes(self.subject.build(values), trainable)
+    def _shapes(self, kind: str) -> Probed:
+        def read(values: Values) -> Readings:
+            return shapes(self.subject.build(values), kind == "trainable")
+
+        def check(probed: Probed) -> None:
+            """Add everything up once more, at other sizes."""
+            values = self._small()
+            parts = [_tensor(place, fitted, "") for place, fitted in probed.places.items()]
+            found = total(part.whole for part in parts).at(values)
+            if not probed.refused and found != sum(prod(shape) for shape in read(values).values()):
+                raise LedgerError(f"{self.subject.name}: its parameters do not add up to what was fitted.")
+
+        return self._probed(kind, read, check=check, join=numbers_together)
+
+    def _built_sizes(self, *probed: Probed) -> dict[str, int]:
+        """The tensors that follow no formula as they are at the sizes asked for."""
+        places = [place for one in probed for place in one.refused]
+        if not places:
+            return {}
+        found = {name: (p.numel(),) for name, p in self.subject.build(self.subject.symbols).named_parameters()}
+        return {str(place): _amount(found, place) for place in places}
 
     def _ties(self) -> dict[str, str]:
         module = self.subject.build(self._small())
@@ -203,7 +228,9 @@ class Ledger:
 
 
 def _amount(found: Readings, place: Place) -> int:
-    return sum(row[0] for path, row in found.items() if pattern_of(path) == pattern_of(place.pattern))
+    """What was read at all paths that a place stands for."""
+    pattern = re.escape(place.pattern).replace(r"\*", r"\d+")
+    return sum(row[0] for path, row in found.items() if re.fullmatch(pattern, path))
 
 
 @contextmanager
@@ -224,6 +251,11 @@ def plain_paths() -> Iterator[None]:
         warnings.simplefilter("ignore")  # mkldnn's switch talks about GPUs
         with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
             yield
+
+
+def _tensor(place: Place, fitted: Fitted, note: str) -> Part:
+    shape = None if place.which == SUM else fitted.columns
+    return Part(str(place), prod(fitted.columns, start=ONE), fitted.repeats, shape, note)
 
 
 def _parts(probed: Probed) -> tuple[Part, ...]:

@@ -17,7 +17,7 @@ Values = Mapping[str, int]
 Rungs = tuple[int, ...]
 Key = TypeVar("Key", bound=Hashable)
 Sample = Callable[[Values], Mapping[Key, int]]
-HIGHEST = 3  # the highest power of a symbol that is tried
+HIGHEST = 5  # the highest power of a symbol that is tried, if its ladder is long enough
 
 
 class NotPolynomial(Exception):
@@ -66,7 +66,7 @@ class Newton(Generic[Key]):
 
     def _refuse_high(self, key: Key, rungs: Rungs) -> None:
         for name, rung in zip(self.names, rungs, strict=True):
-            if rung > HIGHEST:
+            if rung > min(HIGHEST, len(self.ladders[name]) - 2):
                 raise NotPolynomial(key, name, f"no polynomial of {name}: it still changes at the power {rung}")
 
     def _basis(self, rungs: Rungs, values: Values) -> Fraction:
@@ -100,7 +100,7 @@ def _raised(rungs: Rungs, place: int, by: int = 1) -> Rungs:
 
 
 def fit(sample: Sample[Key], ladders: Mapping[str, Sequence[int]]) -> dict[Key, Polynomial]:
-    """Fit every quantity that `sample` gives, over ladders of at least `HIGHEST` + 2 values.
+    """Fit every quantity that `sample` gives, over ladders of two values more than its highest power at least.
 
     >>> area = fit(lambda at: {"area": at["a"] * (at["b"] - 1)}, {"a": [2, 3, 4, 5, 6], "b": [2, 3, 4, 5, 6]})
     >>> area["area"] == symbol("a") * (symbol("b") - 1)

@@ -39,11 +39,12 @@ def _candidates(names: Sequence[str]) -> Iterator[Ladders]:
     for step in (12, 24):
         for number in range(1, WIDEST + 1):
             for wide in combinations(names, number):
-                yield _tiers(names, dict.fromkeys(wide, step))
+                for others in (PLAIN, DIVISORS):
+                    yield _tiers(names, dict.fromkeys(wide, step), others)
     for step in (144, 288):  # heads in groups: few divide many, and many divide a width
-        for middle, *wide in permutations(names, 2):
-            yield {**_tiers(names, dict.fromkeys(wide, step)), middle: list(MIDDLE)}
+        for middle, wide in permutations(names, 2):
+            yield {**_tiers(names, {wide: step}, DIVISORS), middle: list(MIDDLE)}
 
 
-def _tiers(names: Sequence[str], steps: Mapping[str, int]) -> Ladders:
-    return {name: [steps[name] * rung for rung in range(1, 9)] if name in steps else list(DIVISORS) for name in names}
+def _tiers(names: Sequence[str], steps: Mapping[str, int], others: Sequence[int]) -> Ladders:
+    return {name: [steps[name] * rung for rung in range(1, 9)] if name in steps else list(others) for name in names}

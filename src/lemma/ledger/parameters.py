@@ -1,11 +1,12 @@
 """The shapes of a module's parameters, and the bytes an optimizer keeps for them."""
 
+from collections.abc import Sequence
+from math import prod
+
 import torch
 from torch import Tensor, nn
 
-from lemma.ledger.places import Readings
-
-FROZEN = "frozen"
+from lemma.ledger.places import Readings, Row
 
 
 def shapes(module: nn.Module, trainable: bool) -> Readings:
@@ -15,6 +16,11 @@ def shapes(module: nn.Module, trainable: bool) -> Readings:
         for name, parameter in module.named_parameters()
         if parameter.requires_grad == trainable
     }
+
+
+def numbers_together(rows: Sequence[Row]) -> Row:
+    """How many numbers tensors of different shapes hold together."""
+    return (sum(prod(shape) for shape in rows),)
 
 
 def tied_names(module: nn.Module) -> dict[str, list[str]]:

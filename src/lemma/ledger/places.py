@@ -1,17 +1,21 @@
 """Places in a module: paths in which repeated layers are one.
 
-`layers.0.output.weight`, `layers.1.output.weight` … are all `layers.*.output.weight`, as long as they say the same. If
-only the first differs, it stands apart from the others; if nothing of the kind holds, only their sum is known.
+`layers.0.output.weight`, `layers.1.output.weight` … are `layers.*.output.weight`, as long as they say the same. Where a
+path has several numbers, some may stand for different things (`blocks.*.0.weight`, `blocks.*.3.weight`). If only the
+first or the last differs, it stands apart from the others; if nothing of the kind holds, only their sum is known.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import combinations
 
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)|(?<=_l)\d+(?=_|$)")
-Scheme = Literal["all", "each", "first", "last", "sum"]
-SCHEMES: tuple[Scheme, ...] = ("all", "each", "first", "last", "sum")
+Scheme = str | tuple[int, ...]
+"""How the members of a pattern are told apart: all, each, first, last, sum; or which of their numbers count layers."""
+Row = tuple[int, ...]
+Member = tuple[str, Row]
+Join = Callable[[Sequence[Row]], Row]
 Readings = Mapping[str, tuple[int, ...]]
 """What was read at each concrete path: a shape, or one or more amounts."""
 
@@ -37,63 +41,88 @@ def pattern_of(path: str) -> str:
     return NUMBER.sub("*", path)
 
 
-def members(readings: Readings) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
+def members(readings: Readings) -> dict[str, list[Member]]:
     """Sort readings by pattern; within each by the numbers in the path."""
-    groups: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
+    groups: dict[str, list[Member]] = {}
     for path, reading in readings.items():
         groups.setdefault(pattern_of(path), []).append((path, reading))
     for group in groups.values():
-        group.sort(key=lambda member: _numbers(member[0]))
+        group.sort(key=lambda member: numbers_of(member[0]))
     return groups
 
 
-def schemes_for(samples: Sequence[Readings]) -> dict[str, Scheme]:
-    """The first scheme for each pattern that fits all samples."""
+def schemes_for(samples: Sequence[Readings], join: Join) -> dict[str, list[Scheme]]:
+    """The schemes of each pattern that fit all samples, the most telling first; the sum fits always."""
     grouped = [members(sample) for sample in samples]
     patterns = {pattern: None for groups in grouped for pattern in groups}
-    return {pattern: _scheme([groups.get(pattern, []) for groups in grouped]) for pattern in patterns}
+    return {
+        pattern: list(_fitting(pattern, [groups.get(pattern, []) for groups in grouped], join)) for pattern in patterns
+    }
 
 
-def arrange(readings: Readings, schemes: Mapping[str, Scheme]) -> dict[Place, tuple[int, tuple[int, ...]]] | None:
-    """The number of members and the common reading of every place; None if a scheme does not fit."""
-    places: dict[Place, tuple[int, tuple[int, ...]]] = {}
+def arrange(readings: Readings, schemes: Mapping[str, Sequence[Scheme]], join: Join) -> dict[Place, tuple[int, Row]]:
+    """The number of members and the common reading of every place, by the first scheme of each pattern."""
+    places: dict[Place, tuple[int, Row]] = {}
     for pattern, group in members(readings).items():
-        found = _arranged(pattern, group, schemes.get(pattern, "each"))
+        found = arranged(pattern, group, schemes[pattern][0] if pattern in schemes else "each", join)
         if found is None:
-            return None
+            raise Misfit(pattern)
         places |= found
     return places
 
 
-def _scheme(groups: Sequence[list[tuple[str, tuple[int, ...]]]]) -> Scheme:
-    if len({tuple(path for path, _ in group) for group in groups}) > 1:
-        candidates: tuple[Scheme, ...] = ("all", "first", "last", "sum")
-    else:
-        candidates = ("all", "each")
-    for scheme in candidates:
-        if all(_arranged("", group, scheme) is not None for group in groups):
-            return scheme
-    return "sum"
+class Misfit(Exception):
+    """A pattern's members do not follow the scheme chosen for it."""
+
+    def __init__(self, pattern: str) -> None:
+        super().__init__(pattern)
+        self.pattern = pattern
 
 
-def _arranged(
-    pattern: str, group: list[tuple[str, tuple[int, ...]]], scheme: Scheme
-) -> dict[Place, tuple[int, tuple[int, ...]]] | None:
-    readings = [reading for _, reading in group]
+def _fitting(pattern: str, groups: Sequence[list[Member]], join: Join) -> Iterator[Scheme]:
+    numbers = pattern.count("*")
+    some = [stars for size in range(numbers - 1, 0, -1) for stars in combinations(range(numbers), size)]
+    steady = len({tuple(path for path, _ in group) for group in groups}) == 1
+    for scheme in ("all", *some, *(["each"] if steady else ["first", "last"])):
+        found = [arranged(pattern, group, scheme, join) for group in groups]
+        if all(places is not None for places in found) and len({frozenset(places or ()) for places in found}) == 1:
+            yield scheme
+    yield "sum"
+
+
+def arranged(pattern: str, group: list[Member], scheme: Scheme, join: Join) -> dict[Place, tuple[int, Row]] | None:
+    """Bring the members of one pattern to their places; None if the scheme does not fit them."""
     if scheme == "each":
         return {Place(path): (1, reading) for path, reading in group}
     if scheme == "sum":
-        return {Place(pattern, "…"): (1, tuple(sum(column) for column in zip(*readings, strict=False)))}
-    cuts = {"all": [(0, None, "")], "first": [(0, 1, "0"), (1, None, "1…")], "last": [(0, -1, "…"), (-1, None, "-1")]}
-    places: dict[Place, tuple[int, tuple[int, ...]]] = {}
-    for begin, end, which in cuts[scheme]:
-        chosen = readings[begin:end]
-        if len(set(chosen)) > 1:
-            return None
-        if chosen:
-            places[Place(pattern, which)] = len(chosen), chosen[0]
-    return places
+        return {Place(pattern, SUM): (1, join([reading for _, reading in group]))}
+    places: dict[Place, list[Row]] = {}
+    for at, (path, reading) in enumerate(group):
+        places.setdefault(_place(pattern, path, at, len(group), scheme), []).append(reading)
+    if any(len(set(rows)) > 1 for rows in places.values()):
+        return None
+    return {place: (len(rows), rows[0]) for place, rows in places.items()}
 
 
-def _numbers(path: str) -> tuple[int, ...]:
+SUM = "…"
+
+
+def _place(pattern: str, path: str, at: int, number: int, scheme: Scheme) -> Place:
+    if isinstance(scheme, tuple):
+        written = iter("*" if star in scheme else str(n) for star, n in enumerate(numbers_of(path)))
+        return Place(NUMBER.sub(lambda match: next(written), path))
+    if scheme == "first":
+        return Place(pattern, "1…" if at else "0")
+    if scheme == "last":
+        return Place(pattern, "-1" if at == number - 1 else "…-2")
+    return Place(pattern)
+
+
+def column_sums(rows: Sequence[Row]) -> Row:
+    """Add rows up, column by column."""
+    return tuple(sum(column) for column in zip(*rows, strict=True))
+
+
+def numbers_of(path: str) -> tuple[int, ...]:
+    """The numbers of the layers in a path."""
     return tuple(int(number) for number in NUMBER.findall(path))

@@ -10,7 +10,7 @@ from functools import partial
 from lemma.errors import LedgerError
 from lemma.ledger.fitting import NotPolynomial, Values, fit, prove
 from lemma.ledger.ladders import Ladders, draws
-from lemma.ledger.places import SCHEMES, Place, Readings, Scheme, arrange, pattern_of, schemes_for
+from lemma.ledger.places import Join, Misfit, Place, Readings, Scheme, arrange, column_sums, schemes_for
 from lemma.ledger.polynomial import ONE, Polynomial, symbol
 
 Read = Callable[[Values], Readings]
@@ -36,10 +36,10 @@ class Probed:
     refused: dict[Place, str]
 
 
-def probe(read: Read, choices: Iterable[Ladders]) -> Probed:
+def probe(read: Read, choices: Iterable[Ladders], join: Join = column_sums) -> Probed:
     """Fit what `read` gives, at every place, as polynomials of the symbols, on the first ladders that will do.
 
-    A LedgerError says why nothing can be read at all.
+    `join` adds up the rows of members of which only the sum is known. A LedgerError says why nothing can be read.
     """
     remembered: dict[tuple[int, ...], Readings] = {}
 
@@ -52,26 +52,31 @@ def probe(read: Read, choices: Iterable[Ladders]) -> Probed:
     refusal = LedgerError("there are no sizes at which this module can be built.")
     for ladders in choices:
         try:
-            return _fit_places(reading, ladders)
+            return _fit_places(reading, ladders, join)
         except LedgerError as error:
             refusal = error
     raise refusal
 
 
-def _fit_places(reading: Read, ladders: Ladders) -> Probed:
-    schemes = schemes_for([reading(values) for values in _first_samples(ladders)])
+def _fit_places(reading: Read, ladders: Ladders, join: Join) -> Probed:
+    schemes = schemes_for([reading(values) for values in _first_samples(ladders)], join)
     powers: dict[Key, dict[str, int]] = {}
     refused: dict[Place, str] = {}
     while True:
-        sample = partial(_columns, reading, schemes, powers, refused)
+        sample = partial(_columns, lambda values: arrange(reading(values), schemes, join), powers, refused)
         try:
             found = fit(sample, ladders)
             prove(found, sample, draws(ladders, PROOFS + 1)[1:], ladders)
             return Probed(_gathered(found, powers), refused)
-        except _Misfit as misfit:
-            schemes[misfit.pattern] = misfit.next_scheme
+        except Misfit as misfit:
+            _give_up_scheme(schemes, misfit.pattern)
         except NotPolynomial as failure:
             _try_otherwise(failure, powers, refused)
+
+
+def _give_up_scheme(schemes: dict[str, list[Scheme]], pattern: str) -> None:
+    """Take the next scheme of a pattern; one that showed up only now gets its sum."""
+    schemes[pattern] = schemes.get(pattern, [])[1:] or ["sum"]
 
 
 def _first_samples(ladders: Ladders) -> list[dict[str, int]]:
@@ -79,36 +84,19 @@ def _first_samples(ladders: Ladders) -> list[dict[str, int]]:
     return [base, *({**base, name: ladder[1]} for name, ladder in ladders.items())]
 
 
-class _Misfit(Exception):
-    """A pattern's members do not follow the scheme chosen for it."""
-
-    def __init__(self, pattern: str, scheme: Scheme) -> None:
-        self.pattern = pattern
-        self.next_scheme: Scheme = SCHEMES[SCHEMES.index(scheme) + 1]
-
-
 def _columns(
-    reading: Read,
-    schemes: Mapping[str, Scheme],
+    arranged: Callable[[Values], Mapping[Place, tuple[int, tuple[int, ...]]]],
     powers: Mapping[Key, Mapping[str, int]],
     refused: Mapping[Place, str],
     values: Values,
 ) -> dict[Key, int]:
-    readings = reading(values)
-    places = arrange(readings, schemes)
-    if places is None:
-        pattern = next(p for p, s in schemes.items() if arrange(_only(readings, p), {p: s}) is None)
-        raise _Misfit(pattern, schemes[pattern])
+    places = arranged(values)
     columns = {(place, -1): count for place, (count, _) in places.items()}
     columns |= {(place, at): number for place, (_, row) in places.items() for at, number in enumerate(row)}
     for key, factors in powers.items():
         for name, power in factors.items():
             columns[key] = columns.get(key, 0) * values[name] ** power
     return {key: number for key, number in columns.items() if key[0] not in refused}
-
-
-def _only(readings: Readings, pattern: str) -> dict[str, tuple[int, ...]]:
-    return {path: row for path, row in readings.items() if pattern_of(path) == pattern}
 
 
 def _try_otherwise(failure: NotPolynomial, powers: dict[Key, dict[str, int]], refused: dict[Place, str]) -> None:

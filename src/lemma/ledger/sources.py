@@ -1,7 +1,10 @@
 """Subjects from what a person names: a preset, a spec file, a run folder, an example, or any factory of modules."""
 
 import inspect
-from collections.abc import Callable, Mapping
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -78,7 +81,7 @@ def factory_subject(factory: Any, words: Mapping[str, Any], name: str | None = N
     Arguments that are whole numbers are symbols; others are passed on. What it is called with is made by its
     attribute `inputs`, a function of the same numbers, of which it may have more (such as B and T).
     """
-    known = inspect.signature(factory).parameters
+    known = _parameters(factory, words)
     feed = getattr(factory, "inputs", None)
     fed = inspect.signature(feed).parameters if feed else {}
     _refuse_unknown(words, {*known, *fed}, name or factory.__name__)
@@ -127,7 +130,8 @@ def _defaults(spec: ModelSpec) -> dict[str, Polynomial]:
 def _imported(name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
-        found: Any = import_module(module)
+        with _working_folder():
+            found: Any = import_module(module)
         for step in attribute.split("."):
             found = getattr(found, step)
     except (ImportError, AttributeError, ValueError) as error:
@@ -135,10 +139,29 @@ def _imported(name: str) -> Any:
     return found
 
 
+@contextmanager
+def _working_folder() -> Iterator[None]:
+    """Let modules be found where the person is."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        yield
+    finally:
+        sys.path.remove(os.getcwd())
+
+
 def _refuse_unknown(words: Mapping[str, Any], known: set[str], name: str) -> None:
     wrong = next((word for word in words if word not in known), None)
     if wrong is not None:
         raise SpecError(unknown(f"{name}: the word", wrong, sorted(known)))
+
+
+def _parameters(factory: Any, words: Mapping[str, Any]) -> dict[str, inspect.Parameter]:
+    """What a factory takes by name; one that takes anything takes the words given."""
+    found = inspect.signature(factory).parameters
+    named = {name: p for name, p in found.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    if any(p.kind is p.VAR_KEYWORD for p in found.values()):
+        named |= {word: inspect.Parameter(word, inspect.Parameter.KEYWORD_ONLY) for word in words if word not in named}
+    return named
 
 
 def _defaults_of(parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:

@@ -58,9 +58,12 @@ class Subject:
         """Build the module there; a refusal says at which sizes."""
         try:
             with torch.device(device), NoFilling() if device == "meta" else nullcontext():
-                return self.make(values)
+                module = self.make(values)
         except Exception as error:  # a stranger's constructor may refuse in any way
             raise LedgerError(f"{self.name} cannot be built at {sizes_in_words(values)}: {error}") from error
+        if not isinstance(module, nn.Module):
+            raise LedgerError(f"{self.name} gives a {type(module).__name__}, where an nn.Module is expected.")
+        return module
 
     def can_be_built(self, values: Values) -> bool:
         """Whether the constructor takes these sizes."""

@@ -131,9 +131,12 @@ def _heading(account: Account) -> list[str]:
 def _title(figure: Figure) -> str:
     formula = figure.quantity.formula(figure.account.order, "unicode")
     notes = [text for text in (figure.quantity.convention, *_reasons(figure.quantity)) if text]
-    return "\n".join(
-        [f"{TITLES[figure.quantity.name]} = {formula} = {_number(figure)}", *(f"    {note}" for note in notes)]
-    )
+    rest = "what follows no formula" if figure.quantity.refused else ""
+    sides = [
+        " + ".join(side for side in (formula if formula != "0" or not rest else "", rest) if side),
+        _number(figure),
+    ]
+    return "\n".join([f"{TITLES[figure.quantity.name]} = {' = '.join(sides)}", *(f"    {note}" for note in notes)])
 
 
 def _number(figure: Figure, comma: str = ",") -> str:

@@ -127,7 +127,8 @@ def test_what_is_no_polynomial_is_refused_with_the_symbol_named() -> None:
 
     account = lemma.count(odd, width=5, depth=2, quantities=["parameters"])
     assert "no polynomial of width" in account.parameters.quantity.refused["weight"]
-    assert account.parameters.total is None
+    assert account.parameters.total == 2**5 * 2 + 2  # as it was built, at the sizes asked for
+    assert "what follows no formula" in str(account)
 
 
 def test_a_tied_tensor_counts_once_and_frozen_ones_are_named() -> None:
@@ -219,10 +220,71 @@ def test_an_account_is_saved_in_the_form_its_name_says(suffix: str, tmp_path: Pa
     account = lemma.count("attentive", quantities=["parameters"])
     account.save(tmp_path / f"account{suffix}")
     assert "131" in (tmp_path / f"account{suffix}").read_text(encoding="utf-8")
-    with pytest.raises(InputError, match="the form = .[.]docx"):
+    with pytest.raises(InputError, match=r"the form = .\.docx"):
         account.save(tmp_path / "account.docx")
 
 
 def test_what_is_repeated_by_a_number_stands_in_one_bracket() -> None:
     formula = lemma.count("transformer-c5", quantities=["parameters"]).parameters.formula
     assert formula.count("L_enc") == formula.count("L_dec") == 1
+
+
+class Blocks(nn.Module):
+    """A list of sequences, whose inner numbers stand for different layers."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width)) for _ in range(depth)
+        )
+
+
+def blocks(d: int = 32, L: int = 4) -> nn.Module:
+    return Blocks(d, L)
+
+
+def growing(d: int = 8, L: int = 3) -> nn.Module:
+    return nn.ModuleList(nn.Linear(d * (layer + 1), d) for layer in range(L))
+
+
+def rounded(d: int = 64, m: int = 32) -> nn.Module:
+    return nn.Linear(d, m * -(-d // m), bias=False)
+
+
+def convolution(c: int = 3, o: int = 8, k: int = 3) -> nn.Module:
+    return nn.Conv2d(c, o, k)
+
+
+convolution.inputs = lambda c, B=2, H=16, W=16: torch.zeros(B, c, H, W)  # pyright: ignore[reportFunctionMemberAccess]
+
+
+@pytest.mark.parametrize(("factory", "sizes"), [(blocks, {"d": 5, "L": 7}), (growing, {"d": 3, "L": 9}), (rounded, {})])
+def test_strange_modules_are_counted_as_they_are(factory, sizes: dict[str, int]) -> None:
+    account = lemma.count(factory, quantities=["parameters"], **sizes)
+    assert account.parameters.total == sum(p.numel() for p in factory(**sizes).parameters())
+
+
+def test_numbers_in_a_path_that_count_no_layers_stay() -> None:
+    parts = {part["path"]: part["formula"] for part in lemma.count(blocks, quantities=["parameters"]).parameters.parts}
+    assert parts["blocks.*.0.weight"] == "L*d" and parts["blocks.*.1.weight"] == "4*L*d**2"
+
+
+def test_a_convolution_is_of_the_fourth_power_in_its_kernel() -> None:
+    account = lemma.count(convolution, quantities=["flops"], k=5, H=30, W=28)
+    assert account.flops.total == 2 * 2 * 8 * 3 * 5 * 5 * (30 - 4) * (28 - 4)
+
+
+def test_a_factory_in_the_working_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_layers.py").write_text("from torch import nn\n\ndef one(d=4):\n    return nn.Linear(d, d)\n")
+    monkeypatch.chdir(tmp_path)
+    assert lemma.count("my_layers:one", quantities=["parameters"]).parameters.formula == "d*(d + 1)"
+
+
+def test_what_cannot_be_built_says_why() -> None:
+    def broken(d: int = 3) -> nn.Module:
+        raise KeyError("no such thing")
+
+    with pytest.raises(LedgerError, match="d=3: 'no such thing'"):
+        lemma.count(broken)
+    with pytest.raises(LedgerError, match="gives a int"):
+        lemma.count(lambda d=3: 5)  # pyright: ignore[reportArgumentType]
