@@ -1,7 +1,6 @@
 """Subjects from what a person names: a preset, a spec file, a run folder, an example, or any factory of modules."""
 
 import inspect
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -142,11 +141,11 @@ def _imported(name: str) -> Any:
 @contextmanager
 def _working_folder() -> Iterator[None]:
     """Let modules be found where the person is."""
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, str(Path.cwd()))
     try:
         yield
     finally:
-        sys.path.remove(os.getcwd())
+        sys.path.remove(str(Path.cwd()))
 
 
 def _refuse_unknown(words: Mapping[str, Any], known: set[str], name: str) -> None:
