@@ -1,9 +1,12 @@
 """Every count of the problems, by formula and by number, read off the module."""
 
 import pytest
+import torch
+from torch import nn
 
 import lemma
 from lemma.ledger.formula import read_formula
+from lemma.ledger.polynomial import symbol
 
 COUNTS = [
     ("feed-forward", "V*(d + d_h) + ((N-1)*d + 1)*d_h", {}),  # A1
@@ -81,3 +84,44 @@ def test_a_llama_with_grouped_heads() -> None:
     )  # fmt: skip
     model = transformers.LlamaForCausalLM(config)
     assert account.parameters.polynomial.at(sizes) == sum(p.numel() for p in model.parameters())
+
+
+class Tensors(nn.Module):
+    """A module that is nothing but parameters of given shapes."""
+
+    def __init__(self, **shapes: tuple[int, ...]) -> None:
+        super().__init__()
+        for name, shape in shapes.items():
+            self.register_parameter(name, nn.Parameter(torch.empty(shape)))
+
+
+def separate(I: int = 8, J: int = 16) -> nn.Module:  # noqa: E741 (the letter of the problem)
+    return Tensors(query=(I, J), key=(I, J))
+
+
+def merged(J: int = 16) -> nn.Module:
+    return Tensors(query_key=(J, J))
+
+
+def dense_attention(N: int = 3, D: int = 4) -> nn.Module:
+    return Tensors(M=(N * D, N * D, N, N))
+
+
+def lora(W_in: int = 200, W_out: int = 50, R: int = 5) -> nn.Module:
+    return Tensors(down=(R, W_in), up=(W_out, R))
+
+
+def test_b7_a_merged_matrix_has_as_many_parameters_at_half_the_width() -> None:
+    two, one = lemma.count(separate).parameters, lemma.count(merged).parameters
+    assert (two.formula, one.formula) == ("2*I*J", "J**2")
+    assert two.polynomial.put("I", symbol("J") / 2) == one.polynomial
+
+
+def test_c10_the_dense_map_has_n_to_the_fourth_d_squared_entries() -> None:
+    assert lemma.count(dense_attention).parameters.formula == "N**4*D**2"
+
+
+def test_e5_lora_trains_an_eighth() -> None:
+    account = lemma.count(lora, quantities=["parameters"])
+    assert account.parameters.formula == "R*(W_in + W_out)"
+    assert account.parameters.total / (200 * 50) == 0.125

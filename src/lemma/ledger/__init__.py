@@ -1,7 +1,8 @@
 """The ledger: formulas read off the real module, proved against it, and a judge of people's own derivations."""
 
-from lemma.ledger.account import Account, Figure, Part, Quantity
+from lemma.ledger.account import Account
 from lemma.ledger.counting import QUANTITIES, Conventions, count
+from lemma.ledger.quantity import Figure, Part, Quantity
 from lemma.ledger.sources import subject_of
 from lemma.ledger.subject import Inputs, Subject
 

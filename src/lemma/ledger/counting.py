@@ -13,7 +13,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lemma.errors import InputError, LedgerError, unknown
-from lemma.ledger.account import Account, Part, Quantity
+from lemma.ledger.account import Account
 from lemma.ledger.flops import COLUMNS, elementwise, products
 from lemma.ledger.ladders import Ladders, choose_ladders, draws
 from lemma.ledger.memory import saved_bytes, state_bytes
@@ -21,6 +21,7 @@ from lemma.ledger.parameters import numbers_together, optimizer_bytes, shapes, t
 from lemma.ledger.places import SUM, Join, Place, Readings, column_sums, pattern_of
 from lemma.ledger.polynomial import ONE, ZERO, Polynomial, total
 from lemma.ledger.probe import Fitted, Probed, probe
+from lemma.ledger.quantity import Part, Quantity
 from lemma.ledger.shelf import Shelf
 from lemma.ledger.subject import Subject, Values, sizes_in_words
 

@@ -1,11 +1,13 @@
 """An account to look at: a tree that follows the module, for the terminal, Markdown, LaTeX and a notebook."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
+from typing import Protocol
 
-from lemma.ledger.account import Account, Figure, Part, Quantity, whole_number
-from lemma.ledger.polynomial import total
+from lemma.ledger.polynomial import Polynomial, total
+from lemma.ledger.quantity import Figure, Part, Quantity, Values, whole_number
 from lemma.ledger.writing import Style, write, write_sum
 
 TITLES = {
@@ -17,6 +19,35 @@ TITLES = {
     "optimizer": "optimizer bytes",
 }
 Order = tuple[str, ...]
+
+
+class Account(Protocol):
+    """What is to be shown."""
+
+    @property
+    def model(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def symbols(self) -> Values:
+        """The sizes."""
+        ...
+
+    @property
+    def order(self) -> Order:
+        """The symbols in the order in which formulas are written."""
+        ...
+
+    @property
+    def quantities(self) -> Mapping[str, Quantity]:
+        """The quantities by name."""
+        ...
+
+    @property
+    def defaults(self) -> Mapping[str, Polynomial]:
+        """What unset sizes are in terms of others."""
+        ...
 
 
 @dataclass
@@ -53,7 +84,7 @@ class Line:
 
 def terminal(account: Account) -> str:
     """The whole account in plain text: parameters as a tree, the other quantities in a line each."""
-    figures = [Figure(quantity, account) for quantity in account.quantities.values()]
+    figures = [Figure(quantity, account.symbols) for quantity in account.quantities.values()]
     blocks = ["\n".join(_heading(account))]
     if figures and (figures[0].quantity.name == "parameters" or len(figures) == 1):
         blocks.append(f"{_title(figures[0])}\n\n{_table(lines(figures[0]))}")
@@ -70,14 +101,14 @@ def lines(figure: Figure, style: Style = "unicode") -> list[Line]:
         for step in part.path.split(".") if part.path else []:
             node = node.children.setdefault(step, Node(step))
         node.own.append(part)
-    return [line for child in _entries(root) for line in _lines(child, 0, figure.account, style)]
+    return [line for child in _entries(root) for line in _lines(child, 0, figure.symbols, style)]
 
 
 def markdown(account: Account) -> str:
     """Markdown: a heading, the formulas, and a table of the parts of each quantity."""
     blocks = [f"# {account.model}", ", ".join(f"`{name} = {value:,}`" for name, value in account.symbols.items())]
     for quantity in account.quantities.values():
-        figure = Figure(quantity, account)
+        figure = Figure(quantity, account.symbols)
         rows = [
             f"| {'&emsp;' * line.depth}`{line.name}` | {line.shape} | `{line.formula}` | {line.count} | {line.note} |"
             for line in lines(figure, "plain")
@@ -90,36 +121,39 @@ def markdown(account: Account) -> str:
 
 def latex(account: Account) -> str:
     """LaTeX: one aligned line a quantity."""
-    rows = [
-        rf"\text{{{TITLES[q.name]}}} &= {q.formula(account.order, 'latex')} = {_number(Figure(q, account), '{,}')}"
-        for q in account.quantities.values()
-    ]
+    figures = [Figure(quantity, account.symbols) for quantity in account.quantities.values()]
+    rows = [rf"\text{{{TITLES[one.quantity.name]}}} &= {one.latex} = {_number(one, '{,}')}" for one in figures]
     return "\\begin{align*}\n" + " \\\\\n".join(rows) + "\n\\end{align*}\n"
 
 
 def html(account: Account) -> str:
     """A notebook's cell: tables that fold, no script, nothing from elsewhere."""
     sizes = ", ".join(f"{escape(name)} = {value:,}" for name, value in account.symbols.items())
-    blocks = [
-        _html(Figure(quantity, account), opened=not at) for at, quantity in enumerate(account.quantities.values())
-    ]
-    return f"<div><b>{escape(account.model)}</b> &ensp; <code>{sizes}</code>{''.join(blocks)}</div>"
+    figures = [Figure(quantity, account.symbols) for quantity in account.quantities.values()]
+    blocks = "".join(_html(figure, opened=not at) for at, figure in enumerate(figures))
+    return f"<div><b>{escape(account.model)}</b> &ensp; <code>{sizes}</code>{blocks}</div>"
 
 
 def _html(figure: Figure, opened: bool) -> str:
     rows = "".join(
         f"<tr><td style='text-align:left;padding-left:{1 + 1.2 * line.depth}em'><code>{escape(line.name)}</code></td>"
-        f"<td>{escape(line.shape)}</td><td style='text-align:left'>{escape(line.formula)}</td><td>{line.count}</td>"
+        f"<td>{_typeset(line.shape)}</td><td style='text-align:left'>{_typeset(line.formula)}</td>"
+        f"<td style='text-align:right;padding-left:1em'>{line.count}</td>"
         f"<td style='text-align:left'>{escape(line.note)}</td></tr>"
         for line in lines(figure)
     )
-    formula = escape(figure.quantity.formula(figure.account.order, "unicode"))
+    formula = _typeset(figure.quantity.formula(figure.order, "unicode"))
     about = escape(" ".join((figure.quantity.convention, *_reasons(figure.quantity))))
     head = "<tr><th>path</th><th>shape</th><th>formula</th><th>count</th><th></th></tr>"
     return (
         f"<details{' open' if opened else ''}><summary>{TITLES[figure.quantity.name]}: {formula} = "
         f"<b>{_number(figure)}</b></summary><table>{head}{rows}</table><small>{about}</small></details>"
     )
+
+
+def _typeset(formula: str) -> str:
+    """A formula in HTML, subscripts below the line."""
+    return re.sub(r"_(\w+)", r"<sub>\1</sub>", escape(formula))
 
 
 def _heading(account: Account) -> list[str]:
@@ -129,7 +163,7 @@ def _heading(account: Account) -> list[str]:
 
 
 def _title(figure: Figure) -> str:
-    formula = figure.quantity.formula(figure.account.order, "unicode")
+    formula = figure.quantity.formula(figure.order, "unicode")
     notes = [text for text in (figure.quantity.convention, *_reasons(figure.quantity)) if text]
     rest = "what follows no formula" if figure.quantity.refused else ""
     sides = [
@@ -157,25 +191,25 @@ def _entries(node: Node) -> list[Node]:
     return itself + list(node.children.values())
 
 
-def _lines(node: Node, depth: int, account: Account, style: Style) -> Iterator[Line]:
+def _lines(node: Node, depth: int, symbols: Values, style: Style) -> Iterator[Line]:
     if not node.children:
-        yield from (_leaf(node.name, part, depth, account, style) for part in node.own)
+        yield from (_leaf(node.name, part, depth, symbols, style) for part in node.own)
         return
     if len(node.children) == 1 and not node.own:  # a path without forks is one step
         (child,) = node.children.values()
-        yield from _lines(Node(f"{node.name}.{child.name}", child.own, child.children), depth, account, style)
+        yield from _lines(Node(f"{node.name}.{child.name}", child.own, child.children), depth, symbols, style)
         return
     parts = list(node.parts())
-    yield Line(depth, node.name, "", _sum(parts, account.order, style), _count(parts, account), "")
+    yield Line(depth, node.name, "", _sum(parts, tuple(symbols), style), _count(parts, symbols), "")
     for child in _entries(node):
-        yield from _lines(child, depth + 1, account, style)
+        yield from _lines(child, depth + 1, symbols, style)
 
 
-def _leaf(name: str, part: Part, depth: int, account: Account, style: Style) -> Line:
+def _leaf(name: str, part: Part, depth: int, symbols: Values, style: Style) -> Line:
     shape = (
-        "" if part.shape is None else " × ".join(_bracketed(write(size, account.order, style)) for size in part.shape)
+        "" if part.shape is None else " × ".join(_bracketed(write(size, tuple(symbols), style)) for size in part.shape)
     )
-    return Line(depth, name, shape, _sum([part], account.order, style), _count([part], account), part.note)
+    return Line(depth, name, shape, _sum([part], tuple(symbols), style), _count([part], symbols), part.note)
 
 
 def _bracketed(text: str) -> str:
@@ -190,8 +224,8 @@ def _single(part: Part, order: Order, style: Style) -> str:
     return write_sum([(part.repeats, [part.factors])], order, style)
 
 
-def _count(parts: list[Part], account: Account) -> str:
-    return f"{whole_number(total(part.whole for part in parts).at(account.symbols)):,}"
+def _count(parts: list[Part], symbols: Values) -> str:
+    return f"{whole_number(total(part.whole for part in parts).at(symbols)):,}"
 
 
 def _table(rows: list[Line]) -> str:

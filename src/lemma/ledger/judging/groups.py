@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from lemma.ledger.account import Part
 from lemma.ledger.polynomial import ONE, Polynomial, total
+from lemma.ledger.quantity import Part
 
 NORM = re.compile(r"norm|(^|[._])ln(_|\d|\.|$)")
 LAYER_NUMBER = re.compile(r"_l(\d|\*).*$")

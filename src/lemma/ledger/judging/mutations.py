@@ -6,12 +6,12 @@ from fractions import Fraction
 from functools import partial
 from math import prod
 
-from lemma.ledger.account import Part
 from lemma.ledger.formula import quotient
 from lemma.ledger.judging.element import Element
 from lemma.ledger.judging.groups import Group
 from lemma.ledger.judging.question import Question
 from lemma.ledger.polynomial import ONE, Polynomial, symbol
+from lemma.ledger.quantity import Part
 
 HEADS = "h"
 ATTENTION = ("att", "head", "query")

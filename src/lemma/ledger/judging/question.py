@@ -6,9 +6,10 @@ from functools import cached_property
 from itertools import accumulate
 
 from lemma.errors import InputError, LedgerError
-from lemma.ledger.account import Account, Part, Quantity
+from lemma.ledger.account import Account
 from lemma.ledger.formula import Rational, read_formula
 from lemma.ledger.polynomial import Polynomial, symbol
+from lemma.ledger.quantity import Part, Quantity
 from lemma.ledger.subject import BATCH
 from lemma.ledger.writing import write
 

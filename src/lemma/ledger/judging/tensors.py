@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import partial
 
-from lemma.ledger.account import Part
 from lemma.ledger.judging.element import Element
 from lemma.ledger.judging.groups import ALL_NORMS, Group, in_layers, is_bias, is_norm, module_of
 from lemma.ledger.judging.question import Question
 from lemma.ledger.polynomial import ONE, Polynomial, total
+from lemma.ledger.quantity import Part
 
 TIED = "tied: also "
 EMBEDDINGS = ("embed", "position", "wte", "wpe")

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
 from lemma.errors import LedgerError
-from lemma.ledger.account import Quantity
 from lemma.ledger.polynomial import Polynomial
+from lemma.ledger.quantity import Quantity
 from lemma.ledger.solving.equations import equation
 from lemma.ledger.solving.refusals import refuse_misfits
 from lemma.ledger.solving.roundness import order_of
