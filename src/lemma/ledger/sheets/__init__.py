@@ -37,8 +37,9 @@ every question) or Markdown (`# name`, then `## Q1` with the answer below it, fe
 """
 
 from lemma.ledger.sheets.answers import Answers, read_answers
-from lemma.ledger.sheets.marked import Mark, Marked
+from lemma.ledger.sheets.marked import Marked
 from lemma.ledger.sheets.marking import mark
+from lemma.ledger.sheets.marks import Mark
 from lemma.ledger.sheets.sheet import Question, Sheet, read_sheet
 
 __all__ = ["Answers", "Mark", "Marked", "Question", "Sheet", "mark", "read_answers", "read_sheet"]

@@ -6,7 +6,8 @@ from lemma.errors import InputError, unknown
 from lemma.ledger.counting import count
 from lemma.ledger.sheets.answers import Answers, read_answers
 from lemma.ledger.sheets.judging import judge
-from lemma.ledger.sheets.marked import Mark, Marked
+from lemma.ledger.sheets.marked import Marked
+from lemma.ledger.sheets.marks import Mark
 from lemma.ledger.sheets.sheet import Question, Sheet, read_sheet
 from lemma.ledger.sources import subject_of
 

@@ -3,7 +3,7 @@
 import re
 from html import escape
 
-from lemma.ledger.sheets.marked import Mark, Marked, number
+from lemma.ledger.sheets.marks import Mark, Marks, number
 
 COLOURS = {"right": "#17803d", "partly right": "#a15c00", "wrong": "#b42318", "unreadable": "#b42318"}
 STYLE = """
@@ -13,7 +13,7 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 """
 
 
-def page(marked: Marked) -> str:
+def page(marked: Marks) -> str:
     """A whole page: no script, nothing fetched."""
     title = escape(marked.heading)
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
@@ -21,7 +21,7 @@ def page(marked: Marked) -> str:
     return f'<!doctype html>\n<html lang="en">{whole}</html>\n'
 
 
-def body(marked: Marked) -> str:
+def body(marked: Marks) -> str:
     """What stands on the page."""
     strangers = "".join(f"<p>{escape(stranger)}</p>" for stranger in marked.strangers)
     answers = "".join(_section(mark) for mark in marked.marks)
@@ -40,7 +40,7 @@ def _section(mark: Mark) -> str:
     return f"<h2>{escape(mark.id)}</h2>" + "".join(html for html, present in parts.items() if present)
 
 
-def markdown(marked: Marked) -> str:
+def markdown(marked: Marks) -> str:
     """The same as Markdown; answers and remarks stand in blocks, where nothing in them means anything."""
     lines = [f"# {_quoted(marked.heading)}", "", f"**{marked.summary}**"]
     for mark in marked.marks:
