@@ -4,7 +4,7 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Literal
@@ -64,7 +64,11 @@ def count(subject: Subject, quantities: Collection[str] = QUANTITIES, convention
     if not able:
         subject.inputs({})  # says that it has none
     ledger = Ledger(subject, Shelf(subject.identity))
-    figures = {name: getattr(ledger, name)(conventions) for name in able}
+    parameters = ledger.parameters(conventions)
+    figures = {
+        name: parameters if name == "parameters" else _warned(getattr(ledger, name)(conventions), parameters)
+        for name in able
+    }
     running = any(name not in ("parameters", "optimizer") for name in able)
     return Account(subject.name, subject.sizes(running), figures, subject.defaults)
 
@@ -84,9 +88,7 @@ class Ledger:
             for kind, probed in kinds.items()
             for place, fitted in probed.places.items()
         ]
-        measured = self._built_sizes(*kinds.values())
-        reasons = _reasons(*kinds.values())
-        return Quantity("parameters", "numbers", tuple(parts), "a tied tensor counts once", reasons, measured)
+        return self._as_built(Quantity("parameters", "numbers", tuple(parts), "a tied tensor counts once"), kinds)
 
     def flops(self, conventions: Conventions) -> Quantity:
         """The operations of one forward pass over a batch."""
@@ -150,7 +152,9 @@ class Ledger:
         """Read at these sizes; a module that cannot be run there is refused like one that cannot be built."""
         try:
             return read(values)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        except LedgerError:
+            raise
+        except Exception as error:  # a stranger's forward may fail in any way
             raise LedgerError(f"{self.subject.name} cannot be run at {sizes_in_words(values)}: {error}") from error
 
     def _ladders(self, running: bool) -> Iterator[Ladders]:
@@ -181,13 +185,32 @@ class Ledger:
 
         return self._probed(kind, read, check=check, join=numbers_together)
 
-    def _built_sizes(self, *probed: Probed) -> dict[str, int]:
-        """The tensors that follow no formula as they are at the sizes asked for."""
-        places = [place for one in probed for place in one.refused]
-        if not places:
-            return {}
-        found = {name: (p.numel(),) for name, p in self.subject.build(self.subject.symbols).named_parameters()}
-        return {str(place): _amount(found, place) for place in places}
+    def _as_built(self, quantity: Quantity, kinds: Mapping[str, Probed]) -> Quantity:
+        """Compare with the module at the very sizes asked for: what was fitted at small ones may change far from them.
+
+        A tensor that differs there follows no formula, like those that were refused; each is given as it was built.
+        """
+        values = self.subject.symbols
+        found = {name: (p.numel(),) for name, p in self.subject.build(values).named_parameters()}
+        reasons = _reasons(*kinds.values())
+        built = {str(place): _amount(found, place) for one in kinds.values() for place in one.refused}
+        kept: list[Part] = []
+        places = [place for one in kinds.values() for place in one.places]
+        for part, place in zip(quantity.parts, places, strict=True):
+            amount = _amount(found, place)
+            if place.which or part.whole.at(values) == amount:
+                kept.append(part)
+            else:
+                names = ", ".join(values)
+                reasons[part.path] = f"no polynomial of {names} as far as the sizes asked for, where it is {amount:,}"
+                built[part.path] = amount
+        whole = replace(quantity, parts=tuple(kept), refused=reasons, measured=built)
+        if whole.at(values) != sum(row[0] for row in found.values()):
+            raise LedgerError(
+                f"{self.subject.name}: its parameters follow no polynomial of {', '.join(values)} as far as the sizes "
+                "asked for: other tensors are there than at small sizes."
+            )
+        return whole
 
     def _ties(self) -> dict[str, str]:
         module = self.subject.build(self._small())
@@ -230,8 +253,17 @@ class Ledger:
 
 def _amount(found: Readings, place: Place) -> int:
     """What was read at all paths that a place stands for."""
-    pattern = re.escape(place.pattern).replace(r"\*", r"\d+")
-    return sum(row[0] for path, row in found.items() if re.fullmatch(pattern, path))
+    return sum(row[0] for path, row in found.items() if _stands_for(place, path))
+
+
+def _stands_for(place: Place, path: str) -> bool:
+    return re.fullmatch(re.escape(place.pattern).replace(r"\*", r"\d+"), path) is not None
+
+
+def _warned(quantity: Quantity, parameters: Quantity) -> Quantity:
+    """A quantity of a module whose tensors leave their formulas behind has no formula that can be trusted either."""
+    far = {path: why for path, why in parameters.refused.items() if path not in quantity.refused}
+    return replace(quantity, refused={**quantity.refused, **far}) if far else quantity
 
 
 @contextmanager

@@ -114,8 +114,9 @@ def prove(
 ) -> None:
     """Compare with samples the fit has not seen; where they differ, say which symbol leads away."""
     for values in fresh:
-        for key, number in sample(values).items():
-            if found.get(key, ZERO).at(values) != number:
+        numbers = sample(values)
+        for key in dict.fromkeys([*found, *numbers]):
+            if found.get(key, ZERO).at(values) != numbers.get(key, 0):
                 raise NotPolynomial(key, *_culprit(key, found, sample, values, ladders))
 
 

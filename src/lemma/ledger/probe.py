@@ -3,12 +3,12 @@
 No formula is typed in anywhere.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from lemma.errors import LedgerError
-from lemma.ledger.fitting import NotPolynomial, Values, fit, prove
+from lemma.ledger.fitting import Newton, NotPolynomial, Values, prove
 from lemma.ledger.ladders import Ladders, draws
 from lemma.ledger.places import Join, Misfit, Place, Readings, Scheme, arrange, column_sums, schemes_for
 from lemma.ledger.polynomial import ONE, Polynomial, symbol
@@ -18,6 +18,7 @@ Key = tuple[Place, int]
 """A place and the number of a column of its reading; column −1 is the number of members."""
 
 PROOFS = 3
+DRAWN = 60  # sizes among which there are always some that the fit has not asked for
 
 
 @dataclass(frozen=True)
@@ -65,13 +66,24 @@ def _fit_places(reading: Read, ladders: Ladders, join: Join) -> Probed:
     while True:
         sample = partial(_columns, lambda values: arrange(reading(values), schemes, join), powers, refused)
         try:
-            found = fit(sample, ladders)
-            prove(found, sample, draws(ladders, PROOFS + 1)[1:], ladders)
+            newton = Newton(sample, ladders)
+            found = newton.run()
+            prove(found, sample, _unseen(ladders, newton.asked), ladders)
             return Probed(_gathered(found, powers), refused)
         except Misfit as misfit:
             _give_up_scheme(schemes, misfit.pattern)
         except NotPolynomial as failure:
             _try_otherwise(failure, powers, refused)
+
+
+def _unseen(ladders: Ladders, asked: Collection[tuple[int, ...]]) -> list[dict[str, int]]:
+    """Sizes, drawn from the ladders, whose rungs the fit has not asked for."""
+    drawn = {_rungs(ladders, values): values for values in draws(ladders, DRAWN)}
+    return [values for rungs, values in drawn.items() if rungs not in asked][:PROOFS]
+
+
+def _rungs(ladders: Ladders, values: Values) -> tuple[int, ...]:
+    return tuple(ladder.index(values[name]) for name, ladder in ladders.items())
 
 
 def _give_up_scheme(schemes: dict[str, list[Scheme]], pattern: str) -> None:

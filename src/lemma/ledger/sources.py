@@ -80,18 +80,19 @@ def factory_subject(factory: Any, words: Mapping[str, Any], name: str | None = N
     Arguments that are whole numbers are symbols; others are passed on. What it is called with is made by its
     attribute `inputs`, a function of the same numbers, of which it may have more (such as B and T).
     """
+    called: str = name or getattr(factory, "__name__", type(factory).__name__)
     known = _parameters(factory, words)
     feed = getattr(factory, "inputs", None)
     fed = inspect.signature(feed).parameters if feed else {}
-    _refuse_unknown(words, {*known, *fed}, name or factory.__name__)
+    _refuse_unknown(words, {*known, *fed}, called)
     asked = {**_defaults_of(fed), **_defaults_of(known), **words}
     numbers = {word: value for word, value in asked.items() if isinstance(value, int) and not isinstance(value, bool)}
     others = {word: value for word, value in asked.items() if word not in numbers and word in known}
     missing = [word for word, p in known.items() if word not in asked and p.default is p.empty]
     if missing:
-        raise InputError(f"{name or factory.__name__} needs a value for {', '.join(missing)}, as in {missing[0]}=4.")
+        raise InputError(f"{called} needs a value for {', '.join(missing)}, as in {missing[0]}=4.")
     return Subject(
-        name or factory.__name__,
+        called,
         {word: numbers[word] for word in known if word in numbers},
         make=lambda values: factory(**others, **{word: values[word] for word in known if word in numbers}),
         feed=(lambda values: _as_inputs(feed(**{word: values[word] for word in fed}))) if feed else None,
@@ -176,7 +177,10 @@ def _as_inputs(made: Any) -> Inputs:
 
 
 def _identity(factory: Any, others: Mapping[str, Any]) -> str | None:
-    """The factory's module and source, and the versions of the packages it may rest on; None if there is no source."""
+    """The factory's module and source, and the version of its package; None if these do not tell all about it."""
+    plain = inspect.isclass(factory) or (inspect.isfunction(factory) and not factory.__closure__)
+    if not plain or factory.__name__ == "<lambda>":
+        return None
     try:
         source = inspect.getsource(inspect.getmodule(factory) or factory)
     except (OSError, TypeError, LedgerError):

@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -288,3 +289,35 @@ def test_what_cannot_be_built_says_why() -> None:
         lemma.count(broken)
     with pytest.raises(LedgerError, match="gives a int"):
         lemma.count(lambda d=3: 5)  # pyright: ignore[reportArgumentType]
+
+
+def rounded_far_away(d: int = 64) -> nn.Module:
+    """As Llama's feed-forward part is: a multiple of 256, which small sizes do not tell from a constant."""
+    return nn.Linear(d, 256 * -(-8 * d // 3 // 256), bias=False)
+
+
+def test_what_changes_only_far_from_the_sizes_probed_is_found_out() -> None:
+    account = lemma.count(rounded_far_away, d=4096, quantities=["parameters", "optimizer"])
+    assert account.parameters.total == rounded_far_away(4096).weight.numel()
+    assert "no polynomial" in account.parameters.quantity.refused["weight"]
+    assert account.optimizer.total is None
+
+
+def test_a_layer_that_is_there_only_sometimes_is_found_out() -> None:
+    def sometimes(d: int = 4, L: int = 2) -> nn.Module:
+        return nn.ModuleDict({f"part{L if L > 3 else 0}": nn.Linear(d, d)})
+
+    with pytest.raises(LedgerError, match="no polynomial of d, L"):
+        lemma.count(sometimes, d=4, L=9, quantities=["parameters"])
+
+
+def test_factories_that_differ_in_what_they_hold_are_not_taken_for_one_another() -> None:
+    def made(bias: bool):
+        def layer(d: int = 4) -> nn.Module:
+            return nn.Linear(d, d, bias=bias)
+
+        return layer
+
+    assert lemma.count(made(True)).parameters.total == 20
+    assert lemma.count(made(False)).parameters.total == 16
+    assert lemma.count(partial(nn.Linear, out_features=3), in_features=2).parameters.total == 9
