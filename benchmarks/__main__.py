@@ -2,19 +2,21 @@
 
 import sys
 
-from benchmarks import ledger, memory
+from benchmarks import ledger, memory, shaping
 from benchmarks.compare import machine
 from benchmarks.speed import ALL
+
+OTHERS = {"ledger": ledger.main, "shaping": shaping.main, "memory": lambda: memory.main([])}
 
 
 def main(names: list[str]) -> int:
     """Run the benchmarks named, or all of them."""
     print(machine(), flush=True)
     missed = 0
-    for name in names or [*ALL, "ledger", "memory"]:
-        if name in ("ledger", "memory"):
+    for name in names or [*ALL, *OTHERS]:
+        if name in OTHERS:
             print(flush=True)
-            missed += ledger.main() if name == "ledger" else memory.main([])
+            missed += OTHERS[name]()
             continue
         result = ALL[name]()
         print(f"\n{result}", flush=True)

@@ -36,6 +36,7 @@ def main(arguments: list[str]) -> int:
         result = lemma.train("decoder", text="shakespeare", out=Path(folder) / "run", **WORDS)
         whole = time.perf_counter() - begin
         score = lemma.evaluate(Path(folder) / "run")
+    assert score.loss is not None
     print(result)
     print(
         f"{whole:.1f} s in all: {result.seconds:.1f} of training, {result.setup_seconds:.1f} of set-up, rest validation"

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from lemma.errors import RunError, SpecError, unknown
-from lemma.spec import Choice, DataSpec, ModelSpec, choose, read_study
+from lemma.spec import Choice, DataSpec, ModelSpec, TreebankSpec, choose, read_cost, read_study
 
 if TYPE_CHECKING:
     from lemma.data import CorpusRow, Dataset
-    from lemma.evaluation import Score
+    from lemma.evaluation import ParsingScore, Score
     from lemma.generation import Generation
     from lemma.ledger import Account
     from lemma.ledger.against import Comparison
     from lemma.ledger.drawing import Drawing
     from lemma.ledger.gradients import GradientReport
+    from lemma.ledger.identities import IdentityList, IdentityReport
     from lemma.ledger.judging import Verdict
     from lemma.ledger.sheets import Marked
     from lemma.ledger.solving import Solutions
     from lemma.models import LanguageModel
     from lemma.runs import Run
-    from lemma.studies import StudyResult
+    from lemma.studies import CostResult, StudyResult
     from lemma.training import Observer, TrainingResult
 
 Texts = str | Path | Sequence[str | Path]
@@ -41,6 +42,7 @@ __all__ = [
     "evaluate",
     "generate",
     "load",
+    "look",
     "resume",
     "solve",
     "study",
@@ -51,19 +53,27 @@ __all__ = [
 def train(
     model: str | Path | ModelSpec | Choice,
     *,
-    text: Texts,
+    text: Texts | None = None,
+    treebank: str | Path | None = None,
+    dev: str | Path | None = None,
     out: Path | str,
     overwrite: bool = False,
     progress: bool = True,
     **words: Any,
 ) -> TrainingResult:
-    """Train a model (a preset, a spec file or a choice) on corpora or files into the run folder `out`."""
+    """Train a model (a preset, a spec file or a choice) into the run folder `out`.
+
+    A language model learns `text`, corpora or files. A parser learns a `treebank`, by name or from CoNLL-U files, and
+    is validated on `dev`, on the treebank's own part for that, or on sentences held out.
+    """
     from lemma.training import train as train_model
 
     chosen = choose(model, words)
-    data = chosen.data(_texts(text))
+    if (text is None) == (treebank is None):
+        raise SpecError("train: give text, or a treebank for a parser: one of the two.")
+    data = chosen.data(_texts(text)) if text is not None else chosen.trees(*_trees(treebank, dev))
     watcher = _watcher(progress)
-    lesson = _Lesson(_prepared(data, watcher))
+    lesson = _lesson(data, chosen.model, watcher)
     return train_model(
         chosen.model,
         chosen.recipe,
@@ -86,7 +96,7 @@ def resume(run: Path | str, *, progress: bool = True, **words: Any) -> TrainingR
     folder = RunFolder.open(Path(run))
     changes = distribute(words, {"recipe": Recipe})["recipe"]
     watcher = _watcher(progress)
-    lesson = _Lesson(_prepared(folder.data, watcher, folder.tokenizer()))
+    lesson = _lesson(folder.data, folder.spec, watcher, folder.vocabulary())
     return resume_training(
         Path(run), lesson.dataset, evaluate=lesson.evaluate, sample=lesson.sample, observer=watcher, changes=changes
     )
@@ -96,17 +106,30 @@ def evaluate(
     run: Path | str | Run,
     text: Texts | None = None,
     *,
+    treebank: str | Path | None = None,
     split: str | None = None,
     context: int | None = None,
     stride: int | None = None,
     progress: bool = True,
-) -> Score:
-    """Measure perplexity by a full pass over other text, or over the run's own held-out text."""
+    **settings: Any,
+) -> Score | ParsingScore:
+    """Measure perplexity by a full pass over other text, or over the run's own held-out text.
+
+    With a `treebank`, and for a parser's run, measure trees: UAS, LAS, per relation, beside baselines. Of a language
+    model the trees are those of its attention: settings layer, head, limit (sentences).
+    """
     from lemma.data import read_tokens
     from lemma.evaluation import perplexity_of_split
     from lemma.training import watched_reading
 
     loaded, watcher = _loaded(run), _watcher(progress)
+    if treebank is not None or loaded.spec.family == "parser":
+        from lemma.studies.treebank import evaluate_trees
+
+        if text is not None:
+            raise SpecError("evaluate: trees are compared with a treebank's, not with text. Give --treebank alone.")
+        return evaluate_trees(loaded, _trees(treebank)[0], split, watcher, settings)
+    _refuse_unknown(settings, (), "evaluate")
     if text is not None and split is not None:
         raise SpecError("evaluate: give other text or a split of the run's own, not both.")
     if text is not None:
@@ -137,7 +160,7 @@ def generate(
 
     loaded = _loaded(run)
     prompts = [prompt] if isinstance(prompt, str) else list(prompt)
-    _refuse_unknown(settings, Sampling)
+    _refuse_unknown(settings, Sampling.__dataclass_fields__, "generate")
     written = generate_text(loaded.model, loaded.tokenizer, prompts, Sampling(**settings), on_text)
     return written[0] if isinstance(prompt, str) else written
 
@@ -199,12 +222,14 @@ def draw(model: Any = "self-attention", **symbols: Any) -> Drawing:
     return draw_subject(subject_of(model, symbols))
 
 
-def check(what: str, model: Any, *answers: str, **symbols: Any) -> Verdict | GradientReport | Marked:
+def check(
+    what: str, model: Any, *answers: str, **symbols: Any
+) -> Verdict | GradientReport | Marked | IdentityReport | IdentityList:
     """Judge a derivation of one's own.
 
     `check("parameters", "lstm", "4*D*(d + D + 1) + …")`, likewise `"flops"`; `check("number", "table-a5",
     "parameters", "9,721,596")`; `check("gradient", "lstm", "dW_y = (y_hat - y) @ a.T", …)`; `check("sheet",
-    "questions.toml", "answers.toml")`.
+    "questions.toml", "answers.toml")`; `check("identity", "c7", D=256)`, and without a name the list of identities.
     """
     judge = _JUDGES.get(what)
     if judge is None:
@@ -246,25 +271,74 @@ def _judge_sheet(sheet: Any, answers: Sequence[str], symbols: dict[str, Any]) ->
     return mark(Path(sheet), Path(given))
 
 
+def _check_identity(name: str | None, answers: Sequence[str], sizes: dict[str, Any]) -> IdentityReport | IdentityList:
+    from lemma.ledger.identities import check_identity, list_identities
+
+    _answers("identity", answers)
+    return check_identity(name, sizes) if name else list_identities()
+
+
 _JUDGES: dict[str, Callable[..., Any]] = {
     "parameters": partial(_judge_formula, "parameters"),
     "flops": partial(_judge_formula, "flops"),
     "number": _judge_number,
     "gradient": _judge_gradient,
     "sheet": _judge_sheet,
+    "identity": _check_identity,
 }
 
 
 def _answers(what: str, answers: Sequence[str], *names: str) -> Sequence[str]:
     if len(answers) != len(names):
-        raise SpecError(f"check {what}: {' and '.join(names)} expected behind the model, got {len(answers)} answers.")
+        expected = " and ".join(names) or "nothing"
+        raise SpecError(f"check {what}: {expected} expected behind the model, got {len(answers)} answers.")
     return answers
 
 
-def study(name: str | Path, *, out: Path | str, progress: bool = True, **words: Any) -> StudyResult:
-    """Compare models at an equal budget, over seeds: a built-in study or a TOML file of one's own."""
-    from lemma.studies import run_study
+def look(what: Path | str | Run, *given: Any, **settings: Any) -> Any:
+    """See what a model does, or a small case worked step by step.
 
+    `look("runs/a", text="the cat sat")` shows every attention head; `look("parse", "runs/a", text=…)` a tree;
+    `look("attention", "mine.toml")`, `look("cross", "mine.toml")` and `look("bpe", "abbc abb abc abb")` work a small
+    case by hand, every step shown.
+    """
+    viewer = _VIEWS.get(str(what))
+    if viewer is not None:
+        return viewer(*given, **settings)
+    from lemma.looking import look_at_run
+
+    if isinstance(what, (str, Path)) and not Path(what).exists():
+        raise SpecError(unknown("look", str(what), _VIEWS) + " Or give the folder of a run.")
+    return look_at_run(_loaded(what), *given, **settings)
+
+
+def _look_worked(case: str, *given: Any, **settings: Any) -> Any:
+    from lemma.looking import worked
+
+    return getattr(worked, case)(*given, **settings)
+
+
+def _look_parse(run: Path | str | Run, *given: Any, **settings: Any) -> Any:
+    from lemma.looking import parse_text
+
+    return parse_text(_loaded(run), *given, **settings)
+
+
+_VIEWS: dict[str, Callable[..., Any]] = {
+    "attention": partial(_look_worked, "attention_by_hand"),
+    "bpe": partial(_look_worked, "trace_byte_pairs"),
+    "cross": partial(_look_worked, "cross_by_hand"),
+    "parse": _look_parse,
+}
+
+
+def study(name: str | Path, *, out: Path | str, progress: bool = True, **words: Any) -> StudyResult | CostResult:
+    """Compare models at an equal budget over seeds, or what parts cost: a built-in study, or a TOML file."""
+    from lemma.studies import run_cost, run_study
+
+    cost = read_cost(str(name), words)
+    if cost is not None:
+        return run_cost(cost, Path(out), _watcher(progress))
     return run_study(read_study(str(name), words), Path(out), observer=_watcher(progress))
 
 
@@ -302,12 +376,28 @@ class _Lesson:
         return [written.text for written in generate_text(model, self.dataset.tokenizer, [""] * SAMPLES, settings)]
 
 
+def _lesson(data: DataSpec | TreebankSpec, model: ModelSpec, watcher: Observer, vocabulary: Any = None) -> Any:
+    from lemma.studies.treebank import TreeLesson, prepared_trees
+
+    if isinstance(data, DataSpec):
+        return _Lesson(_prepared(data, watcher, vocabulary))
+    return TreeLesson(prepared_trees(data, model, watcher, vocabulary))
+
+
 def _texts(text: Texts) -> list[str]:
     """Name corpora as they are, and files from the root, so that a run finds them from anywhere."""
     from lemma.data import CORPORA
 
     names = [str(text)] if isinstance(text, (str, Path)) else [str(one) for one in text]
     return [str(Path(name).resolve()) if name not in CORPORA and Path(name).exists() else name for name in names]
+
+
+def _trees(*names: str | Path | None) -> list[Any]:
+    """The same for treebanks and CoNLL-U files."""
+    from lemma.data import TREEBANKS
+
+    named = [None if name is None else str(name) for name in names]
+    return [str(Path(n).resolve()) if n and n not in TREEBANKS and Path(n).exists() else n for n in named]
 
 
 def _watcher(progress: bool) -> Observer:
@@ -325,6 +415,7 @@ def _prepared(data: DataSpec, watcher: Observer, tokenizer: Any = None) -> Datas
 
 
 def _own_data(run: Run, watcher: Observer) -> Dataset:
+    assert isinstance(run.data, DataSpec)  # a parser's trees go another way
     dataset = _prepared(run.data, watcher, run.tokenizer)
     if dataset.hash != run.data_hash:
         raise RunError(
@@ -346,8 +437,7 @@ def _loaded(run: Path | str | Run) -> Run:
     return load(run) if isinstance(run, (str, Path)) else run
 
 
-def _refuse_unknown(settings: dict[str, Any], kind: type) -> None:
-    known = list(kind.__dataclass_fields__)
+def _refuse_unknown(settings: dict[str, Any], known: Iterable[str], verb: str) -> None:
     for word in settings:
         if word not in known:
-            raise SpecError(unknown("generate: the word", word, known))
+            raise SpecError(unknown(f"{verb}: the word", word, known))

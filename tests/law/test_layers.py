@@ -12,7 +12,7 @@ ORDER: list[set[str]] = [
     {"data", "parts"},
     {"models", "objectives"},
     {"runs"},
-    {"ledger", "training", "evaluation", "generation"},
+    {"ledger", "training", "evaluation", "generation", "looking"},
     {"studies"},
     {"api"},
     {"cli"},

@@ -67,6 +67,7 @@ def test_every_promised_name_is_there() -> None:
         "evaluate",
         "generate",
         "load",
+        "look",
         "resume",
         "study",
         "train",

@@ -9,7 +9,7 @@ from lemma.cli.show import Json, show, sort_words
 from lemma.errors import SpecError
 
 app = typer.Typer(
-    help="Judge a derivation of your own: a formula, a number, a gradient, or a sheet of answers.",
+    help="Judge a derivation of your own: a formula, a number, a gradient, a sheet of answers; or an identity.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -83,6 +83,34 @@ def sheet(
     if out:
         marked.save(out)
     show(marked, json)
+
+
+@app.command()
+def identity(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME] [KEY=VALUE]...", help="b5 … c11, or a word; sizes, such as D=256."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Write it there: .html, .json, .txt or .svg.")] = None,
+    json: Json = False,
+) -> None:
+    """Run an identity of the sources.
+
+    Number beside number, with the tolerance. Without a name, all that there are. Ends with 1 where the source's
+    claim is false.
+    """
+    from lemma.api import check
+
+    sizes, names = sort_words(words or [])
+    if len(names) > 1:
+        raise SpecError(f"one identity at a time: got {', '.join(names)}.")
+    if sizes and not names:
+        raise SpecError(f"which identity is to be run with {', '.join(sizes)}? lemma check identity lists them.")
+    result: Any = check("identity", names[0] if names else None, **sizes)
+    if out and names:
+        result.save(out)
+    show(result, json)
+    raise typer.Exit(0 if not names or result.holds else 1)
 
 
 def _judge(what: str, model: str, answers: list[str], words: list[str] | None, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from lemma.cli.count import count
 from lemma.cli.data import data
 from lemma.cli.evaluate import evaluate
 from lemma.cli.generate import generate
+from lemma.cli.look import app as look
 from lemma.cli.study import study
 from lemma.cli.train import train
 from lemma.errors import LemmaError
@@ -29,6 +30,7 @@ app = typer.Typer(
 for command in (count, train, evaluate, generate, study, data):
     app.command()(command)
 app.add_typer(check, name="check")
+app.add_typer(look, name="look")
 
 
 def _show_version(asked: bool) -> None:

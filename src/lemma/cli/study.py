@@ -9,7 +9,13 @@ from lemma.cli.show import Json, show
 
 
 def study(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="families, table-a5, or a TOML file of your own.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE",
+            help="families, table-a5, positions, shaping, heads, length, or a TOML file of your own.",
+        ),
+    ],
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes, such as seeds=[1,2,3].")
     ] = None,

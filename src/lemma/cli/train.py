@@ -1,7 +1,7 @@
 """`lemma train`: from a text and a spec to a run folder."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +17,13 @@ def train(
     text: Annotated[
         list[str] | None, typer.Option("--text", metavar="CORPUS|FILE...", help="What to learn: a corpus or files.")
     ] = None,
+    treebank: Annotated[
+        str | None,
+        typer.Option("--treebank", metavar="NAME|FILE|FOLDER", help="What a parser learns: ewt, or CoNLL-U files."),
+    ] = None,
+    dev: Annotated[
+        str | None, typer.Option("--dev", metavar="FILE", help="The CoNLL-U file that a parser is validated on.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="RUN", help="The run folder to write.")] = None,
     resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Continue that run.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is there already.")] = False,
@@ -25,7 +32,7 @@ def train(
 ) -> None:
     """Train a model on your text.
 
-    MODEL is a preset (feed-forward attentive rnn lstm gru decoder penn-rnn table-a5) or a spec file.
+    MODEL is a preset (feed-forward attentive rnn lstm gru decoder penn-rnn table-a5 parser) or a spec file.
     `lemma train MODEL --words` lists every KEY with its default and what it does.
     Under torchrun: torchrun --nproc-per-node 2 -m lemma train …
     """
@@ -33,27 +40,41 @@ def train(
     if resume:
         from lemma.api import resume as continue_run
 
-        if names or text or out:
+        if names or text or out or treebank or dev:
             raise SpecError("lemma train --resume RUN takes only KEY=VALUE words beside it: the run knows the rest.")
         return show(continue_run(resume, **settings), json)
     if not names:
         raise SpecError("MODEL is missing, as in: lemma train lstm --text shakespeare --out runs/a")
     if list_words:
         return typer.echo(_describe(names[0], json))
-    return show(_train(names, text, out, overwrite, settings), json)
+    data = {"text": text, "treebank": treebank, "dev": dev}
+    return show(_train(names, data, out, overwrite, settings), json)
 
 
-def _train(names: list[str], text: list[str] | None, out: Path | None, overwrite: bool, settings: dict):
+def _train(names: list[str], data: dict[str, Any], out: Path | None, overwrite: bool, settings: dict):
     from lemma.api import train as train_model
     from lemma.spec import choose
 
     model, *files = names
-    choose(model, settings)  # a wrong word is told before anything else is asked for
+    chosen = choose(model, settings)  # a wrong word is told before anything else is asked for
+    if chosen.model.family == "parser" or data["treebank"]:
+        return _train_parser(model, files, data, out, overwrite=overwrite, **settings)
+    text = data["text"]
     if not text:
         raise SpecError(f"--text is missing, as in: lemma train {model} --text shakespeare --out runs/a")
     if out is None:
         raise SpecError(f"--out is missing, as in: lemma train {model} --text {text[0]} --out runs/a")
     return train_model(model, text=[*text, *files], out=out, overwrite=overwrite, **settings)
+
+
+def _train_parser(model: str, files: list[str], data: dict[str, Any], out: Path | None, **settings: Any):
+    from lemma.api import train as train_model
+
+    if not data["treebank"] or data["text"] or files:
+        raise SpecError(f"a parser learns a treebank, as in: lemma train {model} --treebank ewt --out runs/parser")
+    if out is None:
+        raise SpecError(f"--out is missing, as in: lemma train {model} --treebank {data['treebank']} --out runs/parser")
+    return train_model(model, treebank=data["treebank"], dev=data["dev"], out=out, **settings)
 
 
 def _describe(model: str, as_json: bool) -> str:

@@ -28,6 +28,17 @@ class Corpus:
     """SHA-256 of the file, or over the joined SHA-256 sums of the files in the order of their names."""
     divide: Callable[[Sequence[Path]], Splits]
     """Says which parts of the files are training, validation and test text."""
+    python: str | None = None
+    """The version of Python that the package asks for, where this one may be another: only its data are taken."""
+    convert: Callable[[Sequence[Path], Path], None] | None = None
+    """Writes what is kept of the files into a folder, where they are not kept as they are."""
+    converted_hash: str | None = None
+    """SHA-256 of what is kept, in that case."""
+
+    @property
+    def kept_hash(self) -> str:
+        """SHA-256 of the files that are kept."""
+        return self.converted_hash or self.hash
 
 
 def _divide_shakespeare(files: Sequence[Path]) -> Splits:

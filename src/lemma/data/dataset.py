@@ -40,6 +40,10 @@ class Dataset:
         """The names of the splits."""
         return self.store.splits
 
+    def sizes(self) -> dict[str, int]:
+        """What a model has to know of the data's size."""
+        return {"vocabulary": self.tokenizer.vocabulary}
+
     def tokens(self, split: str) -> Integer[np.ndarray, "tokens"]:
         """The tokens of a split, mapped from disk."""
         return self.store[split]

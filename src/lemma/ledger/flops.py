@@ -6,19 +6,18 @@ apart: one for every element that a pointwise operation, a softmax or a norm giv
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from lemma.ledger.inside import Whereabouts, followed
 from lemma.ledger.places import Readings
 from lemma.ledger.subject import Inputs
+from lemma.parts.fused import FusedCalls
 
 PRODUCTS, CAUSAL = 0, 1
 """The columns of a reading for one pass: products, and of these those of causal attention."""
@@ -92,39 +91,21 @@ class Meter(TorchDispatchMode):
         return path.removesuffix(MARK), path.endswith(MARK)
 
 
-class CausalWatch(TorchFunctionMode):
-    """Marks the time spent in causal attention, half of whose scores are not needed.
-
-    As a mode it sees every call but those that PyTorch's own functions make, such as multi-head attention's: for these
-    the function itself is watched too.
-    """
+class CausalWatch(FusedCalls):
+    """Marks the time spent in causal attention, half of whose scores are not needed."""
 
     def __init__(self, where: Whereabouts) -> None:
         super().__init__()
-        self.where, self._plain = where, functional.scaled_dot_product_attention
+        self.where = where
 
-    def __enter__(self) -> "CausalWatch":
-        """Watch."""
-        functional.scaled_dot_product_attention = self._watched
-        return super().__enter__()
-
-    def __exit__(self, *failure: Any) -> None:
-        """Leave everything as it was."""
-        functional.scaled_dot_product_attention = self._plain
-        super().__exit__(*failure)
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def around(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """Call it, and note where causal attention begins and ends."""
-        watched = self._watched if func is self._plain else func
-        return watched(*args, **(kwargs or {}))
-
-    def _watched(self, *args: Any, **kwargs: Any) -> Any:
         path = self.where.stack[-1] if self.where.stack else ""
-        if not kwargs.get("is_causal", args[5] if len(args) > 5 else False) or path.endswith(MARK):
-            return self._plain(*args, **kwargs)
+        if not kwargs.get("is_causal", args[5] if len(args) > 5 else False):
+            return attend(*args, **kwargs)
         self.where.enter(path + MARK)
         try:
-            return self._plain(*args, **kwargs)
+            return attend(*args, **kwargs)
         finally:
             self.where.leave()
 

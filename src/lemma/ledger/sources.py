@@ -14,11 +14,12 @@ from torch import nn
 from lemma.errors import InputError, LedgerError, SpecError, unknown
 from lemma.ledger.examples import EXAMPLES
 from lemma.ledger.fitting import fit
+from lemma.ledger.ladders import DIVISORS
 from lemma.ledger.polynomial import Polynomial
 from lemma.ledger.subject import BATCH, Inputs, Subject, Values
 from lemma.models import build
 from lemma.runs import RunFolder
-from lemma.spec import PRESETS, Choice, ModelSpec, choose, distribute
+from lemma.spec import PRESETS, Choice, ModelSpec, Rotary, choose, distribute
 
 TIME = "T"
 STRETCH = 64  # tokens a row of a model without a context of its own
@@ -69,7 +70,7 @@ def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], 
         feed=_tokens,
         running={BATCH: _positive(BATCH, batch), **{name: _positive(name, size) for name, size in time.items()}},
         defaults=_defaults(spec),
-        ladders=WINDOWS if "N" in sizes else {},
+        ladders=WINDOWS if "N" in sizes else _head_ladders(spec),
         identity=f"spec {kept} {sorted(symbols)}",
     )
 
@@ -115,16 +116,27 @@ def _tokens(values: Values) -> Inputs:
 def _defaults(spec: ModelSpec) -> dict[str, Polynomial]:
     """What the unset sizes of a spec are in terms of the others, read off the spec itself."""
     letters = type(spec).letters()
-    unset = [letter for letter, name in letters.items() if getattr(spec, name) is None]
+    unset = [letter for letter, name in letters.items() if getattr(spec, name) is None and letter in spec.sizes()]
     if not unset:
         return {}
     ladders = {letter: [12, 24, 36, 48, 60] for letter in letters if letter not in unset and letter == "d"}
+    one_head = {letter: 1 for letter in ("h", "h_kv") if letter in spec.sizes()}
 
     def sample(values: Values) -> dict[str, int]:
-        sizes = spec.replace(**{**values, "h": 1}).sizes()
+        sizes = spec.replace(**{**values, **one_head}).sizes()
         return {letter: sizes[letter] for letter in unset}
 
     return fit(sample, ladders)
+
+
+def _head_ladders(spec: ModelSpec) -> dict[str, list[int]]:
+    """Where to probe a Transformer whose sizes have much to divide: heads in groups, or the pairs that rotary turns."""
+    grouped, turned = getattr(spec, "key_value_heads", None), isinstance(getattr(spec, "positions", None), Rotary)
+    if not (grouped or turned):
+        return {}
+    heads, most = ([12, 24, 36, 48, 72], 144) if grouped else (DIVISORS, 12)
+    widths = [most * (2 if turned else 1) * rung for rung in range(1, 9)]
+    return {"h": heads, "h_kv": DIVISORS, "d_h": widths, "d_v": widths}
 
 
 def _imported(name: str) -> Any:

@@ -1,6 +1,7 @@
 """From a spec to a module with its first weights."""
 
 import math
+from typing import overload
 
 import torch
 from torch import nn
@@ -9,12 +10,18 @@ from lemma.models.attentive import AttentiveModel
 from lemma.models.decoder import DecoderModel
 from lemma.models.feed_forward import FeedForwardModel
 from lemma.models.language_model import LanguageModel, count_parameters
+from lemma.models.parser import ParserModel
 from lemma.models.recurrent import RecurrentModel
 from lemma.models.table_a5 import TableA5Model
-from lemma.spec import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn, TableA5
+from lemma.spec import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Parser, Rnn, TableA5
 
 
-def build(spec: ModelSpec, dropout: float = 0.0) -> LanguageModel:
+# a spec whose family nobody has asked for yet is taken for a language model's
+@overload
+def build(spec: Parser, dropout: float = 0.0) -> ParserModel: ...  # pyright: ignore[reportOverlappingOverload]
+@overload
+def build(spec: ModelSpec, dropout: float = 0.0) -> LanguageModel: ...
+def build(spec: ModelSpec, dropout: float = 0.0) -> LanguageModel | ParserModel:
     """Build the model a spec describes, with first weights drawn from torch's random state.
 
     >>> from lemma.spec import FeedForward
@@ -24,6 +31,8 @@ def build(spec: ModelSpec, dropout: float = 0.0) -> LanguageModel:
     model = _module(spec, dropout)
     if isinstance(model, DecoderModel):
         _start_decoder(model)
+    elif isinstance(model, ParserModel):
+        model.start()
     else:
         _start_embedding(model)
     return model
@@ -35,7 +44,7 @@ def parameters_of(spec: ModelSpec) -> int:
         return count_parameters(_module(spec, 0.0))
 
 
-def _module(spec: ModelSpec, dropout: float) -> LanguageModel:
+def _module(spec: ModelSpec, dropout: float) -> LanguageModel | ParserModel:
     match spec:
         case FeedForward():
             return FeedForwardModel(spec, dropout)
@@ -47,6 +56,8 @@ def _module(spec: ModelSpec, dropout: float) -> LanguageModel:
             return DecoderModel(spec, dropout)
         case TableA5():
             return TableA5Model(spec, dropout)
+        case Parser():
+            return ParserModel(spec, dropout)
 
 
 def _start_decoder(model: DecoderModel) -> None:

@@ -1,6 +1,7 @@
-"""The decoder-only Transformer, pre-norm (Radford et al. 2019)."""
+"""The decoder-only Transformer, pre-norm (Radford et al. 2019), with any of the five kinds of positions."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,37 +9,60 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lemma.models.language_model import LanguageModel
-from lemma.parts import CausalAttention, FeedForwardPart, KeyValues, State, bytes_of, norm, positions
-from lemma.spec import Decoder
+from lemma.parts import Attention, AttentionShape, FeedForwardPart, Memory, State, bytes_of, norm, positions
+from lemma.spec import Alibi, Decoder, Rotary, Sinusoidal
 
 WINDOWS_AT_ONCE = 16_384  # tokens read in one go when many full windows are read anew
 
 
 @dataclass(frozen=True)
 class Cache(State):
-    """The tokens of the window, and the keys and values of every layer while the window is not full."""
+    """The tokens that count, and what attention keeps of them in every layer while the window is not full."""
 
     seen: Int[Tensor, "batch seen"]
-    context: int
-    layers: tuple[KeyValues, ...] = ()
+    window: int | None
+    """The most tokens that count; None if all of them do."""
+    layers: tuple[Memory, ...] = ()
 
     @property
     def about(self) -> str:
         """What it is, in words."""
-        return f"the window of the last {self.context} tokens"
+        return f"the window of the last {self.window} tokens" if self.window else "all tokens so far"
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tokens, and each layer's keys and values."""
-        return {"seen": self.seen} | {f"layers.{index}": layer for index, layer in enumerate(self.layers)}
+        """The tokens, and each layer's keys and values, or the inputs in their place."""
+        kept = {f"layers.{index}.{part}": layer[part] for index, part, layer in self._parts()}
+        return {"seen": self.seen} | kept
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Cache":
-        """Return a cache of the same context that holds these tensors."""
-        layers = tuple(tensors[f"layers.{index}"] for index in range(len(self.layers)))
-        return replace(self, seen=tensors["seen"], layers=layers)
+        """Return a cache of the same window that holds these tensors."""
+        layers: list[list[Tensor]] = [[] for _ in self.layers]
+        for index, part, _ in self._parts():
+            layers[index].append(tensors[f"layers.{index}.{part}"])
+        return replace(self, seen=tensors["seen"], layers=tuple(map(tuple, layers)))
+
+    def _parts(self) -> Iterator[tuple[int, int, Memory]]:
+        return ((index, part, layer) for index, layer in enumerate(self.layers) for part in range(len(layer)))
 
     def signature(self, row: int = 0) -> bytes:
         """The tokens say it all: while the window fills, no state comes again; once full, it is read anew."""
         return bytes_of(self.seen[row])
+
+
+def attention_shape(spec: Decoder) -> AttentionShape:
+    """The choices of the decoder's attention."""
+    return AttentionShape(
+        spec.width,
+        spec.heads,
+        spec.attention,
+        spec.value_width,
+        spec.key_value_heads,
+        key_query=spec.key_query,
+        value_output=spec.value_output,
+        bias=spec.bias,
+        positions=spec.positions,
+        context=spec.context,
+    )
 
 
 class Layer(nn.Module):
@@ -47,14 +71,14 @@ class Layer(nn.Module):
     def __init__(self, spec: Decoder, dropout: float) -> None:
         super().__init__()
         self.attention_norm = norm(spec.norm, spec.width, spec.bias)
-        self.attention = CausalAttention(spec.width, spec.heads, spec.attention, spec.bias, dropout)
+        self.attention = Attention(attention_shape(spec), dropout)
         self.feed_forward_norm = norm(spec.norm, spec.width, spec.bias)
         self.feed_forward = FeedForwardPart(spec.width, spec.inner, spec.activation, spec.bias)
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, stream: Float[Tensor, "batch time width"], past: KeyValues | None
-    ) -> tuple[Float[Tensor, "batch time width"], KeyValues]:
+        self, stream: Float[Tensor, "batch time width"], past: Memory | None
+    ) -> tuple[Float[Tensor, "batch time width"], Memory]:
         """Add what attention and the feed-forward part make of the stream."""
         mixed, memory = self.attention(self.attention_norm(stream), past)
         stream = stream + self._dropped(mixed)
@@ -69,9 +93,10 @@ class DecoderModel(LanguageModel):
 
     def __init__(self, spec: Decoder, dropout: float = 0.0) -> None:
         super().__init__(spec)
-        self.context = spec.context
+        self.window = None if isinstance(spec.positions, (Rotary, Alibi)) else spec.context
         self.embedding = nn.Embedding(spec.vocabulary, spec.width)
         self.positions = positions(spec.positions, spec.context, spec.width)
+        self.scale = math.sqrt(spec.width) if isinstance(spec.positions, Sinusoidal) else None
         self.dropout = nn.Dropout(dropout)
         self.layers = nn.ModuleList(Layer(spec, dropout) for _ in range(spec.depth))
         self.norm = norm(spec.norm, spec.width, spec.bias)
@@ -80,47 +105,48 @@ class DecoderModel(LanguageModel):
             self.output.weight = self.embedding.weight
 
     @property
-    def reach(self) -> int:
-        """The context T."""
-        return self.context
+    def reach(self) -> int | None:
+        """The context T; None with positions that depend on distance only, which nothing ends."""
+        return self.window
 
     def forward(
         self, tokens: Int[Tensor, "batch time"], state: State | None = None
     ) -> tuple[Float[Tensor, "batch time vocabulary"], Cache]:
-        """Predict the token after each of `tokens` from the last T tokens up to it.
+        """Predict the token after each of `tokens`, from the last T tokens up to it or from all of them.
 
         While the window has room, keys and values are appended. Once it is full, every further token moves all
-        positions, so its whole window is read anew.
+        absolute positions, so its whole window is read anew. With rotary or ALiBi positions there is always room.
         """
-        cache = state if isinstance(state, Cache) else Cache(tokens[:, :0], self.context)
-        room = self.context - cache.seen.shape[1]
-        if tokens.shape[1] <= room:
+        cache = state if isinstance(state, Cache) else Cache(tokens[:, :0], self.window)
+        if self.window is None or (room := self.window - cache.seen.shape[1]) >= tokens.shape[1]:
             return self._append(tokens, cache)
         begun, cache = self._append(tokens[:, :room], cache) if room else (None, cache)
         joined = torch.cat([cache.seen, tokens[:, room:]], dim=1)
-        slid = self._slide(joined)
+        slid = self._slide(joined, self.window)
         logits = slid if begun is None else torch.cat([begun, slid], dim=1)
-        return logits, Cache(joined[:, -self.context :], self.context)
+        return logits, Cache(joined[:, -self.window :], self.window)
 
     def _append(
         self, tokens: Int[Tensor, "batch time"], cache: Cache
     ) -> tuple[Float[Tensor, "batch time vocabulary"], Cache]:
         stream, layers = self._read(tokens, cache)
-        return self.output(stream), Cache(torch.cat([cache.seen, tokens], dim=1), self.context, layers)
+        return self.output(stream), Cache(torch.cat([cache.seen, tokens], dim=1), self.window, layers)
 
-    def _slide(self, joined: Int[Tensor, "batch joined"]) -> Float[Tensor, "batch time vocabulary"]:
+    def _slide(self, joined: Int[Tensor, "batch joined"], window: int) -> Float[Tensor, "batch time vocabulary"]:
         """Return the logits after each full window of `joined` but the first."""
-        windows = joined[:, 1:].unfold(1, self.context, 1)
-        parts = windows.flatten(0, 1).split(max(1, WINDOWS_AT_ONCE // self.context))
-        lasts = torch.cat([self._read(part, Cache(part[:, :0], self.context))[0][:, -1] for part in parts])
+        windows = joined[:, 1:].unfold(1, window, 1)
+        parts = windows.flatten(0, 1).split(max(1, WINDOWS_AT_ONCE // window))
+        lasts = torch.cat([self._read(part, Cache(part[:, :0], window))[0][:, -1] for part in parts])
         return self.output(lasts).unflatten(0, windows.shape[:2])
 
     def _read(
         self, tokens: Int[Tensor, "batch time"], cache: Cache
-    ) -> tuple[Float[Tensor, "batch time width"], tuple[KeyValues, ...]]:
-        stream = self.positions(self.embedding(tokens), start=cache.seen.shape[1])
+    ) -> tuple[Float[Tensor, "batch time width"], tuple[Memory, ...]]:
+        embedded = self.embedding(tokens)
+        embedded = embedded if self.scale is None else embedded * self.scale  # or sines of size 1 would drown it
+        stream = self.positions(embedded, start=cache.seen.shape[1])
         stream = self.dropout(stream) if self.training else stream
-        memories: list[KeyValues] = []
+        memories: list[Memory] = []
         for index, layer in enumerate(self.layers):
             stream, memory = layer(stream, cache.layers[index] if cache.layers else None)
             memories.append(memory)

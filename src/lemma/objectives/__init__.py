@@ -1,5 +1,6 @@
 """What training makes small."""
 
 from lemma.objectives.causal import causal
+from lemma.objectives.shaping import Shape, shape_of
 
-__all__ = ["causal"]
+__all__ = ["Shape", "causal", "shape_of"]

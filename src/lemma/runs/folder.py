@@ -2,7 +2,8 @@
 
     spec.toml  recipe.toml  tokenizer.json  metrics.jsonl  model.safetensors  summary.json  checkpoints/step-N/
 
-`recipe.toml` holds the recipe's words and, under [data], the text and its hash. `model.safetensors` and `summary.json`
+A parser's run has a `lexicon.json` in place of the tokenizer. `recipe.toml` holds the recipe's words and, under [data],
+the text or treebank and its hash. `model.safetensors` and `summary.json`
 appear when the run is finished.
 """
 
@@ -15,7 +16,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from lemma.data import Tokenizer
+from lemma.data import Lexicon, Tokenizer
 from lemma.data.atomic import replacing, sweep, write_atomically
 from lemma.errors import DataError, RunError, SpecError
 from lemma.runs.checkpoint import drop_after
@@ -23,11 +24,12 @@ from lemma.runs.lock import only_writer
 from lemma.runs.metrics import Metrics
 from lemma.runs.plain import read_json
 from lemma.runs.weights import write_weights
-from lemma.spec import DataSpec, ModelSpec, Recipe, read_model, read_toml, to_toml
+from lemma.spec import DataSpec, ModelSpec, Parser, Recipe, TreebankSpec, read_model, read_toml, to_toml
 
 SPEC, RECIPE, TOKENIZER, METRICS = "spec.toml", "recipe.toml", "tokenizer.json", "metrics.jsonl"
+LEXICON = "lexicon.json"
 WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD = "model.safetensors", "summary.json", "checkpoints", "tensorboard"
-OWN = {SPEC, RECIPE, TOKENIZER, METRICS, WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD}
+OWN = {SPEC, RECIPE, TOKENIZER, LEXICON, METRICS, WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD}
 
 
 @dataclass(frozen=True)
@@ -37,17 +39,17 @@ class RunFolder:
     path: Path
     spec: ModelSpec
     recipe: Recipe
-    data: DataSpec
+    data: DataSpec | TreebankSpec
     data_hash: str
 
-    def create(self, tokenizer: Tokenizer, overwrite: bool = False) -> Self:
+    def create(self, tokenizer: Tokenizer | Lexicon, overwrite: bool = False) -> Self:
         """Write a new run to the disk in one go; what stands there already is refused, or replaced if it is a run."""
         refuse_occupied(self.path, overwrite)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with only_writer(self.path), replacing(self.path) as temporary:
                 temporary.mkdir()
-                tokenizer.save(temporary / TOKENIZER)
+                tokenizer.save(temporary / (LEXICON if isinstance(tokenizer, Lexicon) else TOKENIZER))
                 (temporary / SPEC).write_text(to_toml(self.spec.to_dict()), encoding="utf-8")
                 (temporary / RECIPE).write_text(self._recipe_toml(), encoding="utf-8")
         except OSError as error:
@@ -64,7 +66,8 @@ class RunFolder:
             data_hash = str(data.pop("hash", ""))
             spec = read_model(read_toml(path / SPEC), str(path / SPEC))
             recipe = Recipe.read(words, f"{path / RECIPE}: recipe")
-            return cls(path, spec, recipe, DataSpec.read(data, f"{path / RECIPE}: data"), data_hash)
+            kind = TreebankSpec if isinstance(spec, Parser) else DataSpec
+            return cls(path, spec, recipe, kind.read(data, f"{path / RECIPE}: data"), data_hash)
         except SpecError as error:
             raise RunError(f"The run folder {path} is damaged. {error}") from None
 
@@ -91,6 +94,17 @@ class RunFolder:
         """Read the tokenizer that the run was trained with."""
         try:
             return Tokenizer.load(self.path / TOKENIZER)
+        except DataError as error:
+            raise RunError(f"The run folder {self.path} is damaged. {error}") from None
+
+    def vocabulary(self) -> Tokenizer | Lexicon:
+        """Read the tokenizer or the lexicon that the run was trained with."""
+        return self.lexicon() if isinstance(self.spec, Parser) else self.tokenizer()
+
+    def lexicon(self) -> Lexicon:
+        """Read the lexicon that a parser's run was trained with."""
+        try:
+            return Lexicon.load(self.path / LEXICON)
         except DataError as error:
             raise RunError(f"The run folder {self.path} is damaged. {error}") from None
 

@@ -6,15 +6,15 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from lemma.data import Tokenizer
+from lemma.data import Lexicon, Tokenizer
 from lemma.errors import RunError
-from lemma.models import LanguageModel, build
+from lemma.models import LanguageModel, ParserModel, build
 from lemma.runs.checkpoint import Checkpoint, latest_good
 from lemma.runs.folder import WEIGHTS, RunFolder
 from lemma.runs.weights import put_weights, read_weights, refuse_other_spec
-from lemma.spec import DataSpec, ModelSpec, Recipe
+from lemma.spec import DataSpec, ModelSpec, Recipe, TreebankSpec
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,47 @@ class Run:
     path: Path
     spec: ModelSpec
     recipe: Recipe
-    data: DataSpec
+    data: DataSpec | TreebankSpec
     data_hash: str
-    tokenizer: Tokenizer
-    model: LanguageModel
+    vocabulary: Tokenizer | Lexicon
+    module: nn.Module
     summary: dict[str, Any] | None
     note: str | None = None
     """Why these are not the weights of a finished run, if they are not."""
+
+    @property
+    def model(self) -> LanguageModel:
+        """The language model; a parser's run has none."""
+        if not isinstance(self.module, LanguageModel):
+            raise RunError(
+                f"{self.path} holds a parser and no language model: it draws trees. "
+                f"As in: lemma look parse {quote(str(self.path))} --text '…'"
+            )
+        return self.module
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the language model; a parser's run has a lexicon instead."""
+        if not isinstance(self.vocabulary, Tokenizer):
+            raise RunError(
+                f"{self.path} holds a parser, which reads whole words and has no tokenizer. "
+                f"To see its trees and heads: lemma look parse {quote(str(self.path))} --text '…'"
+            )
+        return self.vocabulary
+
+    @property
+    def parser(self) -> ParserModel:
+        """The parser; any other run has none."""
+        if not isinstance(self.module, ParserModel):
+            raise RunError(f"{self.path} holds a model of the family {self.spec.family}, no parser.")
+        return self.module
+
+    @property
+    def lexicon(self) -> Lexicon:
+        """The words and relations that the parser knows."""
+        if not isinstance(self.vocabulary, Lexicon):
+            raise RunError(f"{self.path} holds a model of the family {self.spec.family}, which has no lexicon.")
+        return self.vocabulary
 
 
 def load(path: Path | str, device: str = "cpu") -> Run:
@@ -47,8 +81,8 @@ def load(path: Path | str, device: str = "cpu") -> Run:
         recipe=folder.recipe,
         data=folder.data,
         data_hash=folder.data_hash,
-        tokenizer=folder.tokenizer(),
-        model=model.to(device).eval(),
+        vocabulary=folder.vocabulary(),
+        module=model.to(device).eval(),
         summary=folder.summary(),
         note=note,
     )

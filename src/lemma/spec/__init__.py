@@ -2,6 +2,7 @@
 
 from lemma.spec.base import Letter, Spec
 from lemma.spec.choose import Choice, choose, read_choice, read_model
+from lemma.spec.costs import COSTS, CostSpec, HeadsStudy, LengthStudy, read_cost
 from lemma.spec.data import BytePairs, Characters, DataSpec, TokenizerSpec, Words
 from lemma.spec.describe import WordRow, describe_words
 from lemma.spec.model import (
@@ -16,7 +17,8 @@ from lemma.spec.model import (
     Rnn,
     TableA5,
 )
-from lemma.spec.positions import Learned, NoPositions, Positions, Sinusoidal
+from lemma.spec.parser import BiLstm, Parser, TransformerEncoder, TreebankSpec
+from lemma.spec.positions import Alibi, Learned, NoPositions, Positions, Rotary, Sinusoidal
 from lemma.spec.presets import PRESETS, Preset, preset
 from lemma.spec.recipe import Recipe
 from lemma.spec.studies import STUDIES, read_study
@@ -25,10 +27,13 @@ from lemma.spec.toml import read_toml, to_toml
 from lemma.spec.words import distribute, parse_value, parse_words
 
 __all__ = [
+    "COSTS",
     "FAMILIES",
     "PRESETS",
     "STUDIES",
+    "Alibi",
     "Attentive",
+    "BiLstm",
     "Budget",
     "BytePairs",
     "Characters",
@@ -36,25 +41,32 @@ __all__ = [
     "Claim",
     "Comparison",
     "Contender",
+    "CostSpec",
     "DataSpec",
     "Decoder",
     "FeedForward",
     "Gru",
+    "HeadsStudy",
     "Learned",
+    "LengthStudy",
     "Letter",
     "Lstm",
     "ModelSpec",
     "NoPositions",
+    "Parser",
     "Positions",
     "Preset",
     "Recipe",
     "Recurrent",
     "Rnn",
+    "Rotary",
     "Sinusoidal",
     "Spec",
     "StudySpec",
     "TableA5",
     "TokenizerSpec",
+    "TransformerEncoder",
+    "TreebankSpec",
     "WordRow",
     "Words",
     "choose",
@@ -64,6 +76,7 @@ __all__ = [
     "parse_words",
     "preset",
     "read_choice",
+    "read_cost",
     "read_model",
     "read_study",
     "read_toml",

@@ -9,6 +9,7 @@ from lemma.errors import SpecError, unknown
 from lemma.spec.base import Spec
 from lemma.spec.data import KINDS, BytePairs, Characters, DataSpec, Words
 from lemma.spec.model import FAMILIES, ModelSpec
+from lemma.spec.parser import Parser, TreebankSpec
 from lemma.spec.presets import PRESETS
 from lemma.spec.recipe import Recipe
 from lemma.spec.toml import read_toml
@@ -26,8 +27,17 @@ class Choice:
 
     def data(self, text: Sequence[str]) -> DataSpec:
         """The data spec of this choice for these texts."""
+        if isinstance(self.model, Parser):
+            raise SpecError("a parser learns trees, not text: --treebank ewt, or --treebank FILE.conllu.")
         words = {"text": tuple(text), "tokenizer": self.tokenizer.to_dict(), "held_out": self.held_out}
         return DataSpec.read(words, "data")
+
+    def trees(self, treebank: str, dev: str | None = None) -> TreebankSpec:
+        """The data spec of this choice for a treebank; only a parser learns one."""
+        if not isinstance(self.model, Parser):
+            raise SpecError(f"--treebank is for a parser; a model of the family {self.model.family} learns --text.")
+        words = {"treebank": treebank, "dev": dev, "held_out": self.held_out}
+        return TreebankSpec.read(words, "data")
 
 
 def choose(model: str | Path | ModelSpec | Choice, words: Mapping[str, Any] | None = None) -> Choice:

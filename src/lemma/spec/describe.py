@@ -7,6 +7,7 @@ from pydantic_core import PydanticUndefined
 
 from lemma.spec.base import Spec, letter_of
 from lemma.spec.choose import choose
+from lemma.spec.parser import Parser
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,9 @@ def describe_words(model: str) -> list[WordRow]:
     'width (d) = 128'
     """
     chosen = choose(model)
+    if isinstance(chosen.model, Parser):  # it learns words as they stand in a treebank
+        trees = _rows("data", chosen.trees("treebank"))
+        return [*_rows("model", chosen.model), *_rows("recipe", chosen.recipe), *trees]
     data = _rows("data", chosen.data(["text"]))
     return [
         *_rows("model", chosen.model),

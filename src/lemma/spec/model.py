@@ -10,7 +10,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from lemma.spec.base import Letter, Spec
-from lemma.spec.positions import Learned, Positions
+from lemma.spec.parser import Parser
+from lemma.spec.positions import Learned, Positions, Rotary
 
 Size = Annotated[int, Field(ge=1)]
 
@@ -127,12 +128,20 @@ class Decoder(Family):
     """Attention heads a layer."""
     attention_width: Annotated[Size | None, Letter("d_h")] = None
     """Width of all heads together; the width itself if unset."""
+    value_width: Annotated[Size | None, Letter("d_v")] = None
+    """Width of all heads' values together; that of their queries if unset."""
+    key_value_heads: Annotated[Size | None, Letter("h_kv")] = None
+    """Heads of keys and values, each serving a group of query heads; as many as heads if unset."""
+    key_query: Literal["separate", "merged"] = "separate"
+    """Separate key and query maps, or one merged matrix a head (B6): W^QK = W_Qᵀ W_K."""
+    value_output: Literal["separate", "merged"] = "separate"
+    """Separate value and output maps, or one merged matrix a head (C8): W^(h) = W_V W_O."""
     feed_forward: Annotated[Size | None, Letter("d_ff")] = None
     """Units of each feed-forward layer; four times the width if unset."""
     context: Annotated[Size, Letter("T")] = 64
     """The longest stretch of tokens seen at once."""
     positions: Positions = Learned()
-    """How a token's place enters: none, learned or sinusoidal."""
+    """How a token's place enters: none, learned, sinusoidal, rotary or alibi."""
     norm: Literal["layer", "rms"] = "layer"
     """Layer norm (with shift if bias is on) or root-mean-square norm."""
     activation: Literal["gelu", "relu"] = "gelu"
@@ -153,13 +162,38 @@ class Decoder(Family):
         return self.feed_forward or 4 * self.width
 
     def sizes(self) -> dict[str, int]:
-        """The sizes by their letters, those that are unset worked out."""
-        return super().sizes() | {"d_h": self.attention, "d_ff": self.inner}
+        """The sizes by their letters, the widths of attention and feed-forward worked out if they are unset."""
+        sizes = super().sizes() | {"d_h": self.attention, "d_ff": self.inner}
+        return {letter: size for letter, size in sizes.items() if size is not None}
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
         name = "attention_width" if self.attention_width else "width"
         check_heads(f"decoder.{name}", self.attention, "decoder.heads", self.heads)
+        check_heads("decoder.value_width", self.value_width or self.heads, "decoder.heads", self.heads)
+        groups = self.key_value_heads or self.heads
+        if self.heads % groups:
+            fitting = ", ".join(str(number) for number in range(1, self.heads + 1) if self.heads % number == 0)
+            raise ValueError(
+                f"decoder.key_value_heads = {groups} does not divide decoder.heads = {self.heads}. Fitting: {fitting}."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rotary_fits(self) -> Self:
+        if not isinstance(self.positions, Rotary):
+            return self
+        if self.key_query == "merged":
+            raise ValueError(
+                "decoder.key_query = 'merged' is not possible with rotary positions: the rotation stands between the "
+                "two matrices and differs from pair to pair of tokens. Use positions=alibi, or key_query=separate."
+            )
+        if (width := self.attention // self.heads) % 2:
+            raise ValueError(
+                f"decoder.positions = 'rotary' turns pairs, so that a head's width must be even; it is {width} "
+                f"({self.attention} over {self.heads} heads). Nearest: {self.heads * (width - 1) or ''} "
+                f"{self.heads * (width + 1)}.".replace(":  ", ": ")
+            )
         return self
 
 
@@ -192,8 +226,8 @@ class TableA5(Family):
         return self
 
 
-ModelSpec = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5
+ModelSpec = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | Parser
 FAMILIES: dict[str, type[ModelSpec]] = {
     str(family.model_fields["family"].default): family
-    for family in (FeedForward, Attentive, Rnn, Lstm, Gru, Decoder, TableA5)
+    for family in (FeedForward, Attentive, Rnn, Lstm, Gru, Decoder, TableA5, Parser)
 }

@@ -21,14 +21,38 @@ class Learned(Spec):
 
 
 class Sinusoidal(Spec):
-    """Fixed sines and cosines of geometric wavelengths, added to the embedding (Vaswani et al. 2017)."""
+    """Fixed sines and cosines of geometric wavelengths, added to √d times the embedding (Vaswani et al. 2017)."""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
     base: float = Field(default=10_000.0, gt=1)
     """The longest wavelength is 2π times this."""
+    first: int = Field(default=0, ge=0)
+    """The number of the first position; 1 gives the table of sources that count from 1."""
 
 
-KINDS = ("none", "learned", "sinusoidal")
+class Rotary(Spec):
+    """Queries and keys turned pair by pair by angles that grow with the position (Su et al. 2021).
+
+    A score then depends only on how far two tokens lie apart, so that nothing ends at the trained context.
+    """
+
+    kind: Literal["rotary"] = "rotary"
+    base: float = Field(default=10_000.0, gt=1)
+    """The longest wavelength is 2π times this."""
+    first: int = Field(default=0, ge=0)
+    """The number of the first position; 1 gives the vectors of sources that count from 1, and the same scores."""
+
+
+class Alibi(Spec):
+    """A penalty of slope × distance on every score, with a fixed slope a head (Press et al. 2022).
+
+    The slopes are the geometric sequence 2^(−8/h), 2^(−16/h), …, 2^(−8); nothing ends at the trained context.
+    """
+
+    kind: Literal["alibi"] = "alibi"
+
+
+KINDS = ("none", "learned", "sinusoidal", "rotary", "alibi")
 
 
 def _from_name(value: Any) -> Any:
@@ -39,4 +63,6 @@ def _from_name(value: Any) -> Any:
     return {"kind": value}
 
 
-Positions = Annotated[NoPositions | Learned | Sinusoidal, Field(discriminator="kind"), BeforeValidator(_from_name)]
+Positions = Annotated[
+    NoPositions | Learned | Sinusoidal | Rotary | Alibi, Field(discriminator="kind"), BeforeValidator(_from_name)
+]

@@ -6,6 +6,7 @@ from typing import Any
 from lemma.errors import SpecError, unknown
 from lemma.spec.data import Characters, Words
 from lemma.spec.model import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn, TableA5
+from lemma.spec.parser import Parser
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,22 @@ PRESETS: dict[str, Preset] = {
         "problem A5: 9,721,596 parameters at two layers, 14,980,860 at four",
         {"learning_rate": 5e-4, "warm_up": 100},
         Words(vocabulary=7676),
+    ),
+    "parser": Preset(
+        Parser(),
+        "problem B1: one attention head a relation, over a BiLSTM; learns a --treebank",
+        {
+            "steps": 3600,
+            "learning_rate": 2e-3,
+            "final_rate": 0.02,
+            "warm_up": 200,
+            "weight_decay": 0.01,
+            "beta2": 0.9,
+            "clip": 5.0,
+            "dropout": 0.33,
+            "keep": "last",  # the loss on held-out trees turns before their scores do
+            "precision": "float32",
+        },
     ),
 }
 

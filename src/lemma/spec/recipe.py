@@ -32,6 +32,12 @@ class Recipe(Spec):
     """The largest norm of the gradient; 0 switches clipping off."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """The share of units dropped while training."""
+    focus: float = Field(default=0.0, ge=0)
+    """Weight of the mean entropy of attention's rows in what is minimised (B2); 0 leaves it out."""
+    near: float = Field(default=0.0, ge=0)
+    """Weight of the mean squared distance attended, all layers but the last (B3); 0 leaves it out."""
+    near_max: float = Field(default=100.0, gt=0)
+    """Where a row's squared distance is cut off, so that near cannot grow with the context."""
     seed: int = Field(default=1, ge=0)
     """Fixes the first weights, the batches and the dropout."""
     evaluate_every: int | None = Field(default=None, ge=1)

@@ -6,6 +6,7 @@ from typing import Any, get_origin
 
 from lemma.errors import SpecError, unknown
 from lemma.spec.base import Spec
+from lemma.spec.costs import COSTS
 from lemma.spec.data import Characters, DataSpec, Words
 from lemma.spec.study import Budget, Claim, Comparison, Contender, StudySpec
 from lemma.spec.toml import read_toml
@@ -52,7 +53,47 @@ TABLE_A5 = StudySpec(
     sample_tokens=60,
 )
 
-STUDIES: dict[str, StudySpec] = {study.name: study for study in (FAMILIES_STUDY, TABLE_A5)}
+POSITIONS_STUDY = StudySpec(
+    name="positions",
+    question=(
+        "How do the five ways of telling where a token stands compare at an equal budget, and how does each fare when "
+        "it reads up to four times the length that it was trained at?"
+    ),
+    data=DataSpec(text=("shakespeare",), tokenizer=Characters()),
+    contenders=tuple(
+        Contender(model="decoder", name=kind, words={"positions": kind})
+        for kind in ("none", "learned", "sinusoidal", "rotary", "alibi")
+    ),
+    words={"width": 64, "depth": 2, "heads": 4, "context": 64, "batch": 8, "warm_up": 50, "learning_rate": 4e-3},
+    seeds=(1, 2, 3),
+    budget=Budget(tokens=400_000),
+    validations=2,
+    measures=("positions",),
+)
+
+SHAPING_STUDY = StudySpec(
+    name="shaping",
+    question=(
+        "Do losses that shape attention help? Focus asks for low entropy, near for short distances. Under perfect "
+        "optimisation they can only hurt; in practice they may help."
+    ),
+    data=DataSpec(text=("shakespeare",), tokenizer=Characters()),
+    contenders=(
+        Contender(model="decoder", name="plain"),
+        Contender(model="decoder", name="focus", words={"focus": 0.01}),
+        Contender(model="decoder", name="near", words={"near": 0.001}),
+        Contender(model="decoder", name="both", words={"focus": 0.01, "near": 0.001}),
+    ),
+    words={"width": 64, "depth": 3, "heads": 4, "context": 64, "batch": 8, "warm_up": 50, "learning_rate": 4e-3},
+    seeds=(1, 2, 3),
+    budget=Budget(tokens=400_000),
+    validations=2,
+    measures=("attention",),
+)
+
+STUDIES: dict[str, StudySpec] = {
+    study.name: study for study in (FAMILIES_STUDY, TABLE_A5, POSITIONS_STUDY, SHAPING_STUDY)
+}
 
 CLOCKS = ("tokens", "seconds")
 
@@ -77,7 +118,7 @@ def _named(name: str) -> tuple[str, dict[str, Any]]:
     path = Path(name)
     if path.suffix == ".toml" or path.is_file():
         return str(path), {"name": path.stem, **read_toml(path)}
-    raise SpecError(unknown("study", name, STUDIES) + " A study file (name.toml) will do too.")
+    raise SpecError(unknown("study", name, [*STUDIES, *COSTS]) + " A study file (name.toml) will do too.")
 
 
 def _set(table: dict[str, Any], word: str, value: Any, where: str) -> None:

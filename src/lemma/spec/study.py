@@ -94,6 +94,11 @@ class StudySpec(Spec):
     """Statements to be judged from the numbers."""
     validations: int | None = Field(default=None, ge=1)
     """Full validations a run, the points of its learning curve; as the recipe has it if unset."""
+    measures: tuple[Literal["positions", "attention"], ...] = ()
+    """What else is measured of each trained model: `positions`, its loss against position past the trained length;
+    `attention`, the entropy and the distance of each head."""
+    beyond: int = Field(default=4, ge=1)
+    """Up to how many times the trained length the loss is read against position."""
     prompt: str = ""
     """What the samples in the report begin with; unset, they begin like a line of the text."""
     sample_tokens: int = Field(default=200, ge=1)

@@ -7,7 +7,7 @@ from functools import cache
 
 from lemma.errors import SpecError
 from lemma.models import parameters_of
-from lemma.spec import Decoder, ModelSpec
+from lemma.spec import Decoder, ModelSpec, Rotary
 
 SIZES = ("width", "hidden", "key_width", "value_width", "feed_forward", "attention_width", "embedding")
 HALVINGS = 60
@@ -82,9 +82,12 @@ def _free_sizes(model: ModelSpec, fixed: Collection[str]) -> dict[str, int]:
 
 
 def _grain(model: ModelSpec, name: str) -> int:
-    """What a size must be a multiple of: the heads, where they share it."""
+    """What a size must be a multiple of: the heads, where they share it, twice that where rotary turns pairs."""
+    heads = getattr(model, "heads", 1)
     shared = "attention_width" if getattr(model, "attention_width", None) else "width"
-    return getattr(model, "heads", 1) if name == shared else 1
+    if name == shared:
+        return 2 * heads if isinstance(getattr(model, "positions", None), Rotary) else heads
+    return heads if name == "value_width" else 1
 
 
 def _round(size: float, grain: int) -> int:

@@ -7,6 +7,7 @@ from functools import cached_property
 from lemma.spec import StudySpec
 from lemma.studies.claims import Judgement, judge
 from lemma.studies.conclusion import conclude
+from lemma.studies.more_shown import sentences
 from lemma.studies.outcome import Outcome
 from lemma.studies.row import Row
 from lemma.studies.table import Table, make_table
@@ -40,7 +41,7 @@ class Findings:
     @cached_property
     def conclusion(self) -> tuple[str, ...]:
         """What the numbers say, in sentences."""
-        return conclude(self.table, self.judgements)
+        return (*conclude(self.table, self.judgements), *sentences(self.spec, self.rows))
 
     @property
     def failed(self) -> tuple[Outcome, ...]:

@@ -13,6 +13,7 @@ from lemma.generation import Generation, Sampling, generate_text
 from lemma.models import LanguageModel
 from lemma.runs import Run, RunFolder, load
 from lemma.spec import Recipe, StudySpec
+from lemma.studies.more import measure_more
 from lemma.studies.outcome import CurvePoint, Loop, Measures, Talk
 from lemma.studies.plan import Plan
 
@@ -66,12 +67,18 @@ def measure(plan: Plan, study: StudySpec, judge: Judge) -> Measures:
         sample=talk(run.model, run.tokenizer, study, TEMPERATURE),
         greedy=talk(run.model, run.tokenizer, study, 0.0),
         trial_speed=plan.trial_speed,
+        more=measure_more(run, plan, study, judge.dataset),
     )
 
 
 def device_of(recipe: Recipe) -> str:
     """Where a run of this recipe is measured: where it was trained."""
-    return "cuda" if recipe.device != "cpu" and torch.cuda.is_available() else "cpu"
+    return device_named(recipe.device)
+
+
+def device_named(name: str) -> str:
+    """The device that a spec's `device` means here."""
+    return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def read_curve(folder: RunFolder) -> tuple[CurvePoint, ...]:

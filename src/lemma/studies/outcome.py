@@ -1,7 +1,7 @@
 """What one run of a study came to: its measures, or the reason why there are none."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Self
 
 from lemma.studies.grid import Cell
@@ -61,6 +61,8 @@ class Measures:
     greedy: Talk
     trial_speed: float | None = None
     """Tokens a second in the trial from which a budget of seconds was turned into steps."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """What the study's `measures` asked for, by their names, as plain values."""
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Self:

@@ -8,6 +8,7 @@ from lemma.spec import Budget
 from lemma.studies.claims import Judgement
 from lemma.studies.figures import curves, intervals
 from lemma.studies.findings import Findings
+from lemma.studies.more_shown import sections
 from lemma.studies.outcome import Measures
 from lemma.studies.page import card, cards, facts, grid, page, paragraph, section
 from lemma.studies.row import Row
@@ -26,7 +27,8 @@ SHOWN = ("learning_rate", "batch", "stretch", "steps", "dropout")
 def write_report(findings: Findings) -> str:
     """Write the whole report."""
     rows = findings.rows
-    parts = [_head(findings), _result(findings), curves(rows), _claims(findings.judgements), samples(rows), loops(rows)]
+    parts = [_head(findings), _result(findings), *sections(findings.spec, rows), curves(rows)]
+    parts += [_claims(findings.judgements), samples(rows), loops(rows)]
     parts += [_models(rows, findings.spec.budget), _protocol(findings), f"<footer>{escape(FOOTER)}</footer>"]
     return page(f"{findings.spec.name}: a study", filter(None, parts))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from lemma.runs import write_atomically
 from lemma.studies.findings import Findings
+from lemma.studies.more_shown import summary, texts
 from lemma.studies.page import grid, paragraph
 from lemma.studies.report import write_report
 
@@ -29,7 +30,8 @@ class StudyResult(Findings):
         claims = "".join(f"\n\n{judgement}" for judgement in self.judgements)
         again = "\nInterrupted: the same command goes on where it stopped." if self.interrupted else ""
         conclusion = "\n".join(self.conclusion)
-        return f"{self.spec.name}\n\n{self.table}\n\n{conclusion}{claims}\n{again}\nReport: {self.report}"
+        more = "".join(f"\n\n{text}" for text in texts(self.spec, self.rows))
+        return f"{self.spec.name}\n\n{self.table}{more}\n\n{conclusion}{claims}\n{again}\nReport: {self.report}"
 
     def _repr_html_(self) -> str:
         rows = [("", self.table.cells(row)) for row in self.rows]
@@ -44,6 +46,7 @@ class StudyResult(Findings):
             "hardware": dict(self.hardware),
             "interrupted": self.interrupted,
             "table": self.table.to_dict(),
+            "measures": {name: summary(name, self.rows) for name in self.spec.measures},
             "conclusion": list(self.conclusion),
             "claims": [judgement.to_dict() for judgement in self.judgements],
             "runs": [run.to_dict() for run in self.runs],

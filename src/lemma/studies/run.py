@@ -13,6 +13,7 @@ from lemma.studies.grid import Cell
 from lemma.studies.hardware import describe_hardware
 from lemma.studies.keeping import keep_failure, keep_measures, kept_failure, kept_measures
 from lemma.studies.measuring import SPLIT, Judge, device_of, measure
+from lemma.studies.more import has_all
 from lemma.studies.outcome import Measures, Outcome
 from lemma.studies.plan import Plan, known_plan, plan_run, size_cells
 from lemma.studies.result import StudyResult
@@ -94,7 +95,7 @@ class Work:
     def look(self, cell: Cell) -> Outcome:
         """What is there of a cell that is not run now."""
         plan = known_plan(self.spec, cell, self.dataset, self.out)
-        measures = kept_measures(plan.path, plan.identity) if plan else None
+        measures = self._whole(kept_measures(plan.path, plan.identity)) if plan else None
         return Outcome(cell, measures, None if measures else kept_failure(self.out / "runs" / cell.name))
 
     def finish(self, cell: Cell, watcher: Observer) -> Outcome:
@@ -110,7 +111,11 @@ class Work:
 
     def _kept(self, plan: Plan) -> Measures | None:
         finished = plan.path.exists() and RunFolder.open(plan.path).finished
-        return kept_measures(plan.path, plan.identity) if finished else None
+        return self._whole(kept_measures(plan.path, plan.identity)) if finished else None
+
+    def _whole(self, measures: Measures | None) -> Measures | None:
+        """What was kept, unless the study has asked for more since: then the run is measured again."""
+        return measures if measures and has_all(measures.more, self.spec) else None
 
     def _measured(self, plan: Plan, watcher: Observer) -> Measures:
         judge = Judge(self.dataset)

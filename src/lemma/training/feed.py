@@ -11,10 +11,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lemma.data import RandomWindows, Streams
+from lemma.data import RandomWindows, Streams, Trees
 from lemma.models import LanguageModel
 from lemma.spec import Decoder, ModelSpec, Recipe
 from lemma.training.parallel import Team
+from lemma.training.tree_feed import TreeFeed
 
 STRETCH = 64
 SHARE = 4  # the text may take this part of the GPU's free memory
@@ -31,14 +32,22 @@ def stretch_of(spec: ModelSpec, recipe: Recipe) -> int:
 class Feed:
     """The batches of a run on a CPU: each a pure function of its step, cut from the memory-mapped text."""
 
+    even = True
+    """Whether all batches are of one shape."""
+
     def __init__(self, tokens: Int[np.ndarray, "length"], order: Order, stretch: int, team: Team, batch: int) -> None:
         self.tokens, self.order, self.team = tokens, order, team
         self.rows, self.places = team.share(batch), np.arange(stretch + 1)
+        self.stretch, self.tokens_a_step = stretch, batch * stretch
 
     def batch(self, step: int) -> tuple[Int[Tensor, "rows stretch"], Int[Tensor, "rows stretch"]]:
         """Return what the model reads at a step and what it is to predict: this process's rows of both."""
         joined = self.joined(step)
         return joined[:, :-1], joined[:, 1:]
+
+    def share(self, targets: Int[Tensor, "rows stretch"], parts: int) -> float:
+        """How much a part of the batch counts: as much as any other."""
+        return 1 / parts
 
     def fresh(self, step: int) -> bool:
         """Whether a carried state is to be forgotten before this step, since the streams begin anew."""
@@ -96,11 +105,15 @@ class PrefetchingFeed(Feed):
         self.worker.shutdown(cancel_futures=True)
 
 
-def feed_for(model: LanguageModel, tokens: Int[np.ndarray, "length"], recipe: Recipe, team: Team) -> Feed:
-    """Choose the order and the way of a model's batches.
+def feed_for(
+    model: LanguageModel, tokens: Int[np.ndarray, "length"] | Trees, recipe: Recipe, team: Team
+) -> Feed | TreeFeed:
+    """Choose the order and the way of a model's batches: sentences of trees, or stretches of text.
 
     A model whose state is carried from batch to batch reads contiguous streams, others windows at random places.
     """
+    if isinstance(tokens, Trees):
+        return TreeFeed(tokens, recipe, team)
     stretch = stretch_of(model.spec, recipe)
     order = (Streams if model.stateful else RandomWindows)(len(tokens), stretch, recipe.batch, recipe.seed)
     return _kind(tokens, team.device)(tokens, order, stretch, team, recipe.batch)

@@ -50,4 +50,5 @@ def sum_up(session: Session, folder: RunFolder, stopped: Stopped, setup_seconds:
         tokens_per_second=standing.tokens / standing.seconds if standing.seconds else None,
         data_hash=folder.data_hash,
         warnings=tuple(standing.warnings.values()),
+        figures=dict(standing.figures),
     )

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lemma.data import Dataset
+from lemma.data import Dataset, TreebankData
 from lemma.errors import RunError
 from lemma.parts import State
 from lemma.runs import Checkpoint, RunFolder, latest_good, only_writer, put_weights, refuse_other_spec, save, weights_of
@@ -32,17 +32,16 @@ def save_session(session: Session, folder: RunFolder) -> None:
     session.restart_clock()
 
 
-def refuse_other_text(folder: RunFolder, dataset: Dataset) -> None:
+def refuse_other_text(folder: RunFolder, dataset: Dataset | TreebankData) -> None:
     """Refuse to go on with another text, or with the same text cut by another tokenizer."""
     if dataset.hash != folder.data_hash:
         raise RunError(
             f"{folder.path} was trained on the text with hash {folder.data_hash[:12]}…, this one has "
             f"{dataset.hash[:12]}…. Give the same text, or train a new run."
         )
-    if dataset.tokenizer.hash != folder.tokenizer().hash:
-        raise RunError(
-            f"{folder.path} has another tokenizer ({folder.tokenizer().about}) than {dataset.tokenizer.about}."
-        )
+    own = folder.vocabulary()
+    if dataset.tokenizer.hash != own.hash:
+        raise RunError(f"{folder.path} has another tokenizer ({own.about}) than {dataset.tokenizer.about}.")
 
 
 def restore_latest(session: Session, folder: RunFolder) -> None:

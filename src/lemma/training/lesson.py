@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from typing import Protocol
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lemma.models import LanguageModel
-from lemma.objectives import causal
-from lemma.parts import State
+from lemma.errors import SpecError
+from lemma.models import LanguageModel, evaluating
+from lemma.objectives import causal, shape_of
+from lemma.parts import State, overhear
+from lemma.spec import Recipe
 
 
 class Score(Protocol):
@@ -28,8 +31,15 @@ class Score(Protocol):
 Evaluate = Callable[[LanguageModel], Score]
 
 
+Learned = tuple[Float[Tensor, ""], tuple[Float[Tensor, ""], ...], State | None]
+"""What is minimised, the terms that are reported, and the state where training carries it on."""
+
+
 class Lesson(nn.Module):
     """A model and its objective in one module, so that they can be compiled and shared as one."""
+
+    terms: tuple[str, ...] = ("loss",)
+    """The names of what it reports."""
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
@@ -37,7 +47,56 @@ class Lesson(nn.Module):
 
     def forward(
         self, inputs: Int[Tensor, "rows stretch"], targets: Int[Tensor, "rows stretch"], state: State | None
-    ) -> tuple[Float[Tensor, ""], State | None]:
-        """Return the mean loss, and the state where training carries it on."""
+    ) -> Learned:
+        """Return the mean loss, to be minimised and reported, and the state where training carries it on."""
         logits, state = self.model(inputs, state)
-        return causal(logits, targets), state if self.model.stateful else None
+        loss = causal(logits, targets)
+        return loss, (loss,), state if self.model.stateful else None
+
+
+class ShapedLesson(Lesson):
+    """A lesson that also shapes attention: L = L_LM + focus · L_focus + near · L_near."""
+
+    terms = ("loss", "focus", "near")
+
+    def __init__(self, model: LanguageModel, focus: float, near: float, near_max: float) -> None:
+        super().__init__(model)
+        self.focus, self.near, self.near_max = focus, near, near_max
+        self.layers: int = getattr(model.spec, "depth", 1)
+
+    def forward(
+        self, inputs: Int[Tensor, "rows stretch"], targets: Int[Tensor, "rows stretch"], state: State | None
+    ) -> Learned:
+        """Return the loss with its shaping terms; the loss alone and both terms are reported."""
+        with overhear() as records:
+            logits, state = self.model(inputs, state)
+        shape = shape_of(records, self.near_max, self.layers)
+        loss = causal(logits, targets)
+        total = loss + self.focus * shape.focus + self.near * shape.near
+        return total.to(loss.dtype), (loss, shape.focus, shape.near), state if self.model.stateful else None
+
+
+def lesson_for(model: LanguageModel, recipe: Recipe) -> Lesson:
+    """The lesson that a recipe asks for; attention can only be shaped where there is some."""
+    if not (recipe.focus or recipe.near):
+        return Lesson(model)
+    layers = _layers_with_attention(model)
+    if not layers:
+        word = "focus" if recipe.focus else "near"
+        raise SpecError(
+            f"recipe.{word} = {getattr(recipe, word)} shapes attention, and a model of the family "
+            f"{model.spec.family} has none. Leave the word out, or train a decoder."
+        )
+    if recipe.near and layers < 2:
+        raise SpecError(
+            f"recipe.near = {recipe.near} leaves the last layer out, and this model has only one. Try depth=2."
+        )
+    return ShapedLesson(model, recipe.focus, recipe.near, recipe.near_max)
+
+
+def _layers_with_attention(model: LanguageModel) -> int:
+    """How many layers attend, seen by letting the model read two tokens."""
+    tokens = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
+    with evaluating(model), torch.no_grad(), overhear() as records:
+        model(tokens)
+    return min(len(records), getattr(model.spec, "depth", 1))

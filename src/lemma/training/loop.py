@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lemma.data import Dataset
+from lemma.data import Dataset, TreebankData
 from lemma.runs import RunFolder, only_writer
 from lemma.runs.folder import refuse_occupied
-from lemma.spec import DataSpec, ModelSpec, Recipe
+from lemma.spec import DataSpec, ModelSpec, Recipe, TreebankSpec
 from lemma.training.finishing import Sample, Stopped, finish
 from lemma.training.heap import steady_heap
 from lemma.training.interrupt import Stop, stoppable
@@ -19,6 +19,7 @@ from lemma.training.keeping import refuse_other_text, restore_latest, save_sessi
 from lemma.training.lesson import Evaluate
 from lemma.training.optimizer import clip, set_rate
 from lemma.training.parallel import Team, teamwork
+from lemma.training.parsing import refuse_other_kind
 from lemma.training.precision import fork_random, matrix_products, product_precision
 from lemma.training.progress import Observer, Silent
 from lemma.training.result import TrainingResult
@@ -48,9 +49,9 @@ def take_step(session: Session) -> None:
     """One step: the batch's gradients, clipped, move the weights."""
     session.standing.step += 1
     set_rate(session.optimizer, learning_rate(session.recipe, session.standing.step))
-    loss = session.gradients()
+    terms = session.gradients()
     norm = clip(session.model, session.recipe.clip)
-    session.count(loss, norm)
+    session.count(terms, norm)
     session.optimizer.step()
     session.optimizer.zero_grad(set_to_none=True)
 
@@ -79,8 +80,8 @@ class Surroundings:
 def train(
     model_spec: ModelSpec,
     recipe: Recipe,
-    data_spec: DataSpec,
-    dataset: Dataset,
+    data_spec: DataSpec | TreebankSpec,
+    dataset: Dataset | TreebankData,
     out: Path,
     *,
     evaluate: Evaluate,
@@ -88,12 +89,13 @@ def train(
     observer: Observer | None = None,
     overwrite: bool = False,
 ) -> TrainingResult:
-    """Train a new model into the folder `out`; its vocabulary is the tokenizer's."""
+    """Train a new model into the folder `out`; its vocabulary is the tokenizer's, or the treebank's."""
     given = Surroundings(evaluate, sample, observer or Silent())
+    refuse_other_kind(model_spec, dataset)
     with _at_work(recipe) as team:
         if team.leads:
             refuse_occupied(out, overwrite)
-        spec = model_spec.replace(vocabulary=dataset.tokenizer.vocabulary)
+        spec = model_spec.replace(**dataset.sizes())
         folder = RunFolder(out, spec, recipe, data_spec, dataset.hash)
         begin = time.perf_counter()
         session = _session(folder, dataset, team, given)
@@ -104,7 +106,7 @@ def train(
 
 def resume(
     path: Path,
-    dataset: Dataset,
+    dataset: Dataset | TreebankData,
     *,
     evaluate: Evaluate,
     sample: Sample,
@@ -135,7 +137,7 @@ def _at_work(recipe: Recipe) -> Iterator[Team]:
         yield team
 
 
-def _session(folder: RunFolder, dataset: Dataset, team: Team, given: Surroundings) -> Session:
+def _session(folder: RunFolder, dataset: Dataset | TreebankData, team: Team, given: Surroundings) -> Session:
     if folder.recipe.tensorboard:
         board_kind()  # an early word if it is missing
     tell = given.observer.say if team.leads else Silent().say

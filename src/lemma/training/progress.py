@@ -128,7 +128,11 @@ def describe(row: Mapping[str, float]) -> str:
     """
     words = {
         "loss": "loss {:.3f}",
+        "focus": "focus {:.3f}",
+        "near": "near {:.2f}",
         "perplexity": "validation perplexity {:,.2f}",
+        "uas": "UAS {:.2f}",
+        "las": "LAS {:.2f}",
         "tokens_per_second": "{:,.0f} tokens/s",
     }
     return " · ".join(template.format(row[name]) for name, template in words.items() if name in row)

@@ -1,7 +1,7 @@
 """What a training run came to."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
@@ -34,10 +34,13 @@ class TrainingResult:
     data_hash: str
     warnings: tuple[str, ...] = ()
     samples: tuple[str, ...] = ()
+    figures: dict[str, float] = field(default_factory=dict)
+    """What else the last validation came to, such as UAS and LAS."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that are good JSON: None stands for what is infinite or no number."""
         plain = {**asdict(self), "path": str(self.path), "warnings": list(self.warnings), "samples": list(self.samples)}
+        plain |= plain.pop("figures")
         return {name: None if _no_number(value) else value for name, value in plain.items()}
 
     def __str__(self) -> str:
@@ -63,6 +66,9 @@ class TrainingResult:
             lines.append(f"training    loss {self.training_loss:.4f} nats/token")
         if self.validation_loss is not None:
             lines.append(f"validation  loss {self.validation_loss:.4f}, perplexity {self.perplexity:,.2f}")
+        if self.figures:
+            said = ", ".join(f"{name.upper()} {value:.2f}" for name, value in self.figures.items())
+            lines.append(f"validation  {said}")
         if self.best_loss is not None:
             best = f"loss {self.best_loss:.4f}, perplexity {self.best_perplexity:,.2f}"
             lines.append(f"best        {best}, at step {self.best_step:,}")

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 import numpy as np
@@ -10,14 +10,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lemma.models import build
+from lemma.data import Trees
+from lemma.models import LanguageModel, build
 from lemma.parts import State
 from lemma.runs import weights_of
 from lemma.spec import ModelSpec, Recipe
-from lemma.training.feed import feed_for, stretch_of
-from lemma.training.lesson import Evaluate, Lesson
+from lemma.training.feed import feed_for
+from lemma.training.lesson import Evaluate
 from lemma.training.optimizer import optimizer_for
 from lemma.training.parallel import Team, delay_sharing, refuse_uneven
+from lemma.training.parsing import lesson_of
 from lemma.training.precision import Forward, choose_arithmetic, compiled, fork_random, matrix_products
 from lemma.training.schedule import learning_rate
 from lemma.training.standing import Meter, Standing
@@ -30,7 +32,7 @@ class Session:
     """A model in training: its optimizer, its batches, where it stands."""
 
     def __init__(
-        self, spec: ModelSpec, recipe: Recipe, tokens: np.ndarray, team: Team, tell: Callable[[str], None]
+        self, spec: ModelSpec, recipe: Recipe, tokens: np.ndarray | Trees, team: Team, tell: Callable[[str], None]
     ) -> None:
         refuse_uneven(recipe, team)
         torch.manual_seed(recipe.seed)
@@ -38,45 +40,49 @@ class Session:
         self.model = build(spec, recipe.dropout).to(team.device).train()
         self.feed = feed_for(self.model, tokens, recipe, team)
         self.optimizer = optimizer_for(self.model, recipe)
-        self.standing, self.meter = Standing(), Meter(team)
+        lesson = lesson_of(self.model, recipe)
+        self.standing, self.meter = Standing(), Meter(team, lesson.terms[1:])
         self.carried: list[State | None] = [None] * recipe.accumulate
         self.best: dict[str, Tensor] | None = None
         self.saved = 0
-        self.arithmetic = choose_arithmetic(recipe, team.device, self.model.stateful)
-        self.shared = team.wrap(Lesson(self.model))
+        self.arithmetic = choose_arithmetic(recipe, team.device, self.model.stateful or not self.feed.even)
+        self.shared = team.wrap(lesson)
         self.lesson: Forward = self._compiled() if self.arithmetic.compiles else self.shared
-        self.warn("read_too_often", read_too_often(recipe, len(tokens), stretch_of(spec, recipe)))
+        self.warn("read_too_often", read_too_often(recipe, len(tokens), self.feed.stretch))
         torch.manual_seed(recipe.seed + APART * (team.rank + 1))
         self.restart_clock()
 
     @property
     def tokens_a_step(self) -> int:
         """Tokens predicted at each step, by the whole team."""
-        return self.recipe.batch * stretch_of(self.model.spec, self.recipe)
+        return self.feed.tokens_a_step
 
     def unsaved(self) -> bool:
         """Whether there are steps that no checkpoint knows of."""
         return self.saved != self.standing.step
 
-    def gradients(self) -> Float[Tensor, ""]:
-        """Read the batch of the step at hand, part by part, and leave the gradients of its mean loss; return that."""
+    def gradients(self) -> list[Float[Tensor, ""]]:
+        """Read the step's batch, part by part, and leave its gradients; return its loss and other terms."""
         step, parts = self.standing.step - 1, self.recipe.accumulate
         if self.feed.fresh(step):
             self.carried = [None] * parts
         inputs, targets = (tensor.chunk(parts) for tensor in self.feed.batch(step))
-        total = torch.zeros((), device=self.team.device)
+        totals = [torch.zeros((), device=self.team.device) for _ in range(1 + len(self.meter.terms))]
         for part in range(parts):
             with delay_sharing(self.shared) if part < parts - 1 else nullcontext():
                 with self.arithmetic.autocast():
-                    loss, state = self.lesson(inputs[part], targets[part], self.carried[part])
-                (loss / parts).backward()
+                    objective, terms, state = self.lesson(inputs[part], targets[part], self.carried[part])
+                share = self.feed.share(targets[part], parts)
+                (objective * share).backward()
             self.carried[part] = state.detach() if state else None
-            total += loss.detach() / parts
-        return total
+            for total, term in zip(totals, terms, strict=True):
+                total += term.detach() * share
+        return totals
 
-    def count(self, loss: Float[Tensor, ""], norm: Float[Tensor, ""]) -> None:
+    def count(self, terms: Sequence[Float[Tensor, ""]], norm: Float[Tensor, ""]) -> None:
         """Count a step; on a CPU, where looking costs nothing, see at once that loss and gradient are numbers."""
-        self.meter.add(loss, norm)
+        loss, *others = terms
+        self.meter.add(loss, norm, others)
         self.standing.tokens += self.tokens_a_step
         if self.team.device.type == "cpu" and not math.isfinite(float(loss + norm)):
             self.refuse_no_number(float(loss), float(norm), 1)
@@ -87,14 +93,14 @@ class Session:
         rate = learning_rate(self.recipe, last)
         refuse_no_number(loss, norm, range(last - steps + 1, last + 1), rate, self.saved)
 
-    def settle(self) -> tuple[float, float]:
-        """Wait for the device, stop the clock, and return the mean loss and gradient norm since the last row."""
-        loss, norm = self.meter.means()
+    def settle(self) -> tuple[float, float, dict[str, float]]:
+        """Wait for the device, stop the clock, and return the mean loss, gradient norm and terms since the last row."""
+        loss, norm, terms = self.meter.means()
         self.refuse_no_number(loss, norm, max(1, self.meter.steps))
         now = time.perf_counter()
         self.standing.seconds += now - self.mark
         self.mark = now
-        return loss, norm
+        return loss, norm, terms
 
     def restart_clock(self) -> None:
         """Let the seconds of training run from here on: what came before was something else."""
@@ -102,16 +108,18 @@ class Session:
 
     def measure(self) -> dict[str, float]:
         """Return a row of metrics over the steps since the last row."""
-        loss, norm = self.settle()
+        loss, norm, terms = self.settle()
         standing, steps = self.standing, self.meter.steps
         standing.training_loss = loss
         speed = steps * self.tokens_a_step / (standing.seconds - self.meter.since)
         self.meter.reset(standing.seconds)
-        self.warn("nothing_learned", nothing_learned(self.recipe, standing.step, loss, self.model.spec.vocabulary))
+        if isinstance(self.model, LanguageModel):
+            self.warn("nothing_learned", nothing_learned(self.recipe, standing.step, loss, self.model.spec.vocabulary))
         return {
             "step": standing.step,
             "tokens": standing.tokens,
             "loss": loss,
+            **terms,
             "learning_rate": learning_rate(self.recipe, standing.step),
             "gradient_norm": norm,
             "tokens_per_second": speed,
@@ -125,6 +133,7 @@ class Session:
             with self.aside():
                 result = evaluate(self.model)
             score = (result.loss, result.perplexity)
+            self.standing.figures = dict(getattr(result, "figures", {}))
         loss, perplexity = self.team.hear(score)
         if self.standing.judge(loss, perplexity):
             self.best = {name: tensor.cpu().clone() for name, tensor in weights_of(self.model).items()}
@@ -132,7 +141,7 @@ class Session:
         if training is not None:
             self.warn("too_good", too_good(self.recipe, self.standing.step, loss, training))
         self.restart_clock()
-        return {"validation_loss": loss, "perplexity": perplexity}
+        return {"validation_loss": loss, "perplexity": perplexity, **self.standing.figures}
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -155,8 +164,8 @@ class Session:
 
         def attempt(lesson: Forward) -> None:
             with self.arithmetic.autocast():
-                loss, _ = lesson(inputs, targets, None)
-            loss.backward()
+                objective, _, _ = lesson(inputs, targets, None)
+            objective.backward()
             self.optimizer.zero_grad(set_to_none=True)
 
         # a graph's gradients are overwritten by its next run, so that they can neither be added up nor be shared

@@ -25,6 +25,8 @@ class Standing:
     best_loss: float | None = None
     best_perplexity: float | None = None
     best_step: int | None = None
+    figures: dict[str, float] = field(default_factory=dict)
+    """What else the last validation came to, such as UAS and LAS."""
     without_better: int = 0
     """Validations since the best one."""
     warnings: dict[str, str] = field(default_factory=dict)
@@ -41,28 +43,29 @@ class Standing:
 
 
 class Meter:
-    """Sums of loss and gradient norm since the last reading, kept on the device so that no step waits for them."""
+    """Sums of loss, gradient norm and other terms since the last reading, on the device: no step waits for them."""
 
-    def __init__(self, team: Team) -> None:
-        self.team = team
+    def __init__(self, team: Team, terms: Sequence[str] = ()) -> None:
+        self.team, self.terms = team, tuple(terms)
         self.reset(0.0)
 
-    def reset(self, seconds: float, sums: Sequence[float] = (0.0, 0.0), steps: int = 0) -> None:
+    def reset(self, seconds: float, sums: Sequence[float] | None = None, steps: int = 0) -> None:
         """Begin anew, or where a checkpoint left off."""
-        self.sums = torch.tensor(sums, dtype=torch.float64, device=self.team.device)
+        count = 2 + len(self.terms)
+        known = list(sums or ())[:count]  # a run that goes on may report other terms than before
+        self.sums = torch.tensor(known + [0.0] * (count - len(known)), dtype=torch.float64, device=self.team.device)
         self.steps, self.since = steps, seconds
 
-    def add(self, loss: Float[Tensor, ""], norm: Float[Tensor, ""]) -> None:
+    def add(self, loss: Float[Tensor, ""], norm: Float[Tensor, ""], terms: Sequence[Float[Tensor, ""]] = ()) -> None:
         """Count one step."""
-        self.sums += torch.stack((loss, norm))
+        self.sums += torch.stack((loss, norm, *terms))
         self.steps += 1
 
-    def team_sums(self) -> tuple[float, float]:
-        """Return both sums, averaged over the team; this waits for the device."""
-        loss, norm = self.team.mean(self.sums).tolist()
-        return loss, norm
+    def team_sums(self) -> list[float]:
+        """Return the sums, averaged over the team; this waits for the device."""
+        return self.team.mean(self.sums).tolist()
 
-    def means(self) -> tuple[float, float]:
-        """Return the mean loss and gradient norm since the last reading."""
-        loss, norm = self.team_sums()
-        return loss / max(1, self.steps), norm / max(1, self.steps)
+    def means(self) -> tuple[float, float, dict[str, float]]:
+        """Return the mean loss, gradient norm and other terms since the last reading."""
+        loss, norm, *terms = (total / max(1, self.steps) for total in self.team_sums())
+        return loss, norm, dict(zip(self.terms, terms, strict=True))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lemma.data import CORPORA, Corpus, CorpusRow, corpora_table
+from lemma.data import CORPORA, TREEBANKS, Corpus, CorpusRow, corpora_table
 from lemma.data import fetching as fetching_module
 from lemma.data.fetching import download_package, unpack
 from lemma.data.library import corpus_files
@@ -116,6 +116,7 @@ def test_a_damaged_package_is_refused(toy: Corpus, home: Path, index: Callable[.
 
 def test_the_list_of_corpora_needs_no_network(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     monkeypatch.setattr(fetching_module.subprocess, "run", None)
-    assert [row.name for row in corpora_table()] == ["shakespeare", "speeches", "wikitext-2"] == list(CORPORA)
+    assert [row.name for row in corpora_table()] == ["shakespeare", "speeches", "wikitext-2", "ewt"]
+    assert [*CORPORA, *TREEBANKS] == [row.name for row in corpora_table()]
     assert not any(row.cached for row in corpora_table())
     assert not home.exists()

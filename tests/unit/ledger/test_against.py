@@ -58,7 +58,7 @@ def test_the_module_that_is_left_out_is_named_with_its_function(decoder, monkeyp
     left_out = 2 * 4 * 16 * 16 * 32
     assert row.reasons == (
         "parameters: positions (LearnedPart): not counted",
-        "FLOPs: layers.*.attention (CausalAttention): scaled_dot_product_attention not counted (65,536)",
+        "FLOPs: layers.*.attention (Attention): scaled_dot_product_attention not counted (65,536)",
     )
     assert row.operations_ratio == pytest.approx(1 - left_out / exact.all_operations)
 
@@ -198,7 +198,7 @@ def test_the_tools_themselves_know_plain_layers(tool: str) -> None:
 @pytest.mark.parametrize("tool", [pytest.param(tool, marks=installed(tool)) for tool in ("fvcore", "thop", "ptflops")])
 def test_the_tools_themselves_leave_attention_out(tool: str, decoder) -> None:
     (row,) = against(decoder, [tool]).rows
-    assert "layers.*.attention (CausalAttention): scaled_dot_product_attention not counted (65,536)" in str(row.reasons)
+    assert "layers.*.attention (Attention): scaled_dot_product_attention not counted (65,536)" in str(row.reasons)
 
 
 def test_the_table_in_every_form(decoder, monkeypatch) -> None:

@@ -27,7 +27,7 @@ def session_of(family: str, team: Team | None = None, **words) -> Session:
 def take_gradients(session: Session) -> tuple[float, dict[str, torch.Tensor]]:
     session.standing.step += 1
     session.model.zero_grad()
-    loss = session.gradients()
+    loss = session.gradients()[0]
     return loss.item(), {name: p.grad.clone() for name, p in session.model.named_parameters()}
 
 

@@ -1,0 +1,170 @@
+"""Dependency trees in CoNLL-U files: one word a line, ten columns, a blank line after each sentence.
+
+Rows that are no words of the tree, multiword tokens (`1-2`) and empty nodes (`1.1`), are passed over and counted. All
+else that makes a sentence no tree is an error with its file and line: missing heads, several roots, cycles.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lemma.data.reading import decode, open_text
+from lemma.errors import DataError
+
+COLUMNS = 10
+ROOT = "root"
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence and its tree: the governor of word i + 1 is `heads[i]`, 0 above the root.
+
+    >>> Sentence(("I", "prefer", "it"), (2, 0, 2), ("nsubj", "root", "dobj")).arcs()
+    [(2, 1, 'nsubj'), (0, 2, 'root'), (2, 3, 'dobj')]
+    """
+
+    words: tuple[str, ...]
+    heads: tuple[int, ...]
+    relations: tuple[str, ...]
+    tags: tuple[str, ...] = ()
+    """Universal parts of speech, where the file gives them; they tell punctuation."""
+    name: str = ""
+
+    def arcs(self) -> list[tuple[int, int, str]]:
+        """Every arc as (governor, dependent, relation), words counted from 1."""
+        return [(head, place + 1, self.relations[place]) for place, head in enumerate(self.heads)]
+
+    def punctuation(self) -> tuple[bool, ...]:
+        """Which words are punctuation, by their tags or else by their relation."""
+        tags = self.tags or ("_",) * len(self.words)
+        return tuple(
+            tag == "PUNCT" or (tag == "_" and relation == "punct")
+            for tag, relation in zip(tags, self.relations, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Treebank:
+    """The sentences of some files, and what was passed over."""
+
+    sentences: tuple[Sentence, ...]
+    skipped: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    @property
+    def words(self) -> int:
+        """The words of all sentences."""
+        return sum(len(sentence.words) for sentence in self.sentences)
+
+
+def read_conllu(path: Path) -> Treebank:
+    """Read the trees of a CoNLL-U file."""
+    skipped = {"multiword tokens": 0, "empty nodes": 0}
+    sentences = tuple(_sentence(rows, skipped, path) for rows in _blocks(path))
+    if not sentences:
+        raise DataError(f"{path}: no sentence in it. A CoNLL-U file has one word a line and ten columns.")
+    return Treebank(sentences, tuple(f"{path.name}: {count:,} {what}" for what, count in skipped.items() if count))
+
+
+def to_conllu(sentences: Iterable[Sentence]) -> str:
+    """Write trees as CoNLL-U; what is not known is `_`."""
+    return "".join(_written(sentence) + "\n" for sentence in sentences)
+
+
+def depth_first(heads: Sequence[int]) -> Iterator[int]:
+    """Go through the words that hang below the root, each once; a word in or below a cycle never comes."""
+    below: list[list[int]] = [[] for _ in range(len(heads) + 1)]
+    for place, head in enumerate(heads, start=1):
+        below[head].append(place)
+    waiting = below[0][::-1]
+    while waiting:
+        word = waiting.pop()
+        yield word
+        waiting.extend(reversed(below[word]))
+
+
+Row = tuple[int, list[str]]
+"""A line's number and its columns."""
+
+
+def _blocks(path: Path) -> Iterator[list[Row]]:
+    rows: list[Row] = []
+    for number, line in enumerate(_lines(path), start=1):
+        if line.strip():
+            rows.append((number, line.split("\t")))
+        elif rows:
+            yield rows
+            rows = []
+    if rows:
+        yield rows
+
+
+def _lines(path: Path) -> Iterator[str]:
+    waiting = ""
+    for text in decode(open_text(path)):
+        *whole, waiting = (waiting + text).split("\n")
+        yield from (line.rstrip("\r") for line in whole)
+    yield waiting.rstrip("\r")
+
+
+def _sentence(rows: list[Row], skipped: dict[str, int], path: Path) -> Sentence:
+    name, words = "", []
+    for number, columns in rows:
+        if columns[0].startswith("#"):
+            key, _, value = columns[0].lstrip("# ").partition("=")
+            name = value.strip() if key.strip() == "sent_id" else name
+        elif len(columns) != COLUMNS:
+            raise DataError(f"{path}, line {number}: {COLUMNS} columns between tabs expected, got {len(columns)}.")
+        elif "-" in columns[0] or "." in columns[0]:
+            skipped["multiword tokens" if "-" in columns[0] else "empty nodes"] += 1
+        else:
+            words.append((number, columns))
+    return _tree(words, name, path, rows[0][0])
+
+
+def _tree(rows: list[Row], name: str, path: Path, first: int) -> Sentence:
+    if not rows:
+        raise DataError(f"{path}, line {first}: a sentence without words. Leave it out.")
+    for place, (number, columns) in enumerate(rows, start=1):
+        if columns[0] != str(place):
+            raise DataError(f"{path}, line {number}: the word's number is {columns[0]!r}, expected {place}.")
+    heads = tuple(_head(number, columns, len(rows), path) for number, columns in rows)
+    _refuse_no_tree(heads, [number for number, _ in rows], path)
+    words, tags, relations = (tuple(columns[place] for _, columns in rows) for place in (1, 3, 7))
+    for (number, _), word, relation in zip(rows, words, relations, strict=True):
+        if not word.strip() or relation in ("", "_"):
+            raise DataError(f"{path}, line {number}: the word or its relation (column 8) is missing.")
+    return Sentence(words, heads, relations, tags, name)
+
+
+def _head(number: int, columns: list[str], size: int, path: Path) -> int:
+    said = columns[6]
+    if not (said.isascii() and said.isdigit()):
+        raise DataError(f"{path}, line {number}: the head (column 7) is {said!r}, a number from 0 to {size} expected.")
+    if int(said) > size or said == columns[0]:
+        raise DataError(f"{path}, line {number}: word {columns[0]} of {size} cannot hang on word {said}.")
+    return int(said)
+
+
+def _refuse_no_tree(heads: tuple[int, ...], numbers: list[int], path: Path) -> None:
+    roots = [place for place, head in enumerate(heads) if head == 0]
+    if len(roots) > 1:
+        raise DataError(
+            f"{path}, line {numbers[roots[1]]}: a second root; a sentence has exactly one word with head 0."
+        )
+    reached = set(depth_first(heads))
+    lost = next((place for place in range(1, len(heads) + 1) if place not in reached), None)
+    if lost is not None:
+        raise DataError(f"{path}, line {numbers[lost - 1]}: word {lost} hangs in a cycle and not below a root.")
+
+
+def _written(sentence: Sentence) -> str:
+    lines = [f"# sent_id = {sentence.name}"] if sentence.name else []
+    lines.append(f"# text = {' '.join(sentence.words)}")
+    tags = sentence.tags or ("_",) * len(sentence.words)
+    for place, word in enumerate(sentence.words):
+        middle = ["_", tags[place], "_", "_", str(sentence.heads[place]), sentence.relations[place]]
+        lines.append("\t".join([str(place + 1), word, *middle, "_", "_"]))
+    return "\n".join(lines) + "\n"

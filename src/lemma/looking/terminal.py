@@ -1,0 +1,112 @@
+"""The heads in a terminal: small pictures side by side, the table, and for one head who attends to whom."""
+
+import math
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from lemma.looking.head import Head, Seen
+from lemma.looking.patterns import MEANINGS
+from lemma.looking.words import counted
+
+WIDTH = 96
+MOST_ACROSS = 8
+SHADES = "·░▒▓█"  # shares of attention below 0.04, 0.16, 0.36, 0.64, and above
+MOST_LISTED, MOST_LINES = 3, 8
+
+
+def terminal(seen: Seen) -> str:
+    """Everything there is to say in plain characters."""
+    parts = [f"{seen.model}: {counted(len(seen.heads), 'head')} on {counted(len(seen.tokens), 'token')}", _tokens(seen)]
+    parts += [_pictures(number, heads) for number, heads in seen.layers().items()]
+    parts += [_key(seen), _table(seen)]
+    parts += [_listing(seen.heads[0])] if len(seen.heads) == 1 else []
+    return "\n\n".join([*parts, *seen.notes])
+
+
+def _tokens(seen: Seen) -> str:
+    """The tokens with their numbers, in lines that fit."""
+    lines = [""]
+    for word in seen.tokens:
+        piece = f"{word.index}:{word.label()}"
+        if len(lines[-1]) + len(piece) >= WIDTH:
+            lines.append("")
+        lines[-1] += ("  " if lines[-1] else "") + piece
+    return "\n".join(lines[:MOST_LINES] + (["…"] if len(lines) > MOST_LINES else []))
+
+
+def _key(seen: Seen) -> str:
+    lines = [f"Rows ask, columns are asked, blank is masked. {SHADES}: the share of attention under a character."]
+    meant = {head.pattern for head in seen.heads}
+    return "\n".join([*lines, *(f"{name}: {words}." for name, words in MEANINGS.items() if name in meant)])
+
+
+def _pictures(layer: int, heads: list[Head]) -> str:
+    """The heads of a layer, as many side by side as there is room for."""
+    across = math.ceil(len(heads) / math.ceil(len(heads) / MOST_ACROSS))
+    room = min(24, WIDTH // across - 2)
+    blocks = [_picture(head, room) for head in heads]
+    rows = [blocks[start : start + across] for start in range(0, len(blocks), across)]
+    name = f"Layer {layer}  {heads[0].name}".rstrip()
+    return "\n".join([name, *("\n".join(map("  ".join, zip(*row, strict=True))).rstrip() for row in rows)])
+
+
+def _picture(head: Head, room: int) -> list[str]:
+    columns = room if len(head.known) * 2 > room else len(head.known) * 2
+    rows = min(max(1, room // 2), len(head.asking))
+    lines = ["".join(line).ljust(room) for line in shades(head.weights, head.allowed, rows, columns)]
+    return [f"head {head.head}".ljust(room)[:room], *lines, head.pattern.ljust(room)[:room]]
+
+
+def shades(
+    weights: Float[np.ndarray, "new known"], allowed: Bool[np.ndarray, "new known"], rows: int, columns: int
+) -> list[list[str]]:
+    """Draw a matrix in a few characters, blank where all is masked.
+
+    Each is as dark as the share of attention that its rows, in the mean, give to its columns.
+
+    >>> weights = np.array([[1.0, 0.0], [0.25, 0.75]])
+    >>> ["".join(line) for line in shades(weights, np.tri(2, dtype=bool), 2, 4)]
+    ['██  ', '▒▒██']
+    """
+    new, known = weights.shape
+    across = [slice(*_span(column, columns, known)) for column in range(columns)]
+    down = [slice(*_span(row, rows, new)) for row in range(rows)]
+    return [[_shade(weights[y, x], allowed[y, x]) for x in across] for y in down]
+
+
+def _span(number: int, count: int, size: int) -> tuple[int, int]:
+    start = number * size // count
+    return start, max(start + 1, (number + 1) * size // count)
+
+
+def _shade(weights: np.ndarray, allowed: np.ndarray) -> str:
+    if not allowed.any():
+        return " "
+    return SHADES[min(len(SHADES) - 1, int(math.sqrt(weights.sum(1).mean()) * len(SHADES)))]
+
+
+def _table(seen: Seen) -> str:
+    lines = ["layer head  entropy  (uniform)  distance  to first  pattern    nearest      score  (uniform)"]
+    return "\n".join([*lines, *map(_row, seen.heads)])
+
+
+def _row(head: Head) -> str:
+    numbers, near = head.statistics, head.nearest
+    distance = "       –" if numbers.distance is None else f"{numbers.distance:8.2f}"
+    match = f"{near.pattern:10s} {near.score:7.3f}  {near.uniform:9.3f}" if near else "–"
+    left = f"{head.layer:5d} {head.head:4d} {numbers.entropy:8.3f} {numbers.uniform_entropy:10.3f}  {distance}"
+    return f"{left} {numbers.first:9.3f}  {head.pattern:10s} {match}"
+
+
+def _listing(head: Head) -> str:
+    """To whom each token attends most."""
+    width = max(len(word.label()) for word in head.asking)
+    return "\n".join(f"{word.index:5d} {word.label():{width}}  {_most(head, i)}" for i, word in enumerate(head.asking))
+
+
+def _most(head: Head, row: int) -> str:
+    order = np.argsort(-head.weights[row], kind="stable")[:MOST_LISTED]
+    seen = [column for column in order if head.allowed[row, column]]
+    listed = (f"{head.known[c].index}:{head.known[c].label()} {head.weights[row, c]:.3f}" for c in seen)
+    return "→ " + ",  ".join(listed) if seen else "→ nothing: all keys are masked"

@@ -1,0 +1,19 @@
+"""Small cases worked by hand, every step shown: attention, byte-pair encoding, cross-attention."""
+
+from lemma.looking.worked.attention import attention_by_hand
+from lemma.looking.worked.byte_pairs import trace_byte_pairs
+from lemma.looking.worked.cross import WorkedCross, cross_by_hand
+from lemma.looking.worked.reading import Examples, list_examples
+from lemma.looking.worked.trace import BytePairTrace
+from lemma.looking.worked.worked_attention import WorkedAttention
+
+__all__ = [
+    "BytePairTrace",
+    "Examples",
+    "WorkedAttention",
+    "WorkedCross",
+    "attention_by_hand",
+    "cross_by_hand",
+    "list_examples",
+    "trace_byte_pairs",
+]

@@ -1,0 +1,172 @@
+"""Merging a model's attention matrices: the same outputs with one matrix a head in the place of two (B6, C8)."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lemma.errors import SpecError, unknown
+from lemma.models.decoder import DecoderModel
+from lemma.models.language_model import LanguageModel, count_parameters
+from lemma.parts import Attention
+from lemma.spec import Decoder
+
+Pair = Literal["key_query", "value_output"]
+PAIRS: tuple[Pair, ...] = ("key_query", "value_output")
+
+
+@dataclass(frozen=True)
+class Merging:
+    """What merging has done to a model's size and its cache."""
+
+    spec: Decoder
+    pairs: tuple[Pair, ...]
+    parameters: tuple[int, int]
+    """Before and after."""
+    cache: tuple[int, int]
+    """Numbers kept for each token, before and after."""
+
+    def __str__(self) -> str:
+        lines = [
+            f"merged: {', '.join(pair.replace('_', '–') for pair in self.pairs)}; the outputs are the same",
+            f"parameters  {_change(self.parameters)}",
+            f"cache       {_change(self.cache)} numbers a token, inputs in the place of what was merged",
+            *(_of_a_head(pair, self.spec) for pair in self.pairs),
+        ]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        before_after = {"parameters": self.parameters, "cache": self.cache}
+        return {"pairs": list(self.pairs), **{name: list(pair) for name, pair in before_after.items()}}
+
+
+class MergedModel(DecoderModel):
+    """A decoder with merged matrices that knows what merging has done."""
+
+    merging: Merging
+
+
+def merge(model: LanguageModel, pairs: Collection[Pair] = PAIRS) -> MergedModel:
+    """Return a copy of a model whose key–query and value–output maps are merged, head by head, with equal outputs.
+
+    Its `merging` says what that does to the parameters and to the cache.
+
+    With W_Q x + b the query and W_K y + c the key, their product is x·(W_Qᵀ W_K) y + (W_Kᵀ b)·y and what is the same
+    for every key, which the softmax does not see. Values W_V y + b under the output map W_O become W_O W_V y; the
+    weights of attention add up to one, so that W_O b joins the output's own bias.
+    """
+    spec = _refuse(model, pairs)
+    merged = MergedModel(spec.replace(**dict.fromkeys(pairs, "merged"))).to(next(model.parameters()))
+    weights = model.state_dict()
+    for path, part in model.named_modules():
+        if isinstance(part, Attention):
+            weights |= _merged_weights(path, part, weights, pairs)
+    merged.load_state_dict({name: weights[name] for name in merged.state_dict()})
+    sizes = (count_parameters(model), count_parameters(merged))
+    merged.merging = Merging(spec, tuple(pairs), sizes, (_kept(model), _kept(merged)))
+    return merged.train(model.training)
+
+
+def _refuse(model: LanguageModel, pairs: Collection[str]) -> Decoder:
+    """Refuse what cannot be merged, with the reason."""
+    spec = model.spec
+    if not isinstance(model, DecoderModel) or not isinstance(spec, Decoder):
+        raise SpecError(f"merge: a {spec.family} model has no multi-head attention to merge. It works on a decoder.")
+    if not pairs:
+        raise SpecError(f"merge: no pair is named. Known: {', '.join(PAIRS)}.")
+    for pair in pairs:
+        if pair not in PAIRS:
+            raise SpecError(unknown("merge", pair, PAIRS))
+    if done := [pair for pair in pairs if getattr(spec, pair) == "merged"]:
+        raise SpecError(f"merge: {done[0]} is merged in this model already.")
+    if "key_query" in pairs and spec.positions.kind == "rotary":
+        raise SpecError(
+            "merge: key_query cannot be merged with rotary positions. The rotation stands between the two matrices and "
+            "differs from pair to pair of tokens: W_Qᵀ R W_K has another value at every distance. Use "
+            "pairs=['value_output'], or train with positions=alibi."
+        )
+    return spec
+
+
+def _merged_weights(
+    path: str, part: Attention, weights: dict[str, Tensor], pairs: Collection[str]
+) -> dict[str, Float[Tensor, "..."]]:
+    """The weights of one merged attention, by their names in the model."""
+    maps = _maps(path, part, weights)
+    if "key_query" in pairs:
+        maps["query"] = _merged_queries(maps.pop("key"), maps["query"])
+    if "value_output" in pairs:
+        maps["output"] = _merged_outputs(maps.pop("value"), maps["output"], part)
+    output, names = maps.pop("output"), list(maps)
+    joined = torch.cat([maps[name].flatten(0, 1) for name in names])
+    found = {f"{path}.{'_'.join(names)}": joined, f"{path}.output": output}
+    plain = {f"{name}.weight": table[:, :-1].contiguous() for name, table in found.items()}
+    biases = {f"{name}.bias": table[:, -1].contiguous() for name, table in found.items()}
+    return {name: table.to(weights[f"{path}.output.weight"]) for name, table in {**plain, **biases}.items()}
+
+
+def _maps(path: str, part: Attention, weights: dict[str, Tensor]) -> dict[str, Float[Tensor, "..."]]:
+    """The maps of an attention in float64, head by head, each with its bias as a last column."""
+    kinds = part.inward.split("_")
+    table = _with_bias(weights, f"{path}.{part.inward}")
+    pieces = table.split([part.shape.widths[kind] for kind in kinds])
+    heads = {kind: part.heads if kind == "query" else part.groups for kind in kinds}
+    maps = {kind: piece.unflatten(0, (heads[kind], -1)) for kind, piece in zip(kinds, pieces, strict=True)}
+    return {**maps, "output": _with_bias(weights, f"{path}.output")}
+
+
+def _with_bias(weights: dict[str, Tensor], name: str) -> Float[Tensor, "rows columns"]:
+    table = weights[f"{name}.weight"].double()
+    bias = weights.get(f"{name}.bias")
+    return torch.cat([table, table.new_zeros(len(table), 1) if bias is None else bias.double()[:, None]], dim=1)
+
+
+def _merged_queries(
+    keys: Float[Tensor, "groups width columns"], queries: Float[Tensor, "heads width columns"]
+) -> Float[Tensor, "heads inputs columns"]:
+    """W_Kᵀ [W_Q, b] of each head: what the inputs are to be multiplied with."""
+    return _for_each_head(keys, len(queries))[:, :, :-1].mT @ queries
+
+
+def _merged_outputs(
+    values: Float[Tensor, "groups width columns"], output: Float[Tensor, "out columns"], part: Attention
+) -> Float[Tensor, "out merged"]:
+    """[W_O W_V of each head side by side, Σ W_O b_V + b_O]."""
+    outward = output[:, :-1].unflatten(1, (part.heads, -1)).transpose(0, 1)
+    heads = outward @ _for_each_head(values, part.heads)  # heads out columns
+    maps = heads[:, :, :-1].transpose(0, 1).flatten(1)
+    return torch.cat([maps, (heads[:, :, -1].sum(0) + output[:, -1])[:, None]], dim=1)
+
+
+def _for_each_head(maps: Float[Tensor, "groups width columns"], heads: int) -> Float[Tensor, "heads width columns"]:
+    return maps.repeat_interleave(heads // len(maps), dim=0)
+
+
+def _kept(model: LanguageModel) -> int:
+    """Numbers that the cache keeps for a token, counted on a state of one token."""
+    token = torch.zeros(1, 1, dtype=torch.long, device=next(model.parameters()).device)
+    with torch.no_grad():
+        tensors = model(token)[1].tensors()
+    return sum(tensor.numel() for name, tensor in tensors.items() if name != "seen")
+
+
+def _change(pair: tuple[int, int]) -> str:
+    before, after = pair
+    return f"{before:,} → {after:,} ({(after - before) / before:+.1%})" if before else f"{before:,} → {after:,}"
+
+
+def _of_a_head(pair: Pair, spec: Decoder) -> str:
+    """Problem B7 for this model: J² against 2IJ."""
+    width = spec.width
+    inner = (spec.attention if pair == "key_query" else spec.value_width or spec.attention) // spec.heads
+    signs = {1: "more", 0: "as many", -1: "fewer"}
+    word = signs[(width > 2 * inner) - (width < 2 * inner)]
+    name = pair.replace("_", "–")
+    return (
+        f"{name}: a head has J² = {width**2:,} weights against 2IJ = {2 * inner * width:,} "
+        f"(J = {width}, I = {inner}): {word}; equal at I = J/2 = {width / 2:g}"
+    )

@@ -1,0 +1,207 @@
+"""A tap on attention: queries and keys as they pass, from which its weights can be worked out again.
+
+The fused kernel stays the one that runs and whoever does not look pays nothing: our own attention says what it is about
+to do, and every other call of PyTorch's fused kernel is seen from outside. So this works on our models, on torch.nn's
+and on Hugging Face ones.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from lemma.parts.fused import FusedCalls
+
+
+@dataclass(frozen=True)
+class AttentionRecord:
+    """What one call of attention was given: α = softmax(scale · q·k + bias), over the keys that may be seen."""
+
+    queries: Float[Tensor, "batch heads new width"]
+    keys: Float[Tensor, "batch heads known width"]
+    values: Float[Tensor, "batch heads known value_width"] | None
+    scale: float
+    bias: Float[Tensor, "... new known"] | None = None
+    """Added to the scaled scores, −∞ where a key is masked."""
+    causal: bool = False
+    """Whether query i sees keys up to i + known − new only."""
+    slopes: Float[Tensor, "heads"] | None = None
+    """ALiBi's slopes: −m·distance is added to the scaled scores of each head."""
+    name: str = ""
+    """The path of the module that attended."""
+
+    def scores(self) -> Float[Tensor, "batch heads new known"]:
+        """The scaled scores with bias, −∞ where a key may not be seen."""
+        scores = self.queries @ self.keys.mT * self.scale
+        if self.slopes is not None:
+            scores = scores - self.slopes[:, None, None] * self.distances().abs()
+        scores = scores if self.bias is None else scores + self.bias
+        return scores.masked_fill(~self.allowed(), -torch.inf) if self.causal else scores
+
+    def weights(self) -> Float[Tensor, "batch heads new known"]:
+        """The attention weights; a row that may see nothing is zero."""
+        return self.scores().softmax(-1).nan_to_num(0.0)
+
+    def distances(self) -> Float[Tensor, "new known"]:
+        """How far each key lies before each query."""
+        new, known = self.queries.shape[-2], self.keys.shape[-2]
+        rows = torch.arange(known - new, known, device=self.keys.device)
+        return (rows[:, None] - torch.arange(known, device=self.keys.device)).to(self.queries.dtype)
+
+    def allowed(self) -> Bool[Tensor, "new known"]:
+        """Which keys each query may see as far as order goes."""
+        return self.distances() >= 0 if self.causal else torch.ones_like(self.distances(), dtype=torch.bool)
+
+
+class Listener(FusedCalls):
+    """Collects a record of every call of attention while it is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[AttentionRecord] = []
+        self.path: list[str] = []
+        self.told = False
+
+    def around(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """Note a call that nobody has told of."""
+        if not self.told:
+            self.hear(record_of(*args, **kwargs))
+        return attend(*args, **kwargs)
+
+    def hear(self, record: AttentionRecord) -> None:
+        """Keep a record under the path of the module at work."""
+        self.records.append(replace(record, name=self.path[-1] if self.path else ""))
+
+
+LISTENERS: list[Listener] = []
+
+
+def announce(record: AttentionRecord) -> None:
+    """Say what attention is about to do."""
+    for listener in LISTENERS:
+        listener.hear(record)
+
+
+@contextmanager
+def telling(record: AttentionRecord) -> Iterator[None]:
+    """Say what attention is about to do; what its kernel is then called with is not noted a second time."""
+    announce(record)
+    for listener in LISTENERS:
+        listener.told = True
+    try:
+        yield
+    finally:
+        for listener in LISTENERS:
+            listener.told = False
+
+
+@contextmanager
+def overhear() -> Iterator[list[AttentionRecord]]:
+    """Collect a record of every call of attention, without the names of modules."""
+    listener = Listener()
+    LISTENERS.append(listener)
+    try:
+        with listener:
+            yield listener.records
+    finally:
+        LISTENERS.remove(listener)
+
+
+@contextmanager
+def tap(model: nn.Module) -> Iterator[list[AttentionRecord]]:
+    """Collect a record of every call of attention inside a model, in order, each with its module's path.
+
+    >>> layer = nn.MultiheadAttention(4, 2, batch_first=True)
+    >>> with torch.no_grad(), tap(layer) as records:
+    ...     _ = layer(*[torch.ones(1, 3, 4)] * 3, need_weights=False)
+    >>> records[0].weights().shape, records[0].weights()[0, 0, 0, 0].item()
+    (torch.Size([1, 2, 3, 3]), 0.3333333432674408)
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_without_shortcuts(model))
+        records = stack.enter_context(overhear())
+        path = LISTENERS[-1].path
+        for name, module in model.named_modules():
+            stack.enter_context(_named(module, name, path))
+        yield records
+
+
+@contextmanager
+def _named(module: nn.Module, name: str, path: list[str]) -> Iterator[None]:
+    """Keep `path` at the names of the modules that are at work."""
+    begin = module.register_forward_pre_hook(lambda *_: path.append(name))
+    end = module.register_forward_hook(lambda *_: (path.pop(), None)[1], always_call=True)
+    try:
+        yield
+    finally:
+        begin.remove()
+        end.remove()
+
+
+@contextmanager
+def _without_shortcuts(model: nn.Module) -> Iterator[None]:
+    """Leave the paths that pass the fused kernel by: torch.nn's shortcut, and Hugging Face's other implementations."""
+    configs = {id(config): config for part in model.modules() if (config := getattr(part, "config", None)) is not None}
+    others = [one for one in configs.values() if getattr(one, "_attn_implementation", "sdpa") != "sdpa"]
+    named = [(config, config._attn_implementation) for config in others]
+    shortcut = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        for config, _ in named:
+            config._attn_implementation = "sdpa"
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(shortcut)
+        for config, implementation in named:
+            config._attn_implementation = implementation
+
+
+def record_of(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> AttentionRecord:
+    """Turn the arguments of PyTorch's fused attention into a record; the names are PyTorch's."""
+    queries, keys, values = (_with_heads(tensor) for tensor in (query, key, value))
+    heads = queries.shape[1]
+    square = queries.shape[-2] == keys.shape[-2]
+    bias = bias_of(attn_mask, queries)
+    if is_causal and not square:  # PyTorch aligns its causal mask with the first key
+        bias = bias_of(torch.ones(queries.shape[-2], keys.shape[-2], device=keys.device, dtype=torch.bool).tril(), keys)
+    return AttentionRecord(
+        queries,
+        spread(keys, heads),
+        spread(values, heads),
+        queries.shape[-1] ** -0.5 if scale is None else scale,
+        bias,
+        is_causal and square,
+    )
+
+
+def bias_of(mask: Tensor | None, like: Tensor) -> Tensor | None:
+    """A mask as what it adds to the scores: −∞ where it is False."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=like.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
+
+
+def spread(tensor: Float[Tensor, "batch groups time width"], heads: int) -> Float[Tensor, "batch heads time width"]:
+    """Give each of `heads` heads the keys or values of its group; one group for all is not copied."""
+    groups = tensor.shape[1]
+    if groups == heads:
+        return tensor
+    return tensor.expand(-1, heads, -1, -1) if groups == 1 else tensor.repeat_interleave(heads // groups, dim=1)
+
+
+def _with_heads(tensor: Tensor) -> Tensor:
+    """Give a tensor of three dimensions a batch of one; flatten what there is beyond four."""
+    return tensor[None] if tensor.dim() == 3 else tensor.flatten(0, -4)

@@ -1,0 +1,112 @@
+"""Entropy and distance of each head, as plots, a table and sentences; and whether shaping them helped."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from statistics import fmean
+from typing import Any
+
+from lemma.ledger.lines import NO_PLOT, Curve, Plot, can_draw
+from lemma.studies.page import grid, paragraph, section
+from lemma.studies.row import Row
+from lemma.studies.shaping import helped
+from lemma.studies.statistics import Estimate, estimate
+
+NAME = "attention"
+KINDS = {"entropy": "mean entropy (nats)", "distance": "mean distance (tokens)"}
+NOTE = (
+    "Over all rows of attention on held-out text, in pieces of the trained length. Entropy −Σ α ln α, "
+    "distance Σ α |t₁ − t₂|."
+)
+
+
+def section_of(rows: Sequence[Row]) -> str:
+    """The heads of all rows: two plots and a table."""
+    measured = [row for row in rows if _found(row)]
+    if not measured:
+        return ""
+    plots = [plot_of(measured, kind) for kind in KINDS]
+    figures = (
+        "".join(f"<figure>{one.svg()}<figcaption>{escape(one.caption)}</figcaption></figure>" for one in plots)
+        if can_draw()
+        else ""
+    )
+    drawn = f'<div class="plots">{figures}</div>' if figures else paragraph(NO_PLOT)
+    header, *lines = _table(measured)
+    return section("What the heads do", drawn, grid(header, [("", line) for line in lines]), paragraph(NOTE, "note"))
+
+
+def plot_of(rows: Sequence[Row], kind: str) -> Plot:
+    """One curve a row over all its heads, in order."""
+    curves = tuple(_curve(row, kind) for row in rows)
+    caption = f"The {KINDS[kind]} of each head, layer after layer; the band is the 95 % interval over the seeds."
+    return Plot("head, counted through the layers", KINDS[kind], curves, caption=caption)
+
+
+def _curve(row: Row, kind: str) -> Curve:
+    points = [one for _, _, one in heads_of(row, kind)]
+    several = len(_found(row)) > 1
+    low, high = (tuple(max(0.0, one.low) for one in points), tuple(one.high for one in points)) if several else ((), ())
+    places = tuple(float(place + 1) for place in range(len(points)))
+    return Curve(row.title, places, tuple(one.mean for one in points), low, high, dots=True)
+
+
+def heads_of(row: Row, kind: str) -> list[tuple[int, int, Estimate]]:
+    """Layer, head and the mean over the seeds, of every head."""
+    found = _found(row)
+    values = [[layer[kind] for layer in one["layers"]] for one in found]
+    return [
+        (layer, head, estimate([seed[layer][head] for seed in values]))
+        for layer in range(len(values[0]))
+        for head in range(len(values[0][layer]))
+    ]
+
+
+def _table(rows: Sequence[Row]) -> list[list[str]]:
+    lines = [["model", "layer", "head", *KINDS.values()]]
+    for row in rows:
+        both = zip(heads_of(row, "entropy"), heads_of(row, "distance"), strict=True)
+        lines += [
+            [row.title, str(layer), str(head), str(one), str(other)] for (layer, head, one), (_, _, other) in both
+        ]
+    return lines
+
+
+def text_of(rows: Sequence[Row]) -> str:
+    """One line a row: the means over all heads, and each head's."""
+    measured = [row for row in rows if _found(row)]
+    if not measured:
+        return ""
+    lines = _table(measured)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def sentences_of(rows: Sequence[Row]) -> Iterator[str]:
+    """Say what heads do on average, and whether shaping helped."""
+    for row in rows:
+        if _found(row):
+            entropy, distance = (over_heads(row, kind) for kind in KINDS)
+            yield f"{row.title}: heads have a mean entropy of {entropy} nats and look {distance} tokens back."
+    yield from map(str, helped(rows))
+
+
+def over_heads(row: Row, kind: str) -> Estimate:
+    """The mean over all heads, with its interval over the seeds."""
+    return estimate([fmean(value for layer in one["layers"] for value in layer[kind]) for one in _found(row)])
+
+
+def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """Every head's means and margins by row, and whether shaping helped."""
+    heads = {row.title: {kind: _plain(row, kind) for kind in KINDS} for row in rows if _found(row)}
+    return {"rows": heads, "helped": [one.to_dict() for one in helped(rows)]}
+
+
+def _plain(row: Row, kind: str) -> list[dict[str, Any]]:
+    return [
+        {"layer": layer, "head": head, "mean": one.mean, "margin": one.margin}
+        for layer, head, one in heads_of(row, kind)
+    ]
+
+
+def _found(row: Row) -> list[Mapping[str, Any]]:
+    return [one.more[NAME] for one in row.measured if one.more.get(NAME, {}).get("layers")]

@@ -1,0 +1,239 @@
+"""The page of heads in a real browser: numbers against the model, hands and keys, a phone, and no script at all."""
+
+import re
+import shutil
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lemma.looking import look_at
+from lemma.models import build
+from lemma.spec import Decoder
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
+WORDS = ["to", " be", ",", " or", " not", " to", " be", "<script>window.harmed = 1</script>", "\n", "💡", "שלום", '"']
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright's Python package")
+    if CHROMIUM is None:
+        pytest.skip("needs Debian's chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield browser
+        browser.close()
+
+
+def model(positions: str = "learned") -> nn.Module:
+    torch.manual_seed(1)
+    built = build(Decoder(V=12, d=24, L=3, h=4, T=12, positions=positions))
+    for parameter in built.parameters():
+        nn.init.normal_(parameter, std=0.35)
+    return built
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A page of learned positions and one of ALiBi, with the heads they were made from."""
+    folder, made = tmp_path_factory.mktemp("pages"), {}
+    for positions in ("learned", "alibi"):
+        seen = look_at(model(positions), torch.arange(12), WORDS, name="tiny")
+        made[positions] = (seen.save(folder / f"{positions}.html"), seen)
+    return made
+
+
+@pytest.fixture
+def opened(browser: Any) -> Iterator[Any]:
+    """Opens a page at a width and watches for errors and for requests to anywhere."""
+    troubles: list[str] = []
+    contexts = []
+
+    def opening(path: Path, width: int = 1200, **settings: Any) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 900}, **settings)
+        contexts.append(context)
+        tab = context.new_page()
+        tab.on("pageerror", lambda error: troubles.append(str(error)))
+        tab.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
+        tab.on(
+            "request", lambda one: None if one.url.startswith(("file:", "data:", "blob:")) else troubles.append(one.url)
+        )
+        tab.goto(path.as_uri())
+        return tab
+
+    yield opening
+    for context in contexts:
+        context.close()
+    assert not troubles
+
+
+def numbers(text: str) -> list[float]:
+    return [float(one.replace("−", "-")) for one in re.findall(r"[−]?\d+\.\d+(?:e[−+]?\d+)?", text)]
+
+
+def part(tab: Any, name: str) -> str:
+    return tab.locator(f'code[data-part="{name}"]').inner_text()
+
+
+def cell(tab: Any, i: int, j: int) -> Any:
+    return tab.locator(f'td[data-i="{i}"][data-j="{j}"]')
+
+
+@pytest.mark.parametrize("positions", ["learned", "alibi"])
+def test_the_arithmetic_of_a_clicked_cell_is_the_models(positions: str, opened: Any, files: dict[str, Any]) -> None:
+    path, seen = files[positions]
+    tab = opened(path)
+    for place, (i, j) in ((5, (7, 3)), (10, (11, 0)), (0, (4, 4))):
+        head = seen.heads[place]
+        tab.locator(".tile").nth(place).click()
+        cell(tab, i, j).click()
+        weight, score = float(head.weights[i, j]), float(head.scores[i, j])
+        assert tab.locator("#one-title").inner_text() == f"Layer {head.layer}, head {head.head}"
+        assert cell(tab, i, j).inner_text() == f"{weight:.2f}"
+        power, total, alpha = numbers(part(tab, "alpha"))
+        assert alpha == pytest.approx(weight, abs=5.1e-5) and power / total == pytest.approx(alpha, abs=2e-4)
+        assert total == pytest.approx(float(torch.tensor(head.scores[i] - head.scores[i].max()).exp().sum()), abs=6e-5)
+        product = numbers(part(tab, "product"))[-1]
+        assert product == pytest.approx(float(head.queries[i] @ head.keys[j]), abs=2e-4)
+        assert numbers(part(tab, "scaled"))[-1] == pytest.approx(product * head.scale, abs=1e-4)
+        assert numbers(part(tab, "score"))[-1] == pytest.approx(score, abs=6e-5)
+        added = 0.0 if head.added is None else float(head.added[i, j])
+        assert numbers(part(tab, "scaled"))[-1] + added == pytest.approx(score, abs=2e-4)
+        assert numbers(part(tab, "power"))[-1] == pytest.approx(power)
+        assert head.values is not None
+        shown = numbers(part(tab, "mixed").split("\n")[1])
+        assert shown == pytest.approx((weight * head.values[j])[: len(shown)].tolist(), abs=6e-4)
+
+
+def test_every_number_of_the_matrix_is_the_models_and_masked_cells_are_empty(
+    opened: Any, files: dict[str, Any]
+) -> None:
+    path, seen = files["learned"]
+    tab = opened(path)
+    tab.locator(".tile").nth(6).click()
+    shown = tab.evaluate("[...document.querySelectorAll('.matrix td')].map(cell => cell.textContent)")
+    expected = [
+        f"{w:.2f}" if ok else "" for w, ok in zip(seen.heads[6].weights.flat, seen.heads[6].allowed.flat, strict=True)
+    ]
+    assert shown == expected
+    cell(tab, 2, 9).hover()
+    assert "may not see" in part(tab, "mask") and "α = 0" in part(tab, "alpha")
+
+
+def test_terms_named_in_a_product_add_up_to_it(opened: Any, files: dict[str, Any]) -> None:
+    tab = opened(files["learned"][0])
+    cell(tab, 9, 2).hover()
+    line, total = part(tab, "product").split("\n")
+    pairs = re.findall(r"\(([−\d.]+)\)\(([−\d.]+)\)", line)
+    rest = re.search(r"([+−]) ([\d.]+) from", line)
+    assert pairs and rest
+    found = sum(float(a.replace("−", "-")) * float(b.replace("−", "-")) for a, b in pairs)
+    found += float(rest[2]) * (-1 if rest[1] == "−" else 1)
+    assert found == pytest.approx(numbers(total)[0], abs=0.01)
+
+
+def test_pointing_previews_clicking_locks_and_a_button_unlocks(opened: Any, files: dict[str, Any]) -> None:
+    tab = opened(files["learned"][0])
+    title, unlock = tab.locator("#cell"), tab.get_by_role("button", name="Unlock")
+    cell(tab, 3, 1).hover()
+    assert title.inner_text() == "3 “␣or” asks 1 “␣be”" and not unlock.is_visible()
+    cell(tab, 4, 2).click()
+    cell(tab, 6, 0).hover()
+    assert title.inner_text() == "4 “␣not” asks 2 “,”" and unlock.is_visible()
+    unlock.click()
+    cell(tab, 6, 0).hover()
+    assert title.inner_text() == "6 “␣be” asks 0 “to”" and not unlock.is_visible()
+    tab.locator('.lines text[data-side="asking"]').nth(8).hover()
+    assert title.inner_text().startswith("8 “↵” asks")
+    assert tab.locator(".lines path.here").count() == 1
+
+
+def test_rows_cut_short_keep_the_weights_of_the_whole_text(opened: Any, tmp_path: Path) -> None:
+    """A head that sees all 150 tokens, of which the page shows fewer: weights must not be made to sum to 1 again."""
+    torch.manual_seed(2)
+    layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+    seen = look_at(layer, {"src": 2 * torch.randn(1, 150, 8)}, [f"w{place}" for place in range(150)])
+    tab = opened(seen.save(tmp_path / "long.html"))
+    assert "of 150 tokens" in tab.locator(".left-out").inner_text()
+    tab.locator(".tile").nth(1).click()
+    cell(tab, 3, 30).click()
+    assert "all 150 keys" in part(tab, "sum")
+    assert numbers(part(tab, "alpha"))[-1] == pytest.approx(float(seen.heads[1].weights[3, 30]), rel=1e-3)
+
+
+def test_pointing_at_a_head_shows_it_larger(opened: Any, files: dict[str, Any]) -> None:
+    path, seen = files["learned"]
+    tab = opened(path)
+    tab.locator(".tile").nth(4).hover()
+    preview = tab.locator("#preview")
+    assert preview.is_visible() and "Layer 1, head 0" in preview.inner_text()
+    assert f"{seen.heads[4].statistics.entropy:.3f}" in preview.inner_text()
+    assert tab.locator("#one-title").inner_text() != "Layer 1, head 0"
+
+
+def test_everything_can_be_reached_with_keys(opened: Any, files: dict[str, Any]) -> None:
+    tab = opened(files["learned"][0])
+    tab.locator(".tile").first.focus()
+    for key in ("ArrowDown", "ArrowRight", "Enter"):
+        tab.keyboard.press(key)
+    assert tab.locator("#one-title").inner_text() == "Layer 1, head 1"
+    tab.locator("td[tabindex='0']").focus()
+    for key in ("ArrowUp", "ArrowUp", "Enter"):
+        tab.keyboard.press(key)
+    unlock = tab.get_by_role("button", name="Unlock")
+    assert unlock.is_visible() and tab.locator("#cell").inner_text().startswith("9 ")
+    tab.keyboard.press("Escape")
+    assert not unlock.is_visible()
+
+
+def test_hostile_tokens_stay_text(opened: Any, files: dict[str, Any]) -> None:
+    tab = opened(files["learned"][0])
+    cell(tab, 8, 7).click()
+    assert "<script>window.harmed" in tab.locator("#cell").inner_text()
+    assert tab.evaluate("window.harmed") is None
+
+
+def test_a_phone_scrolls_down_only(opened: Any, files: dict[str, Any]) -> None:
+    tab = opened(files["learned"][0], 390, has_touch=True)
+    for step in (lambda: None, lambda: tab.locator(".tile").nth(5).tap(), lambda: cell(tab, 9, 2).tap()):
+        step()
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    assert tab.get_by_role("button", name="Unlock").is_visible()
+    assert tab.evaluate("(box => box.scrollWidth > box.clientWidth)(document.querySelector('.matrix').parentNode)")
+
+
+def test_every_view_can_be_saved_as_svg(opened: Any, files: dict[str, Any], tmp_path: Path) -> None:
+    path, seen = files["learned"]
+    tab = opened(path)
+    tab.locator(".tile").nth(6).click()
+    saved = {}
+    for view in ("grid", "lines", "matrix", "arithmetic"):
+        with tab.expect_download() as download:
+            tab.locator(f'.export[data-view="{view}"]').click()
+        download.value.save_as(tmp_path / f"{view}.svg")
+        saved[view] = ElementTree.parse(tmp_path / f"{view}.svg").getroot()
+    count = lambda view, tag: len([node for node in saved[view].iter() if node.tag.endswith("}" + tag)])  # noqa: E731
+    assert count("grid", "image") == 12
+    assert count("matrix", "rect") == int(seen.heads[6].allowed.sum())
+    assert count("lines", "path") == int((seen.heads[6].weights >= 0.01).sum())
+    assert "α =" in "".join(saved["arithmetic"].itertext())
+
+
+def test_without_script_the_grid_one_head_and_the_table_are_there(opened: Any, files: dict[str, Any]) -> None:
+    tab = opened(files["learned"][0], java_script_enabled=False)
+    assert tab.locator(".tile img").count() == 12 and tab.locator(".numbers tbody tr").count() == 12
+    assert tab.locator("figure svg").is_visible() and not tab.locator(".export").first.is_visible()
+    tab.locator(".tile").nth(7).click()
+    assert tab.url.endswith("#row-1-3")
+
+
+def test_paper_gets_the_still_pictures(opened: Any, files: dict[str, Any]) -> None:
+    tab = opened(files["learned"][0])
+    tab.emulate_media(media="print")
+    assert tab.locator("figure svg").is_visible() and not tab.locator(".bar").first.is_visible()

@@ -1,0 +1,226 @@
+"""B1: the head of a relation attends from a governor to its dependent, and the same scores are a parser."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import lemma.api as lemma
+from lemma.cli.main import app
+from lemma.data import Lexicon, encode_trees, to_conllu
+from lemma.errors import InputError, RunError, SpecError
+from lemma.models import build
+from lemma.models.trees import head_pictures, predict_trees
+from lemma.objectives.parsing import arcs, attention, pictures
+from lemma.parts.relations import over_dependents, over_governors
+from lemma.spec import Parser
+from treebanks import B1, tiny
+
+RELATIONS = ["nsubj", "dobj", "det", "nmod", "case", "root"]
+SMALL = {
+    "width": 12,
+    "buckets": 300,
+    "encoder.hidden": 16,
+    "hidden": 24,
+    "head_width": 6,
+    "shared_width": 8,
+    "word_dropout": 0.0,
+    "minimum_count": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def lexicon() -> Lexicon:
+    return Lexicon(sorted({word.lower() for word in B1.words}), RELATIONS, buckets=100)
+
+
+def test_the_picture_of_b1_is_exact(lexicon: Lexicon) -> None:
+    """Head `dobj` attending from `prefer` is 1 on `flight`, else 0; and so for every relation."""
+    _, targets = encode_trees([B1], lexicon).batch([0])
+    right = pictures(torch.from_numpy(targets), len(RELATIONS))[0].numpy()
+    words = ["(top)", *B1.words]
+    dobj = right[RELATIONS.index("dobj"), words.index("prefer")]
+    assert dobj.tolist() == [float(word == "flight") for word in words]
+    for number, relation in enumerate(RELATIONS):
+        for governor, word in enumerate(words):
+            dependents = [d for g, d, r in B1.arcs() if (g, r) == (governor, relation)] or [0]
+            expected = [(place in dependents) / len(dependents) for place in range(len(words))]
+            assert right[number, governor].tolist() == expected, (relation, word)
+    assert right[RELATIONS.index("nmod"), words.index("flight")].tolist() == [0, 0, 0, 0, 0.5, 0, 0, 0.5]
+
+
+def test_both_losses_agree_with_counting_word_by_word(lexicon: Lexicon) -> None:
+    sentences = [B1, *tiny()[1:3]]
+    _, targets = encode_trees(sentences, lexicon).batch([0, 1, 2])
+    size, count = targets.shape[1], sum(len(s.words) for s in sentences)
+    scores = torch.randn(3, len(RELATIONS), size + 1, size, dtype=torch.float64)
+    null = torch.randn(len(RELATIONS), dtype=torch.float64)
+    joint = picture = 0.0
+    for row, sentence in enumerate(sentences):
+        n = len(sentence.words)
+        table = scores[row, :, : n + 1, :n].numpy().copy()
+        for d in range(n):
+            column = np.delete(table[:, :, d], d + 1, axis=1)  # no word governs itself
+            gold = table[RELATIONS.index(sentence.relations[d]), sentence.heads[d], d]
+            joint -= gold - np.log(np.exp(column).sum())
+        for r in range(len(RELATIONS)):
+            for g in range(n + 1):
+                line = np.concatenate([[null[r].item()], table[r, g]])
+                log = line - np.log(np.exp(line).sum())
+                found = [d for gg, d, name in sentence.arcs() if (gg, name) == (g, RELATIONS[r])] or [0]
+                picture -= np.mean([log[d] for d in found])
+    goal = torch.from_numpy(targets)
+    assert arcs(scores, goal).item() == pytest.approx(joint / count)
+    assert attention(scores, null, goal).item() == pytest.approx(picture / count, rel=1e-6)
+
+
+def test_the_two_readings_of_the_scores_are_distributions(lexicon: Lexicon) -> None:
+    scores, there = torch.randn(2, 6, 5, 4), torch.tensor([[True] * 4, [True, True, False, False]])
+    parser = over_governors(scores, there).exp()
+    torch.testing.assert_close(parser.sum((1, 2))[there], torch.ones(6))
+    assert parser[1, :, 3:].max() == 0 and parser[0, :, 1, 0].max() == 0  # neither padding nor itself governs
+    heads = over_dependents(scores, torch.zeros(6), there).exp()
+    torch.testing.assert_close(heads.sum(-1), torch.ones(2, 6, 5))
+    assert heads[1, :, :, 3:].max() == 0
+
+
+@pytest.mark.parametrize("encoder", ["bilstm", "transformer"])
+def test_a_sentence_is_parsed_alike_in_any_company(encoder: str) -> None:
+    lexicon = Lexicon.learn(tiny(), 1, 100)
+    small = {"kind": encoder, "depth": 2, **({"hidden": 8} if encoder == "bilstm" else {"width": 16, "heads": 2})}
+    model = build(
+        Parser(vocabulary=lexicon.vocabulary, relations=len(lexicon.relations), buckets=100, width=8, encoder=small)
+    )
+    together = predict_trees(model, lexicon, [sentence.words for sentence in tiny()])
+    for sentence, found in zip(tiny(), together, strict=True):
+        (alone,) = predict_trees(model, lexicon, [sentence.words])
+        assert alone.sentence == found.sentence
+        assert alone.probabilities == pytest.approx(found.probabilities, abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("b1")
+    path = folder / "tiny.conllu"
+    path.write_text(to_conllu(tiny()))
+    settings = {"steps": 150, "batch": 16, "dropout": 0.0, "warm_up": 10, "learning_rate": 1e-2, "attention_loss": 1.0}
+    lemma.train(
+        "parser",
+        treebank=path,
+        dev=path,
+        out=folder / "run",
+        progress=False,
+        evaluate_every=75,
+        device="cpu",
+        **settings,
+        **SMALL,
+    )
+    return folder / "run"
+
+
+def test_a_tiny_parser_learns_a_tiny_treebank_by_heart(run: Path) -> None:
+    score = lemma.evaluate(run, treebank=run.parent / "tiny.conllu", progress=False)
+    assert (score.uas, score.las, score.attended) == (100, 100, 100)
+    assert score.to_dict()["protocol"]["scored"] == "all words, punctuation too"
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["las"] == 100 and rows[-1]["loss"] < 0.1 and rows[-1]["attention"] < rows[0]["attention"]
+    assert {"spec.toml", "recipe.toml", "lexicon.json", "model.safetensors"} <= {path.name for path in run.iterdir()}
+
+
+def test_its_dobj_head_from_prefer_is_on_flight(run: Path) -> None:
+    loaded = lemma.load(run, "cpu")
+    weights = head_pictures(loaded.parser, loaded.lexicon, B1.words)
+    places = ["(nothing)", *B1.words]
+    prefer = weights[loaded.lexicon.number("dobj"), places.index("prefer")]
+    assert prefer[places.index("flight")] > 0.9
+    for governor, dependent, relation in B1.arcs():
+        share = 2 if relation == "nmod" else 1  # flight has two
+        assert weights[loaded.lexicon.number(relation), governor, dependent] > 0.9 / share - 0.05, relation
+
+
+def test_look_parse_draws_it_in_every_form(run: Path, tmp_path: Path) -> None:
+    text = " ".join(B1.words)
+    done = CliRunner().invoke(app, ["look", "parse", str(run), "--text", text, "--relation", "dobj"])
+    assert done.exit_code == 0, done.output
+    assert "└─┬─┴─┴─► flight   dobj" in done.output
+    assert re.search(r"from prefer: flight (0\.9\d|1\.00)\n", done.output)
+    said = CliRunner().invoke(app, ["look", "parse", str(run), "--text", text, "--json"])
+    (tree,) = json.loads(said.output)["sentences"]
+    assert tuple(tree["heads"]) == B1.heads and tuple(tree["relations"]) == B1.relations
+    for name in ("tree.svg", "tree.html", "tree.conllu", "tree.json", "tree.txt"):
+        seen = lemma.look("parse", run, text=text)
+        seen.save(tmp_path / name)
+        assert "flight" in (tmp_path / name).read_text()
+    with pytest.raises(InputError, match="Did you mean"):
+        seen.save(tmp_path / "tree.svgg")
+
+
+def test_evaluate_gives_json_with_relations_and_baselines(run: Path) -> None:
+    words = ["evaluate", str(run), "--treebank", str(run.parent / "tiny.conllu"), "--json"]
+    done = CliRunner().invoke(app, words)
+    said = json.loads(done.stdout)
+    assert said["uas"] == said["las"] == 100 and said["without_punctuation"]["las"] == 100
+    assert {row["relation"] for row in said["relations"]} == {*RELATIONS, "punct"}
+    assert set(said["baselines"]) == {"on the word before", "on the word after"}
+
+
+def test_a_parser_is_told_apart_from_a_language_model(run: Path) -> None:
+    with pytest.raises(RunError, match="holds a parser and no language model"):
+        lemma.generate(run)
+    with pytest.raises(SpecError, match="one of the two"):
+        lemma.train("parser", out="nowhere")
+    with pytest.raises(SpecError, match="is for a parser"):
+        lemma.train("lstm", treebank="ewt", out="nowhere")
+    with pytest.raises(SpecError, match="learns trees, not text"):
+        lemma.train("parser", text="shakespeare", out="nowhere")
+    with pytest.raises(InputError, match="no words"):
+        lemma.look("parse", run, text=" \n ")
+    with pytest.raises(InputError, match="at most 400"):
+        lemma.look("parse", run, text="word " * 401)
+    with pytest.raises(InputError, match=r"relation = 'dobjj' is unknown\. Did you mean 'dobj'"):
+        lemma.look("parse", run, text="I go", relation="dobjj")
+
+
+def test_an_interrupted_parser_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.conllu"
+    path.write_text(to_conllu(tiny()))
+    words = {"batch": 4, "warm_up": 2, "dropout": 0.2, "device": "cpu", **SMALL, "word_dropout": 0.3}
+    given = {"treebank": path, "progress": False, "evaluate_every": 4}
+    lemma.train("parser", out=tmp_path / "whole", steps=12, **given, **words)
+    halted = {**words, "checkpoint_every": 4}
+    lemma.train("parser", out=tmp_path / "halved", steps=12, **given, **halted)
+    for step in (12,):  # what a run that was killed after step 8 would have left
+        _remove(tmp_path / "halved" / "checkpoints" / f"step-{step}")
+    for name in ("summary.json", "model.safetensors"):
+        (tmp_path / "halved" / name).unlink()
+    lemma.resume(tmp_path / "halved", progress=False)
+    whole, halved = (lemma.load(tmp_path / name, "cpu").parser.state_dict() for name in ("whole", "halved"))
+    assert all(torch.equal(whole[name], halved[name]) for name in whole)
+
+
+def test_a_language_models_trees_are_scored_beside_what_knows_nothing(
+    tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(" ".join(sentence.words) for sentence in tiny()) * 4)
+    small = {"width": 8, "depth": 2, "heads": 2, "context": 48, "steps": 3, "batch": 2, "device": "cpu"}
+    lemma.train("decoder", text=text, out=tmp_path / "run", progress=False, tokenizer="characters", **small)
+    score = lemma.evaluate(tmp_path / "run", treebank=run.parent / "tiny.conllu", progress=False, layer=1, head=0)
+    said = score.to_dict()
+    assert said["las"] is None and 0 <= said["uuas"] <= 100
+    assert {"untrained attention", "shuffled attention", "on the word before"} <= set(said["baselines"])
+    dobj = next(f for f in said["heads"] if (f["relation"], f["direction"]) == ("dobj", "to the governor"))
+    assert dobj["offset"] == -1 and dobj["untrained"] is not None and dobj["shuffled"] is not None
+    tree = lemma.look("parse", tmp_path / "run", text="I prefer it", layer=0, head=1)
+    assert tree.to_dict()["sentences"][0]["heads"].count(0) == 1 and "no labels" in str(tree)
+
+
+def _remove(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()

@@ -1,0 +1,163 @@
+"""Problems B2 and B3: focus and near against the formulas written out, gradients too, and what they cost."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lemma.errors import SpecError
+from lemma.models import build
+from lemma.objectives import causal, rows, shape_of
+from lemma.parts import AttentionRecord, overhear
+from lemma.spec import Decoder, Lstm, Recipe
+from lemma.training.lesson import lesson_for
+
+from families import SMALL
+
+
+def number(tensor: Tensor) -> float:
+    return tensor.detach().item()
+
+
+def naive(alphas: Sequence[Tensor], near_max: float, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """L_focus and L_near from all weights at once, by loops over layers, texts, heads and rows."""
+    focus, near = [], []
+    for layer, alpha in enumerate(alphas):
+        batch, heads, new, known = alpha.shape
+        for b, k, t1 in ((b, k, t) for b in range(batch) for k in range(heads) for t in range(new)):
+            row, place = alpha[b, k, t1], t1 + known - new
+            if not bool(row.sum() > 0) or (real is not None and not real[b, t1]):
+                continue
+            seen = row[row > 0]
+            focus.append(-(seen * seen.log()).sum())
+            squared = sum(row[t2] * (place - t2) ** 2 for t2 in range(known))
+            if layer < len(alphas) - 1:
+                near.append(torch.clamp(torch.as_tensor(squared), max=near_max))
+    return torch.stack(focus).mean(), torch.stack(near).mean()
+
+
+@pytest.mark.parametrize("block", [2**20, 64, 1])
+@pytest.mark.parametrize("name", [name for name in SMALL if name.startswith("decoder") and SMALL[name].depth > 1])
+def test_focus_and_near_and_their_gradients_are_those_of_the_formulas(
+    name: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "NUMBERS_AT_ONCE", block)
+    model, tokens = build(SMALL[name]).double(), torch.randint(11, (2, 8))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    with overhear() as records:
+        model(tokens)
+    shape = shape_of(records, near_max=6.0)
+    focus, near = naive([record.weights() for record in records], 6.0)
+    assert number(shape.focus) == pytest.approx(number(focus), abs=1e-12)
+    assert number(shape.near) == pytest.approx(number(near), abs=1e-12) and 0 < number(near) < 6
+    wanted = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    ours = torch.autograd.grad(shape.focus + 0.3 * shape.near, wanted, allow_unused=True, retain_graph=True)
+    theirs = torch.autograd.grad(focus + 0.3 * near, wanted, allow_unused=True)
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    assert any(one is not None and one.abs().max() > 1e-4 for one in ours)
+
+
+def test_masked_keys_rows_without_keys_and_rows_left_out_do_not_count() -> None:
+    torch.manual_seed(0)
+    queries, keys = torch.randn(2, 2, 3, 5, 4, dtype=torch.float64).unbind()
+    hidden = torch.zeros(2, 1, 5, 5, dtype=torch.float64)
+    hidden[0, :, :, 3:] = -torch.inf  # padding
+    hidden[1, :, 2] = -torch.inf  # a row that sees nothing
+    records = [AttentionRecord(queries, keys, None, 0.5, hidden)] * 2
+    real = torch.tensor([[True, True, True, False, False], [True] * 5])
+    shape = shape_of(records, 9.0, counted=real)
+    focus, near = naive([record.weights() for record in records], 9.0, real)
+    assert number(shape.focus) == pytest.approx(number(focus), abs=1e-12)
+    assert number(shape.near) == pytest.approx(number(near), abs=1e-12)
+    assert number(shape.focus) != pytest.approx(number(shape_of(records, 9.0).focus), abs=1e-3)
+
+
+@pytest.mark.parametrize("time", [8, 64, 512])
+def test_the_greatest_near_does_not_depend_on_the_length(time: int) -> None:
+    """Every row looks at the first token only: the farthest attention there is."""
+    keys = torch.zeros(1, 1, time, 2)
+    keys[..., 0, 0] = 1000.0
+    queries = torch.ones(1, 1, time, 2)
+    near = number(shape_of([AttentionRecord(queries, keys, None, 1.0, causal=True)] * 2, near_max=4.0).near)
+    assert near <= 4.0 and near == pytest.approx(4.0 * (1 - (2 - 1 / 4) / time), abs=1e-4)  # rows 0 and 1 see 0 and 1
+
+
+def test_the_last_layer_is_left_out_of_near_and_not_of_focus() -> None:
+    far = AttentionRecord(torch.zeros(1, 1, 6, 2), torch.zeros(1, 1, 6, 2), None, 1.0)
+    self_only = AttentionRecord(far.queries, far.keys, None, 1.0, torch.full((6, 6), -torch.inf).fill_diagonal_(0.0))
+    assert number(shape_of([self_only, far], 100.0).near) == 0
+    assert number(shape_of([self_only, far], 100.0).focus) == pytest.approx(math.log(6) / 2)
+    assert number(shape_of([far, self_only], 100.0).near) > 1
+    assert number(shape_of([far, far, self_only, self_only], 100.0, layers=2).near) > 1  # two calls a layer
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the largest tensor that any operation gave out, and in which dtype it was one of numbers."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(tensor, Tensor) and tensor._base is None:
+                self.size = max(self.size, tensor.untyped_storage().nbytes() // tensor.element_size())
+        return out
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary", "alibi"])
+def test_a_step_never_holds_anything_of_the_size_of_all_weights(positions: str) -> None:
+    time, heads = 512, 4
+    model = build(Decoder(vocabulary=11, width=16, depth=2, heads=heads, context=time, positions=positions))
+    tokens = torch.randint(11, (2, time))
+    lesson = lesson_for(model, Recipe(focus=0.01, near=0.001))
+    rows_at_once, rows.NUMBERS_AT_ONCE = rows.NUMBERS_AT_ONCE, 2 * heads * time * 16
+    try:
+        with Largest() as watch:
+            lesson(tokens, tokens, None)[0].backward()
+    finally:
+        rows.NUMBERS_AT_ONCE = rows_at_once
+    assert watch.size < 2 * heads * time * time / 8
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_the_objective_is_the_sum_and_reports_its_terms(precision: torch.dtype) -> None:
+    model, tokens = build(SMALL["decoder"]), torch.randint(11, (2, 8))
+    lesson = lesson_for(model, Recipe(focus=0.5, near=0.25, near_max=3.0))
+    with torch.autocast("cpu", precision, enabled=precision != torch.float32):
+        total, (loss, focus, near), _ = lesson(tokens, tokens, None)
+        expected = causal(model(tokens)[0], tokens)
+    assert lesson.terms == ("loss", "focus", "near")
+    assert number(loss) == pytest.approx(number(expected), rel=1e-3)
+    assert number(total) == pytest.approx(number(loss + 0.5 * focus + 0.25 * near), rel=1e-5)
+    assert 0 < number(focus) < math.log(8) and 0 < number(near) <= 3
+
+
+def test_no_weight_means_the_plain_lesson_and_no_attention_is_refused() -> None:
+    assert lesson_for(build(SMALL["decoder"]), Recipe()).terms == ("loss",)
+    with pytest.raises(SpecError, match="lstm has none"):
+        lesson_for(build(Lstm(vocabulary=5)), Recipe(focus=0.1))
+    with pytest.raises(SpecError, match="only one"):
+        lesson_for(build(Decoder(depth=1, width=8, heads=2)), Recipe(near=0.1))
+
+
+@pytest.mark.parametrize("name", ["attentive", "table-a5"])
+def test_any_model_with_attention_can_be_focused(name: str) -> None:
+    model, tokens = build(SMALL[name]), torch.randint(11, (2, 8))
+    lesson = lesson_for(model, Recipe(focus=1.0))
+    entropies = []
+    optimizer = torch.optim.Adam(model.parameters(), 0.05)
+    for _ in range(30):
+        total, (_, focus, _), _ = lesson(tokens, tokens, None)
+        optimizer.zero_grad()
+        total.backward()
+        optimizer.step()
+        entropies.append(number(focus))
+    assert entropies[-1] < 0.7 * entropies[0]

@@ -1,0 +1,110 @@
+"""Problems C6, C7, C8, C10 and C11, and rotary's relative scores (C9), against independent arithmetic."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lemma.ledger.identities import check_identity
+from lemma.ledger.identities.dense import dense_map, dense_scores
+from lemma.ledger.identities.heads import head_matrix, head_output
+from lemma.ledger.identities.orthogonal import Sizes as OrthogonalSizes
+from lemma.ledger.identities.orthogonal import measured_error, orthogonal, relative_error
+from lemma.ledger.identities.products import enumerated, fourth_moment
+
+
+@pytest.mark.parametrize("norm", [0.1, 1.0, 2.0, 3.0])
+@pytest.mark.parametrize(("N", "D"), [(2, 2), (5, 8)])
+def test_c6_is_false_with_the_stated_error(N: int, D: int, norm: float) -> None:
+    inputs = orthogonal(N, D, norm, seed=3).numpy()
+    np.testing.assert_allclose(inputs @ inputs.T, norm**2 * np.eye(N), atol=1e-12)
+    weights = np.exp(inputs @ inputs.T)
+    outputs = weights / weights.sum(1, keepdims=True) @ inputs
+    error = np.linalg.norm(outputs - inputs, axis=1).max() / norm
+    assert error > 1e-4
+    assert error == pytest.approx(math.sqrt(N * (N - 1)) / (math.exp(norm**2) + N - 1), rel=1e-9)
+    assert measured_error(OrthogonalSizes(N=N, D=D, seed=3), norm) == pytest.approx(error, rel=1e-9)
+    assert relative_error(N, norm**2) == pytest.approx(error, rel=1e-9)
+
+
+def test_c6_holds_in_the_limit_and_says_what_is_right() -> None:
+    errors = [relative_error(6, norm**2) for norm in range(1, 8)]
+    assert all(later < earlier for earlier, later in itertools.pairwise(errors))
+    assert errors[-1] < 1e-18
+    report = check_identity("c6")
+    assert not report.holds
+    assert "limit of large norms" in report.correction
+    assert report.plot is not None
+    assert [curve.title for curve in report.plot.curves][:2] == ["error by formula", "error measured"]
+
+
+@pytest.mark.parametrize("D", [1, 2, 3])
+def test_c7_exactly_over_all_sign_vectors(D: int) -> None:
+    signs = list(itertools.product((-1, 1), repeat=D))
+    products = [sum(a * b for a, b in zip(one, other, strict=True)) for one in signs for other in signs]
+    assert enumerated(D) == np.mean(np.square(products)) == D
+    assert fourth_moment(D, "signs") == np.mean(np.power(products, 4))
+
+
+@pytest.mark.parametrize("draws", ["normal", "uniform", "signs"])
+def test_c7_sampled(draws: str) -> None:
+    assert check_identity("c7", {"D": 50, "samples": 5000, "draws": draws}).holds
+
+
+@pytest.mark.parametrize("sizes", [{}, {"bias": True}, {"D": 6, "H": 6, "N": 1}, {"D": 5, "H": 1}])
+def test_c8_multi_head_is_a_sum_over_heads(sizes: dict[str, int]) -> None:
+    report = check_identity("c8", sizes)
+    assert report.holds
+    assert report.findings[0].tolerance == 1e-12
+
+
+def test_c8_a_term_is_what_the_layer_gives_with_all_other_heads_silenced() -> None:
+    layer = nn.MultiheadAttention(6, 3, bias=False, batch_first=True, dtype=torch.float64).eval()
+    inputs = torch.randn(4, 6, dtype=torch.float64)
+    silenced = nn.MultiheadAttention(6, 3, bias=False, batch_first=True, dtype=torch.float64).eval()
+    silenced.load_state_dict(layer.state_dict())
+    with torch.no_grad():
+        silenced.out_proj.weight[:, :2] = silenced.out_proj.weight[:, 4:] = 0
+        alone = silenced(*[inputs[None]] * 3)[0][0]
+        torch.testing.assert_close(head_output(layer, inputs, 1), alone, rtol=1e-12, atol=1e-12)
+        assert head_matrix(layer, 1).shape == (6, 6)
+
+
+def test_c10_m_entry_by_entry() -> None:
+    N, D = 3, 2
+    A, X = torch.randn(D, D, dtype=torch.float64), torch.randn(N, D, dtype=torch.float64)
+    M = dense_map(A, N)
+    assert M.shape == (N * D, N * D, N, N)
+    for i, a, j, b, n, m in itertools.product(*(range(size) for size in (N, D, N, D, N, N))):
+        assert M[i * D + a, j * D + b, n, m] == (A[a, b] if i == n and j == m else 0)
+    torch.testing.assert_close(dense_scores(M, X), X @ A @ X.T, rtol=1e-12, atol=1e-12)
+
+
+def test_c10_counts_its_entries() -> None:
+    report = check_identity("c10", {"N": 5, "D": 3})
+    assert report.holds
+    entries = next(finding for finding in report.findings if finding.says == "entries of M")
+    assert entries.got == 5**4 * 3**2
+    first, longer, wider = (row[2] for row in report.rows[:3])
+    assert (longer, wider) == (16 * int(first), 4 * int(first))
+
+
+def test_c11_holds_without_positions_only() -> None:
+    report = check_identity("c11", {"N": 7, "D": 12, "H": 3})
+    assert report.holds
+    assert [finding.expects for finding in report.findings] == ["equal"] * 2 + ["different"] * 4
+    assert check_identity("c11", {"N": 3, "D": 3, "H": 3}).holds, "odd heads: no rotary, all else the same"
+
+
+def test_rotary_scores_are_relative_and_sinusoidal_ones_are_not() -> None:
+    report = check_identity("rotary", {"N": 9, "D": 4, "shift": 57})
+    assert report.holds
+    theta = np.array([1.0, 10_000 ** (-0.5)])
+    query, key = np.array([0.3 + 1j, -2.0 + 0.1j]), np.array([1.0 - 2j, 0.5 + 0.7j])  # a pair as a complex number
+    scores = [
+        np.real(query * np.exp(1j * p * theta) @ np.conj(key * np.exp(1j * r * theta))) for p, r in ((5, 2), (105, 102))
+    ]
+    assert scores[0] == pytest.approx(scores[1])

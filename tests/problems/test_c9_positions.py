@@ -1,0 +1,88 @@
+"""Problem C9: the five kinds of positions, to the element."""
+
+import math
+
+import pytest
+import torch
+
+from lemma.models import build
+from lemma.parts import alibi_slopes, overhear, positions, rotate, sinusoids
+from lemma.parts.positions import RotaryPart
+from lemma.spec import Alibi, Decoder, Learned, NoPositions, Sinusoidal
+
+THETA = (1.0, 1 / 100)  # the angles of width 4 with base 10,000
+
+
+@pytest.mark.parametrize("first", [0, 1])  # 1 gives the table of the source, which counts from 1
+def test_sinusoidal_adds_sines_and_cosines(first: int) -> None:
+    part = positions(Sinusoidal(first=first), 6, 4)
+    vectors = torch.randn(1, 6, 4)
+    added = part(vectors) - vectors
+    for row in range(6):
+        p = row + first
+        expected = [math.sin(p * THETA[0]), math.cos(p * THETA[0]), math.sin(p * THETA[1]), math.cos(p * THETA[1])]
+        assert added[0, row].tolist() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_rotary_turns_the_pairs_one_two_and_three_four(first: int) -> None:
+    part = RotaryPart(3, 4, first=first)
+    vectors = torch.randn(6, 4)
+    turned = part(vectors)  # past its table of 3 rows too
+    for row, (a, b, c, d) in enumerate(vectors.tolist()):
+        one, two = (row + first) * THETA[0], (row + first) * THETA[1]
+        expected = [
+            a * math.cos(one) - b * math.sin(one),
+            a * math.sin(one) + b * math.cos(one),
+            c * math.cos(two) - d * math.sin(two),
+            c * math.sin(two) + d * math.cos(two),
+        ]
+        assert turned[row].tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_rotary_scores_depend_on_the_distance_only_and_sinusoidal_ones_do_not() -> None:
+    query, key = torch.randn(2, 8, dtype=torch.float64)
+    table = sinusoids(40, 8, 10_000.0).double().unflatten(1, (-1, 2))
+    turned = [rotate(vector.expand(40, 8), table) for vector in (query, key)]
+    scores = turned[0] @ turned[1].T
+    for distance in range(-5, 6):
+        line = scores.diagonal(distance)
+        assert line.std() < 1e-6 and not math.isclose(float(line[0]), float(scores.diagonal(distance + 1)[0]))
+    added = [vector + sinusoids(40, 8, 10_000.0).double() for vector in (query, key)]
+    assert (added[0] @ added[1].T).diagonal(3).std() > 1e-2
+
+
+def test_alibi_takes_slope_times_distance_off_each_score_and_nothing_on_the_diagonal() -> None:
+    slopes = alibi_slopes(8)
+    ratios = slopes[1:] / slopes[:-1]
+    assert torch.allclose(ratios, ratios[0].expand(7)) and slopes[0] == 0.5  # geometric
+    model = build(Decoder(vocabulary=5, width=16, heads=8, depth=1, context=4, positions=Alibi()))
+    with torch.no_grad(), overhear() as records:
+        model(torch.randint(5, (1, 9)))  # past the trained length
+    record = records[0]
+    penalties = record.queries @ record.keys.mT * record.scale - record.scores()
+    for i in range(9):
+        for j in range(i + 1):
+            assert penalties[0, :, i, j].tolist() == pytest.approx((slopes * (i - j)).tolist(), abs=1e-5)
+
+
+def test_learned_adds_a_vector_a_position_and_none_adds_nothing() -> None:
+    learned, none = positions(Learned(), 5, 4), positions(NoPositions(), 5, 4)
+    torch.nn.init.normal_(learned.weight)
+    vectors = torch.randn(1, 3, 4)
+    assert torch.equal(learned(vectors, start=2), vectors + learned.weight[2:5])
+    assert torch.equal(none(vectors), vectors)
+
+
+@pytest.mark.parametrize("kind", ["rotary", "alibi"])
+def test_relative_positions_only_append_to_the_cache_and_absolute_ones_read_their_window_anew(kind: str) -> None:
+    relative, absolute = (
+        build(Decoder(vocabulary=5, width=8, heads=2, depth=2, context=4, positions=which))
+        for which in (kind, "learned")
+    )
+    tokens = torch.randint(5, (1, 9))
+    _, state = relative(tokens)
+    kept = state.layers[0][0].clone()
+    _, after = relative(tokens[:, :1], state)
+    assert after.layers[0][0].shape[-2] == 10 and torch.equal(after.layers[0][0][..., :9, :], kept)
+    assert absolute(tokens)[1].layers == ()  # a full window has no cache: every position moves

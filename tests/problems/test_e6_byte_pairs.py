@@ -1,0 +1,62 @@
+"""Problem E6: byte-pair encoding of "abbc abb abc abb" with an end-of-word symbol."""
+
+import json
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from lemma.data import CORPORA
+from lemma.data.library import corpus_files
+from lemma.errors import DataError
+from lemma.looking.worked import BytePairTrace, trace_byte_pairs
+
+LAST = "\U0010ffff"  # a character after all others stands for the end of word in the library
+
+
+@pytest.fixture(scope="module")
+def trace() -> BytePairTrace:
+    return trace_byte_pairs("abbc abb abc abb")
+
+
+def test_the_pairs_are_counted_first(trace: BytePairTrace) -> None:
+    counts = {one.pair: one.count for one in trace.steps[0].counts}
+    assert counts == {"a b": 4, "b b": 3, "b c": 2, r"c \w": 2, r"b \w": 2}
+
+
+def test_the_merges_are_those_of_the_problem_and_then_it_stops(trace: BytePairTrace) -> None:
+    merges = [(step.symbol, step.pair, step.count) for step in trace.steps]
+    assert merges == [("A", "a b", 4), ("B", "A b", 3), ("C", r"c \w", 2), ("D", r"B \w", 2)]
+    assert trace.stopped == "no pair occurs twice"
+    assert all(one.count == 1 for one in trace.left)
+
+
+def test_the_tie_is_named_with_its_rule(trace: BytePairTrace) -> None:
+    assert [step.ties for step in trace.steps] == [(), (), (r"B \w",), ()]
+    assert "of equally frequent pairs" in trace.tie_rule
+    assert trace.tie_rule in " ".join(str(trace).split())
+
+
+def test_the_words_end_as_the_problem_says(trace: BytePairTrace) -> None:
+    assert {one.word: one.symbols for one in trace.segmentation} == {
+        "abbc": ("B", "C"),
+        "abb": ("D",),
+        "abc": ("A", "C"),
+    }
+    assert trace.to_dict()["symbols"] == {"A": "ab", "B": "abb", "C": r"c\w", "D": r"abb\w"}
+
+
+@pytest.mark.parametrize("end", [r"\w", ""])
+def test_on_shakespeare_the_first_merges_are_those_of_the_tokenizers_library(end: str) -> None:
+    try:
+        (path,) = corpus_files(CORPORA["shakespeare"])
+    except DataError as error:
+        pytest.skip(str(error))
+    engine = Tokenizer(models.BPE())
+    engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words = [word + (LAST if end else "") for word in path.read_text(encoding="utf-8").split()]
+    size = len(set("".join(words))) + 50
+    engine.train_from_iterator([" ".join(words)], trainers.BpeTrainer(vocab_size=size, show_progress=False))
+    wanted = [[part.replace(LAST, end) for part in pair] for pair in json.loads(engine.to_str())["model"]["merges"]]
+    trace = trace_byte_pairs(text="shakespeare", merges=50, end_of_word=end)
+    assert [list(step.parts) for step in trace.steps] == wanted
+    assert len(wanted) == 50

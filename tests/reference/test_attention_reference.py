@@ -1,0 +1,106 @@
+"""Attention, rotary and ALiBi against torch.nn and transformers."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lemma.models import build
+from lemma.parts import Attention, AttentionShape, alibi_slopes, rotate, sinusoids
+from lemma.spec import Alibi, Decoder, Rotary
+
+
+def near(one: Tensor, other: Tensor, atol: float = 1e-10) -> None:
+    torch.testing.assert_close(one, other, rtol=0, atol=atol)
+
+
+def test_self_attention_equals_torchs() -> None:
+    theirs = nn.MultiheadAttention(12, 3, batch_first=True).double()
+    ours = Attention(AttentionShape(12, 3, causal=False)).double()
+    ours.query_key_value.load_state_dict({"weight": theirs.in_proj_weight, "bias": theirs.in_proj_bias})
+    ours.output.load_state_dict(theirs.out_proj.state_dict())
+    stream = torch.randn(2, 7, 12, dtype=torch.float64)
+    padding = torch.tensor([[False] * 7, [False] * 4 + [True] * 3])
+    near(ours(stream)[0], theirs(stream, stream, stream)[0])
+    masked = ours(stream, mask=~padding[:, None, None])[0]
+    near(masked, theirs(stream, stream, stream, key_padding_mask=padding)[0])
+
+
+def test_cross_attention_equals_torchs_and_remembers_its_source() -> None:
+    theirs = nn.MultiheadAttention(12, 3, batch_first=True, kdim=8, vdim=8).double()
+    ours = Attention(AttentionShape(12, 3, causal=False, source_width=8)).double()
+    query, key, value = theirs.in_proj_bias.chunk(3)
+    maps = {"query": (theirs.q_proj_weight, query)}
+    maps["key_value"] = (torch.cat([theirs.k_proj_weight, theirs.v_proj_weight]), torch.cat([key, value]))
+    for name, (weight, bias) in maps.items():
+        ours.get_submodule(name).load_state_dict({"weight": weight, "bias": bias})
+    ours.output.load_state_dict(theirs.out_proj.state_dict())
+    stream, source = torch.randn(2, 4, 12, dtype=torch.float64), torch.randn(2, 7, 8, dtype=torch.float64)
+    mixed, memory = ours(stream, source=source)
+    near(mixed, theirs(stream, source, source)[0])
+    near(ours(stream[:, 2:], past=memory)[0], mixed[:, 2:])
+
+
+def test_rotary_equals_transformers_gptj() -> None:
+    gptj = pytest.importorskip("transformers.models.gptj.modeling_gptj")
+    theirs = gptj.create_sinusoidal_positions(10, 8)  # sines, then cosines
+    sine, cosine = theirs.chunk(2, dim=-1)
+    vectors = torch.randn(2, 10, 3, 8)  # batch time heads width
+    turned = gptj.apply_rotary_pos_emb(vectors, sine[None], cosine[None])
+    table = sinusoids(10, 8, 10_000.0).unflatten(1, (-1, 2))
+    near(rotate(vectors.transpose(1, 2), table), turned.transpose(1, 2), 1e-6)
+
+
+@pytest.mark.parametrize("heads", [1, 2, 4, 8, 16])
+def test_slopes_are_those_of_bloom(heads: int) -> None:
+    bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
+    theirs = bloom.build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)  # heads 1 time: slope · place
+    near(alibi_slopes(heads), theirs[:, 0, 1], 1e-7)
+
+
+def llama(depth: int, heads: int, groups: int) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    shape = transformers.LlamaConfig(
+        vocab_size=13,
+        hidden_size=16,
+        intermediate_size=20,
+        num_hidden_layers=depth,
+        num_attention_heads=heads,
+        num_key_value_heads=groups,
+        max_position_embeddings=8,
+        pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    torch.manual_seed(3)
+    return transformers.LlamaModel(shape).double().eval()
+
+
+def paired(weight: Tensor, heads: int) -> Tensor:
+    """Llama turns a vector's two halves; we turn neighbours."""
+    return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+
+
+@pytest.mark.parametrize("groups", [4, 2, 1])
+def test_grouped_rotary_attention_equals_llamas_past_the_trained_length(groups: int) -> None:
+    theirs = llama(1, 4, groups)
+    attention = theirs.layers[0].self_attn
+    ours = Attention(AttentionShape(16, 4, key_value_heads=groups, bias=False, positions=Rotary(), context=8)).double()
+    queries, keys = paired(attention.q_proj.weight, 4), paired(attention.k_proj.weight, groups)
+    ours.query_key_value.load_state_dict({"weight": torch.cat([queries, keys, attention.v_proj.weight])})
+    ours.output.load_state_dict(attention.o_proj.state_dict())
+    stream = torch.randn(2, 30, 16, dtype=torch.float64)
+    places = torch.arange(30)[None]
+    turned = theirs.rotary_emb(stream, places)
+    causal = torch.full((30, 30), -torch.inf, dtype=torch.float64).triu(1)[None, None]
+    expected = attention(stream, position_embeddings=turned, attention_mask=causal)[0]
+    near(ours(stream)[0], expected, 1e-6)  # their table of angles is worked out in float32
+
+
+@pytest.mark.parametrize("positions", [Rotary(), Alibi()])
+def test_past_the_trained_length_a_model_is_the_one_with_a_longer_context(positions: Rotary | Alibi) -> None:
+    spec = Decoder(vocabulary=13, width=16, depth=2, heads=4, context=6, positions=positions)
+    short, long = build(spec).double().eval(), build(spec.replace(context=40)).double().eval()
+    long.load_state_dict(short.state_dict())
+    tokens = torch.randint(13, (2, 30))
+    near(short(tokens)[0], long(tokens)[0])
+    assert short.reach is None

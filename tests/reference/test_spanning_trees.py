@@ -1,0 +1,82 @@
+"""The maximum spanning tree with one root, against all trees there are and against networkx."""
+
+from itertools import product
+
+import networkx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lemma.errors import InputError
+from lemma.parts.spanning import best_tree
+
+
+def is_tree(heads: tuple[int, ...]) -> bool:
+    """Whether exactly one word hangs from the top and every way up ends there."""
+    if sum(head == 0 for head in heads) != 1:
+        return False
+    for word in range(1, len(heads) + 1):
+        node, steps = word, 0
+        while node and steps <= len(heads):
+            node, steps = heads[node - 1], steps + 1
+        if node:
+            return False
+    return True
+
+
+def total(scores: np.ndarray, heads) -> float:
+    return sum(scores[head, place] for place, head in enumerate(heads, start=1))
+
+
+def best_of_all(scores: np.ndarray) -> float:
+    size = len(scores) - 1
+    return max(total(scores, heads) for heads in product(range(size + 1), repeat=size) if is_tree(heads))
+
+
+def by_networkx(scores: np.ndarray) -> float:
+    """The best over all choices of the root word, each an arborescence of networkx."""
+    size, found = len(scores) - 1, -np.inf
+    for root in range(1, size + 1):
+        graph = networkx.DiGraph()
+        graph.add_edge(0, root, weight=float(scores[0, root]))
+        for governor, dependent in product(range(1, size + 1), repeat=2):
+            if governor != dependent and dependent != root:
+                graph.add_edge(governor, dependent, weight=float(scores[governor, dependent]))
+        tree = networkx.maximum_spanning_arborescence(graph)
+        found = max(found, sum(data["weight"] for _, _, data in tree.edges(data=True)))
+    return found
+
+
+@given(st.integers(1, 5), st.integers(0, 10_000), st.sampled_from([1.0, 30.0, 1000.0]), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_no_tree_is_better_by_brute_force(size: int, seed: int, spread: float, keen_root: bool) -> None:
+    random = np.random.default_rng(seed)
+    scores = random.normal(size=(size + 1, size + 1)) * spread
+    scores[0] += 5 * spread * keen_root  # every word would like to be the root
+    heads = best_tree(scores)
+    assert is_tree(tuple(heads.tolist()))
+    assert total(scores, heads) == pytest.approx(best_of_all(scores), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("size", [2, 6, 9, 14])
+def test_the_same_weight_as_networkx(size: int) -> None:
+    random = np.random.default_rng(size)
+    for _ in range(6):
+        scores = np.round(random.normal(size=(size + 1, size + 1)) * 3, 1)  # with ties
+        heads = best_tree(scores)
+        assert is_tree(tuple(heads.tolist()))
+        assert total(scores, heads) == pytest.approx(by_networkx(scores))
+
+
+def test_forbidden_arcs_are_not_taken_where_there_is_another_way() -> None:
+    scores = np.full((4, 4), -np.inf)
+    scores[0, 2], scores[2, 1], scores[1, 3] = -5.0, -100.0, -0.1
+    assert best_tree(scores).tolist() == [2, 0, 1]
+
+
+def test_what_is_no_table_of_scores_is_refused() -> None:
+    with pytest.raises(InputError, match="square"):
+        best_tree(np.zeros((3, 4)))
+    with pytest.raises(InputError, match="no number"):
+        best_tree(np.full((3, 3), np.nan))

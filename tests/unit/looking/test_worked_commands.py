@@ -1,0 +1,76 @@
+"""`lemma look attention|bpe|cross` as a person meets them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lemma.cli.main import main
+
+
+def look(*words: str) -> int:
+    """Run a command in this process and return its exit status."""
+    with pytest.raises(SystemExit) as left:
+        main(["look", *words])
+    return int(left.value.code or 0)
+
+
+def test_attention_prints_the_figures_of_the_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert look("attention", "e1") == 0
+    printed = capsys.readouterr().out
+    assert all(figure in printed for figure in ("0.219", "0.080", "0.119", "0.096"))
+
+
+def test_attention_takes_options_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--passes", "1", "--scaled", "--mask", "causal", "--word", "Ajax", "--json"]
+    assert look("attention", "e1", *words) == 0
+    plain = json.loads(capsys.readouterr().out)
+    (one,) = plain["sentences"][0]["passes"]
+    assert one["divisor"] == pytest.approx(3**0.5)
+    assert one["weights"][0][1:] == [0] * 8
+    assert list(one["contributions"]) == ["Ajax"]
+
+
+@pytest.mark.parametrize("words", [["attention", "--list"], ["attention"]])
+def test_the_examples_are_listed(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert look(*words) == 0
+    assert "lemma look attention e1 --out mine.toml" in capsys.readouterr().out
+
+
+def test_files_are_written_and_a_copy_can_be_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy, page = str(tmp_path / "mine.toml"), str(tmp_path / "e8.html")
+    assert look("cross", "e8", "--out", copy) == 0
+    assert look("cross", copy, "--out", page) == 0
+    assert page in capsys.readouterr().out
+    assert "<svg" in Path(page).read_text(encoding="utf-8")
+    assert look("cross", "e8", "--full") == 0
+    assert "1.3314" in capsys.readouterr().out
+
+
+def test_bpe_traces_a_string_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert look("bpe", "abbc abb abc abb", "--library") == 0
+    assert "makes the same 4 merges" in capsys.readouterr().out
+    (tmp_path / "a.txt").write_text("to be or not to be\n" * 9, encoding="utf-8")
+    words = ["--text", str(tmp_path / "a.txt"), "--merges", "3", "--no-end-of-word", "--show", "2", "--json"]
+    assert look("bpe", *words) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert [len(step["counts"]) for step in plain["steps"]] == [2, 2, 2]
+    assert plain["end_of_word"] == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["attention", "e3"], "Did you mean 'e1'"),
+        (["attention", "none.toml"], "no such file"),
+        (["attention", "e1", "--out", "a.png"], "'.png' is unknown"),
+        (["attention", "e1", "--word", "thy"], "Did you mean 'they'"),
+        (["attention", "e1", "--passes", "0"], "passes = 0"),
+        (["cross", "e1"], "lemma look attention e1"),
+        (["bpe"], "give either"),
+        (["bpe", "a", "--min", "0"], "min = 0"),
+    ],
+)
+def test_bad_input_exits_with_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert look(*words) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,96 @@
+"""Merged matrices give the outputs of separate ones (B6, B7, C8)."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from lemma.errors import SpecError
+from lemma.models import build, count_parameters, merge
+from lemma.models.language_model import LanguageModel
+from lemma.spec import Decoder, Lstm, TableA5
+
+
+def model_of(spec: Decoder, seed: int = 0) -> LanguageModel:
+    torch.manual_seed(seed)
+    model = build(spec).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)  # biases too, which build leaves at zero
+    return model
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    heads=some.sampled_from([1, 2, 3, 4]),
+    inner=some.integers(1, 5),
+    values=some.integers(1, 5),
+    grouped=some.booleans(),
+    bias=some.booleans(),
+    positions=some.sampled_from(["none", "learned", "sinusoidal", "alibi"]),
+    pairs=some.sampled_from([("key_query",), ("value_output",), ("key_query", "value_output")]),
+)
+def test_merged_equals_separate(
+    heads: int, inner: int, values: int, grouped: bool, bias: bool, positions: str, pairs: tuple
+) -> None:
+    widths = {
+        "attention_width": heads * inner,
+        "value_width": heads * values,
+        "key_value_heads": 1 if grouped else None,
+    }
+    spec = Decoder(vocabulary=7, width=6, depth=2, heads=heads, context=8, bias=bias, positions=positions, **widths)
+    model = model_of(spec)
+    merged, tokens = merge(model, pairs), torch.randint(7, (2, 8))
+    expected = model(tokens)[0]
+    torch.testing.assert_close(merged(tokens)[0], expected, rtol=1e-9, atol=1e-9)
+    state, rows = None, []
+    for place in range(8):
+        logits, state = merged(tokens[:, place : place + 1], state)
+        rows.append(logits)
+    torch.testing.assert_close(torch.cat(rows, dim=1), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("attention_width", "sign"), [(16, 0), (32, -1), (8, 1)])  # J = 8, two heads: I = 8, 16, 4
+def test_parameters_are_equal_at_half_the_width(attention_width: int, sign: int) -> None:
+    width, heads = 16, 2
+    spec = Decoder(vocabulary=7, width=width, depth=3, heads=heads, attention_width=attention_width, bias=False)
+    model = model_of(spec)
+    merged = merge(model, ["key_query"])
+    inner = attention_width // heads
+    change = count_parameters(merged) - count_parameters(model)
+    assert change == 3 * heads * (width**2 - 2 * inner * width)
+    assert (change > 0) - (change < 0) == sign
+    assert merged.merging.parameters == (count_parameters(model), count_parameters(merged))
+
+
+def test_the_cache_holds_inputs_instead_of_keys() -> None:
+    model = model_of(Decoder(vocabulary=7, width=6, depth=2, heads=3, attention_width=12))
+    both, keys = merge(model), merge(model, ["key_query"])
+    assert both.merging.cache == (2 * 2 * 12, 2 * 6)  # per token: keys and values against inputs, in two layers
+    assert keys.merging.cache == (2 * 2 * 12, 2 * (6 + 12))
+    tokens = torch.randint(7, (1, 4))
+    [inputs] = both(tokens)[1].layers[0]
+    first = model.get_submodule("layers.0.attention_norm")
+    stream = model.get_submodule("positions")(model.get_submodule("embedding")(tokens))
+    torch.testing.assert_close(inputs[:, 0], first(stream))
+    assert "48 → 12" in str(both.merging) and "I = J/2 = 3" in str(both.merging)
+
+
+def test_what_cannot_be_merged_is_refused_with_the_reason() -> None:
+    rotary = build(Decoder(vocabulary=7, width=8, heads=2, positions="rotary"))
+    with pytest.raises(SpecError, match="rotation stands between"):
+        merge(rotary)
+    with pytest.raises(SpecError, match="rotary"):
+        Decoder().replace(positions="rotary", key_query="merged")
+    with pytest.raises(SpecError, match="already"):
+        merge(merge(build(Decoder(width=8, heads=2))))
+    for other in (Lstm(vocabulary=5), TableA5(vocabulary=5, width=8, heads=2)):
+        with pytest.raises(SpecError, match="no multi-head attention"):
+            merge(build(other))
+    with pytest.raises(SpecError, match="Did you mean 'key_query'"):
+        merge(rotary, ["key_qery"])  # pyright: ignore[reportArgumentType]
+
+
+def test_with_rotary_positions_values_can_still_be_merged() -> None:
+    model = model_of(Decoder(vocabulary=7, width=8, depth=2, heads=2, positions="rotary"))
+    tokens = torch.randint(7, (2, 8))
+    torch.testing.assert_close(merge(model, ["value_output"])(tokens)[0], model(tokens)[0], rtol=1e-9, atol=1e-9)

@@ -1,0 +1,120 @@
+"""The studies that train nothing: formulas against the module, files, words."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lemma import api
+from lemma.errors import SpecError
+from lemma.models import count_parameters
+from lemma.spec import COSTS, read_cost, to_toml
+from lemma.studies import CostResult
+from lemma.studies.heads import bare_attention, explicit
+from lemma.studies.length import layer_of
+
+TINY: dict[str, dict[str, Any]] = {
+    "heads": {"d": 8, "h": [1, 2, 4], "T": [4, 6], "B": 2, "repetitions": 2},
+    "length": {"d": 8, "T": [2, 4, 8], "h": 2, "B": 2, "repetitions": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CostResult]:
+    found: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
+        for name, words in TINY.items():
+            found[name] = api.study(name, out=tmp_path_factory.mktemp(name), progress=False, device="cpu", **words)
+    return found
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_study_of_costs_writes_what_every_study_writes(name: str, results: dict[str, CostResult]) -> None:
+    result = results[name]
+    names = {path.name for path in result.out.iterdir()}
+    assert names == {"study.toml", "table.md", "table.csv", "results.json", "report.html"}
+    saved = json.loads((result.out / "results.json").read_text())
+    assert saved == json.loads(json.dumps(result.to_dict()))
+    page = result.report.read_text()
+    assert page.count("<svg") == 2
+    assert "http" not in page.replace("http://www.w3.org/", "")
+    rows = list(csv.DictReader((result.out / "table.csv").read_text().splitlines()))
+    assert len(rows) == len(result.rows)
+    assert float(rows[0]["forward_median"]) > 0
+    assert all(sentence in str(result) for sentence in result.conclusion)
+    assert read_cost(result.out / "study.toml") == result.spec, "the study survives its own file"
+
+
+def test_d3_parameters_and_operations_do_not_depend_on_the_heads(results: dict[str, CostResult]) -> None:
+    result = results["heads"]
+    assert result.formulas["parameters"] == "3*d**2"
+    for row in result.rows:
+        T = row.place["T"]
+        assert row.counts["parameters"] == 3 * 8**2
+        assert row.counts["flops"] == 2 * (6 * T * 8**2 + 4 * T**2 * 8)
+        assert row.counts["exponentials"] == row.place["h"] * 2 * T**2
+        assert row.place["h"] > 1 or row.forward_ratio.median == 1
+    assert sum("the claim holds" in sentence for sentence in result.conclusion) == 2
+
+
+def test_the_explicit_path_is_the_same_attention() -> None:
+    part, stream = bare_attention(12, 3), torch.randn(2, 5, 12)
+    torch.testing.assert_close(explicit(part, stream), part(stream)[0])
+
+
+def test_c4_counts_serial_steps_and_parameters(results: dict[str, CostResult]) -> None:
+    rows = results["length"].rows
+    assert {row.place["layer"]: row.counts["steps in a row"] for row in rows if row.place["T"] == 8} == {
+        "rnn": 8,
+        "lstm": 8,
+        "gru": 8,
+        "attention": 1,
+    }
+    for row in rows:
+        assert row.counts["parameters"] == count_parameters(layer_of(row.place["layer"], 2)(8))
+    lstm = next(row for row in rows if row.place == {"T": 4, "layer": "lstm"})
+    assert lstm.counts["flops"] == 2 * 2 * 4 * 4 * 8 * (8 + 8)  # multiply–add, batch, steps, gates, d, input + hidden
+
+
+def test_c4_the_layers_are_torch_nns_own() -> None:
+    layer = layer_of("lstm", 1)(6)
+    assert isinstance(layer, nn.LSTM)
+    assert layer.hidden_size == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("heads", {"width": 10, "heads": [4]}, "does not divide"),
+        ("heads", {"haeds": 4}, "Did you mean 'heads'"),
+        ("length", {"contenders": "lstn"}, "'rnn', 'lstm', 'gru' or 'attention'"),
+        ("length", {"lengths": []}, "at least 1"),
+    ],
+)
+def test_mistakes_are_named(name: str, words: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError) as mistake:
+        read_cost(name, words)
+    assert said in str(mistake.value)
+
+
+def test_a_name_that_is_no_study_of_costs_is_left_to_others(tmp_path: Path) -> None:
+    assert read_cost("families") is None
+    assert read_cost(tmp_path / "none.toml") is None
+    (tmp_path / "broken.toml").write_text("kind = ")
+    assert read_cost(tmp_path / "broken.toml") is None
+    with pytest.raises(SpecError, match="Did you mean 'heads'"):
+        api.study("headz", out=tmp_path / "out", progress=False)
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_a_file_of_ones_own_takes_one_number_for_a_list(name: str, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(f'kind = "{name}"\nlengths = 32\n')
+    spec = read_cost(tmp_path / "own.toml", {"repetitions": 3})
+    assert spec is not None
+    assert (spec.name, spec.lengths, spec.repetitions) == ("own", (32,), 3)
+    assert to_toml(COSTS[name].to_dict())

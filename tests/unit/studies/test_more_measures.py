@@ -1,0 +1,175 @@
+"""What a study measures beside the score: loss against position, and what heads do."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from made_up import made_up, measured
+from torch.nn import functional
+
+from lemma.models import build
+from lemma.parts import AttentionRecord
+from lemma.spec import Contender, Decoder, Lstm, StudySpec, read_study
+from lemma.studies import run as run_module
+from lemma.studies import run_study
+from lemma.studies.attention import habits
+from lemma.studies.attention_shown import heads_of, over_heads
+from lemma.studies.extrapolation import losses_by_position, stretched
+from lemma.studies.pieces import pieces_of
+from lemma.studies.positions_shown import plot_of, stretches
+from lemma.studies.row import Row
+from lemma.studies.shaping import helped
+
+MakeStudy = Callable[..., StudySpec]
+SMALL = {"width": 8, "depth": 2, "heads": 2, "context": 8}
+KINDS = ("none", "learned", "sinusoidal", "rotary", "alibi")
+
+
+def decoders(*kinds: str) -> tuple[Contender, ...]:
+    return tuple(Contender(model="decoder", name=kind, words={**SMALL, "positions": kind}) for kind in kinds)
+
+
+@pytest.mark.parametrize("kind", ["none", "sinusoidal", "rotary", "alibi"])
+def test_the_same_weights_read_further(kind: str) -> None:
+    model = build(Decoder(vocabulary=5, **SMALL, positions=kind))  # pyright: ignore[reportArgumentType]
+    longer, readable = stretched(model, 20)
+    tokens = torch.randint(5, (2, 20))
+    with torch.no_grad():
+        assert readable == 20
+        torch.testing.assert_close(longer(tokens[:, :8])[0], model(tokens[:, :8])[0])
+        logits = longer(tokens)[0]
+        moved = tokens.clone()
+        moved[:, 0] = (tokens[:, 0] + 1) % 5
+        assert not torch.allclose(longer(moved)[0][:, -1], logits[:, -1]), "the first token is still seen"
+
+
+def test_learned_vectors_end_with_the_context() -> None:
+    model = build(Decoder(vocabulary=5, **SMALL))  # pyright: ignore[reportArgumentType]
+    assert stretched(model, 20) == (model, 8)
+    recurrent = build(Lstm(vocabulary=5, width=4, hidden=4))
+    assert stretched(recurrent, 20) == (recurrent, 20)
+
+
+def test_losses_by_position_are_cross_entropies_of_each_place() -> None:
+    model = build(Decoder(vocabulary=5, **{**SMALL, "context": 12}))
+    pieces = torch.randint(5, (3, 10))
+    losses = losses_by_position(model, pieces)
+    for place in (0, 4, 8):
+        with torch.no_grad():
+            logits = model(pieces[:, : place + 1])[0][:, -1]
+        assert losses[place].item() == pytest.approx(
+            functional.cross_entropy(logits, pieces[:, place + 1]).item(), rel=1e-5
+        )
+
+
+def test_pieces_do_not_overlap_and_spread_over_the_text() -> None:
+    pieces = pieces_of(np.arange(100, dtype=np.uint16), 7, 5)
+    assert pieces.shape == (5, 7)
+    assert pieces[0, 0] == 0
+    assert pieces[-1, 0] == 91
+    assert len(set(pieces.flatten().tolist())) == 35
+    assert pieces_of(np.arange(3), 3, 9).tolist() == [[0, 1, 2]]
+
+
+def test_habits_are_entropy_and_distance_written_out() -> None:
+    torch.manual_seed(0)
+    queries, keys = torch.randn(2, 2, 3, 4, 5, dtype=torch.float64)
+    record = AttentionRecord(queries, keys, None, 0.7, causal=True)
+    entropy, distance = np.zeros(3), np.zeros(3)
+    for batch, head, t1 in np.ndindex(2, 3, 4):
+        scores = [0.7 * float(queries[batch, head, t1] @ keys[batch, head, t2]) for t2 in range(t1 + 1)]
+        weights = np.exp(scores) / np.exp(scores).sum()
+        entropy[head] -= (weights * np.log(weights)).sum() / 8
+        distance[head] += sum(weight * (t1 - t2) for t2, weight in enumerate(weights)) / 8
+    np.testing.assert_allclose(habits(record).numpy(), [entropy, distance], rtol=1e-10)
+
+
+def test_a_study_of_positions_draws_losses_past_the_trained_length(tiny_study: MakeStudy, tmp_path: Path) -> None:
+    spec = tiny_study(contenders=decoders(*KINDS), measures=("positions",), beyond=3)
+    result = run_study(spec, tmp_path / "out")
+    assert not result.failed, result.failed
+    rows = {row.title: row for row in result.rows}
+    assert [one is None for one in stretches(rows["learned"])] == [False, True, True]
+    for kind in set(KINDS) - {"learned"}:
+        assert all(one and math.isfinite(one.mean) and one.count == 2 for one in stretches(rows[kind]))
+    plot = plot_of(result.rows)
+    assert plot.rule == 8
+    assert max(plot.curves[0].x) <= 24
+    assert len(plot.curves[1].x) * 3 == len(plot.curves[0].x)
+    assert any("learned ends at position 8" in sentence for sentence in result.conclusion)
+    assert "Loss against position" in result.report.read_text()
+    saved = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert len(saved["measures"]["positions"]["alibi"]["losses"]) == len(plot.curves[0].y)
+    assert "up to T" in str(result)
+
+
+def test_a_study_measures_attention_of_models_that_have_it(tiny_study: MakeStudy, tmp_path: Path) -> None:
+    contenders = (*decoders("rotary"), Contender(model="rnn", words={"width": 4, "hidden": 4}))
+    result = run_study(tiny_study(contenders=contenders, measures=("attention",)), tmp_path / "out")
+    rotary, rnn = result.rows
+    heads = heads_of(rotary, "entropy")
+    assert [(layer, head) for layer, head, _ in heads] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert all(0 < one.mean < math.log(8) for _, _, one in heads)
+    assert 0 < over_heads(rotary, "distance").mean < 4
+    assert all(one.more["attention"]["layers"] == [] for one in rnn.measured)
+    assert "What the heads do" in result.report.read_text()
+    assert set(result.to_dict()["measures"]["attention"]["rows"]) == {"rotary"}
+
+
+def test_measures_asked_for_later_are_taken_without_training(
+    tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words: dict[str, Any] = {"contenders": decoders("alibi"), "seeds": (1,)}
+    run_study(tiny_study(**words), tmp_path / "out")
+    monkeypatch.setattr(run_module, "train", lambda *given, **named: pytest.fail("nothing is trained again"))
+    more = run_study(tiny_study(**words, measures=("positions",)), tmp_path / "out")
+    assert more.runs[0].measures
+    assert more.runs[0].measures.more["positions"]["asked"] == 32
+    further = run_study(tiny_study(**words, measures=("positions",), beyond=2), tmp_path / "out")
+    assert further.runs[0].measures
+    assert further.runs[0].measures.more["positions"]["asked"] == 16
+
+
+def shaped(title: str, perplexities: list[float], **recipe: float) -> Row:
+    ones = [
+        measured(value, recipe={**measured(1.0).recipe, "seed": seed, **recipe})
+        for seed, value in enumerate(perplexities, start=1)
+    ]
+    return Row(title, {}, title, tuple(ones))
+
+
+@pytest.mark.parametrize(
+    ("perplexities", "verdict"),
+    [([3.9, 4.9, 5.91], "helped"), ([4.1, 5.1, 6.09], "hurt"), ([3.9, 5.2, 6.0], "within noise")],
+)
+def test_whether_a_term_helped_is_judged_seed_by_seed(perplexities: list[float], verdict: str) -> None:
+    rows = [shaped("plain", [4.0, 5.0, 6.0]), shaped("focus", perplexities, focus=0.01)]
+    (help_,) = helped(rows)
+    assert (help_.title, help_.verdict) == ("focus", verdict)
+
+
+def test_only_rows_that_differ_in_shaping_alone_are_compared() -> None:
+    plain, other = shaped("plain", [4.0, 5.0]), shaped("other", [4.0, 5.0], focus=0.01, batch=7)
+    assert list(helped([plain, other])) == []
+    assert list(helped([plain])) == []
+    one_seed = next(iter(helped([plain, replace(shaped("near", [3.0], near=0.1))])))
+    assert "one seed" in one_seed.verdict
+
+
+def test_rows_without_the_measures_are_left_out() -> None:
+    outcomes = made_up("a", [3.0, "broke"])
+    assert outcomes[0].measures
+    assert outcomes[0].measures.more == {}
+
+
+def test_the_built_in_studies_ask_for_their_measures() -> None:
+    assert read_study("positions").measures == ("positions",)
+    assert [contender.title for contender in read_study("positions").contenders] == list(KINDS)
+    assert read_study("shaping").measures == ("attention",)
+    assert [contender.title for contender in read_study("shaping").contenders] == ["plain", "focus", "near", "both"]

@@ -1,0 +1,44 @@
+"""Training on trees: what a batch is cut into changes nothing."""
+
+import pytest
+import torch
+
+from lemma.data import Lexicon, encode_trees
+from lemma.spec import Parser, Recipe
+from lemma.training.parallel import Team
+from lemma.training.session import Session
+from treebanks import tiny
+
+
+def gradients(parts: int, team: Team | None = None) -> dict[str, torch.Tensor]:
+    lexicon = Lexicon.learn(tiny(), 1, 100)
+    spec = Parser(
+        vocabulary=lexicon.vocabulary,
+        relations=len(lexicon.relations),
+        buckets=100,
+        width=8,
+        word_dropout=0.0,
+        encoder={"kind": "bilstm", "hidden": 8, "depth": 1},
+    )
+    recipe = Recipe(batch=4, accumulate=parts, dropout=0.0, seed=3)
+    session = Session(spec, recipe, encode_trees(tiny(), lexicon), team or Team(torch.device("cpu")), lambda _: None)
+    session.standing.step = 1
+    session.gradients()
+    return {name: parameter.grad for name, parameter in session.model.named_parameters() if parameter.grad is not None}
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_the_gradient_of_a_batch_of_trees_cut_into_parts_is_that_of_the_whole(parts: int) -> None:
+    whole, cut = gradients(1), gradients(parts)
+    assert max(float(gradient.abs().max()) for gradient in whole.values()) > 1e-3
+    for name, gradient in whole.items():
+        torch.testing.assert_close(cut[name], gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_the_mean_over_two_processes_is_the_gradient_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Team, "wrap", lambda team, module: module)  # no processes: each half is worked out here
+    whole = gradients(1)
+    halves = [gradients(1, Team(torch.device("cpu"), rank, 2)) for rank in (0, 1)]
+    for name, gradient in whole.items():
+        mean = (halves[0][name] + halves[1][name]) / 2
+        torch.testing.assert_close(mean, gradient, rtol=1e-4, atol=1e-6)
