@@ -65,7 +65,11 @@ def test_focus_and_near_and_their_gradients_are_those_of_the_formulas(
     assert any(one is not None and one.abs().max() > 1e-4 for one in ours)
 
 
-def test_masked_keys_rows_without_keys_and_rows_left_out_do_not_count() -> None:
+@pytest.mark.parametrize("block", [2**20, 1])
+def test_masked_keys_rows_without_keys_and_rows_left_out_do_not_count(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "NUMBERS_AT_ONCE", block)
     torch.manual_seed(0)
     queries, keys = torch.randn(2, 2, 3, 5, 4, dtype=torch.float64).unbind()
     hidden = torch.zeros(2, 1, 5, 5, dtype=torch.float64)
@@ -96,7 +100,12 @@ def test_the_last_layer_is_left_out_of_near_and_not_of_focus() -> None:
     assert number(shape_of([self_only, far], 100.0).near) == 0
     assert number(shape_of([self_only, far], 100.0).focus) == pytest.approx(math.log(6) / 2)
     assert number(shape_of([far, self_only], 100.0).near) > 1
-    assert number(shape_of([far, far, self_only, self_only], 100.0, layers=2).near) > 1  # two calls a layer
+    two = shape_of([far, self_only, far, far], 100.0, layers=2)  # two calls a layer: both of the last are left out
+    assert number(two.near) == pytest.approx(number(shape_of([far, far], 100.0).near) / 2)
+    with pytest.raises(ValueError, match="3 calls"):
+        shape_of([far] * 3, 100.0, layers=2)
+    with pytest.raises(ValueError, match="0 calls"):
+        shape_of([], 100.0)
 
 
 class Largest(TorchDispatchMode):
@@ -140,12 +149,40 @@ def test_the_objective_is_the_sum_and_reports_its_terms(precision: torch.dtype) 
     assert 0 < number(focus) < math.log(8) and 0 < number(near) <= 3
 
 
+def test_rows_at_padded_places_do_not_count() -> None:
+    """A mask of keys alone says which places are padding; their rows are no one's attention."""
+    queries, keys = torch.randn(2, 1, 2, 6, 4, dtype=torch.float64).unbind()
+    padded = torch.zeros(1, 1, 1, 6, dtype=torch.float64)
+    padded[..., 4:] = -torch.inf
+    shape = shape_of([AttentionRecord(queries, keys, None, 0.5, padded)] * 2, 9.0)
+    short = [AttentionRecord(queries[..., :4, :], keys[..., :4, :], None, 0.5)] * 2
+    expected = naive([record.weights() for record in short], 9.0)
+    assert number(shape.focus) == pytest.approx(number(expected[0]))
+
+
+def test_near_on_two_calls_a_layer_is_that_of_all_layers_but_the_last() -> None:
+    model, tokens = build(SMALL["table-a5"]).double(), torch.randint(11, (1, 8))  # self- and cross-attention
+    with torch.no_grad(), overhear() as records:
+        model(tokens)
+    _, (_, focus, near), _ = lesson_for(model, Recipe(near=0.1, near_max=3.0))(tokens, tokens, None)
+    assert len(records) == 4
+    habits = [(record.weights(), record.counted()) for record in records]
+    rows = [torch.ones_like(alpha[..., 0], dtype=torch.bool) if real is None else real for alpha, real in habits]
+    squared = [(alpha * records[0].distances().square()).sum(-1).clamp(max=3.0) for alpha, _ in habits]
+    expected = torch.cat([one[real] for one, real in zip(squared[:2], rows[:2], strict=True)]).mean()
+    assert number(near) == pytest.approx(number(expected)) and number(focus) > 0
+
+
 def test_no_weight_means_the_plain_lesson_and_no_attention_is_refused() -> None:
     assert lesson_for(build(SMALL["decoder"]), Recipe()).terms == ("loss",)
     with pytest.raises(SpecError, match="lstm has none"):
         lesson_for(build(Lstm(vocabulary=5)), Recipe(focus=0.1))
     with pytest.raises(SpecError, match="only one"):
         lesson_for(build(Decoder(depth=1, width=8, heads=2)), Recipe(near=0.1))
+    with pytest.raises(SpecError, match="compiled code is not heard"):
+        lesson_for(build(SMALL["decoder"]), Recipe(focus=0.1, compile=True))
+    with pytest.raises(SpecError, match="stretch = 20 is longer"):
+        lesson_for(build(SMALL["decoder"]), Recipe(focus=0.1, stretch=20))
 
 
 @pytest.mark.parametrize("name", ["attentive", "table-a5"])

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lemma.data.conllu import depth_first
 from lemma.errors import InputError
 from lemma.parts.spanning import best_tree
 
@@ -80,3 +81,10 @@ def test_what_is_no_table_of_scores_is_refused() -> None:
         best_tree(np.zeros((3, 4)))
     with pytest.raises(InputError, match="no number"):
         best_tree(np.full((3, 3), np.nan))
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_long_sentences_are_no_trouble(symmetric: bool) -> None:
+    scores = np.random.default_rng(1).random((1201, 1201))
+    heads = best_tree(scores + scores.T if symmetric else scores)
+    assert (heads == 0).sum() == 1 and len(set(depth_first(heads.tolist()))) == 1200

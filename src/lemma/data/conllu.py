@@ -13,6 +13,7 @@ from lemma.errors import DataError
 
 COLUMNS = 10
 ROOT = "root"
+LONGEST_NUMBER = 9  # digits
 
 
 @dataclass(frozen=True)
@@ -94,11 +95,17 @@ def _blocks(path: Path) -> Iterator[list[Row]]:
     for number, line in enumerate(_lines(path), start=1):
         if line.strip():
             rows.append((number, line.split("\t")))
-        elif rows:
+            continue
+        if _holds_words(rows):
             yield rows
-            rows = []
-    if rows:
+        rows = []
+    if _holds_words(rows):
         yield rows
+
+
+def _holds_words(rows: list[Row]) -> bool:
+    """Whether there is more than comments, as at the head of a file."""
+    return any(not columns[0].startswith("#") for _, columns in rows)
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -141,8 +148,10 @@ def _tree(rows: list[Row], name: str, path: Path, first: int) -> Sentence:
 
 def _head(number: int, columns: list[str], size: int, path: Path) -> int:
     said = columns[6]
-    if not (said.isascii() and said.isdigit()):
-        raise DataError(f"{path}, line {number}: the head (column 7) is {said!r}, a number from 0 to {size} expected.")
+    if not (said.isascii() and said.isdigit() and len(said) <= LONGEST_NUMBER):
+        raise DataError(
+            f"{path}, line {number}: the head (column 7) is {said[:20]!r}, a number from 0 to {size} expected."
+        )
     if int(said) > size or said == columns[0]:
         raise DataError(f"{path}, line {number}: word {columns[0]} of {size} cannot hang on word {said}.")
     return int(said)

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import flop_registry
 from lemma.ledger.inside import Whereabouts, followed
 from lemma.ledger.places import Readings
 from lemma.ledger.subject import Inputs
-from lemma.parts.fused import FusedCalls
+from lemma.parts.tap import AttentionRecord, Listener, listening
 
 PRODUCTS, CAUSAL = 0, 1
 """The columns of a reading for one pass: products, and of these those of causal attention."""
@@ -43,7 +43,7 @@ def elementwise(module: nn.Module, inputs: Inputs) -> Readings:
 def _run(module: nn.Module, inputs: Inputs) -> "Meter":
     with followed(module) as where:
         meter = Meter(where)
-        with meter, CausalWatch(where):
+        with meter, listening(CausalWatch(where)):
             outputs = module(*inputs.positional, **inputs.named)
             meter.phase = 1
             scalar_of(outputs).backward()
@@ -91,17 +91,25 @@ class Meter(TorchDispatchMode):
         return path.removesuffix(MARK), path.endswith(MARK)
 
 
-class CausalWatch(FusedCalls):
-    """Marks the time spent in causal attention, half of whose scores are not needed."""
+class CausalWatch(Listener):
+    """Marks the time spent in causal attention, half of whose scores are not needed.
+
+    Our own attention tells; of others the kernel's switch does.
+    """
 
     def __init__(self, where: Whereabouts) -> None:
         super().__init__()
-        self.where = where
+        self.where, self.causal = where, False
+
+    def hear(self, record: AttentionRecord) -> None:
+        """Note whether what comes is causal; the record itself is not kept."""
+        self.causal = record.causal
 
     def around(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """Call it, and note where causal attention begins and ends."""
         path = self.where.stack[-1] if self.where.stack else ""
-        if not kwargs.get("is_causal", args[5] if len(args) > 5 else False):
+        switch = kwargs.get("is_causal", args[5] if len(args) > 5 else False)
+        if not (self.causal if self.told else switch):
             return attend(*args, **kwargs)
         self.where.enter(path + MARK)
         try:

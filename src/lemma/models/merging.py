@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lemma.errors import SpecError, unknown
 from lemma.models.decoder import DecoderModel
-from lemma.models.language_model import LanguageModel, count_parameters
+from lemma.models.language_model import LanguageModel, count_parameters, evaluating
 from lemma.parts import Attention
 from lemma.spec import Decoder
 
@@ -50,7 +50,7 @@ class MergedModel(DecoderModel):
     merging: Merging
 
 
-def merge(model: LanguageModel, pairs: Collection[Pair] = PAIRS) -> MergedModel:
+def merge(model: LanguageModel, pairs: Pair | Collection[Pair] = PAIRS) -> MergedModel:
     """Return a copy of a model whose key–query and value–output maps are merged, head by head, with equal outputs.
 
     Its `merging` says what that does to the parameters and to the cache.
@@ -59,15 +59,18 @@ def merge(model: LanguageModel, pairs: Collection[Pair] = PAIRS) -> MergedModel:
     for every key, which the softmax does not see. Values W_V y + b under the output map W_O become W_O W_V y; the
     weights of attention add up to one, so that W_O b joins the output's own bias.
     """
+    pairs = (pairs,) if isinstance(pairs, str) else tuple(pairs)
     spec = _refuse(model, pairs)
-    merged = MergedModel(spec.replace(**dict.fromkeys(pairs, "merged"))).to(next(model.parameters()))
+    dropout = next(part.dropout for part in model.modules() if isinstance(part, Attention))
+    with torch.random.fork_rng(devices=()):  # its first weights are not used
+        merged = MergedModel(spec.replace(**dict.fromkeys(pairs, "merged")), dropout).to(next(model.parameters()))
     weights = model.state_dict()
     for path, part in model.named_modules():
         if isinstance(part, Attention):
             weights |= _merged_weights(path, part, weights, pairs)
     merged.load_state_dict({name: weights[name] for name in merged.state_dict()})
     sizes = (count_parameters(model), count_parameters(merged))
-    merged.merging = Merging(spec, tuple(pairs), sizes, (_kept(model), _kept(merged)))
+    merged.merging = Merging(spec, pairs, sizes, (_kept(model), _kept(merged)))
     return merged.train(model.training)
 
 
@@ -149,7 +152,7 @@ def _for_each_head(maps: Float[Tensor, "groups width columns"], heads: int) -> F
 def _kept(model: LanguageModel) -> int:
     """Numbers that the cache keeps for a token, counted on a state of one token."""
     token = torch.zeros(1, 1, dtype=torch.long, device=next(model.parameters()).device)
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(model):
         tensors = model(token)[1].tensors()
     return sum(tensor.numel() for name, tensor in tensors.items() if name != "seen")
 
@@ -160,13 +163,13 @@ def _change(pair: tuple[int, int]) -> str:
 
 
 def _of_a_head(pair: Pair, spec: Decoder) -> str:
-    """Problem B7 for this model: J² against 2IJ."""
-    width = spec.width
-    inner = (spec.attention if pair == "key_query" else spec.value_width or spec.attention) // spec.heads
-    signs = {1: "more", 0: "as many", -1: "fewer"}
-    word = signs[(width > 2 * inner) - (width < 2 * inner)]
-    name = pair.replace("_", "–")
+    """Problem B7 for this model: J² against 2IJ, or less where a group of heads shares its keys and values."""
+    width, heads, groups = spec.width, spec.heads, spec.key_value_heads or spec.heads
+    inner = (spec.attention if pair == "key_query" else spec.value_width or spec.attention) // heads
+    before = inner * width * (heads + groups) // heads
+    word = {1: "more", 0: "as many", -1: "fewer"}[(width**2 > before) - (width**2 < before)]
+    formula, equal = ("2IJ", "J/2") if groups == heads else ("(1 + h_kv/h)IJ", "J/(1 + h_kv/h)")
     return (
-        f"{name}: a head has J² = {width**2:,} weights against 2IJ = {2 * inner * width:,} "
-        f"(J = {width}, I = {inner}): {word}; equal at I = J/2 = {width / 2:g}"
+        f"{pair.replace('_', '–')}: a head has J² = {width**2:,} weights against {formula} = {before:,} "
+        f"(J = {width}, I = {inner}): {word}; equal at I = {equal} = {width * heads / (heads + groups):g}"
     )

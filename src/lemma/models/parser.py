@@ -6,12 +6,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lemma.data.lexicon import PADDING, RESERVED, UNKNOWN
 from lemma.models.encoders import sentence_encoder
 from lemma.parts.relations import RelationHeads, Scores, over_dependents, over_governors
 from lemma.spec import Parser
 
-PADDING, UNKNOWN, TOP = 0, 1, 2  # the first numbers of words, as a lexicon gives them
-RESERVED = 3
 FIRST = 0.1  # the spread of the first embeddings
 
 Rows = Int[Tensor, "batch places columns"]
@@ -45,8 +44,11 @@ class ParserModel(nn.Module):
         Words given by their numbers alone, (batch, places), are read without their spelling.
         """
         rows = rows if rows.dim() == 3 else nn.functional.pad(rows[..., None], (0, 1))
-        there = rows[..., 0] != PADDING
-        return self.heads(self.dropout(self.encoder(self.embed(rows), there)))
+        return self.heads(self.encode(rows))
+
+    def encode(self, rows: Rows) -> Float[Tensor, "batch places width"]:
+        """Read each sentence: a vector for the top and for every word."""
+        return self.dropout(self.encoder(self.embed(rows), rows[..., 0] != PADDING))
 
     def embed(self, rows: Rows) -> Float[Tensor, "batch places both"]:
         """Join what is known of each word with the sum of what is known of the pieces of its spelling."""

@@ -66,7 +66,8 @@ class Rows:
 
     def count(self, scores: Scores, rows: slice) -> Bool[Tensor, "batch heads rows"]:
         """Which of some rows count: those that see anything and are not left out."""
-        full = scores.amax(-1) > MASKED
+        full, real = scores.amax(-1) > MASKED, self.record.counted()
+        full = full if real is None else full & real[..., rows]
         return full if self.counted is None else full & self.counted[:, None, rows]
 
 

@@ -31,11 +31,13 @@ def shape_of(
 
     L_focus = 1/(K·T·L) Σ H(α[ℓ,k,t₁,·]) and L_near = 1/(K·T·(L−1)) Σ_{ℓ<L−1} min(L_max, Σ_{t₂} α (t₁−t₂)²), averaged
     over the batch too. Rows that see nothing do not count, nor those that `counted` leaves out. A layer may have
-    several calls of attention: `layers` says how many layers there are, one a call if unset.
+    several calls of attention, one after the other: `layers` says how many layers there are, one a call if unset.
     """
+    calls, left_over = divmod(len(records), layers or len(records) or 1)
+    if not calls or left_over:
+        raise ValueError(f"{len(records)} calls of attention do not make {layers or 'any'} layers of equally many.")
     sums = [row_sums(Rows(record, near_max, counted)) for record in records]
-    last = len(records) // (layers or len(records))
-    return Shape(_mean(sums, 0), _mean(sums[:-last], 1))
+    return Shape(_mean(sums, 0), _mean(sums[:-calls], 1))
 
 
 def _mean(sums: Sequence[tuple[Tensor, Tensor, Tensor]], place: int) -> Float[Tensor, ""]:

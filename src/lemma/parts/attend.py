@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from lemma.parts.tap import LISTENERS, AttentionRecord, bias_of, spread, telling
+from lemma.parts.tap import EARS, AttentionRecord, bias_of, spread, telling
 
 Queries = Float[Tensor, "batch heads new width"]
 Keys = Float[Tensor, "batch key_heads known width"]
@@ -30,7 +30,7 @@ def attend(
     `causal`: the last query stands beside the last key, and each sees the keys up to its own place. Fewer heads of keys
     or values than of queries serve groups of them. `slopes` are ALiBi's m, one a head.
     """
-    if not LISTENERS:
+    if not EARS.listeners:
         return _fused(queries, keys, values, scale, causal, mask, slopes, dropout)
     heads = queries.shape[1]
     bias = bias_of(mask, queries)
@@ -79,7 +79,7 @@ def alibi_bias(
     """ALiBi's −m·distance for keys in reversed order, as a view of new + known − 1 numbers a head.
 
     With the keys reversed, query i and key j lie i + j + 1 − new apart: all that depends on i + j alone, so the matrix
-    needs no memory of its own.
+    needs no memory of its own. (CUDA's kernel makes a copy of it for itself.)
 
     >>> alibi_bias(torch.tensor([0.5]), 2, 2, True, None, torch.float32).tolist()  # keys 1, 0
     [[[[-inf, -0.0], [-0.0, -0.5]]]]

@@ -38,54 +38,83 @@ def _finite(scores: Scores) -> Scores:
     return np.nan_to_num(scores.astype(np.float64), nan=low, posinf=high + far, neginf=low - far)
 
 
+class Contracting:
+    """A table whose cycles are contracted one by one, each into the slot of one of its nodes.
+
+    Every slot holds a node: a word, or what a cycle was contracted to. `arcs` are the real arcs, by their governor and
+    dependent, that the table's entries stand for.
+    """
+
+    def __init__(self, table: Scores) -> None:
+        size = len(table)
+        self.table, self.alive = table, np.ones(size, dtype=bool)
+        self.arcs = np.stack(np.meshgrid(np.arange(size), np.arange(size), indexing="ij"), axis=-1)
+        self.nodes, self.parents = list(range(size)), list(range(size))
+        self.governors = table.argmax(axis=0)
+        self.governors[0] = 0
+        self.opened: list[tuple[int, dict[int, np.ndarray]]] = []
+
+    def contract(self, cycle: np.ndarray) -> None:
+        """Put one node in the place of a cycle: it governs what any of it would, and is entered where that costs least.
+
+        Entering at a node gives up the arc that the cycle has there.
+        """
+        self._remember(cycle)
+        slot, rest = cycle[0], cycle[1:]
+        entering = self.table[:, cycle] - self.table[self.governors[cycle], cycle]
+        into, out = entering.argmax(axis=1), self.table[cycle].argmax(axis=0)
+        every = np.arange(len(self.table))
+        arcs_in, arcs_out = self.arcs[every, cycle[into]], self.arcs[cycle[out], every]
+        self.table[:, slot], self.table[slot] = entering[every, into], self.table[cycle[out], every]
+        self.arcs[:, slot], self.arcs[slot] = arcs_in, arcs_out
+        self.alive[rest] = False
+        self.table[rest], self.table[:, rest] = -np.inf, -np.inf
+        self.table[slot, slot] = self.table[slot, 0] = -np.inf
+        self.governors[np.isin(self.governors, cycle)] = slot
+        self.governors[slot] = self.table[:, slot].argmax()
+
+    def _remember(self, cycle: np.ndarray) -> None:
+        new = len(self.parents)
+        members = {self.nodes[node]: self.arcs[self.governors[node], node].copy() for node in cycle}
+        for node in members:
+            self.parents[node] = new
+        self.parents.append(new)
+        self.nodes[cycle[0]] = new
+        self.opened.append((new, members))
+
+    def open(self) -> Int64[np.ndarray, "nodes"]:
+        """Return the governor of every word: each contracted cycle keeps its arcs but where it is entered."""
+        slots = np.flatnonzero(self.alive)[1:]
+        chosen = {self.nodes[slot]: self.arcs[self.governors[slot], slot] for slot in slots}
+        for node, members in reversed(self.opened):
+            arc = chosen.pop(node)
+            chosen |= {**members, self._member(int(arc[1]), node): arc}
+        heads = np.zeros(len(self.table), dtype=np.int64)
+        for word, arc in chosen.items():
+            heads[word] = arc[0]
+        return heads
+
+    def _member(self, word: int, node: int) -> int:
+        """The member of a contracted node in which a word is."""
+        while self.parents[word] != node:
+            word = self.parents[word]
+        return word
+
+
 def _arborescence(table: Scores) -> Int64[np.ndarray, "nodes"]:
     """Return each node's governor; that of node 0 means nothing."""
-    governors = table.argmax(axis=0)
-    governors[0] = 0
-    cycle = _cycle(governors)
-    if cycle is None:
-        return governors
-    return _opened(table, governors, cycle)
+    contracting = Contracting(table)
+    while (cycle := _cycle(contracting.governors, contracting.alive)) is not None:
+        contracting.contract(cycle)
+    return contracting.open()
 
 
-def _opened(table: Scores, governors: np.ndarray, cycle: np.ndarray) -> np.ndarray:
-    """Contract a cycle to one node at the end, solve what is left, and open the cycle where it is entered."""
-    outside = np.setdiff1d(np.arange(len(table)), cycle)
-    leaving = table[np.ix_(cycle, outside)]
-    entering = table[np.ix_(outside, cycle)] - table[governors[cycle], cycle]
-    small = np.full((len(outside) + 1,) * 2, -np.inf)
-    small[:-1, :-1] = table[np.ix_(outside, outside)]
-    small[-1, :-1] = leaving.max(axis=0)
-    small[:-1, -1] = entering.max(axis=1)
-    small[:, 0] = -np.inf
-    solved = _arborescence(small)
-    return _expanded(governors, cycle, outside, solved, leaving.argmax(axis=0), entering.argmax(axis=1))
-
-
-def _expanded(
-    governors: np.ndarray,
-    cycle: np.ndarray,
-    outside: np.ndarray,
-    solved: np.ndarray,
-    leaves: np.ndarray,
-    enters: np.ndarray,
-) -> np.ndarray:
-    whole = governors.copy()
-    last = len(outside)
-    for place, node in enumerate(outside):
-        above = solved[place]
-        whole[node] = cycle[leaves[place]] if above == last else outside[above]
-    entrance = solved[last]
-    whole[cycle[enters[entrance]]] = outside[entrance]
-    return whole
-
-
-def _cycle(governors: np.ndarray) -> np.ndarray | None:
+def _cycle(governors: np.ndarray, alive: np.ndarray) -> np.ndarray | None:
     """Return the nodes of a cycle, or None; node 0 ends every way up."""
     colour = [0] * len(governors)
     colour[0] = 1
     up = governors.tolist()
-    for start in range(1, len(up)):
+    for start in np.flatnonzero(alive)[1:].tolist():
         node, way = start, start + 1
         while not colour[node]:
             colour[node] = way

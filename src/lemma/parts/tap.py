@@ -5,10 +5,11 @@ to do, and every other call of PyTorch's fused kernel is seen from outside. So t
 and on Hugging Face ones.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -44,7 +45,8 @@ class AttentionRecord:
 
     def weights(self) -> Float[Tensor, "batch heads new known"]:
         """The attention weights; a row that may see nothing is zero."""
-        return self.scores().softmax(-1).nan_to_num(0.0)
+        scores = self.scores()
+        return scores.softmax(-1).masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0.0)
 
     def distances(self) -> Float[Tensor, "new known"]:
         """How far each key lies before each query."""
@@ -55,6 +57,15 @@ class AttentionRecord:
     def allowed(self) -> Bool[Tensor, "new known"]:
         """Which keys each query may see as far as order goes."""
         return self.distances() >= 0 if self.causal else torch.ones_like(self.distances(), dtype=torch.bool)
+
+    def counted(self) -> Bool[Tensor, "batch heads new"] | None:
+        """Which rows stand at a place that is not masked itself, as padding is; None if all do.
+
+        Only a mask of keys tells: the same for every row, over as many rows as keys.
+        """
+        if self.bias is None or self.bias.shape[-2] != 1 or self.queries.shape[-2] != self.keys.shape[-2]:
+            return None
+        return (self.bias[..., 0, :] > -torch.inf).expand(self.queries.shape[:3])
 
 
 class Listener(FusedCalls):
@@ -77,12 +88,25 @@ class Listener(FusedCalls):
         self.records.append(replace(record, name=self.path[-1] if self.path else ""))
 
 
-LISTENERS: list[Listener] = []
+AnyListener = TypeVar("AnyListener", bound=Listener)
+
+
+class Ears(threading.local):
+    """Those who listen in this thread."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Listener] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.listeners)
+
+
+EARS = Ears()
 
 
 def announce(record: AttentionRecord) -> None:
     """Say what attention is about to do."""
-    for listener in LISTENERS:
+    for listener in EARS.listeners:
         listener.hear(record)
 
 
@@ -90,25 +114,31 @@ def announce(record: AttentionRecord) -> None:
 def telling(record: AttentionRecord) -> Iterator[None]:
     """Say what attention is about to do; what its kernel is then called with is not noted a second time."""
     announce(record)
-    for listener in LISTENERS:
+    for listener in EARS.listeners:
         listener.told = True
     try:
         yield
     finally:
-        for listener in LISTENERS:
+        for listener in EARS.listeners:
             listener.told = False
 
 
 @contextmanager
 def overhear() -> Iterator[list[AttentionRecord]]:
     """Collect a record of every call of attention, without the names of modules."""
-    listener = Listener()
-    LISTENERS.append(listener)
+    with listening(Listener()) as listener:
+        yield listener.records
+
+
+@contextmanager
+def listening(listener: AnyListener) -> Iterator[AnyListener]:
+    """Let someone hear of every call of attention in this thread."""
+    EARS.listeners.append(listener)
     try:
         with listener:
-            yield listener.records
+            yield listener
     finally:
-        LISTENERS.remove(listener)
+        EARS.listeners.remove(listener)
 
 
 @contextmanager
@@ -123,11 +153,10 @@ def tap(model: nn.Module) -> Iterator[list[AttentionRecord]]:
     """
     with ExitStack() as stack:
         stack.enter_context(_without_shortcuts(model))
-        records = stack.enter_context(overhear())
-        path = LISTENERS[-1].path
+        listener = stack.enter_context(listening(Listener()))
         for name, module in model.named_modules():
-            stack.enter_context(_named(module, name, path))
-        yield records
+            stack.enter_context(_named(module, name, listener.path))
+        yield listener.records
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lemma.parts.tap import LISTENERS, AttentionRecord, announce, bias_of
+from lemma.parts.tap import EARS, AttentionRecord, announce, bias_of
 from lemma.parts.window import present, slide
 
 
@@ -26,7 +26,7 @@ class WindowHead(nn.Module):
         """Attend within the windows that end at the last `time` words; each word's key and value is made once."""
         queries, words = self.query(embedded[:, -time:]), self.key(embedded)
         contents = self.value(embedded)
-        if LISTENERS:
+        if EARS.listeners:
             announce(_record(queries, words, contents, span))
         keys = slide(words, time, span)
         scores = torch.einsum("btk,btsk->bts", queries, keys) * keys.shape[-1] ** -0.5

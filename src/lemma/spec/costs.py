@@ -15,7 +15,10 @@ Size = Annotated[int, Field(ge=1)]
 
 
 def _several(value: Any) -> Any:
-    return (value,) if isinstance(value, (int, str)) else value
+    """One value or several, each once."""
+    if isinstance(value, (int, str)):
+        return (value,)
+    return tuple(dict.fromkeys(value)) if isinstance(value, (list, tuple)) else value
 
 
 Sizes = Annotated[tuple[Size, ...], BeforeValidator(_several), Field(min_length=1)]

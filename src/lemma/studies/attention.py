@@ -44,4 +44,8 @@ def habits(record: AttentionRecord) -> Float[Tensor, "two heads"]:
     weights = record.weights().double()
     entropy = torch.special.entr(weights).sum(-1)
     distance = (weights * record.distances().abs()).sum(-1)
-    return torch.stack([entropy.mean((0, 2)), distance.mean((0, 2))]).cpu()
+    real = record.counted()
+    rows = (weights.sum(-1) > 0) & (True if real is None else real)
+    return torch.stack(
+        [(habit * rows).sum((0, 2)) / rows.sum((0, 2)).clamp(min=1) for habit in (entropy, distance)]
+    ).cpu()

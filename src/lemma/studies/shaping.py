@@ -9,7 +9,7 @@ from lemma.studies.row import Row
 from lemma.studies.statistics import Estimate, estimate
 
 TERMS = ("focus", "near")
-OWN = {*TERMS, "near_max", "seed"}
+OWN = {*TERMS, "near_max", "seed", "steps", "evaluate_every", "checkpoint_every"}  # under a clock steps differ
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from lemma.errors import SpecError
 from lemma.models import LanguageModel, evaluating
 from lemma.objectives import causal, shape_of
 from lemma.parts import State, overhear
-from lemma.spec import Recipe
+from lemma.spec import Decoder, Recipe
 
 
 class Score(Protocol):
@@ -90,6 +90,16 @@ def lesson_for(model: LanguageModel, recipe: Recipe) -> Lesson:
     if recipe.near and layers < 2:
         raise SpecError(
             f"recipe.near = {recipe.near} leaves the last layer out, and this model has only one. Try depth=2."
+        )
+    if recipe.compile is True:
+        raise SpecError(
+            "recipe.compile = true: shaping listens to attention while it runs, and compiled code is not heard. "
+            "Leave compile out."
+        )
+    if recipe.stretch and model.reach and isinstance(model.spec, Decoder) and recipe.stretch > model.reach:
+        raise SpecError(
+            f"recipe.stretch = {recipe.stretch} is longer than decoder.context = {model.reach}: attention is shaped "
+            "within the context only. Leave stretch out, or raise the context."
         )
     return ShapedLesson(model, recipe.focus, recipe.near, recipe.near_max)
 

@@ -52,13 +52,10 @@ def fork_random(device: torch.device) -> AbstractContextManager[None]:
     return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
-def choose_arithmetic(recipe: Recipe, device: torch.device, stateful: bool) -> Arithmetic:
-    """Settle what a recipe leaves to `auto`: on a GPU bfloat16, and in long runs a compiled model; elsewhere neither.
-
-    A recurrent model is left as it is: it runs in one kernel of cuDNN already, which compiling would only break up.
-    """
+def choose_arithmetic(recipe: Recipe, device: torch.device, compilable: bool) -> Arithmetic:
+    """Settle what a recipe leaves to `auto`: on a GPU bfloat16, in long runs a compiled model; elsewhere neither."""
     exact = recipe.precision == "float32" or (recipe.precision == "auto" and not _has_bfloat16(device))
-    pays = device.type == "cuda" and not stateful and recipe.steps >= WORTH_COMPILING
+    pays = device.type == "cuda" and compilable and recipe.steps >= WORTH_COMPILING
     compiles = pays if recipe.compile == "auto" else recipe.compile
     return Arithmetic(device, torch.float32 if exact else torch.bfloat16, compiles)
 

@@ -16,10 +16,10 @@ from lemma.parts import State
 from lemma.runs import weights_of
 from lemma.spec import ModelSpec, Recipe
 from lemma.training.feed import feed_for
-from lemma.training.lesson import Evaluate
+from lemma.training.lesson import Evaluate, Lesson, ShapedLesson
 from lemma.training.optimizer import optimizer_for
 from lemma.training.parallel import Team, delay_sharing, refuse_uneven
-from lemma.training.parsing import lesson_of
+from lemma.training.parsing import ParsingLesson, lesson_of
 from lemma.training.precision import Forward, choose_arithmetic, compiled, fork_random, matrix_products
 from lemma.training.schedule import learning_rate
 from lemma.training.standing import Meter, Standing
@@ -45,7 +45,7 @@ class Session:
         self.carried: list[State | None] = [None] * recipe.accumulate
         self.best: dict[str, Tensor] | None = None
         self.saved = 0
-        self.arithmetic = choose_arithmetic(recipe, team.device, self.model.stateful or not self.feed.even)
+        self.arithmetic = choose_arithmetic(recipe, team.device, self._worth_compiling(lesson))
         self.shared = team.wrap(lesson)
         self.lesson: Forward = self._compiled() if self.arithmetic.compiles else self.shared
         self.warn("read_too_often", read_too_often(recipe, len(tokens), self.feed.stretch))
@@ -158,6 +158,10 @@ class Session:
         if message and kind not in self.standing.warnings:
             self.standing.warnings[kind] = message
             self.tell(message)
+
+    def _worth_compiling(self, lesson: Lesson | ParsingLesson) -> bool:
+        """A recurrent model runs in one kernel already, uneven batches are compiled anew, listeners must not be."""
+        return not self.model.stateful and self.feed.even and not isinstance(lesson, ShapedLesson)
 
     def _compiled(self) -> Forward:
         inputs, targets = (tensor.chunk(self.recipe.accumulate)[0] for tensor in self.feed.batch(0))

@@ -58,7 +58,7 @@ def test_multiword_tokens_and_empty_nodes_are_passed_over_and_counted(write: Wri
         ([row("1", "a", "2"), row("2", "b", "1")], "line 1: word 1 hangs in a cycle"),
         ([row("1", "a", "0"), row("3", "b", "1")], "line 2: the word's number is '3', expected 2"),
         ([row("1", "a", "0", "_")], "line 1: the word or its relation"),
-        (["# only a comment"], "line 1: a sentence without words"),
+        (["# only a comment"], "no sentence in it"),
     ],
 )
 def test_what_is_no_tree_is_an_error_with_its_line(write: Write, lines: list[str], message: str) -> None:
@@ -183,3 +183,16 @@ def test_a_folder_is_divided_by_the_names_of_its_files_and_dev_may_be_named(writ
     assert named.sentences("validation") == (B1,) and named.hash != whole.hash
     with pytest.raises(DataError, match="no split 'x'"):
         whole.sentences("x")
+
+
+def test_comments_without_a_sentence_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "head.conllu"
+    path.write_text("# a header of the file\n\n" + to_conllu([Sentence(("I", "sleep"), (2, 0), ("nsubj", "root"))]))
+    assert len(read_conllu(path)) == 1
+
+
+def test_a_head_of_many_digits_is_an_error_and_not_a_crash(tmp_path: Path) -> None:
+    path = tmp_path / "long.conllu"
+    path.write_text("\t".join(["1", "I", "_", "_", "_", "_", "9" * 5000, "root", "_", "_"]) + "\n\n")
+    with pytest.raises(DataError, match="line 1: the head"):
+        read_conllu(path)

@@ -4,10 +4,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from torch import nn
 
 from lemma.errors import SpecError
 from lemma.models import build, count_parameters, merge
 from lemma.models.language_model import LanguageModel
+from lemma.parts import Attention
 from lemma.spec import Decoder, Lstm, TableA5
 
 
@@ -94,3 +96,20 @@ def test_with_rotary_positions_values_can_still_be_merged() -> None:
     model = model_of(Decoder(vocabulary=7, width=8, depth=2, heads=2, positions="rotary"))
     tokens = torch.randint(7, (2, 8))
     torch.testing.assert_close(merge(model, ["value_output"])(tokens)[0], model(tokens)[0], rtol=1e-9, atol=1e-9)
+
+
+def test_merging_keeps_mode_and_dropout_and_leaves_chance_alone() -> None:
+    model = build(Decoder(vocabulary=7, width=8, heads=2), dropout=0.3).eval()
+    before = torch.get_rng_state()
+    merged = merge(model, "key_query")
+    assert torch.equal(torch.get_rng_state(), before) and not merged.training
+    assert {part.dropout for part in merged.modules() if isinstance(part, Attention)} == {0.3}
+    assert {part.p for part in merged.modules() if isinstance(part, nn.Dropout)} == {0.3}
+    assert merge(model.train()).training
+
+
+def test_grouped_heads_share_their_keys_in_the_account_too() -> None:
+    model = build(Decoder(vocabulary=7, width=16, depth=1, heads=4, attention_width=32, key_value_heads=2, bias=False))
+    merged = merge(model, "key_query")
+    assert count_parameters(merged) - count_parameters(model) == 4 * (16 * 16 - 8 * 16 * 3 // 2)
+    assert "J² = 256 weights against (1 + h_kv/h)IJ = 192" in str(merged.merging)

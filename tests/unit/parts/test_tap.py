@@ -1,13 +1,15 @@
 """The tap: weights worked out again from queries and keys are those of the run, for our models and for others."""
 
+import threading
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from lemma.models import build
-from lemma.parts import WindowHead, overhear, tap
-from lemma.parts.tap import LISTENERS
+from lemma.parts import AttentionRecord, WindowHead, overhear, tap
+from lemma.parts.tap import EARS
 from lemma.spec import Attentive
 
 from families import SMALL
@@ -30,7 +32,7 @@ def test_weights_times_values_are_what_the_kernel_gave(name: str, monkeypatch: p
     given.clear()
     with tap(model) as records:
         tapped = model(tokens)[0]
-    assert torch.equal(plain, tapped) and len(records) == len(given) > 0 and not LISTENERS
+    assert torch.equal(plain, tapped) and len(records) == len(given) > 0 and not EARS.listeners
     for record, out in zip(records, given, strict=True):
         assert record.name.startswith("layers.") and record.values is not None
         expected = record.weights() @ record.values
@@ -108,7 +110,7 @@ def test_a_failing_model_leaves_nobody_listening() -> None:
     kernel = functional.scaled_dot_product_attention
     with pytest.raises(IndexError), tap(model):
         model(torch.tensor([[99]]))
-    assert not LISTENERS and functional.scaled_dot_product_attention is kernel
+    assert not EARS.listeners and functional.scaled_dot_product_attention is kernel
     assert not any(part._forward_pre_hooks or part._forward_hooks for part in model.modules())
 
 
@@ -118,3 +120,36 @@ def test_two_taps_at_once_hear_the_same() -> None:
         model(tokens)
     assert len(outer) == len(inner) == 4
     assert all(torch.equal(one.weights(), other.weights()) for one, other in zip(outer, inner, strict=True))
+
+
+def test_each_thread_hears_itself_only_and_nothing_stays_behind() -> None:
+    kernel = functional.scaled_dot_product_attention
+    model, tokens = build(SMALL["decoder"]).eval(), torch.randint(11, (1, 5))
+    begun, over = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with torch.no_grad(), tap(build(SMALL["table-a5"])):
+            begun.set()
+            over.wait(10)
+
+    thread = threading.Thread(target=other)
+    with torch.no_grad(), tap(model) as records:
+        thread.start()
+        assert begun.wait(10)
+        model(tokens)
+    over.set()  # the other tap, opened later, is closed later too
+    thread.join()
+    assert len(records) == 2 and functional.scaled_dot_product_attention is kernel
+
+
+def test_causal_attention_of_few_queries_to_many_keys_is_aligned_with_the_first_key() -> None:
+    queries, keys = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4)
+    with overhear() as records:
+        mixed = functional.scaled_dot_product_attention(queries, keys, keys, is_causal=True)
+    torch.testing.assert_close(records[0].weights() @ keys, mixed)
+
+
+def test_what_is_no_number_is_shown_as_such() -> None:
+    queries = torch.tensor([[[[float("nan")], [1.0]]]])
+    weights = AttentionRecord(queries, torch.ones(1, 1, 2, 1), None, 1.0).weights()
+    assert weights[0, 0, 0].isnan().all() and weights[0, 0, 1].tolist() == [0.5, 0.5]

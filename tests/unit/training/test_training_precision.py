@@ -15,7 +15,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
 def chosen(device: torch.device, stateful: bool = False, **words) -> tuple[torch.dtype, bool]:
-    arithmetic = choose_arithmetic(Recipe(**words), device, stateful)
+    arithmetic = choose_arithmetic(Recipe(**words), device, not stateful)
     return arithmetic.dtype, arithmetic.compiles
 
 

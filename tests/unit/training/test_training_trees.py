@@ -5,6 +5,7 @@ import torch
 
 from lemma.data import Lexicon, encode_trees
 from lemma.spec import Parser, Recipe
+from lemma.training import parsing
 from lemma.training.parallel import Team
 from lemma.training.session import Session
 from treebanks import tiny
@@ -33,6 +34,13 @@ def test_the_gradient_of_a_batch_of_trees_cut_into_parts_is_that_of_the_whole(pa
     assert max(float(gradient.abs().max()) for gradient in whole.values()) > 1e-3
     for name, gradient in whole.items():
         torch.testing.assert_close(cut[name], gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_scores_that_do_not_fit_in_memory_are_worked_out_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = gradients(1)
+    monkeypatch.setattr(parsing, "SCORES_AT_ONCE", 1)
+    for name, gradient in gradients(1).items():
+        torch.testing.assert_close(gradient, whole[name], rtol=1e-4, atol=1e-6)
 
 
 def test_the_mean_over_two_processes_is_the_gradient_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

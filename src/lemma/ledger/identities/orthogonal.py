@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lemma.ledger.identities.identity import Identity, drawn
-from lemma.ledger.identities.report import Finding, IdentityReport, residual
+from lemma.ledger.identities.report import EXACT, Finding, IdentityReport, residual
 from lemma.ledger.lines import Curve, Plot
 from lemma.spec import Spec
 
@@ -96,18 +96,18 @@ def _findings(sizes: Sizes, norms: list[float]) -> tuple[Finding, ...]:
     worst = max(abs(measured_error(sizes, norm) - relative_error(sizes.N, norm**2 * scale)) for norm in norms)
     slip = torch.eye(sizes.N, dtype=torch.float64) @ inputs - inputs
     return (
-        _claimed(sizes.norm, measured_error(sizes, sizes.norm), score),
+        _claimed(sizes.norm, measured_error(sizes, sizes.norm), relative_error(sizes.N, score)),
         residual("outputs − the formula below, largest entry / r", formula),
         residual(f"measured error − formula, largest over {len(norms)} norms", worst),
         residual("with 0 in place of exp(0) the inputs would come back: largest difference", float(slip.abs().max())),
     )
 
 
-def _claimed(norm: float, error: float, score: float) -> Finding:
+def _claimed(norm: float, error: float, predicted: float) -> Finding:
     """The equality fails, unless the norm is so large that float64 cannot tell any more."""
-    if score < LARGEST_SCORE:
+    if predicted > 10 * EXACT:
         return residual(f"the source's equality fails: error at r = {norm:g}", error, different=True)
-    return residual(f"at r = {norm:g} float64 cannot tell the limit from equality: error", error, 1e-11)
+    return residual(f"at r = {norm:g} float64 cannot tell the limit from equality: error", error, 20 * EXACT)
 
 
 def _row(sizes: Sizes, norm: float) -> tuple[float, ...]:
