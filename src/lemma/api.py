@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from lemma.ledger.judging import Verdict
     from lemma.ledger.sheets import Marked
     from lemma.ledger.solving import Solutions
+    from lemma.looking import Heads, ParsedText
     from lemma.models import LanguageModel
     from lemma.runs import Run
     from lemma.studies import CostResult, StudyResult
@@ -128,7 +130,8 @@ def evaluate(
 
         if text is not None:
             raise SpecError("evaluate: trees are compared with a treebank's, not with text. Give --treebank alone.")
-        return evaluate_trees(loaded, _trees(treebank)[0], split, watcher, settings)
+        windows = {name: size for name, size in (("context", context), ("stride", stride)) if size is not None}
+        return evaluate_trees(loaded, _trees(treebank)[0], split, watcher, {**settings, **windows})
     _refuse_unknown(settings, (), "evaluate")
     if text is not None and split is not None:
         raise SpecError("evaluate: give other text or a split of the run's own, not both.")
@@ -223,7 +226,7 @@ def draw(model: Any = "self-attention", **symbols: Any) -> Drawing:
 
 
 def check(
-    what: str, model: Any, *answers: str, **symbols: Any
+    what: str, model: Any = None, *answers: str, **symbols: Any
 ) -> Verdict | GradientReport | Marked | IdentityReport | IdentityList:
     """Judge a derivation of one's own.
 
@@ -234,6 +237,8 @@ def check(
     judge = _JUDGES.get(what)
     if judge is None:
         raise SpecError(unknown("check", what, _JUDGES))
+    if model is None and what != "identity":
+        raise SpecError(f"check {what}: a model is expected behind it, as in check('{what}', 'lstm', …).")
     return judge(model, answers, symbols)
 
 
@@ -302,26 +307,42 @@ def look(what: Path | str | Run, *given: Any, **settings: Any) -> Any:
     `look("attention", "mine.toml")`, `look("cross", "mine.toml")` and `look("bpe", "abbc abb abc abb")` work a small
     case by hand, every step shown.
     """
-    viewer = _VIEWS.get(str(what))
-    if viewer is not None:
-        return viewer(*given, **settings)
+    if isinstance(what, (str, Path)) and str(what) not in _VIEWS and not Path(what).exists():
+        raise SpecError(unknown("look", str(what), _VIEWS) + " Or give the folder of a run.")
+    viewer = _VIEWS.get(str(what)) or partial(_look_heads, what)
+    return viewer(given, settings)
+
+
+Given, Settings = tuple[Any, ...], dict[str, Any]
+
+
+def _look_heads(run: Path | str | Run, given: Given, settings: Settings) -> Heads:
     from lemma.looking import look_at_run
 
-    if isinstance(what, (str, Path)) and not Path(what).exists():
-        raise SpecError(unknown("look", str(what), _VIEWS) + " Or give the folder of a run.")
-    return look_at_run(_loaded(what), *given, **settings)
+    return _viewed(look_at_run, (_loaded(run), *given), settings)
 
 
-def _look_worked(case: str, *given: Any, **settings: Any) -> Any:
+def _look_worked(case: str, given: Given, settings: Settings) -> Any:
     from lemma.looking import worked
 
-    return getattr(worked, case)(*given, **settings)
+    return _viewed(getattr(worked, case), given, settings)
 
 
-def _look_parse(run: Path | str | Run, *given: Any, **settings: Any) -> Any:
+def _look_parse(given: Given, settings: Settings) -> ParsedText:
     from lemma.looking import parse_text
 
-    return parse_text(_loaded(run), *given, **settings)
+    if not given:
+        raise SpecError("look parse: a run is expected, as in look('parse', 'runs/parser', text='I sleep').")
+    return _viewed(parse_text, (_loaded(given[0]), *given[1:]), settings)
+
+
+def _viewed(view: Callable[..., Any], given: Given, settings: Settings) -> Any:
+    """Call a view; what does not fit its arguments is said plainly."""
+    try:
+        inspect.signature(view).bind(*given, **settings)
+    except TypeError as error:
+        raise SpecError(f"look: {error}. As in: look('runs/a', text='the cat sat')") from None
+    return view(*given, **settings)
 
 
 _VIEWS: dict[str, Callable[..., Any]] = {

@@ -199,6 +199,46 @@ def test_hostile_tokens_stay_text(opened: Any, files: dict[str, Any]) -> None:
     assert tab.evaluate("window.harmed") is None
 
 
+INSIDE = """([inner, outer]) => {
+  const a = document.querySelector(inner).getBoundingClientRect(), box = document.querySelector(inner).closest(outer);
+  const b = box.getBoundingClientRect();
+  const inside = a.top >= b.top && a.bottom <= b.bottom && a.left >= b.left && a.right <= b.right;
+  return inside && box.scrollHeight > b.height;
+}"""
+
+
+@pytest.fixture(scope="module")
+def long_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A head of 64 tokens, whose last looks at one in the middle."""
+    torch.manual_seed(3)
+    layer = nn.TransformerEncoderLayer(8, 1, 8, batch_first=True)
+    stream = 2 * torch.randn(1, 64, 8)
+    seen = look_at(layer, {"src": stream}, [f"word{place}" for place in range(64)])
+    return seen.save(tmp_path_factory.mktemp("long") / "heads.html")
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+def test_the_cell_shown_first_is_in_sight_and_the_page_stays_at_its_top(width: int, opened: Any, long_page) -> None:
+    tab = opened(long_page, width)
+    assert tab.evaluate(INSIDE, [".matrix td.at", ".scroller"])
+    assert tab.evaluate(INSIDE, ['.lines text[data-side="asking"].on', ".scroller"])
+    assert tab.evaluate("window.scrollY") == 0
+
+
+def test_labels_stay_in_place_and_on_top_while_the_matrix_scrolls(opened: Any, long_page: Path) -> None:
+    tab = opened(long_page, 390, has_touch=True)
+    cell(tab, 30, 20).tap()
+    covering = tab.evaluate("""() => {
+      const label = document.querySelector(".matrix th.on[scope=row]"), box = label.closest(".scroller");
+      const at = document.querySelector(".matrix td.at");
+      box.scrollLeft += at.getBoundingClientRect().left - box.getBoundingClientRect().left - 10;  // under the label
+      const place = label.getBoundingClientRect(), frame = box.getBoundingClientRect();
+      const top = document.elementFromPoint(place.left + 20, place.top + place.height / 2);
+      return [label.contains(top), Math.abs(place.left - frame.left) < 3];
+    }""")
+    assert covering == [True, True]
+
+
 def test_a_phone_scrolls_down_only(opened: Any, files: dict[str, Any]) -> None:
     tab = opened(files["learned"][0], 390, has_touch=True)
     for step in (lambda: None, lambda: tab.locator(".tile").nth(5).tap(), lambda: cell(tab, 9, 2).tap()):

@@ -150,10 +150,11 @@ def test_look_parse_draws_it_in_every_form(run: Path, tmp_path: Path) -> None:
     assert re.search(r"from prefer: flight (0\.9\d|1\.00)\n", done.output)
     said = CliRunner().invoke(app, ["look", "parse", str(run), "--text", text, "--json"])
     (tree,) = json.loads(said.output)["sentences"]
+    assert "trees of run, a parser: " in json.loads(said.output)["about"]
     assert tuple(tree["heads"]) == B1.heads and tuple(tree["relations"]) == B1.relations
     for name in ("tree.svg", "tree.html", "tree.conllu", "tree.json", "tree.txt"):
         seen = lemma.look("parse", run, text=text)
-        seen.save(tmp_path / name)
+        assert seen.save(tmp_path / name) == tmp_path / name
         assert "flight" in (tmp_path / name).read_text()
     with pytest.raises(InputError, match="Did you mean"):
         seen.save(tmp_path / "tree.svgg")
@@ -166,6 +167,46 @@ def test_evaluate_gives_json_with_relations_and_baselines(run: Path) -> None:
     assert said["uas"] == said["las"] == 100 and said["without_punctuation"]["las"] == 100
     assert {row["relation"] for row in said["relations"]} == {*RELATIONS, "punct"}
     assert set(said["baselines"]) == {"on the word before", "on the word after"}
+
+
+def _said(*words: str | Path) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    said = done.stderr + (str(done.exception) if done.exception else "")
+    return done.exit_code, done.stdout, " ".join(said.split())
+
+
+def test_evaluate_takes_a_limit_and_refuses_what_a_parser_has_not(run: Path) -> None:
+    code, out, _ = _said("evaluate", run, "--treebank", run.parent / "tiny.conllu", "--limit", "1", "--json")
+    assert code == 0 and (json.loads(out)["sentences"], json.loads(out)["words"]) == (1, len(B1.words))
+    absent = run.parent / "absent.conllu"  # what is wrong with the settings is told before it is missed
+    for option in ("--layer", "--head"):
+        assert (
+            "--layer and --head choose among a language model's"
+            in _said("evaluate", run, "--treebank", absent, option, "0")[2]
+        )
+    for option in ("--context", "--stride"):
+        assert "for perplexity" in _said("evaluate", run, "--treebank", absent, option, "8")[2]
+    assert "at least one sentence" in _said("evaluate", run, "--treebank", absent, "--limit", "0")[2]
+
+
+def test_a_parser_asked_to_write_prints_no_prompt(run: Path) -> None:
+    code, out, said = _said("generate", run, "--prompt", "hi")
+    assert code != 0 and out == "" and "no language model" in said
+
+
+def test_text_is_not_for_a_parser_nor_trees_for_another(run: Path, tmp_path: Path) -> None:
+    given = ("--treebank", run.parent / "tiny.conllu", "--text", "shakespeare", "--out", tmp_path / "x", "steps=1")
+    assert "--text is not for a parser" in _said("train", "parser", *given)[2]
+    assert "--treebank is for a parser; lstm learns text" in _said("train", "lstm", *given)[2]
+
+
+def test_what_training_on_trees_came_to_has_no_perplexity(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.conllu"
+    path.write_text(to_conllu(tiny()))
+    result = lemma.train("parser", treebank=path, out=tmp_path / "run", progress=False, steps=2, device="cpu", **SMALL)
+    said = str(result)
+    assert "perplexity" not in said and "nats/token" not in said and "UAS" in said
+    assert f"validation  loss {result.validation_loss:.4f} nats a word" in said
 
 
 def test_a_parser_is_told_apart_from_a_language_model(run: Path) -> None:
@@ -214,6 +255,11 @@ def test_a_language_models_trees_are_scored_beside_what_knows_nothing(
     said = score.to_dict()
     assert said["las"] is None and 0 <= said["uuas"] <= 100
     assert {"untrained attention", "shuffled attention", "on the word before"} <= set(said["baselines"])
+    absent = tmp_path / "absent.conllu"
+    with pytest.raises(InputError, match=r"no layer 9: the model has 2 layers \(0 to 1\) of 2 heads \(0 to 1\)"):
+        lemma.evaluate(tmp_path / "run", treebank=absent, progress=False, layer=9)
+    with pytest.raises(InputError, match="no layer 9: the model has 2 layers"):
+        lemma.look("parse", tmp_path / "run", text="I prefer it", layer=9)
     dobj = next(f for f in said["heads"] if (f["relation"], f["direction"]) == ("dobj", "to the governor"))
     assert dobj["offset"] == -1 and dobj["untrained"] is not None and dobj["shuffled"] is not None
     tree = lemma.look("parse", tmp_path / "run", text="I prefer it", layer=0, head=1)

@@ -103,14 +103,30 @@ def identity(
 
     sizes, names = sort_words(words or [])
     if len(names) > 1:
-        raise SpecError(f"one identity at a time: got {', '.join(names)}.")
+        raise SpecError(_too_many(names))
+    if out and not names:
+        raise SpecError(f"which identity is to be written to {out}? As in: lemma check identity b5 --out {out}")
     if sizes and not names:
         raise SpecError(f"which identity is to be run with {', '.join(sizes)}? lemma check identity lists them.")
     result: Any = check("identity", names[0] if names else None, **sizes)
-    if out and names:
+    if out:
         result.save(out)
     show(result, json)
+    if out:
+        typer.echo(f"Written to {out}", err=json)
     raise typer.Exit(0 if not names or result.holds else 1)
+
+
+def _too_many(names: list[str]) -> str:
+    """Tell a size without its value from a second identity."""
+    from lemma.api import check
+
+    listed: Any = check("identity", None)
+    known = {word: one for one in listed.to_dict()["identities"] for word in (one["name"], *one["words"])}
+    sizes = known.get(names[0].lower(), {}).get("sizes", {})
+    if names[1] in sizes:
+        return f"{names[1]} needs a value, as in {names[1]}={sizes[names[1]]}."
+    return f"one identity at a time: got {', '.join(names)}."
 
 
 def _judge(what: str, model: str, answers: list[str], words: list[str] | None, as_json: bool) -> None:

@@ -29,8 +29,14 @@ def generate(
 
     prompts = [text for text in prompt or [""] for _ in range(max(1, samples))]
     stream = not json and len(prompts) == 1
-    if stream:
-        typer.echo(prompts[0], nl=False)
+    echoed = False
+
+    def echo(piece: str) -> None:
+        """Print the prompt before the first piece: by then, all that can be wrong with the request has been told."""
+        nonlocal echoed
+        typer.echo(piece if echoed else prompts[0] + piece, nl=False)
+        echoed = True
+
     results = write(
         run,
         prompts,
@@ -41,13 +47,14 @@ def generate(
         seed=seed,
         stop_at_loop=stop_at_loop,
         stop_at_eos=not ignore_eos,
-        on_text=(lambda _, piece: typer.echo(piece, nl=False)) if stream else None,
+        on_text=(lambda _, piece: echo(piece)) if stream else None,
     )
     if json:
         typer.echo(
             to_json(results[0].to_dict() if len(results) == 1 else {"generations": [r.to_dict() for r in results]})
         )
     elif stream:
+        echo("")
         typer.echo("\n" + results[0].remark if results[0].remark else "")
     else:
         typer.echo("\n\n---\n\n".join(str(result) for result in results))

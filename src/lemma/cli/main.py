@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -49,10 +50,16 @@ def _options(
 ) -> None: ...
 
 
+def _plain_warning(message: Warning | str, category: type[Warning], *where: object) -> str:
+    """A warning as a line for people; where in the code it arose is of no use to them."""
+    return f"lemma: {message}\n" if category is UserWarning else f"lemma: {category.__name__}: {message}\n"
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; errors become one message on stderr and an exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
+    warnings.formatwarning = _plain_warning
     try:
         app(args=[word for word in words if word != "--debug"], prog_name="lemma")
     except BrokenPipeError:  # the reader of our output has left: not an error

@@ -13,13 +13,15 @@ def study(
         str,
         typer.Argument(
             metavar="NAME|FILE",
-            help="families, table-a5, positions, shaping, heads, length, or a TOML file of your own.",
+            help="Built in: families, table-a5, positions, shaping, heads, length; or a TOML file of your own.",
         ),
     ],
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes, such as seeds=[1,2,3].")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Where runs and report go.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FOLDER", help="Where runs and report go; runs/NAME if not given.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compare models at an equal budget.

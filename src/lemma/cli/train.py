@@ -57,7 +57,11 @@ def _train(names: list[str], data: dict[str, Any], out: Path | None, overwrite: 
 
     model, *files = names
     chosen = choose(model, settings)  # a wrong word is told before anything else is asked for
-    if chosen.model.family == "parser" or data["treebank"]:
+    if chosen.model.family != "parser" and data["treebank"]:
+        raise SpecError(
+            f"--treebank is for a parser; {model} learns text, as in: lemma train {model} --text shakespeare"
+        )
+    if chosen.model.family == "parser":
         return _train_parser(model, files, data, out, overwrite=overwrite, **settings)
     text = data["text"]
     if not text:
@@ -70,7 +74,10 @@ def _train(names: list[str], data: dict[str, Any], out: Path | None, overwrite: 
 def _train_parser(model: str, files: list[str], data: dict[str, Any], out: Path | None, **settings: Any):
     from lemma.api import train as train_model
 
-    if not data["treebank"] or data["text"] or files:
+    if data["treebank"] and (data["text"] or files):
+        given = "--text" if data["text"] else f"'{files[0]}'"
+        raise SpecError(f"{given} is not for a parser, which learns the trees of --treebank alone. Leave it out.")
+    if not data["treebank"]:
         raise SpecError(f"a parser learns a treebank, as in: lemma train {model} --treebank ewt --out runs/parser")
     if out is None:
         raise SpecError(f"--out is missing, as in: lemma train {model} --treebank {data['treebank']} --out runs/parser")

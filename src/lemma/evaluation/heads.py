@@ -15,6 +15,7 @@ from jaxtyping import Int64
 
 from lemma.data import Sentence
 
+NO_HEAD = "none"
 Direction = Literal["to the governor", "to the dependent"]
 Guesses = Sequence[Int64[np.ndarray, "heads words"]]
 """For each sentence, the word (counted from 1; 0 for none) that each head attends to most from each word."""
@@ -28,6 +29,7 @@ class RelationFinding:
     direction: Direction
     count: int
     head: str
+    """Its name, or `none` where no head ever finds the relation."""
     accuracy: float
     offset: int
     offset_accuracy: float
@@ -95,7 +97,8 @@ def relation_findings(
     findings = []
     for key in sorted(accuracies, key=lambda key: (-counts[key[0]], key)):
         best = int(accuracies[key].argmax())
-        known = (*key, counts[key[0]], names[best], float(accuracies[key][best]), *offsets[key])
+        head = names[best] if accuracies[key][best] > 0 else NO_HEAD
+        known = (*key, counts[key[0]], head, float(accuracies[key][best]), *offsets[key])
         more = {name: float(table[key].max()) for name, table in beside.items()}
         findings.append(RelationFinding(*known, **more))
     return findings

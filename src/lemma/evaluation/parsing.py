@@ -31,7 +31,7 @@ def score_trees(
     return ParsingScore(
         sentences=len(gold),
         words=len(words),
-        uas=_share(words, "attached"),
+        uas=_share(words, "attached") or 0.0,
         las=_share(words, "labelled") if labelled else None,
         uas_without_punctuation=_share(plain, "attached"),
         las_without_punctuation=_share(plain, "labelled") if labelled else None,
@@ -83,8 +83,9 @@ def _compared(gold: Sentence, guessed: Sentence) -> list[_Word]:
     ]
 
 
-def _share(words: Sequence[_Word], what: str) -> float:
-    return 100 * sum(getattr(word, what) for word in words) / len(words) if words else 0.0
+def _share(words: Sequence[_Word], what: str) -> float | None:
+    """In per cent; None of no words."""
+    return 100 * sum(getattr(word, what) for word in words) / len(words) if words else None
 
 
 def _by_relation(words: Sequence[_Word]) -> list[RelationScore]:
@@ -95,13 +96,14 @@ def _by_relation(words: Sequence[_Word]) -> list[RelationScore]:
     return [RelationScore(relation, count[relation], guessed[relation], correct[relation]) for relation in ranked]
 
 
-def _undirected(gold: Sequence[Sentence], guessed: Sequence[Sentence]) -> float:
+def _undirected(gold: Sequence[Sentence], guessed: Sequence[Sentence]) -> float | None:
+    """The share of the arcs between words that were found in either direction; None if there are no such arcs."""
     arcs = found = 0
     for right, tree in zip(gold, guessed, strict=True):
         drawn = {frozenset((head, place)) for place, head in enumerate(tree.heads, start=1) if head}
         wanted = [frozenset((head, place)) for place, head in enumerate(right.heads, start=1) if head]
         arcs, found = arcs + len(wanted), found + sum(arc in drawn for arc in wanted)
-    return 100 * found / arcs if arcs else 0.0
+    return 100 * found / arcs if arcs else None
 
 
 def _refuse_others(gold: Sequence[Sentence], guessed: Sequence[Sentence]) -> None:

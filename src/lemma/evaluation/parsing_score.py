@@ -8,6 +8,7 @@ from typing import Any
 
 from lemma.evaluation.heads import RelationFinding
 
+NONE = "–"  # a share of nothing
 BEST_HEADS = "the best head of each relation and direction, chosen on these sentences, as is the best offset:"
 
 
@@ -23,20 +24,21 @@ class RelationScore:
     """Of a parser: how often, in per cent, its head is on a right dependent, from governors that have one (B1)."""
 
     @property
-    def recall(self) -> float:
-        """The share of the relation's words that were found."""
-        return 100 * self.correct / self.count if self.count else 0.0
+    def recall(self) -> float | None:
+        """The share of the relation's words that were found; None where no word has it."""
+        return 100 * self.correct / self.count if self.count else None
 
     @property
-    def precision(self) -> float:
-        """The share of what was called so that is so."""
-        return 100 * self.correct / self.guessed if self.guessed else 0.0
+    def precision(self) -> float | None:
+        """The share of what was called so that is so; None where nothing was."""
+        return 100 * self.correct / self.guessed if self.guessed else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         counts = {"count": self.count, "guessed": self.guessed, "correct": self.correct}
-        shares = {"recall": self.recall, "precision": self.precision, "attended": self.attended}
-        return {"relation": self.relation, **counts, **{name: s for name, s in shares.items() if s is not None}}
+        shares = {"recall": self.recall, "precision": self.precision}
+        attended = {"attended": self.attended} if self.attended is not None else {}
+        return {"relation": self.relation, **counts, **shares, **attended}
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,15 @@ class ParsingScore:
     uas: float
     las: float | None
     """None where trees have no labels."""
-    uas_without_punctuation: float
+    uas_without_punctuation: float | None
+    """None where all words are punctuation."""
     las_without_punctuation: float | None
     relations: tuple[RelationScore, ...]
     baselines: Mapping[str, float]
     protocol: Mapping[str, Any]
     uuas: float | None = None
-    """Undirected: the share of the arcs between words that are there in either direction; of unlabelled trees."""
+    """Undirected: the share of the arcs between words that are there in either direction; of unlabelled trees, and
+    None of sentences of one word, which have no such arcs."""
     loss: float | None = None
     """Nats a word of the joint (governor, relation); None where trees come from no probabilities."""
     attended: float | None = None
@@ -74,10 +78,10 @@ class ParsingScore:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        plain = {name: getattr(self, name) for name in ("uas", "las", "uuas")}
+        plain = {"uas": self.uas, "las": self.las} | ({"uuas": self.uuas} if self.las is None else {})
         without = {name: getattr(self, f"{name}_without_punctuation") for name in ("uas", "las")}
         return {
-            **{name: value for name, value in plain.items() if value is not None or name == "las"},
+            **plain,
             "without_punctuation": without,
             "sentences": self.sentences,
             "words": self.words,
@@ -98,15 +102,15 @@ class ParsingScore:
         return f"<table>{''.join(rows)}</table><pre>{escape(chr(10).join(self._table()))}</pre>"
 
     def _lines(self) -> list[tuple[str, str]]:
-        lines = [("UAS", f"{self.uas:.2f} %  ({self.uas_without_punctuation:.2f} % without punctuation)")]
+        lines = [("UAS", f"{self.uas:.2f} %  ({_percent(self.uas_without_punctuation)} without punctuation)")]
         if self.las is not None:
-            lines.append(("LAS", f"{self.las:.2f} %  ({self.las_without_punctuation:.2f} % without punctuation)"))
-        if self.uuas is not None:
-            lines.append(("UUAS", f"{self.uuas:.2f} %  (arcs between words, in either direction)"))
+            lines.append(("LAS", f"{self.las:.2f} %  ({_percent(self.las_without_punctuation)} without punctuation)"))
+        else:
+            lines.append(("UUAS", f"{_percent(self.uuas)}  (arcs between words, in either direction)"))
         if self.attended is not None:
             lines.append(("heads", f"{self.attended:.2f} % on a right dependent, from governors that have one"))
         lines += [(name, f"{value:.2f} % UAS") for name, value in self.baselines.items()]
-        lines.append(("words", f"{self.words:,} in {self.sentences:,} sentences"))
+        lines.append(("words", f"{self.words:,} in {self.sentences:,} sentence{'s' * (self.sentences != 1)}"))
         return lines + [(name, str(value)) for name, value in self.protocol.items() if value not in (None, (), [])]
 
     def _table(self) -> list[str]:
@@ -119,4 +123,9 @@ class ParsingScore:
 
 def _line(score: RelationScore) -> str:
     attended = f"{score.attended:>8.1f}" if score.attended is not None else ""
-    return f"{score.relation:<14}{score.count:>7,}{score.recall:>9.1f}{score.precision:>11.1f}{attended}"
+    recall, precision = (NONE if share is None else f"{share:.1f}" for share in (score.recall, score.precision))
+    return f"{score.relation:<14}{score.count:>7,}{recall:>9}{precision:>11}{attended}"
+
+
+def _percent(share: float | None) -> str:
+    return NONE if share is None else f"{share:.2f} %"

@@ -1,6 +1,7 @@
 """Curves drawn as SVG that stands in a page itself: error against norm, time against length, loss against position."""
 
 import io
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import inf
@@ -11,6 +12,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7
 FONT = "Arial, Helvetica, Liberation Sans, sans-serif"
 NO_PLOT = "The plot was left out, since altair and vl-convert are not installed: pip install 'lemma[plots]'."
 DASH = (5, 4)
+CUT = "{} that reach further are cut at the edge."
 WIDTH, HEIGHT = 460, 280
 
 
@@ -41,6 +43,15 @@ class Plot:
     log_y: bool = False
     rule: float | None = None
     caption: str = ""
+    bars: bool = False
+    """Intervals as thin bars in place of bands."""
+    ticks: tuple[str, ...] = ()
+    """Names for x = 0, 1, 2, …"""
+
+    @property
+    def whole_caption(self) -> str:
+        """The caption, and whether what is drawn around the lines goes on past the edge."""
+        return f"{self.caption} {CUT.format('Bars' if self.bars else 'Bands')}" if is_cut(self) else self.caption
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -97,7 +108,8 @@ def _bands(plot: Plot) -> Any:
         for x, low, high in zip(curve.x, curve.low, curve.high, strict=False)  # none where a curve has no band
         if low <= top and high >= bottom
     ]
-    base = altair.Chart(altair.InlineData(values=rows)).mark_area(opacity=0.16)
+    chart = altair.Chart(altair.InlineData(values=rows))
+    base = chart.mark_rule(opacity=0.6) if plot.bars else chart.mark_area(opacity=0.16)
     low = altair.Y("low:Q", scale=_scale(plot.log_y), title=plot.y)
     return base.encode(x=_axis(plot, "x"), y=low, y2="high:Q", color=_hue(plot))
 
@@ -115,6 +127,12 @@ def band_limits(plot: Plot) -> tuple[float, float]:
     return min(heights) - room, max(heights) + room
 
 
+def is_cut(plot: Plot) -> bool:
+    """Whether some band is not drawn to its end."""
+    bottom, top = band_limits(plot)
+    return any(min(curve.low, default=top) < bottom or max(curve.high, default=bottom) > top for curve in plot.curves)
+
+
 def _rule(plot: Plot) -> Any:
     import altair
 
@@ -128,8 +146,19 @@ def _axis(plot: Plot, name: str) -> Any:
     log, title = getattr(plot, f"log_{name}"), getattr(plot, name)
     channel = altair.X if name == "x" else altair.Y
     values = sorted({x for curve in plot.curves for x in curve.x}) if log and name == "x" else None
+    if name == "x" and plot.ticks:
+        return channel("x:Q", title=title, axis=_named(plot.ticks), scale=altair.Scale(nice=False, padding=16))
     shown = altair.Axis(values=values, format=",~r") if values else altair.Axis(tickCount=6, grid=name == "y")
     return channel(f"{name}:Q", title=title, scale=_scale(log), axis=shown)
+
+
+def _named(ticks: Sequence[str]) -> Any:
+    import altair
+
+    places = list(range(len(ticks)))
+    return altair.Axis(
+        values=places, labelExpr=f"{json.dumps(list(ticks))}[datum.value]", labelOverlap=True, grid=False
+    )
 
 
 def _scale(log: bool) -> Any:

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,12 @@ from jaxtyping import Float
 from lemma.data import Sentence, to_conllu
 from lemma.data.atomic import write_atomically
 from lemma.errors import InputError, unknown
-from lemma.looking.arcs import svg_arcs, terminal_arcs
+from lemma.looking.arcs import svg_arcs, terminal_arcs, width_of
 
 TOP, NOTHING = "(top)", "(nothing)"
+MOST_DRAWN = 60  # words whose arcs are still legible in a terminal
+COLUMNS = 120  # of a terminal that does not say how wide it is
+TOO_WIDE = "(too wide to draw here: write the drawing with --out tree.svg)"
 SHOWN = 0.05  # attention below this is not worth a word
 
 
@@ -57,9 +61,27 @@ class ParsedSentence:
     pictures: tuple[HeadPicture, ...] = ()
 
     def __str__(self) -> str:
+        return self.drawn(get_terminal_size((COLUMNS, 24)).columns)
+
+    def drawn(self, columns: int | None = None) -> str:
+        """The tree in box characters, or as a table where those would be too wide for so many columns to be read."""
         words, heads = self.sentence.words, self.sentence.heads
         drawn = terminal_arcs(words, heads, [self._note(place) for place in range(len(words))])
+        if columns is not None and (len(words) > MOST_DRAWN or max(map(width_of, drawn.splitlines())) > columns):
+            drawn = f"{self._table()}\n{TOO_WIDE}"
         return "\n".join([drawn, *("\n".join(["", *picture.lines()]) for picture in self.pictures)])
+
+    def _table(self) -> str:
+        """A line a word: its number, the word, its governor's number and the governor, its note."""
+        words, heads = self.sentence.words, self.sentence.heads
+        governors = [f"{head:>4} {words[head - 1]}" if head else f"{0:>4} {TOP}" for head in heads]
+        notes = [self._note(place) for place in range(len(words))]
+        rows = [("word", "head", "relation"), *zip(words, governors, notes, strict=True)]
+        widest, wider = (max(width_of(row[part]) for row in rows) for part in (0, 1))
+        return "\n".join(
+            f"{number or '':>4} {_padded(word, widest)}  {_padded(governor, wider)}  {note}".rstrip()
+            for number, (word, governor, note) in enumerate(rows)
+        )
 
     def _note(self, place: int) -> str:
         relation, head = self.sentence.relations[place], self.sentence.heads[place]
@@ -115,9 +137,9 @@ class ParsedText:
 
     def html(self) -> str:
         """All trees on one page, and the pictures of heads that were asked for."""
-        parts = [f"<figure>{parsed.svg()}</figure>{_pictures_html(parsed)}" for parsed in self.sentences]
-        style = "body{font-family:system-ui,sans-serif;margin:1rem;background:#fff;color:#111}figure{margin:0 0 1rem;"
-        style += "overflow-x:auto}td,th{padding:.15rem .4rem;text-align:right}table{border-collapse:collapse}"
+        parts = [_scroller(parsed.svg()) + _pictures_html(parsed) for parsed in self.sentences]
+        style = "body{font-family:system-ui,sans-serif;margin:1rem;background:#fff;color:#111}"
+        style += "td,th{padding:.15rem .4rem;text-align:right}table{border-collapse:collapse}"
         return (
             '<!doctype html><html lang="en"><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1"><title>Dependency trees</title>'
@@ -125,21 +147,32 @@ class ParsedText:
         )
 
     def _repr_html_(self) -> str:
-        return "".join(parsed.svg() for parsed in self.sentences) + f"<p>{escape(self.about)}</p>"
+        return "".join(_scroller(parsed.svg()) for parsed in self.sentences) + f"<p>{escape(self.about)}</p>"
 
-    def save(self, path: str | Path) -> None:
-        """Write the trees as .svg, .html, .conllu, .json or .txt."""
+    def save(self, path: str | Path) -> Path:
+        """Write the trees as .svg, .html, .conllu, .json or .txt, and return the path."""
         ways = {
             ".svg": self.svg,
             ".html": self.html,
             ".conllu": self.conllu,
             ".json": lambda: json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n",
-            ".txt": lambda: f"{self}\n",
+            ".txt": lambda: "\n\n".join([*(parsed.drawn() for parsed in self.sentences), self.about]) + "\n",
         }
         suffix = Path(path).suffix.lower()
         if suffix not in ways:
             raise InputError(unknown("a tree's file", suffix or str(path), ways))
         write_atomically(Path(path), ways[suffix]())
+        return Path(path)
+
+
+def _scroller(wide: str) -> str:
+    """Let what is wider than the page scroll by itself, with the keyboard too."""
+    style = "margin:0 0 1rem;max-width:100%;overflow-x:auto"
+    return f'<figure class="scroller" tabindex="0" style="{style}">{wide}</figure>'
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - width_of(text))
 
 
 def _pictures_html(parsed: ParsedSentence) -> str:
@@ -152,7 +185,8 @@ def _picture_html(picture: HeadPicture) -> str:
         f"<tr><th>{escape(name)}</th>{''.join(_cell(float(w)) for w in row)}</tr>"
         for name, row in zip((TOP, *picture.words), picture.weights, strict=True)
     )
-    return f"<h2>head {escape(picture.relation)}</h2><table><tr><th>from</th>{head}</tr>{rows}</table>"
+    table = f"<table><tr><th>from</th>{head}</tr>{rows}</table>"
+    return f"<h2>head {escape(picture.relation)}</h2>{_scroller(table)}"
 
 
 def _cell(weight: float) -> str:

@@ -1,15 +1,16 @@
 """From a model and a text to its heads: run it once with a tap on, and work the weights out again."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lemma.errors import DataError, InputError
+from lemma.errors import DataError, InputError, LemmaError, SpecError, unknown
 from lemma.looking.heads import Heads
 from lemma.looking.record import heads_of
-from lemma.looking.words import numbered
+from lemma.looking.words import counted, numbered
 from lemma.models import evaluating
 from lemma.parts import AttentionRecord, tap
 from lemma.runs import Run
@@ -17,8 +18,14 @@ from lemma.runs import Run
 MOST_TOKENS = 512  # of a text are read: each head keeps a matrix of their square
 
 
-def look_at_run(run: Run, text: str, *, layer: int | None = None, head: int | None = None) -> Heads:
+def look_at_run(
+    run: Run, text: str | None = None, *, layer: int | None = None, head: int | None = None, **others: Any
+) -> Heads:
     """Look at the heads of a run on a text: its first tokens, as many as the model sees at once."""
+    for word in others:
+        raise SpecError(unknown("look: the word", word, ("text", "layer", "head")))
+    if not isinstance(text, str):
+        raise InputError(f"text = {text!r}: give the text that the model is to read, as in text='to be or not'.")
     ids = run.tokenizer.encode(text)
     if not len(ids):
         raise DataError("the text has no tokens: there is nothing to look at. Give some, as in --text 'to be or not'.")
@@ -38,7 +45,7 @@ def look_at_run(run: Run, text: str, *, layer: int | None = None, head: int | No
 
 def look_at(
     model: nn.Module,
-    tokens: Tensor | Mapping[str, Tensor],
+    tokens: Tensor | Sequence[int] | Mapping[str, Tensor],
     words: Sequence[str],
     *,
     source_words: Sequence[str] = (),
@@ -49,12 +56,15 @@ def look_at(
 ) -> Heads:
     """Look at the heads of any PyTorch model on one text.
 
-    `tokens` is what the model is called with: ids of shape (time) or (1, time), or a mapping of keyword arguments.
+    `tokens` is what the model is called with: ids of shape (time) or (1, time), be it a list, or a mapping of keyword
+    arguments.
     `words` are the tokens in letters; `source_words` those of the text that they attend to in an encoder–decoder. A
     layer is one call of attention, counted from 0 in the order in which they run.
     """
-    records = _records(model, tokens)
-    texts = numbered(words, _identities(tokens, words)), numbered(source_words)
+    read = _one_sequence(tokens)
+    identities = _identities(read, words)
+    records = _records(model, read)
+    texts = numbered(words, identities), numbered(source_words)
     chosen = list(_chosen(records, layer, head))
     heads = [one for number, record in chosen for one in heads_of(number, record, *texts, head)]
     return Heads(name or type(model).__name__, *texts, tuple(heads), tuple(notes))
@@ -64,13 +74,44 @@ class NoAttention(InputError):
     """A model without a call of PyTorch's attention."""
 
 
+def _one_sequence(tokens: Any) -> Tensor | Mapping[str, Tensor]:
+    """What the model is called with, of one text only."""
+    if isinstance(tokens, Mapping):
+        for name, value in tokens.items():
+            if str(name).endswith("ids") and isinstance(value, Tensor) and value.dim() == 2:
+                _refuse_batch(value)
+        return tokens
+    try:
+        ids = torch.as_tensor(tokens)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(
+            f"tokens = {repr(tokens)[:60]}: give the ids of one text, as in [0, 1, 2], a tensor of them, or a mapping "
+            "of the model's keyword arguments."
+        ) from None
+    _refuse_batch(ids)
+    if not ids.numel():
+        raise InputError("tokens are empty: there is nothing to look at. Give the ids of one text, as in [0, 1, 2].")
+    return ids
+
+
+def _refuse_batch(ids: Tensor) -> None:
+    if ids.dim() > 2 or (ids.dim() == 2 and len(ids) != 1):
+        raise InputError(
+            f"tokens of shape {tuple(ids.shape)}: one sequence at a time is looked at. Give ids of shape (time) or "
+            "(1, time), as in tokens[0]."
+        )
+
+
 def _records(model: nn.Module, tokens: Tensor | Mapping[str, Tensor]) -> list[AttentionRecord]:
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model = {repr(model)[:60]}: give a PyTorch module; of a run, use lemma.look(run, text=…).")
     with torch.no_grad(), evaluating(model), tap(model) as records:
-        if isinstance(tokens, Tensor):
-            model(tokens.to(device).reshape(1, -1))
-        else:
-            model(**{key: value.to(device) for key, value in tokens.items()})
+        try:
+            _call(model, tokens)
+        except (LemmaError, torch.OutOfMemoryError):
+            raise
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            raise InputError(f"{type(model).__name__} cannot read these tokens: {error}") from error
     if not records:
         raise NoAttention(
             f"{type(model).__name__} never called PyTorch's scaled dot-product attention: it has no heads to look at."
@@ -78,18 +119,32 @@ def _records(model: nn.Module, tokens: Tensor | Mapping[str, Tensor]) -> list[At
     return list(records)
 
 
+def _call(model: nn.Module, tokens: Tensor | Mapping[str, Tensor]) -> None:
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    if isinstance(tokens, Tensor):
+        model(tokens.to(device).reshape(1, -1))
+    else:
+        model(**{key: value.to(device) if isinstance(value, Tensor) else value for key, value in tokens.items()})
+
+
 def _identities(tokens: Tensor | Mapping[str, Tensor], words: Sequence[str]) -> Sequence[Hashable] | None:
     """What makes two tokens the same: their ids where these are given, for two ids may be spelt alike."""
     if not isinstance(tokens, Tensor) or tokens.is_floating_point():
         return None
     if tokens.numel() != len(words):
-        raise InputError(f"{tokens.numel()} tokens, but {len(words)} words to call them. Give one word for each token.")
+        raise InputError(
+            f"{counted(tokens.numel(), 'token')}, but {counted(len(words), 'word')} to call them. "
+            "Give one word for each token."
+        )
     return tokens.reshape(-1).tolist()
 
 
 def _chosen(
     records: Sequence[AttentionRecord], layer: int | None, head: int | None
 ) -> Iterator[tuple[int, AttentionRecord]]:
+    for name, value in (("layer", layer), ("head", head)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise InputError(f"{name} = {value!r}: give a whole number, counted from 0.")
     if layer is not None and not 0 <= layer < len(records):
         raise InputError(
             f"layer = {layer} is none of this model's: it has {_range('layer', len(records))}, counted from 0."

@@ -4,7 +4,7 @@ from lemma.data import Sentence
 from lemma.errors import InputError, unknown
 from lemma.looking.parses import HeadPicture, ParsedSentence, ParsedText
 from lemma.looking.splitting import split_sentence
-from lemma.looking.trees import attention_tree, word_attention
+from lemma.looking.trees import attention_tree, check_heads, word_attention
 from lemma.models.trees import head_pictures, predict_trees
 from lemma.runs import Run
 
@@ -22,7 +22,7 @@ def parse_text(
     sentences = _sentences(text)
     if run.spec.family == "parser":
         if layer is not None or head is not None:
-            raise InputError("layer and head choose attention for a language model's tree; a parser has one tree.")
+            raise InputError("a parser has one tree a sentence; layer and head choose among a language model's heads.")
         return _parsed(run, sentences, relation)
     if relation is not None:
         raise InputError("relation shows a parser's head; a language model's heads have no relation. Give layer, head.")
@@ -50,7 +50,7 @@ def _parsed(run: Run, sentences: list[list[str]], relation: str | None) -> Parse
         asked = dict.fromkeys(guess.sentence.relations) if relation == "all" else [relation] if relation else []
         pictures = _pictures(run, words, list(asked))
         found.append(ParsedSentence(guess.sentence, guess.probabilities, pictures))
-    return ParsedText(tuple(found), f"trees of the parser {run.path.name}: maximum spanning trees with one root")
+    return ParsedText(tuple(found), f"trees of {run.path.name}, a parser: maximum spanning trees with one root")
 
 
 def _pictures(run: Run, words: list[str], relations: list[str]) -> tuple[HeadPicture, ...]:
@@ -61,6 +61,7 @@ def _pictures(run: Run, words: list[str], relations: list[str]) -> tuple[HeadPic
 
 
 def _attended(run: Run, sentences: list[list[str]], layer: int | None, head: int | None) -> ParsedText:
+    check_heads(run.model, layer, head)
     found = []
     for words in sentences:
         weights = word_attention(run.model, run.tokenizer, words).chosen(layer, head)

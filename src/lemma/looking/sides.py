@@ -1,7 +1,7 @@
 """Which text asks and which is asked, in one call of attention."""
 
 from lemma.errors import InputError
-from lemma.looking.words import Word
+from lemma.looking.words import Word, counted
 from lemma.parts import AttentionRecord
 
 Words = tuple[Word, ...]
@@ -32,7 +32,7 @@ def _in_encoder(name: str) -> bool:
 def _last(words: Words, count: int, record: AttentionRecord) -> Words:
     if count > len(words):
         raise InputError(
-            f"'{record.name}' attends with {count} tokens, but {len(words)} words were given. "
+            f"'{record.name}' attends with {counted(count, 'token')}, but got {counted(len(words), 'word')}. "
             "Give one word for each token, and source_words for the text of an encoder."
         )
     return words[len(words) - count :]

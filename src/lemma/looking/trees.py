@@ -16,11 +16,14 @@ from lemma.data import Tokenizer
 from lemma.errors import InputError
 from lemma.looking.alignment import align, between_words
 from lemma.models import LanguageModel, evaluating
-from lemma.parts import tap
+from lemma.parts import AttentionRecord, tap
 from lemma.parts.spanning import best_tree
 
 Between = Float[np.ndarray, "words words"]
 """Attention from each word (row) to each word (column)."""
+Places = tuple[tuple[int, int], ...]
+"""The layer and head of each."""
+PROBE = 3  # tokens that tell which heads there are
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,7 @@ class WordAttention:
 
     names: tuple[str, ...]
     """`layer 0 head 1`, in the order of the heads."""
-    places: tuple[tuple[int, int], ...]
-    """The layer and head of each."""
+    places: Places
     weights: Float[np.ndarray, "heads words words"]
     left_out: int = 0
     """Characters that the tokenizer could not express."""
@@ -41,11 +43,7 @@ class WordAttention:
             number for number, place in enumerate(self.places) if layer in (None, place[0]) and head in (None, place[1])
         ]
         if not wanted:
-            layers = max(place[0] for place in self.places) + 1
-            most = max(place[1] for place in self.places) + 1
-            raise InputError(
-                f"there is no layer {layer}, head {head}: the model has {layers} layers of {most} heads, from 0 on."
-            )
+            raise InputError(_no_such_head(self.places, layer, head))
         return self.weights[wanted].mean(axis=0)
 
 
@@ -57,17 +55,44 @@ def word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Sequence[s
         raise InputError(
             f"the sentence has {len(aligned.ids)} tokens; the model reads 1 to {reach} at once. Give a shorter one."
         )
-    tokens = torch.from_numpy(aligned.ids)[None].to(next(model.parameters()).device)
-    with evaluating(model), torch.no_grad(), tap(model) as records:
-        model(tokens)
-    size = len(aligned.ids)
-    square = [r for r in records if r.queries.shape[0] == 1 and r.queries.shape[-2] == r.keys.shape[-2] == size]
-    if not square:
-        raise InputError(f"a model of the family {model.spec.family} has no attention between all words of a sentence.")
-    places = tuple((layer, head) for layer, r in enumerate(square) for head in range(r.queries.shape[1]))
+    square = _square_attention(model, torch.from_numpy(aligned.ids))
+    places = _places(square)
     weights = torch.cat([record.weights()[0] for record in square]).double().cpu().numpy()
     names = tuple(f"layer {layer} head {head}" for layer, head in places)
     return WordAttention(names, places, between_words(weights, aligned.spans), aligned.left_out)
+
+
+def check_heads(model: LanguageModel, layer: int | None, head: int | None) -> None:
+    """Refuse a model without attention, or a layer or head that it does not have; costs the reading of three tokens."""
+    size = PROBE if model.reach is None else min(PROBE, model.reach)
+    places = _places(_square_attention(model, torch.zeros(size, dtype=torch.long)))
+    if not any(layer in (None, place[0]) and head in (None, place[1]) for place in places):
+        raise InputError(_no_such_head(places, layer, head))
+
+
+def _square_attention(model: LanguageModel, ids: Int64[torch.Tensor, "tokens"]) -> list[AttentionRecord]:
+    """What was recorded of every layer whose words all attend to all (or to all before)."""
+    tokens, size = ids[None].to(next(model.parameters()).device), len(ids)
+    with evaluating(model), torch.no_grad(), tap(model) as records:
+        model(tokens)
+    square = [r for r in records if r.queries.shape[0] == 1 and r.queries.shape[-2] == r.keys.shape[-2] == size]
+    if not square:
+        raise InputError(f"a model of the family {model.spec.family} has no attention between all words of a sentence.")
+    return square
+
+
+def _places(square: Sequence[AttentionRecord]) -> Places:
+    return tuple((layer, head) for layer, record in enumerate(square) for head in range(record.queries.shape[1]))
+
+
+def _no_such_head(places: Places, layer: int | None, head: int | None) -> str:
+    asked = [f"{name} {number}" for name, number in (("layer", layer), ("head", head)) if number is not None]
+    counts = [max(place[part] for place in places) + 1 for part in (0, 1)]
+    layers, heads = (
+        f"{count} {name}s (0 to {count - 1})" if count > 1 else f"one {name} (0)"
+        for name, count in zip(("layer", "head"), counts, strict=True)
+    )
+    return f"there is no {', '.join(asked)}: the model has {layers} of {heads}."
 
 
 def most_attended(weights: Float[np.ndarray, "heads words words"]) -> Int64[np.ndarray, "heads words"]:

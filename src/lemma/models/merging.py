@@ -76,7 +76,9 @@ def merge(model: LanguageModel, pairs: Pair | Collection[Pair] = PAIRS) -> Merge
 
 def _refuse(model: LanguageModel, pairs: Collection[str]) -> Decoder:
     """Refuse what cannot be merged, with the reason."""
-    spec = model.spec
+    spec = getattr(model, "spec", None)
+    if spec is None:
+        raise SpecError(f"merge: a model of Lemma's is expected, got a {type(model).__name__}.")
     if not isinstance(model, DecoderModel) or not isinstance(spec, Decoder):
         raise SpecError(f"merge: a {spec.family} model has no multi-head attention to merge. It works on a decoder.")
     if not pairs:

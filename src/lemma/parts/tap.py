@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.nn import functional
 
 from lemma.parts.fused import FusedCalls
 
@@ -69,13 +70,28 @@ class AttentionRecord:
 
 
 class Listener(FusedCalls):
-    """Collects a record of every call of attention while it is open."""
+    """Hears of every call of attention while it is open, and lets it pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = False
+
+    def hear(self, record: AttentionRecord) -> None:
+        """Take in what attention is about to do."""
+        raise NotImplementedError
+
+
+class Recorder(Listener):
+    """Keeps a record of every call of attention, under the path of the module at work."""
 
     def __init__(self) -> None:
         super().__init__()
         self.records: list[AttentionRecord] = []
         self.path: list[str] = []
-        self.told = False
+
+    def hear(self, record: AttentionRecord) -> None:
+        """Keep a record."""
+        self.records.append(replace(record, name=self.path[-1] if self.path else ""))
 
     def around(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """Note a call that nobody has told of."""
@@ -83,9 +99,13 @@ class Listener(FusedCalls):
             self.hear(record_of(*args, **kwargs))
         return attend(*args, **kwargs)
 
-    def hear(self, record: AttentionRecord) -> None:
-        """Keep a record under the path of the module at work."""
-        self.records.append(replace(record, name=self.path[-1] if self.path else ""))
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Where torch.nn's attention returns its weights, and so passes the kernel by, let it call the kernel too."""
+        kwargs = kwargs or {}
+        if func is functional.multi_head_attention_forward and kwargs.get("need_weights", True):
+            with torch.random.fork_rng(enabled=bool(kwargs.get("training", True))):
+                func(*args, **{**kwargs, "need_weights": False})
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 AnyListener = TypeVar("AnyListener", bound=Listener)
@@ -126,8 +146,8 @@ def telling(record: AttentionRecord) -> Iterator[None]:
 @contextmanager
 def overhear() -> Iterator[list[AttentionRecord]]:
     """Collect a record of every call of attention, without the names of modules."""
-    with listening(Listener()) as listener:
-        yield listener.records
+    with listening(Recorder()) as recorder:
+        yield recorder.records
 
 
 @contextmanager
@@ -153,10 +173,10 @@ def tap(model: nn.Module) -> Iterator[list[AttentionRecord]]:
     """
     with ExitStack() as stack:
         stack.enter_context(_without_shortcuts(model))
-        listener = stack.enter_context(listening(Listener()))
+        recorder = stack.enter_context(listening(Recorder()))
         for name, module in model.named_modules():
-            stack.enter_context(_named(module, name, listener.path))
-        yield listener.records
+            stack.enter_context(_named(module, name, recorder.path))
+        yield recorder.records
 
 
 @contextmanager

@@ -20,7 +20,7 @@ class Letter:
 class Spec(BaseModel):
     """A frozen description. The sentence under each field is its help text everywhere."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     @classmethod
     def letters(cls) -> dict[str, str]:

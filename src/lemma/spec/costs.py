@@ -11,7 +11,7 @@ from lemma.spec.base import Letter, Spec
 from lemma.spec.model import check_heads
 from lemma.spec.toml import read_toml
 
-Size = Annotated[int, Field(ge=1)]
+Size = Annotated[int, Field(ge=1, le=2**20)]  # what fits is asked of the machine; this keeps slips away
 
 
 def _several(value: Any) -> Any:
@@ -37,11 +37,11 @@ class CostStudy(Spec):
     """Width of the vectors."""
     batch: Annotated[Size, Letter("B")] = 4
     """Sequences at once."""
-    repetitions: int = Field(default=20, ge=1)
+    repetitions: int = Field(default=20, ge=1, le=10_000)
     """Rounds; in each every contender is timed once."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to measure; auto takes the GPU if there is one."""
-    seed: int = Field(default=1, ge=0)
+    seed: int = Field(default=1, ge=0, lt=2**63)
     """Fixes the weights and the inputs."""
 
 

@@ -13,6 +13,7 @@ from lemma.studies.statistics import Estimate, estimate
 
 NAME = "attention"
 KINDS = {"entropy": "mean entropy (nats)", "distance": "mean distance (tokens)"}
+SHIFT = 0.08  # of the way from one head to the next
 NOTE = (
     "Over all rows of attention on held-out text, in pieces of the trained length. Entropy −Σ α ln α, "
     "distance Σ α |t₁ − t₂|."
@@ -26,7 +27,7 @@ def section_of(rows: Sequence[Row]) -> str:
         return ""
     plots = [plot_of(measured, kind) for kind in KINDS]
     figures = (
-        "".join(f"<figure>{one.svg()}<figcaption>{escape(one.caption)}</figcaption></figure>" for one in plots)
+        "".join(f"<figure>{one.svg()}<figcaption>{escape(one.whole_caption)}</figcaption></figure>" for one in plots)
         if can_draw()
         else ""
     )
@@ -37,16 +38,23 @@ def section_of(rows: Sequence[Row]) -> str:
 
 def plot_of(rows: Sequence[Row], kind: str) -> Plot:
     """One curve a row over all its heads, in order."""
-    curves = tuple(_curve(row, kind) for row in rows)
-    caption = f"The {KINDS[kind]} of each head, layer after layer; the band is the 95 % interval over the seeds."
-    return Plot("head, counted through the layers", KINDS[kind], curves, caption=caption)
+    places = sorted({(layer, head) for row in rows for layer, head, _ in heads_of(row, kind)})
+    shifts = [SHIFT * (number - (len(rows) - 1) / 2) for number in range(len(rows))]
+    curves = tuple(_curve(row, kind, places, shift) for row, shift in zip(rows, shifts, strict=True))
+    caption = (
+        f"The {KINDS[kind]} of each head; layers and heads are counted from 0. The bars are the 95 % intervals "
+        "over the seeds. The models stand a little beside each other so that all bars are seen."
+    )
+    ticks = tuple(f"{layer}.{head}" for layer, head in places)
+    return Plot("layer.head", KINDS[kind], curves, caption=caption, bars=True, ticks=ticks)
 
 
-def _curve(row: Row, kind: str) -> Curve:
-    points = [one for _, _, one in heads_of(row, kind)]
+def _curve(row: Row, kind: str, order: Sequence[tuple[int, int]], shift: float) -> Curve:
+    found = heads_of(row, kind)
+    points = [one for _, _, one in found]
     several = len(_found(row)) > 1
     low, high = (tuple(max(0.0, one.low) for one in points), tuple(one.high for one in points)) if several else ((), ())
-    places = tuple(float(place + 1) for place in range(len(points)))
+    places = tuple(order.index((layer, head)) + shift for layer, head, _ in found)
     return Curve(row.title, places, tuple(one.mean for one in points), low, high, dots=True)
 
 

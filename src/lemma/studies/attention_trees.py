@@ -59,7 +59,7 @@ def _readable(run: Run, gold: Sequence[Sentence]) -> tuple[list[Sentence], dict[
     sizes = [len(align(sentence.words, run.tokenizer).ids) for sentence in gold]
     chosen = [s for s, size in zip(gold, sizes, strict=True) if size and (most is None or size <= most)]
     if not chosen:
-        raise InputError(f"none of {len(gold)} sentences fits into the model's context of {most} tokens.")
+        raise InputError(f"no sentence fits into the model's context of {most} tokens; {len(gold):,} read.")
     left = len(gold) - len(chosen)
     said = f"{left:,} of {len(gold):,} sentences, longer than the context of {most} tokens" if left else None
     return chosen, {"left out": said}
@@ -76,7 +76,7 @@ def _attention(
     model: LanguageModel, run: Run, gold: Sequence[Sentence], watcher: Observer, what: str
 ) -> list[WordAttention]:
     found = []
-    watcher.begin(what, len(gold), "sentences")
+    watcher.begin(what, len(gold), "sentences" if len(gold) != 1 else "sentence")
     for number, sentence in enumerate(gold, start=1):
         found.append(word_attention(model, run.tokenizer, sentence.words))
         watcher.advance(number)

@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from lemma.ledger import Account
 from lemma.ledger.lines import NO_PLOT, Plot, can_draw
 from lemma.runs import write_atomically
 from lemma.spec import CostSpec, to_toml
@@ -16,6 +17,7 @@ from lemma.studies.page import facts, grid, page, paragraph, section
 from lemma.studies.timing import Spread
 
 REPORT = "report.html"
+JOINED = "\u2060–\u2060"  # a dash at which no line is broken: cells wrap before the bracket
 HOW = (
     "Times: median of the rounds with the quartiles in brackets. All contenders run in one process, once a round, each "
     "round beginning with another one; ratios are taken round by round."
@@ -63,6 +65,8 @@ class CostResult:
     conclusion: tuple[str, ...]
     plots: tuple[Plot, ...]
     out: Path
+    unplotted: str = ""
+    """Why there is no plot, where there is none."""
 
     @property
     def report(self) -> Path:
@@ -88,13 +92,15 @@ class CostResult:
         formulas = [f"{what}: {formula}" for what, formula in self.formulas.items()]
         hardware = "; ".join(self.hardware.values())
         parts = [self.spec.name, "", *table, "", HOW, "", *formulas, self.convention, "", *self.conclusion, ""]
-        return "\n".join([*parts, hardware, f"Report: {self.report}"])
+        plots = [self.unplotted] if self.unplotted else []
+        return "\n".join([*parts, *plots, hardware, f"Report: {self.report}"])
 
     def _repr_html_(self) -> str:
         return self._table() + "".join(map(paragraph, [HOW, *self.conclusion]))
 
     def _table(self) -> str:
-        return grid(self.header, [("", self.cells(row)) for row in self.rows])
+        whole = [[cell.replace("–", JOINED) for cell in self.cells(row)] for row in self.rows]
+        return grid(self.header, [("", cells) for cells in whole], "wrapping")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -144,14 +150,29 @@ class CostResult:
         formulas = section("By formula", facts(self.formulas), paragraph(self.convention, "note"))
         measured = section("Measured", self._table(), paragraph(HOW, "note"))
         where = section("Hardware", facts(self.hardware))
-        parts = [head, found, _figures(self.plots), formulas, measured, where, f"<footer>{escape(FOOTER)}</footer>"]
+        parts = [
+            head,
+            found,
+            _figures(self.plots, self.unplotted),
+            formulas,
+            measured,
+            where,
+            f"<footer>{escape(FOOTER)}</footer>",
+        ]
         return page(f"{self.spec.name}: a study", filter(None, parts))
 
 
-def _figures(plots: Sequence[Plot]) -> str:
+def typeset(account: Account, name: str) -> str:
+    """A formula as `lemma count` writes it: 3·d²."""
+    return account.quantities[name].formula(account.order, "unicode")
+
+
+def _figures(plots: Sequence[Plot], unplotted: str) -> str:
     if not plots:
-        return ""
+        return section("Plots", paragraph(unplotted)) if unplotted else ""
     if not can_draw():
         return section("Plots", paragraph(NO_PLOT))
-    figures = "".join(f"<figure>{plot.svg()}<figcaption>{escape(plot.caption)}</figcaption></figure>" for plot in plots)
+    figures = "".join(
+        f"<figure>{plot.svg()}<figcaption>{escape(plot.whole_caption)}</figcaption></figure>" for plot in plots
+    )
     return section("Plots", f'<div class="plots">{figures}</div>')

@@ -12,7 +12,7 @@ from lemma.ledger import Account, count, subject_of
 from lemma.ledger.lines import Curve, Plot
 from lemma.parts import Attention, AttentionShape
 from lemma.spec import HeadsStudy
-from lemma.studies.costs import Cost, CostResult
+from lemma.studies.costs import Cost, CostResult, typeset
 from lemma.studies.hardware import describe_hardware
 from lemma.studies.measuring import device_named
 from lemma.studies.timing import Spread, race, ratio, spread
@@ -75,13 +75,14 @@ def study_heads(spec: HeadsStudy, out: Path, observer: Observer) -> CostResult:
     result = CostResult(
         spec,
         describe_hardware(device),
-        {"parameters": account.parameters.formula, "operations, forward": account.flops.formula},
+        {"parameters": typeset(account, "parameters"), "operations, forward": typeset(account, "flops")},
         f"Operations: {account.quantities['flops'].convention}. Softmax apart: h·B·T rows, h·B·T² exponentials.",
         rows,
         f"h={spec.heads[0]}",
         tuple(_conclude(spec, account, rows)),
         tuple(_plot(spec, rows, path) for path in spec.paths) if len(spec.heads) > 1 else (),
         out,
+        "" if len(spec.heads) > 1 else "No plot: one number of heads makes no line. Give several, as in heads=[1,2,4].",
     )
     result.save()
     return result
@@ -123,7 +124,7 @@ def _conclude(spec: HeadsStudy, account: Account, rows: tuple[Cost, ...]) -> Ite
         figure = account.quantities[name]
         free = "h" not in {symbol for monomial in figure.polynomial.terms for symbol, _ in monomial}
         said = "whatever the number of heads: the claim holds." if free else "which depends on h: the claim is false."
-        yield f"{what} by formula: {figure.formula(account.order)}, {said}"
+        yield f"{what} by formula: {typeset(account, name)}, {said}"
     first, most = spec.heads[0], max(spec.heads)
     for row in rows:
         if row.place["h"] == most and len(spec.heads) > 1:

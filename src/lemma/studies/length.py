@@ -14,7 +14,7 @@ from lemma.ledger import Account, count, subject_of
 from lemma.ledger.lines import Curve, Plot
 from lemma.parts import Attention, AttentionShape, recurrent
 from lemma.spec import LengthStudy
-from lemma.studies.costs import Cost, CostResult
+from lemma.studies.costs import Cost, CostResult, typeset
 from lemma.studies.hardware import describe_hardware
 from lemma.studies.heads import Vectors, vectors
 from lemma.studies.measuring import device_named
@@ -80,6 +80,7 @@ def study_length(spec: LengthStudy, out: Path, observer: Observer) -> CostResult
         tuple(_conclude(spec, rows)),
         tuple(_plots(spec, rows)),
         out,
+        "" if len(spec.lengths) > 1 else "No plot: one length makes no line. Give several, as in lengths=[16,32,64].",
     )
     result.save()
     return result
@@ -91,8 +92,8 @@ def _base(spec: LengthStudy) -> str:
 
 def _formulas(accounts: dict[str, Account]) -> Iterator[tuple[str, str]]:
     for kind, account in accounts.items():
-        yield f"{kind}, parameters", account.parameters.formula
-        yield f"{kind}, operations forward", account.flops.formula
+        yield f"{kind}, parameters", typeset(account, "parameters")
+        yield f"{kind}, operations forward", typeset(account, "flops")
         yield f"{kind}, steps in a row", "1" if kind == ATTENTION else "T"
 
 

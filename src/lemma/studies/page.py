@@ -34,6 +34,7 @@ td:first-child { font-weight: 600; }
 tr.best td { background: var(--card); }
 tr.best td:first-child::after { content: "best"; margin-left: .6rem; font-size: .7rem; font-weight: 600;
   letter-spacing: .04em; color: var(--paper); background: var(--accent); border-radius: 1rem; padding: .1rem .5rem; }
+.wrapping th, .wrapping td { white-space: normal; padding: .5rem .4rem; }
 .plain th, .plain td { text-align: left; }
 .plain td + td { white-space: normal; min-width: 6rem; }
 .swatch { display: inline-block; width: 1.5rem; vertical-align: middle; margin-right: .5rem; }

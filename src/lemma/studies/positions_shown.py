@@ -43,7 +43,7 @@ def _curve(row: Row) -> Curve:
 
 
 def _figure(plot: Plot) -> str:
-    return f'<figure class="narrow">{plot.svg()}<figcaption>{escape(plot.caption)}</figcaption></figure>'
+    return f'<figure class="narrow">{plot.svg()}<figcaption>{escape(plot.whole_caption)}</figcaption></figure>'
 
 
 def stretches(row: Row) -> list[Estimate | None]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from lemma.studies.outcome import Measures
@@ -10,6 +11,7 @@ from lemma.studies.statistics import Estimate, estimate
 
 TERMS = ("focus", "near")
 OWN = {*TERMS, "near_max", "seed", "steps", "evaluate_every", "checkpoint_every"}  # under a clock steps differ
+MATTERS = 0.001  # of the plain perplexity: below it nobody would care, however sure it is
 
 
 @dataclass(frozen=True)
@@ -18,23 +20,35 @@ class Help:
 
     title: str
     gap: Estimate
+    plain: float
+    """The mean perplexity of the plain model."""
+
+    @property
+    def share(self) -> float:
+        """The gap as a share of the plain model's perplexity."""
+        return self.gap.mean / self.plain
 
     @property
     def verdict(self) -> str:
-        """Helped, hurt, or neither as far as these seeds tell."""
+        """Helped, hurt, or neither as far as these seeds tell; a gap too small to matter is neither."""
         if self.gap.margin is None:
             return "one seed only, so that the noise is unknown"
-        if self.gap.low <= 0 <= self.gap.high:
+        noisy = self.gap.low <= 0 <= self.gap.high
+        if abs(self.share) < MATTERS and (not noisy or self.gap.margin < MATTERS * self.plain):
+            return f"no difference that matters (below {MATTERS:.1%})".replace("%", " %")
+        if noisy:
             return "within noise"
         return "helped" if self.gap.high < 0 else "hurt"
 
     def __str__(self) -> str:
-        gap = str(self.gap).replace("-", "−")
+        sign = "+" if self.gap.mean > 0 else ""
+        gap = f"{sign}{self.gap} ({self.share:+.2%})".replace("-", "−").replace("%", " %")
         return f"{self.title}: perplexity {gap} against the model without it, seed by seed: {self.verdict}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return {"row": self.title, "gap": self.gap.mean, "margin": self.gap.margin, "verdict": self.verdict}
+        gap = {"gap": self.gap.mean, "margin": self.gap.margin, "share": self.share}
+        return {"row": self.title, **gap, "verdict": self.verdict}
 
 
 def helped(rows: Sequence[Row]) -> Iterator[Help]:
@@ -46,7 +60,8 @@ def helped(rows: Sequence[Row]) -> Iterator[Help]:
             continue
         mine, theirs = _by_seed(row.measured), _by_seed(base.measured)
         if both := sorted(mine.keys() & theirs.keys()):
-            yield Help(row.title, estimate([mine[seed] - theirs[seed] for seed in both]))
+            gap = estimate([mine[seed] - theirs[seed] for seed in both])
+            yield Help(row.title, gap, fmean(theirs[seed] for seed in both))
 
 
 def _shapes(recipe: Mapping[str, Any]) -> bool:

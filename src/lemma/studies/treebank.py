@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lemma.data import Lexicon, TreebankData, TreebankSource, prepare_treebank, read_trees
-from lemma.errors import RunError, SpecError, unknown
+from lemma.errors import InputError, RunError, SpecError, unknown
 from lemma.evaluation import ParsingScore, score_parser
+from lemma.looking.trees import check_heads
 from lemma.models import ParserModel
 from lemma.runs import Run
 from lemma.spec import ModelSpec, Parser, TreebankSpec
@@ -14,6 +15,9 @@ from lemma.studies.attention_trees import score_attention
 from lemma.training import Observer, watched_reading
 
 SETTINGS = ("layer", "head", "limit", "seed")
+ONE_TREE = "a parser has one tree a sentence; --layer and --head choose among a language model's heads"
+WHOLE = "trees are of whole sentences; --context and --stride cut running text into windows, for perplexity"
+NO_DRAW = "a parser's trees are drawn from no random weights; seed fixes those a language model is set beside"
 
 
 @dataclass(frozen=True)
@@ -53,19 +57,34 @@ def evaluate_trees(
     run: Run, treebank: str | None, split: str | None, watcher: Observer, settings: Mapping[str, Any]
 ) -> ParsingScore:
     """Compare a parser's trees, or those of a language model's attention, with a treebank's or the run's own."""
+    _check_settings(run, settings)
     source = (
         own_trees(run, watcher, split) if treebank is None else read_trees(treebank, watched_reading(watcher), split)
     )
     (gold,) = source.splits.values()
     skipped = "; ".join(source.skipped) or None
     protocol = {"treebank": source.about, "data hash": source.hash, "passed over": skipped}
-    known = () if isinstance(run.spec, Parser) else SETTINGS
-    for word in settings:
-        if word not in known:
-            raise SpecError(unknown("evaluate: the word", word, known or ("split", "treebank")))
     if isinstance(run.spec, Parser):
-        return score_parser(run.parser, run.lexicon, gold, {"model": run.lexicon.about, **protocol})
+        first = gold[: settings.get("limit")]
+        return score_parser(run.parser, run.lexicon, first, {"model": run.lexicon.about, **protocol})
     return score_attention(run, gold, protocol, watcher=watcher, **settings)
+
+
+def _check_settings(run: Run, settings: Mapping[str, Any]) -> None:
+    """Refuse, before anything is read, what the run has no use for or does not have."""
+    parser = isinstance(run.spec, Parser)
+    why = {"context": WHOLE, "stride": WHOLE}
+    why |= {"layer": ONE_TREE, "head": ONE_TREE, "seed": NO_DRAW} if parser else {}
+    for word in settings:
+        if word in why:
+            raise SpecError(f"evaluate: {why[word]}. Leave {word} out.")
+        if word not in SETTINGS:
+            raise SpecError(unknown("evaluate: the word", word, ("limit",) if parser else SETTINGS))
+    limit = settings.get("limit")
+    if limit is not None and limit < 1:
+        raise InputError(f"evaluate: limit = {limit}, but at least one sentence must be read.")
+    if not parser:
+        check_heads(run.model, settings.get("layer"), settings.get("head"))
 
 
 def own_trees(run: Run, watcher: Observer, split: str | None) -> TreebankSource:

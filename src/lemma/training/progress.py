@@ -135,6 +135,9 @@ def describe(row: Mapping[str, float]) -> str:
         "las": "LAS {:.2f}",
         "tokens_per_second": "{:,.0f} tokens/s",
     }
+    if "uas" in row:  # trees: the loss is of arcs, nats a word
+        words |= {"loss": "loss {:.3f} nats a word"}
+        del words["perplexity"]
     return " · ".join(template.format(row[name]) for name, template in words.items() if name in row)
 
 

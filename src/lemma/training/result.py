@@ -63,16 +63,24 @@ class TrainingResult:
     def _scores(self) -> list[str]:
         lines = []
         if self.training_loss is not None:
-            lines.append(f"training    loss {self.training_loss:.4f} nats/token")
+            lines.append(f"training    loss {self.training_loss:.4f} {'nats a word' if self._trees else 'nats/token'}")
         if self.validation_loss is not None:
-            lines.append(f"validation  loss {self.validation_loss:.4f}, perplexity {self.perplexity:,.2f}")
+            lines.append(f"validation  {self._loss(self.validation_loss, self.perplexity)}")
         if self.figures:
             said = ", ".join(f"{name.upper()} {value:.2f}" for name, value in self.figures.items())
             lines.append(f"validation  {said}")
         if self.best_loss is not None:
-            best = f"loss {self.best_loss:.4f}, perplexity {self.best_perplexity:,.2f}"
+            best = self._loss(self.best_loss, self.best_perplexity)
             lines.append(f"best        {best}, at step {self.best_step:,}")
         return lines
+
+    @property
+    def _trees(self) -> bool:
+        return "uas" in self.figures
+
+    def _loss(self, loss: float, perplexity: float | None) -> str:
+        """Of trees the loss alone: a perplexity among arcs is comparable with no other."""
+        return f"loss {loss:.4f}" + (" nats a word" if self._trees else f", perplexity {perplexity:,.2f}")
 
     def _next_step(self) -> str:
         if self.stopped == "interrupted":

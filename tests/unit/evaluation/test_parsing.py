@@ -52,6 +52,27 @@ def test_trees_without_labels_have_no_las_but_an_undirected_score() -> None:
     assert score.to_dict()["las"] is None
 
 
+def test_a_share_of_nothing_is_no_figure() -> None:
+    one = Sentence(("go",), (0,), ("root",), ("VERB",))
+    score = score_trees([one], [replace(one, relations=("_",))])
+    assert score.uuas is None and score.to_dict()["uuas"] is None and "UUAS                 –" in str(score)
+    assert "1 in 1 sentence\n" in str(score) and "2 sentences" in str(score_trees([one, one], [one, one]))
+    score = score_trees([one], [replace(one, relations=("dep",))])
+    rows = {row["relation"]: row for row in score.to_dict()["relations"]}
+    assert (rows["dep"]["recall"], rows["dep"]["precision"]) == (None, 0)
+    assert (rows["root"]["recall"], rows["root"]["precision"]) == (0, None)
+    assert "uuas" not in score.to_dict() and str(score).splitlines()[-1].split() == ["dep", "0", "–", "0.0"]
+    mark = Sentence(("!",), (0,), ("root",), ("PUNCT",))
+    score = score_trees([mark], [mark])
+    assert score.to_dict()["without_punctuation"] == {"uas": None, "las": None} and "(– without" in str(score)
+
+
+def test_no_head_is_the_best_where_none_finds_anything() -> None:
+    blind = [np.zeros((2, 7), dtype=int)]
+    found = relation_findings(["layer 0 head 0", "layer 0 head 1"], [B1], blind)
+    assert {(finding.head, finding.accuracy) for finding in found} == {("none", 0.0)}
+
+
 def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(InputError, match="no trees"):
         score_trees([], [])

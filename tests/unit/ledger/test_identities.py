@@ -51,6 +51,7 @@ def test_an_identity_has_a_number_and_words(word: str, name: str) -> None:
     [
         ("orthgonal", {}, "Did you mean 'orthogonal'?"),
         ("c7", {"sample": 3}, "Did you mean 'samples'"),
+        ("b5", {"i": 8}, "Did you mean 'I'"),
         ("c7", {"D": 0}, "greater than or equal to 1"),
         ("c7", {"draws": "cauchy"}, "'normal', 'uniform' or 'signs'"),
         ("c6", {"N": 20, "D": 16}, "at most 16 orthogonal"),
@@ -112,9 +113,43 @@ def test_the_command_ends_with_the_verdict(words: list[str], status: int) -> Non
         assert json.loads(result.stdout)["holds"] is True
 
 
-@pytest.mark.parametrize("words", [["c7", "c8"], ["D=3"], ["c77"]])
-def test_the_command_refuses_what_it_cannot_run(words: list[str]) -> None:
-    assert isinstance(CliRunner().invoke(app, ["identity", *words]).exception, SpecError)
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["c7", "c8"], "one identity at a time"),
+        (["D=3"], "which identity"),
+        (["c77"], "unknown"),
+        (["b5", "I"], "I needs a value, as in I=64"),
+        (["temperature", "I"], "I needs a value, as in I=64"),
+        (["--out", "all.html"], "which identity is to be written to all.html"),
+    ],
+)
+def test_the_command_refuses_what_it_cannot_run(words: list[str], said: str) -> None:
+    mistake = CliRunner().invoke(app, ["identity", *words]).exception
+    assert isinstance(mistake, SpecError)
+    assert said in str(mistake)
+
+
+@pytest.mark.parametrize("json_too", [[], ["--json"]])
+def test_the_command_says_where_it_wrote(json_too: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "c7.html"
+    result = CliRunner().invoke(app, ["identity", "c7", "D=3", "samples=500", "--out", str(path), *json_too])
+    assert path.is_file()
+    assert f"Written to {path}" in (result.stderr if json_too else result.stdout)
+    assert not json_too or json.loads(result.stdout)["holds"], "stdout stays one JSON object"
+
+
+@pytest.mark.parametrize("J", [2, 3, 7, 64])
+def test_b7_meets_at_half_of_an_odd_width_too(J: int) -> None:
+    report = check_identity("b7", {"J": J, "I": 1})
+    meeting = report.findings[-1]
+    assert f"J/2 = {J / 2:g}" in meeting.says
+    assert meeting.got == J**2 - 2 * (J / 2) * J == 0
+    assert ("odd" in meeting.says) is bool(J % 2)
+    signs = {width: joined - apart for width, apart, joined, _ in report.rows}  # type: ignore[operator]
+    assert signs[J // 2] * signs[(J + 1) // 2] < 0 or J % 2 == 0
+    assert "2·I·J" in str(report)
+    assert "**" not in str(report)
 
 
 def test_the_verb_gives_the_same() -> None:

@@ -171,6 +171,47 @@ def test_words_that_do_not_fit_the_tokens_are_refused() -> None:
         look_at(decoder(), IDS, ["a", "b", "c"])
 
 
+def test_a_list_of_ids_is_read_like_a_tensor() -> None:
+    model = decoder()
+    for ids in (IDS.tolist(), IDS.numpy(), IDS[None], [IDS.tolist()]):
+        seen = look_at(model, ids, list(TEXT))
+        np.testing.assert_array_equal(seen.heads[3].weights, look_at(model, IDS, list(TEXT)).heads[3].weights)
+        assert seen.tokens[1].identity == int(IDS[1])
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens", "message"),
+    [
+        (decoder(), torch.stack([IDS, IDS]), "one sequence at a time"),
+        (decoder(), {"input_ids": torch.stack([IDS, IDS])}, "one sequence at a time"),
+        (decoder(), [], "nothing to look at"),
+        (decoder(), ["to", "be"], "ids of one text"),
+        (decoder(), [99] * 19, "DecoderModel cannot read these tokens"),
+        (nn.Embedding(12, 4), IDS, "no heads to look at"),
+        (nn.Linear(19, 2), IDS, "Linear cannot read these tokens"),
+        ("runs/a", IDS, "give a PyTorch module"),
+    ],
+)
+def test_slips_end_in_an_error_that_says_what_to_give(model, tokens, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        look_at(model, tokens, list(TEXT))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"text": 5}, "text = 5: give the text"),
+        ({}, "give the text"),
+        ({"text": TEXT, "laier": 0}, "Did you mean 'layer'"),
+        ({"text": TEXT, "layer": "0"}, "layer = '0': give a whole number"),
+        ({"text": TEXT, "head": True}, "head = True: give a whole number"),
+    ],
+)
+def test_slips_in_looking_at_a_run_are_named(given, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        look_at_run(a_run(decoder()), **given)
+
+
 def test_weights_that_are_no_numbers_are_refused() -> None:
     model = decoder()
     nn.init.constant_(next(model.parameters()), float("nan"))

@@ -44,6 +44,21 @@ def test_json_is_one_object_with_the_heads_asked_for(run: Path, tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
+    ("words", "guess"), [(["atention", "e1"], " Did you mean 'attention'?"), (["nothere"], ""), (["a/b", "--json"], "")]
+)
+def test_a_first_word_that_is_neither_command_nor_folder_is_named(capsys, words: list[str], guess: str) -> None:
+    status, out, err = said(capsys, *words)
+    known = "Known: attention, bpe, cross, parse; or give the folder of a run."
+    assert status == 2 and not out
+    assert err == f"lemma: '{words[0]}' is no command and no run folder.{guess} {known}\n"
+
+
+def test_the_help_of_looking_at_a_run_needs_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = said(capsys, "RUN", "--help")
+    assert status == 0 and "--layer" in out
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         ([], "--text or --file"),

@@ -1,18 +1,20 @@
 """Trees out of attention, words aligned with tokens, and how trees are drawn."""
 
 import xml.etree.ElementTree as xml
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from lemma.data import learn_tokenizer
+from lemma.data import Sentence, learn_tokenizer
 from lemma.errors import InputError
 from lemma.looking.alignment import align, between_words
-from lemma.looking.arcs import levels, svg_arcs, terminal_arcs
+from lemma.looking.arcs import levels, svg_arcs, terminal_arcs, width_of
+from lemma.looking.parses import HeadPicture, ParsedSentence, ParsedText
 from lemma.looking.splitting import split_sentence
-from lemma.looking.trees import attention_tree, most_attended, shuffled, word_attention
-from lemma.models import build
+from lemma.looking.trees import attention_tree, check_heads, most_attended, shuffled, word_attention
+from lemma.models import LanguageModel, build
 from lemma.spec import BytePairs, Characters, Decoder, Lstm, Words
 from treebanks import B1, tiny
 
@@ -58,8 +60,27 @@ def test_a_models_attention_between_words_sees_the_past_only() -> None:
     np.testing.assert_allclose(seen.weights.sum(-1), 1, atol=1e-5)
     np.testing.assert_allclose(seen.chosen(1, 0), seen.weights[2])
     np.testing.assert_allclose(seen.chosen(None, None), seen.weights.mean(0))
-    with pytest.raises(InputError, match="2 layers of 2 heads"):
+    with pytest.raises(InputError, match=r"layer 2, head 0: the model has 2 layers \(0 to 1\) of 2 heads \(0 to 1\)"):
         seen.chosen(2, 0)
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_heads_are_checked_by_what_the_model_records(positions: str) -> None:
+    model = build(Decoder(V=9, width=8, depth=3, heads=1, context=2, positions=positions))
+    seen = [(layer, head) for layer in range(-1, 5) for head in range(-1, 3) if _has(model, layer, head)]
+    assert seen == [(0, 0), (1, 0), (2, 0)] and _has(model, None, 0) and not _has(model, None, 1)
+    with pytest.raises(InputError, match=r"no layer 3: the model has 3 layers \(0 to 2\) of one head \(0\)\."):
+        check_heads(model, 3, None)
+    with pytest.raises(InputError, match="family lstm has no attention"):
+        check_heads(build(Lstm(V=9, width=4, hidden=4)), None, None)
+
+
+def _has(model: LanguageModel, layer: int | None, head: int | None) -> bool:
+    try:
+        check_heads(model, layer, head)
+    except InputError:
+        return False
+    return True
 
 
 def test_models_without_attention_and_sentences_too_long_are_refused() -> None:
@@ -110,6 +131,46 @@ def test_the_terminal_shows_b1() -> None:
         "  └───┴─► Denver   nmod",
     ]
     assert terminal_arcs(["一人"], [0], ["root"]) == " 一人  root"
+
+
+def _fan(size: int) -> ParsedSentence:
+    """Every word hangs on the last one: as many columns of arcs as words."""
+    words = tuple(f"w{place}日" for place in range(1, size + 1))
+    return ParsedSentence(Sentence(words, (*(size,) * (size - 1), 0), (*("dep",) * (size - 1), "root")))
+
+
+@pytest.mark.parametrize(("size", "columns", "drawn"), [(20, 120, True), (20, 40, False), (61, 500, False)])
+def test_a_tree_too_wide_for_the_terminal_is_a_table(size: int, columns: int, drawn: bool) -> None:
+    parsed = _fan(size)
+    lines = parsed.drawn(columns).splitlines()
+    assert max(map(width_of, lines)) <= max(columns, 80) and ("►" in "".join(lines)) == drawn
+    assert ("--out tree.svg" in lines[-1]) != drawn
+    if not drawn:
+        read = [line.split() for line in lines[1:-1]]
+        assert [(int(row[0]), row[1]) for row in read] == list(enumerate(parsed.sentence.words, start=1))
+        assert [int(row[2]) for row in read] == list(parsed.sentence.heads)
+        assert [row[-1] for row in read] == list(parsed.sentence.relations)
+
+
+def test_str_asks_the_terminal_and_files_hold_the_drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = ParsedText((_fan(30),), "about")
+    monkeypatch.setenv("COLUMNS", "50")
+    assert "►" not in str(text) and max(map(width_of, str(text).splitlines())) <= 62
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "►" in str(text)
+    assert text.save(tmp_path / "wide.txt") == tmp_path / "wide.txt"
+    assert ParsedText((_fan(100),), "about").save(str(tmp_path / "wider.txt")).read_text().count("►") == 99
+
+
+def test_what_is_wide_on_a_page_scrolls_by_itself() -> None:
+    tree = _fan(100).sentence
+    picture = HeadPicture("dep", tree.words, np.zeros((101, 101)))
+    text = ParsedText((ParsedSentence(tree, None, (picture,)),), "about")
+    for page, wide in ((text.html(), ("<svg", "<table")), (text._repr_html_(), ("<svg",))):
+        for tag in wide:
+            (before,) = page.split(tag)[:-1]
+            opened = before[before.rindex("<figure") :]
+            assert "overflow-x:auto" in opened and 'tabindex="0"' in opened and "</figure>" not in opened
 
 
 def test_the_svg_is_well_formed_whatever_the_words() -> None:

@@ -136,19 +136,32 @@ def test_short_is_the_focus_and_full_is_everything() -> None:
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown key": ({"W_O": IDENTITY}, "'W_O' is unknown. Did you mean"),
-    "no query map": ({"W_Q": None}, "W_Q"),
+    "no query map": ({"W_Q": None}, "the case: W_Q is missing. Give a matrix, as in W_Q = [[1, 0], [0, 1]]."),
+    "an empty matrix": ({"W_Q": []}, "the case: W_Q is empty. Give a matrix, as in W_Q = [[1, 0], [0, 1]]."),
+    "an empty row": ({"W_Q": [[1, 0], []]}, "the case: W_Q: row 2 is empty."),
+    "a word for a matrix": ({"W_Q": "one"}, "the case: W_Q = 'one' is no matrix. Give a matrix, as in"),
+    "text in a matrix": ({"W_Q": [[1, 0], [0, "b"]]}, "the case: W_Q: row 2, number 2 = 'b': give a finite number."),
+    "too many rows": ({"W_Q": [[1, 0]] * 101}, "W_Q is too long for work by hand: 101, at most 100"),
+    "a vector for all vectors": ({"vectors": [1, 0]}, "vectors = [1, 0] is not named vectors. Give named vectors"),
+    "a setting inside a table": (
+        {"vectors": {"cat": [1, 0], "mask": "causal"}},
+        "the case: mask stands inside [vectors]; move it above the tables.",
+    ),
     "an empty sentence": ({"sentences": ["  "]}, "0 words"),
-    "no sentence": ({"sentences": []}, "sentences"),
+    "no sentence": (
+        {"sentences": []},
+        'sentences is empty. Give one sentence or several, as in sentences = ["the cat sat"].',
+    ),
     "too long a sentence": ({"sentences": "a " * 101}, "101 words"),
     "no vector": ({"other_words": None}, "'saw' is unknown"),
-    "a short vector": ({"vectors": {"cat": [1]}}, "'cat' has 1 numbers"),
+    "a short vector": ({"vectors": {"cat": [1]}}, "'cat' has 1 number,"),
     "an empty vector": ({"vectors": {"cat": []}}, "vectors.cat"),
     "no number": ({"vectors": {"cat": [1, float("nan")]}}, "finite"),
     "an infinite number": ({"W_V": [[1, float("inf")], [0, 1]]}, "finite"),
-    "text for a number": ({"vectors": {"cat": ["1", 2]}}, "vectors.cat.0"),
-    "true for a number": ({"vectors": {"cat": [True, 2]}}, "vectors.cat.0"),
-    "a ragged matrix": ({"W_K": [[1, 0], [0]]}, "W_K: row 2 has 1 numbers"),
-    "a vector for a matrix": ({"W_K": [1, 0]}, "W_K"),
+    "text for a number": ({"vectors": {"cat": ["1", 2]}}, "vectors.cat: number 1 = '1'"),
+    "true for a number": ({"vectors": {"cat": [True, 2]}}, "vectors.cat: number 1 = True"),
+    "a ragged matrix": ({"W_K": [[1, 0], [0]]}, "W_K: row 2 has 1 number, row 1 has 2;"),
+    "a vector for a matrix": ({"W_K": [1, 0]}, "the case: W_K = [1, 0] is no matrix. Give a matrix"),
     "too many columns": ({"W_V": [[1, 0, 0]]}, "W_V is 1×3"),
     "the transposed matrix": ({"W_Q": [[1, 0, 0], [0, 1, 0]]}, 'It would fit with apply = "x W"'),
     "keys and queries of two lengths": ({"W_Q": [[1, 0]]}, "W_Q makes vectors of length 1, W_K of length 2"),
@@ -169,6 +182,37 @@ def test_what_does_not_fit_is_named(case: str) -> None:
     with pytest.raises(InputError) as caught:
         attention_by_hand(given)
     assert message in str(caught.value)
+
+
+def test_words_below_a_tables_heading_are_called_back(tmp_path: Path) -> None:
+    rows = "W_Q = [[1]]\nW_K = [[1]]\nW_V = [[1]]\n"
+    path = tmp_path / "late.toml"
+    path.write_text(f'sentences = "mask it"\n[vectors]\nmask = [1]\nit = [2]\n{rows}', encoding="utf-8")
+    with pytest.raises(SpecError) as caught:
+        attention_by_hand(path)
+    assert str(caught.value).splitlines() == [
+        f"{path}: {name} stands inside [vectors]; move it above the tables." for name in ("W_Q", "W_K", "W_V")
+    ]
+    path.write_text(f'sentences = "mask it"\n{rows}[vectors]\nmask = [1]\nit = [2]\n', encoding="utf-8")
+    assert attention_by_hand(path).sentences[0].words == ("mask", "it")  # a word may be called like a setting
+
+
+def test_of_a_mistake_the_file_is_not_repeated_and_each_is_said_once() -> None:
+    with pytest.raises(SpecError) as caught:
+        attention_by_hand({**SMALL, "W_K": [1, 0], "title": 5, "vectors": {f"w{n}": [n] for n in range(60)}})
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("the case: title = 5: ") and second.startswith("the case: W_K = [1, 0] is no matrix.")
+
+
+def test_a_short_sentence_is_printed_whole_and_a_long_one_says_how() -> None:
+    hint = "--full prints q, k, v and scores; --word WORD the arithmetic of one row"
+    short = str(attention_by_hand(SMALL))
+    assert short == str(attention_by_hand(SMALL, full=True)) and hint not in short
+    long = {**SMALL, "sentences": "the cat saw the dog and ran"}
+    assert str(attention_by_hand(long)).endswith(f"\n\n{hint}") and "queries q" not in str(attention_by_hand(long))
+    for text in (str(attention_by_hand(long, full=True)), str(attention_by_hand(long, words=["cat"]))):
+        assert hint not in text
+    assert hint not in attention_by_hand(long)._repr_html_()
 
 
 def test_files_that_are_no_case_are_named(tmp_path: Path) -> None:
@@ -200,7 +244,7 @@ def test_a_vector_that_no_sentence_uses_is_noted() -> None:
 
 def test_an_example_can_be_copied_changed_and_looked_at_again(tmp_path: Path) -> None:
     copy = tmp_path / "mine.toml"
-    attention_by_hand("e1").save(copy)
+    assert attention_by_hand("e1").save(str(copy)) == copy
     copy.write_text(copy.read_text(encoding="utf-8").replace("passes = 2", "passes = 1"), encoding="utf-8")
     assert [len(sentence.passes) for sentence in attention_by_hand(copy).sentences] == [1, 1]
     attention_by_hand(SMALL).save(copy)

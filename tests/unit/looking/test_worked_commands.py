@@ -31,6 +31,13 @@ def test_attention_takes_options_and_json(capsys: pytest.CaptureFixture[str]) ->
     assert list(one["contributions"]) == ["Ajax"]
 
 
+@pytest.mark.parametrize("more", [[], ["--merges", "1"]])
+def test_one_is_not_called_several(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert look("bpe", "aa", "--min", "1", "--no-end-of-word", "--library", *more) == 0
+    printed = capsys.readouterr().out
+    assert "1 word, 1 different" in printed and "the same 1 merge." in printed and "takes 1 symbol, at" in printed
+
+
 @pytest.mark.parametrize("words", [["attention", "--list"], ["attention"]])
 def test_the_examples_are_listed(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert look(*words) == 0
@@ -68,6 +75,7 @@ def test_bpe_traces_a_string_and_a_file(tmp_path: Path, capsys: pytest.CaptureFi
         (["attention", "e1", "--passes", "0"], "passes = 0"),
         (["cross", "e1"], "lemma look attention e1"),
         (["bpe"], "give either"),
+        (["bpe", "a", "--no-end-of-word", "--end-of-word", "</w>"], "--end-of-word '</w>' exclude each other"),
         (["bpe", "a", "--min", "0"], "min = 0"),
     ],
 )

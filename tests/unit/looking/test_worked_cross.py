@@ -79,7 +79,8 @@ def test_focus_chooses_whose_arithmetic_is_shown() -> None:
     [
         ({"W_K": [[1, 0], [0, 1]]}, "W_K is 2×2"),
         ({"W_Q": [[1, 0]]}, "q·k needs equal lengths"),
-        ({"queries": {}}, "queries"),
+        ({"queries": {}}, "the case: queries is empty. Give named vectors, as in queries = {"),
+        ({"source": {"x": [1, 0, 0], "W_V": [[1, 0, 0]]}, "W_V": None}, "W_V stands inside [source]; move it above"),
         ({"source": {"x": [1, 2, 3], "y": [1, 2]}}, "'y' has 2 numbers"),
         ({"focus": "image"}, "focus = 'image' is unknown"),
         ({"passes": 2}, "'passes' is unknown"),
@@ -88,5 +89,5 @@ def test_focus_chooses_whose_arithmetic_is_shown() -> None:
 )
 def test_what_does_not_fit_is_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
-        cross_by_hand({**SMALL, **change})
+        cross_by_hand({name: value for name, value in {**SMALL, **change}.items() if value is not None})
     assert message in str(caught.value)

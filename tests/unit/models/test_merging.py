@@ -113,3 +113,8 @@ def test_grouped_heads_share_their_keys_in_the_account_too() -> None:
     merged = merge(model, "key_query")
     assert count_parameters(merged) - count_parameters(model) == 4 * (16 * 16 - 8 * 16 * 3 // 2)
     assert "J² = 256 weights against (1 + h_kv/h)IJ = 192" in str(merged.merging)
+
+
+def test_what_is_no_model_of_ours_is_refused() -> None:
+    with pytest.raises(SpecError, match="got a Linear"):
+        merge(nn.Linear(2, 2))  # pyright: ignore[reportArgumentType]

@@ -153,3 +153,17 @@ def test_what_is_no_number_is_shown_as_such() -> None:
     queries = torch.tensor([[[[float("nan")], [1.0]]]])
     weights = AttentionRecord(queries, torch.ones(1, 1, 2, 1), None, 1.0).weights()
     assert weights[0, 0, 0].isnan().all() and weights[0, 0, 1].tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_torchs_attention_is_heard_when_it_returns_its_weights_too(causal: bool) -> None:
+    layer, stream = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True), torch.randn(2, 5, 8)
+    mask = torch.ones(5, 5, dtype=torch.bool).triu(1) if causal else None
+    torch.manual_seed(0)
+    plain, _ = layer(stream, stream, stream, attn_mask=mask)
+    torch.manual_seed(0)
+    with tap(layer) as records:
+        tapped, _ = layer(stream, stream, stream, attn_mask=mask)
+    _, expected = layer.eval()(stream, stream, stream, attn_mask=mask, average_attn_weights=False)
+    assert torch.equal(plain, tapped) and len(records) == 1
+    torch.testing.assert_close(records[0].weights(), expected)

@@ -52,7 +52,7 @@ def test_a_study_of_costs_writes_what_every_study_writes(name: str, results: dic
 
 def test_d3_parameters_and_operations_do_not_depend_on_the_heads(results: dict[str, CostResult]) -> None:
     result = results["heads"]
-    assert result.formulas["parameters"] == "3*d**2"
+    assert result.formulas["parameters"] == "3·d²"
     for row in result.rows:
         T = row.place["T"]
         assert row.counts["parameters"] == 3 * 8**2
@@ -94,12 +94,48 @@ def test_c4_the_layers_are_torch_nns_own() -> None:
         ("heads", {"haeds": 4}, "Did you mean 'heads'"),
         ("length", {"contenders": "lstn"}, "'rnn', 'lstm', 'gru' or 'attention'"),
         ("length", {"lengths": []}, "at least 1"),
+        ("heads", {"lengths": [100_000_000]}, "less than or equal to 1048576"),
+        ("length", {"repetitions": 10**9}, "less than or equal to 10000"),
+        ("length", {"seed": 2**64}, "less than"),
     ],
 )
 def test_mistakes_are_named(name: str, words: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError) as mistake:
         read_cost(name, words)
     assert said in str(mistake.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("heads", {"lengths": [2**20]}),
+        ("length", {"lengths": [2**20], "batch": 2**20}),
+        ("heads", {"width": 2**20}),
+    ],
+)
+def test_sizes_beyond_the_memory_are_refused_before_anything_is_built(
+    name: str, words: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError, match=r"would need about [\d,.]+ GiB; cpu has"):
+        api.study(name, out=tmp_path / "out", progress=False, device="cpu", **words)
+    assert not (tmp_path / "out" / "report.html").exists()
+
+
+@pytest.mark.parametrize(("name", "words"), [("heads", {"h": 2}), ("length", {"T": 4})])
+def test_one_size_alone_makes_no_plot_and_the_report_says_so(
+    name: str, words: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
+    sizes = {**TINY[name], **words, "repetitions": 1}
+    result: Any = api.study(name, out=tmp_path / "out", progress=False, device="cpu", **sizes)
+    assert "No plot: one " in str(result)
+    assert "No plot: one " in result.report.read_text()
+
+
+def test_no_formula_is_shown_as_code(results: dict[str, CostResult]) -> None:
+    for result in results.values():
+        assert not any("*" in formula for formula in result.formulas.values())
+        assert not any("*" in sentence for sentence in result.conclusion)
 
 
 def test_a_name_that_is_no_study_of_costs_is_left_to_others(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from made_up import made_up, measured
 from torch.nn import functional
 
+from lemma.ledger.lines import Curve, Plot
 from lemma.models import build
 from lemma.parts import AttentionRecord
 from lemma.spec import Contender, Decoder, Lstm, StudySpec, read_study
@@ -20,6 +21,7 @@ from lemma.studies import run as run_module
 from lemma.studies import run_study
 from lemma.studies.attention import habits
 from lemma.studies.attention_shown import heads_of, over_heads
+from lemma.studies.attention_shown import plot_of as plot_heads
 from lemma.studies.extrapolation import losses_by_position, stretched
 from lemma.studies.pieces import pieces_of
 from lemma.studies.positions_shown import plot_of, stretches
@@ -152,6 +154,44 @@ def test_whether_a_term_helped_is_judged_seed_by_seed(perplexities: list[float],
     rows = [shaped("plain", [4.0, 5.0, 6.0]), shaped("focus", perplexities, focus=0.01)]
     (help_,) = helped(rows)
     assert (help_.title, help_.verdict) == ("focus", verdict)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "verdict", "said"),
+    [
+        ([2e-5, 2.1e-5, 2.2e-5], "no difference that matters (below 0.1 %)", "+0.000021 ± 0.000002 (+0.00 %)"),
+        ([-0.1, 0.1, 0.001], "within noise", "(+0.00 %)"),
+        ([-0.5, -0.51, -0.49], "helped", "−0.500 ± 0.025 (−0.50 %)"),
+    ],
+)
+def test_a_gap_has_a_sign_and_a_share_and_below_a_thousandth_none_matters(
+    gaps: list[float], verdict: str, said: str
+) -> None:
+    rows = [shaped("plain", [100.0] * 3), shaped("near", [100 + gap for gap in gaps], near=0.1)]
+    (help_,) = helped(rows)
+    assert help_.verdict == verdict
+    assert said in str(help_)
+
+
+def test_heads_are_drawn_as_layer_and_head_with_bars() -> None:
+    layers = [{"entropy": [1.0, 2.0], "distance": [3.0, 4.0]}, {"entropy": [1.5, 0.5], "distance": [2.0, 1.0]}]
+    small = [{"entropy": [9.0], "distance": [9.0]}]
+    rows = [
+        Row(title, {}, title, tuple(measured(3.0, more={"attention": {"layers": one}}) for _ in range(2)))
+        for title, one in (("two", layers), ("small", small))
+    ]
+    plot = plot_heads(rows, "entropy")
+    assert (plot.x, plot.ticks, plot.bars) == ("layer.head", ("0.0", "0.1", "1.0", "1.1"), True)
+    assert [round(x) for x in plot.curves[0].x] == [0, 1, 2, 3]
+    assert [round(x) for x in plot.curves[1].x] == [0]
+    assert set(plot.curves[0].x).isdisjoint(plot.curves[1].x), "bars do not hide each other"
+    assert ">1.1</text>" in plot.svg()
+
+
+@pytest.mark.parametrize(("high", "cut"), [(3.5, False), (9.0, True)])
+def test_a_caption_says_when_a_band_is_cut(high: float, cut: bool) -> None:
+    plot = Plot("x", "y", (Curve("a", (0.0, 1.0), (1.0, 3.0), (1.0, 3.0), (1.0, high)),), caption="Loss.")
+    assert plot.whole_caption == ("Loss. Bands that reach further are cut at the edge." if cut else "Loss.")
 
 
 def test_only_rows_that_differ_in_shaping_alone_are_compared() -> None:

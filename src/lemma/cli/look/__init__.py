@@ -1,5 +1,6 @@
 """`lemma look`: what every attention head does, and small cases worked step by step."""
 
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -8,6 +9,7 @@ from typer.core import TyperGroup
 from lemma.cli.look.heads import heads
 from lemma.cli.look.parse import parse
 from lemma.cli.look.worked import attention, bpe, cross
+from lemma.errors import SpecError, unknown
 
 RUN = "run"  # the command that a first word which names no other stands for
 
@@ -17,8 +19,17 @@ class RunOrCommand(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put `run` before a first word that is no command and no option."""
-        given = [RUN, *args] if args and args[0] not in self.commands and not args[0].startswith("-") else args
-        return super().parse_args(ctx, given)
+        if not args or args[0] in self.commands or args[0].startswith("-"):
+            return super().parse_args(ctx, args)
+        if not Path(args[0]).exists() and not {"--help", "-h"} & set(args):
+            raise SpecError(_neither(args[0], [name for name in self.commands if name != RUN]))
+        return super().parse_args(ctx, [RUN, *args])
+
+
+def _neither(word: str, commands: list[str]) -> str:
+    """Say that a first word is nothing that can be looked at."""
+    guess = unknown("look", word, commands).rpartition(" is unknown.")[2].removesuffix(".")
+    return f"'{word}' is no command and no run folder.{guess}; or give the folder of a run."
 
 
 app = typer.Typer(

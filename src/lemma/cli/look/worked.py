@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from lemma.cli.show import Json, show
+from lemma.errors import InputError
 
 
 class Mask(StrEnum):
@@ -79,7 +80,9 @@ def bpe(
         int | None, typer.Option(help="At most so many merges; of a corpus 20 unless you say more.")
     ] = None,
     minimum: Annotated[int, typer.Option("--min", help="Merge pairs that occur so often, or oftener.")] = 2,
-    end_of_word: Annotated[str, typer.Option("--end-of-word", help="The symbol after every word.")] = r"\w",
+    end_of_word: Annotated[
+        str | None, typer.Option("--end-of-word", help=r"The symbol after every word, \w unless you say another.")
+    ] = None,
     no_end_of_word: Annotated[bool, typer.Option("--no-end-of-word", help="Put no symbol after words.")] = False,
     show_pairs: Annotated[
         int | None, typer.Option("--show", help="How many pair counts of each step; of a corpus 10.")
@@ -97,10 +100,20 @@ def bpe(
     As in: lemma look bpe "abbc abb abc abb", or: lemma look bpe --text shakespeare --merges 20 --library
     """
     settings: dict[str, Any] = {"text": text, "merges": merges, "minimum": minimum, "show": show_pairs}
-    settings |= {"end_of_word": "" if no_end_of_word else end_of_word, "library": library}
+    settings |= {"end_of_word": _end_of_word(end_of_word, no_end_of_word), "library": library}
     trace = _look("bpe", string, settings, out, json)
     if trace.library and not trace.library.agrees:
         raise typer.Exit(1)
+
+
+def _end_of_word(symbol: str | None, none: bool) -> str:
+    """The symbol after every word; none if it is empty."""
+    if none and symbol is not None:
+        raise InputError(
+            f"--no-end-of-word and --end-of-word '{symbol}' exclude each other: the one puts no symbol after words, "
+            "the other this one. Give one of them."
+        )
+    return "" if none else r"\w" if symbol is None else symbol
 
 
 def _look(what: str, given: str | None, settings: dict[str, Any], out: Path | None, as_json: bool) -> Any:

@@ -49,7 +49,16 @@ def check_identity(name: str, sizes: Mapping[str, Any] | None = None) -> Identit
     True
     """
     identity = find_identity(name)
-    return identity.run(identity.sizes.read(dict(sizes or {}), f"identity {identity.name}"))
+    given, where = dict(sizes or {}), f"identity {identity.name}"
+    _check_case(given, identity.sizes().to_dict(), where)
+    return identity.run(identity.sizes.read(given, where))
+
+
+def _check_case(given: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
+    """Letters differ in case alone from what they should be more often than not: i for I, d_K for D_k."""
+    for word in given.keys() - known.keys():
+        if meant := [one for one in known if one.lower() == word.lower()]:
+            raise SpecError(f"{where}: '{word}' is unknown. Did you mean '{meant[0]}'? Known: {', '.join(known)}.")
 
 
 def find_identity(name: str) -> Identity:

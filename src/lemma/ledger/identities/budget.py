@@ -1,5 +1,7 @@
 """Problem B7: a merged query–key matrix has J² parameters a head against 2IJ; equal at I = J/2."""
 
+from fractions import Fraction
+
 from pydantic import Field
 
 from lemma.ledger.counting import count
@@ -45,15 +47,15 @@ def run(sizes: Sizes) -> IdentityReport:
     apart, joined = (query_key_parameters(factory, sizes) for factory in (separate, merged))
     J, I = sizes.J, sizes.I  # noqa: E741
     order = ("I", "J")
-    widths = sorted({1, max(1, J // 8), max(1, J // 4), J // 2, I, 3 * J // 4, J})
+    widths = sorted({1, max(1, J // 8), max(1, J // 4), J // 2, (J + 1) // 2, I, 3 * J // 4, J})
     return IdentityReport(
         "b7",
         IDENTITY.title,
         "A merged query–key matrix has J² parameters a head, separate ones 2IJ; equal at I = J/2.",
         sizes.to_dict(),
         (
-            _count(f"separate, {write(apart, order)} at I = {I}, J = {J}", apart, I, J, 2 * I * J),
-            _count(f"merged, {write(joined, order)} at J = {J}", joined, I, J, J**2),
+            _count(f"separate, {write(apart, order, 'unicode')} at I = {I}, J = {J}", apart, I, J, 2 * I * J),
+            _count(f"merged, {write(joined, order, 'unicode')} at J = {J}", joined, I, J, J**2),
             Finding("formulas of the module − 2IJ and J²: terms left", _terms_left(apart, joined), 0, 0.0, "exact"),
             _meeting(apart, joined, J),
         ),
@@ -74,9 +76,11 @@ def _terms_left(apart: Polynomial, joined: Polynomial) -> int:
 
 
 def _meeting(apart: Polynomial, joined: Polynomial, J: int) -> Finding:
-    half = {"I": J // 2, "J": J // 2 * 2}
-    says = f"at I = J/2 = {J // 2}, merged − separate"
-    return Finding(says, int((joined - apart).at(half)), 0, 0.0, "a count")
+    """At I = J/2, a fraction where J is odd: no head is that wide, but the formulas meet there all the same."""
+    half = Fraction(J, 2)
+    between = f" (J is odd: between I = {J // 2} and I = {J // 2 + 1})" if J % 2 else ""
+    gap = (joined - apart).at({"I": half, "J": J})
+    return Finding(f"at I = J/2 = {J / 2:g}{between}, merged − separate", float(gap), 0.0, 0.0, "exact")
 
 
 def _plot(J: int) -> Plot:

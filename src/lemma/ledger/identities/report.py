@@ -147,7 +147,7 @@ class IdentityReport:
         if self.plot is None:
             return ""
         drawn = self.plot.svg() if can_draw() else f"<p>{escape(NO_PLOT)}</p>"
-        return f"<figure>{drawn}<figcaption>{escape(self.plot.caption)}</figcaption></figure>"
+        return f"<figure>{drawn}<figcaption>{escape(self.plot.whole_caption)}</figcaption></figure>"
 
     def save(self, path: Path | str) -> None:
         """Write it as .html, .json, .txt, or its plot alone as .svg, as the name says."""

@@ -249,7 +249,15 @@
     const row = head.rows - 1;
     show(row, strongest(head.columns, j => head.weight(row, j)), null);
     cell(...at).tabIndex = 0;
+    reveal(cell(...at));
+    reveal(panel.querySelector(`.lines text[data-side="asking"][data-i="${row}"]`));
     if (scroll) document.getElementById("one").scrollIntoView({ behavior: "auto" });
+  }
+
+  function reveal(one) {                  // bring it to the middle of its own scroller; the page stays where it is
+    const box = one.closest(".scroller"), frame = box.getBoundingClientRect(), place = one.getBoundingClientRect();
+    box.scrollTop += place.top - frame.top - (frame.height - place.height) / 2;
+    box.scrollLeft += place.left - frame.left - (frame.width - place.width) / 2;
   }
 
   const cell = (i, j) => panel.querySelector(`td[data-i="${i}"][data-j="${j}"]`);

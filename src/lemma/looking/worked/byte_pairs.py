@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lemma.errors import InputError
+from lemma.looking.words import counted
 from lemma.looking.worked.library import END, library_merges
 from lemma.looking.worked.merges import MergeStep, PairCount, Segmented, Trial
 from lemma.looking.worked.merging import Merging, Pair
@@ -157,7 +158,11 @@ def _reason(merging: Merging, minimum: int) -> str:
     count, _ = merging.most_frequent()
     if not count:
         return "every word is one symbol"
-    return f"no pair occurs {times(minimum)}" if count < minimum else f"after {len(merging.merged)} merges, as asked"
+    return (
+        f"no pair occurs {times(minimum)}"
+        if count < minimum
+        else f"after {counted(len(merging.merged), 'merge')}, as asked"
+    )
 
 
 def _trial(words: Mapping[str, int], merging: Merging, minimum: int) -> Trial:

@@ -1,9 +1,12 @@
 """What a person writes in a file to have attention worked out: vectors, three matrices, and how to use them."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator
 
+from lemma.errors import SpecError
+from lemma.looking.worked.mistakes import misplaced, mistakes
 from lemma.spec.base import Spec
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -31,6 +34,17 @@ class Case(Spec):
     """The key map."""
     W_V: Rows
     """The value map."""
+
+    @classmethod
+    def read(cls, words: Mapping[str, Any], where: str) -> Self:
+        """Check a case as a person wrote it; what does not fit is said in the words of the file."""
+        found = misplaced(words, where, cls.known_words())
+        if found:
+            raise SpecError(found)
+        try:
+            return cls.model_validate(words)
+        except ValidationError as error:
+            raise SpecError(mistakes(error, words, where, cls.known_words())) from None
 
     @field_validator("focus", mode="before")
     @classmethod

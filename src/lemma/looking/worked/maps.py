@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lemma.errors import SpecError
+from lemma.looking.words import counted
 from lemma.looking.worked.cases import Case
 
 Columns = Float[np.ndarray, "rows columns"]
@@ -63,7 +64,7 @@ def _rectangle(name: str, rows: Sequence[Sequence[float]], where: str) -> Column
     odd = next((number for number, row in enumerate(rows, 1) if len(row) != len(rows[0])), None)
     if odd is not None:
         raise SpecError(
-            f"{where}: {name}: row {odd} has {len(rows[odd - 1])} numbers, row 1 has {len(rows[0])}; "
+            f"{where}: {name}: row {odd} has {counted(len(rows[odd - 1]), 'number')}, row 1 has {len(rows[0])}; "
             "all rows of a matrix are equally long."
         )
     return np.array(rows, dtype=np.float64)
@@ -74,7 +75,7 @@ def stack(names: Sequence[str], vectors: Sequence[Sequence[float]], what: str, w
     for name, vector in zip(names, vectors, strict=True):
         if len(vector) != len(vectors[0]):
             raise SpecError(
-                f"{where}: {what}: '{name}' has {len(vector)} numbers, '{names[0]}' has {len(vectors[0])}; "
+                f"{where}: {what}: '{name}' has {counted(len(vector), 'number')}, '{names[0]}' has {len(vectors[0])}; "
                 "all vectors are equally long."
             )
     return np.array(vectors, dtype=np.float64)

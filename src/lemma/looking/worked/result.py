@@ -50,7 +50,7 @@ class Worked(ABC):
             ".json": lambda: json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n",
         }
 
-    def save(self, path: Path | str) -> None:
+    def save(self, path: Path | str) -> Path:
         """Write it to a file whose name says how: .svg, .html, .md, .txt, .json or, for a case, .toml."""
         target, writers = Path(path), self.writers()
         if target.suffix.lower() not in writers:
@@ -58,3 +58,4 @@ class Worked(ABC):
         if not target.absolute().parent.is_dir():
             raise InputError(f"{target}: there is no folder {target.parent}. Make it first.")
         write_atomically(target, writers[target.suffix.lower()]())
+        return target

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from lemma.looking.words import counted
 from lemma.looking.worked.blocks import Block, Blocks, Grid, Heading, Words
 from lemma.looking.worked.merges import MergeStep, PairCount, Segmented, Trial
 from lemma.looking.worked.numerals import shortened, times
@@ -73,8 +74,8 @@ class BytePairTrace(Worked):
     def _begin(self) -> list[Block]:
         end = f"end of word {self.end_of_word}" if self.end_of_word else "no end-of-word symbol"
         facts = (
-            f"{self.words:,} words, {self.different_words:,} different; {end}; a pair is merged if it occurs at least "
-            f"{times(self.minimum)} (overlapping occurrences count)."
+            f"{counted(self.words, 'word')}, {self.different_words:,} different; {end}; a pair is merged if it occurs "
+            f"at least {times(self.minimum)} (overlapping occurrences count)."
         )
         start = [Words(f"start: {_joined(self.start)}")] if self.start else []
         return [Heading(self.heading, 1), Words(facts), Words(f"Tie rule: {self.tie_rule}."), *start]
@@ -114,7 +115,7 @@ class BytePairTrace(Worked):
 
     def _end(self) -> list[Block]:
         left = f": {_listed(self.left, self.left_pairs)}" if self.left else ""
-        size = f"The text takes {self.symbols_after:,} symbols, at first {self.symbols_before:,}."
+        size = f"The text takes {counted(self.symbols_after, 'symbol')}, at first {self.symbols_before:,}."
         return [
             Heading(f"Stop: {self.stopped}"),
             *([Words(f"counts left{left}")] if left else []),
@@ -129,7 +130,8 @@ class BytePairTrace(Worked):
         return Grid("Symbols", ("", "pair", "spells", "count"), rows, plain=True)
 
     def _words(self) -> Grid:
-        title = "Segmentation" if self.small else f"Segmentation of the {len(self.segmentation)} most frequent words"
+        several = f"the {len(self.segmentation)} most frequent words" if len(self.segmentation) > 1 else "the only word"
+        title = "Segmentation" if self.small else f"Segmentation of {several}"
         rows = tuple(
             (shortened(one.word), f"{one.times:,}", shortened(" ".join(one.symbols)), shortened(" ".join(one.spelled)))
             for one in self.segmentation
@@ -142,7 +144,7 @@ class BytePairTrace(Worked):
         if self.library is None:
             return []
         if self.library.agrees:
-            return [Words(f"The tokenizers library makes the same {len(self.steps)} merges.")]
+            return [Words(f"The tokenizers library makes the same {counted(len(self.steps), 'merge')}.")]
         return [Words(f"The tokenizers library differs from merge {self.library.first_difference} on.")]
 
 

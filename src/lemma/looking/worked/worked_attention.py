@@ -11,6 +11,10 @@ from lemma.looking.worked.result import Worked
 from lemma.looking.worked.steps import Steps
 from lemma.looking.worked.views import describe_maps, matrices, outputs, ranking, row_arithmetic, weights
 
+SHORT = 6
+"""Of a sentence of so many words everything is printed, unless some of its words are in focus."""
+HINT = "--full prints q, k, v and scores; --word WORD the arithmetic of one row"
+
 
 @dataclass(frozen=True, eq=False)
 class WorkedSentence:
@@ -32,7 +36,7 @@ class WorkedSentence:
 
 @dataclass(frozen=True, eq=False)
 class WorkedAttention(Worked):
-    """Attention with every step. Printing is short unless `full`; files and notebooks show every matrix."""
+    """Attention with every step. Long sentences are printed short unless `full`; files and notebooks show it all."""
 
     case: AttentionCase
     source: str
@@ -48,8 +52,9 @@ class WorkedAttention(Worked):
         return printable(self.case.title) or "Attention by hand"
 
     def shown(self) -> Blocks:
-        """The arithmetic of the words in focus, or the weights if there are none; with `full` everything."""
-        return self._blocks(every_matrix=self.full)
+        """The arithmetic of the words in focus; without them everything, of a long sentence only if `full`."""
+        cut = not self.case.focus and not all(map(self._whole, self.sentences))
+        return [*self._blocks(every_matrix=False), *([Heading(HINT)] if cut else [])]
 
     def drawn(self) -> Blocks:
         """Every matrix, and the arithmetic of the words in focus."""
@@ -64,15 +69,20 @@ class WorkedAttention(Worked):
         """The usual files, and the case itself to start another from."""
         return super().writers() | {".toml": lambda: self.source}
 
+    def _whole(self, sentence: WorkedSentence) -> bool:
+        """Whether every matrix and every row of it is printed."""
+        return self.full or (not self.case.focus and len(sentence.words) <= SHORT)
+
     def _blocks(self, every_matrix: bool) -> list[Block]:
         causal = self.case.mask == "causal"
         blocks: list[Block] = [Heading(self.heading, 1), describe_maps(self.sentences[0].passes[0], causal)]
         blocks += [Words(note) for note in self.notes]
         for sentence in self.sentences:
-            rows = tuple(range(len(sentence.words))) if self.full else sentence.focus
+            whole = self.full if every_matrix else self._whole(sentence)
+            rows = tuple(range(len(sentence.words))) if whole else sentence.focus
             for number, steps in enumerate(sentence.passes, 1):
                 blocks.append(Heading(f"{sentence.text}: pass {number} of {len(sentence.passes)}"))
-                blocks += [*self._tables(steps, every_matrix, bool(rows)), *self._arithmetic(steps, rows)]
+                blocks += [*self._tables(steps, every_matrix or whole, bool(rows)), *self._arithmetic(steps, rows)]
         return blocks
 
     def _tables(self, steps: Steps, every_matrix: bool, focused: bool) -> list[Block]:
