@@ -102,7 +102,8 @@ class Attention(nn.Module):
         for name in filter(None, (self.inward, self.inward_source)):
             width = shape.width if name == self.inward else shape.inputs
             self.add_module(name, nn.Linear(width, _joined_width(shape, name), bias=shape.bias))
-        if shape.value_output != "none":
+        self.maps_out = shape.value_output != "none"
+        if self.maps_out:
             inner = shape.inputs if shape.value_output == "merged" else shape.head_value_width
             self.output = nn.Linear(shape.heads * inner, shape.width, bias=shape.bias)
         rotary = shape.positions if isinstance(shape.positions, Rotary) else None
@@ -129,19 +130,10 @@ class Attention(nn.Module):
             queries, keys, values, memory = self._across(stream, past, source)
         else:
             queries, keys, values, memory = self._within(stream, past)
-        mixed = attend(
-            queries,
-            keys,
-            values,
-            scale=self.scale,
-            causal=self.causal,
-            mask=mask,
-            slopes=self.slopes,
-            dropout=self.dropout if self.training else 0.0,
-        )
-        batch, _, time, _ = mixed.shape
-        joined = mixed.transpose(1, 2).reshape(batch, time, -1)
-        return joined if self.shape.value_output == "none" else self.output(joined), memory
+        dropout = self.dropout if self.training else 0.0
+        mixed = attend(queries, keys, values, self.scale, self.causal, mask, self.slopes, dropout, self.packed)
+        joined = mixed.transpose(1, 2).flatten(2)
+        return self.output(joined) if self.maps_out else joined, memory
 
     def _packed(self, stream: Stream, past: Memory | None) -> tuple[Tensor, Tensor, Tensor, Memory]:
         """Queries, keys and values of one shape: keys and values are kept in one tensor."""
