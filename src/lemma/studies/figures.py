@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from html import escape
 
+from lemma.ledger.lines import can_draw
 from lemma.studies.page import paragraph, section
-from lemma.studies.plots import HOW_TO_INSTALL, Look, available, draw_curves, draw_intervals, looks
+from lemma.studies.plots import HOW_TO_INSTALL, Look, draw_curves, draw_intervals, looks
 from lemma.studies.row import Row
 
 INTERVALS = "Mean validation perplexity (dot) with its 95 % interval (line), and each seed (tick). Lower is better."
@@ -16,7 +17,7 @@ NOTE = "Each seed is a thin line, the mean of the seeds a thick one. The time of
 
 def intervals(rows: Sequence[Row]) -> str:
     """The mean of each row with its interval; nothing if there is none, or nothing to draw it with."""
-    return _figure(draw_intervals(rows), INTERVALS, "narrow") if available() and _measured(rows) else ""
+    return _figure(draw_intervals(rows), INTERVALS, "narrow") if can_draw() and _measured(rows) else ""
 
 
 def curves(rows: Sequence[Row]) -> str:
@@ -25,7 +26,7 @@ def curves(rows: Sequence[Row]) -> str:
         return ""
     if not any(len(measures.curve) > 1 for row in rows for measures in row.measured):
         return section("Learning curves", paragraph(ONE_POINT))
-    if not available():
+    if not can_draw():
         return section("Learning curves", paragraph(HOW_TO_INSTALL))
     figures = _figure(draw_curves(rows, "tokens"), TOKENS) + _figure(draw_curves(rows, "seconds"), SECONDS)
     return section("Learning curves", _legend(rows), f'<div class="plots">{figures}</div>', paragraph(NOTE, "note"))

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
+from lemma.ledger.lines import COLOURS, FONT
 from lemma.studies.outcome import CurvePoint
 from lemma.studies.row import Row
 
-# Okabe and Ito's colours, which people with any kind of colour vision tell apart; their yellow is too pale on paper.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3))
 HOW_TO_INSTALL = "The plots were left out, since altair and vl-convert are not installed: pip install 'lemma[plots]'."
-FONT = "Arial, Helvetica, Liberation Sans, sans-serif"
 AXES = {"tokens": "training tokens", "seconds": "training seconds"}
 
 
@@ -32,16 +30,6 @@ def looks(rows: Sequence[Row]) -> list[Look]:
     return [
         Look(row.title, COLOURS[place % count], DASHES[place // count % len(DASHES)]) for place, row in enumerate(rows)
     ]
-
-
-def available() -> bool:
-    """Whether the libraries that draw are installed."""
-    try:
-        import altair  # noqa: F401
-        import vl_convert  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 def mean_curve(curves: Sequence[Sequence[CurvePoint]]) -> list[CurvePoint]:

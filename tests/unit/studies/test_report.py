@@ -99,7 +99,7 @@ def test_failed_runs_have_their_place_and_a_study_of_failures_still_has_a_page(t
 def test_without_the_plotting_libraries_the_report_says_how_to_get_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "available", lambda: False)
+    monkeypatch.setattr(figures, "can_draw", lambda: False)
     page = read_page(made_up("rnn", [8.0, 8.1]), tmp_path)
     assert "svg" not in page.tags
     assert "pip install 'lemma[plots]'" in page.text
