@@ -3,12 +3,17 @@
 from lemma.spec import (
     Alibi,
     Attentive,
+    Classifier,
     Decoder,
+    Encoder,
+    EncoderDecoder,
     FeedForward,
     Gru,
+    Learned,
     Lstm,
     ModelSpec,
     NoPositions,
+    Positions,
     Rnn,
     Rotary,
     Sinusoidal,
@@ -41,4 +46,48 @@ SMALL: dict[str, ModelSpec] = {
         vocabulary=11, width=8, depth=1, heads=4, key_value_heads=2, context=9, key_query="merged", bias=False
     ),
     "table-a5": TableA5(vocabulary=11, embedding=4, width=8, heads=2, feed_forward=8, context=4),
+}
+
+PLACES: dict[str, Positions] = {
+    "none": NoPositions(),
+    "learned": Learned(),
+    "sinusoidal": Sinusoidal(),
+    "rotary": Rotary(),
+    "alibi": Alibi(),
+}
+ENCODERS: dict[str, Encoder] = {
+    f"encoder-{name}-{norm_place}": Encoder(
+        vocabulary=11, width=8, depth=2, heads=2, context=9, positions=places, norm_place=norm_place, objective="both"
+    )
+    for norm_place in ("pre", "post")
+    for name, places in PLACES.items()
+} | {
+    "encoder-narrow": Encoder(vocabulary=11, width=8, depth=1, heads=3, attention_width=12, context=9, tied=False),
+    "encoder-rms": Encoder(vocabulary=11, width=8, depth=1, heads=2, context=9, norm="rms", bias=False),
+}
+TRANSLATORS: dict[str, EncoderDecoder] = {
+    f"encoder-decoder-{name}-{norm_place}": EncoderDecoder(
+        vocabulary=11,
+        width=8,
+        encoder_depth=1,
+        decoder_depth=2,
+        heads=2,
+        attention_width=12,
+        feed_forward=10,
+        context=9,
+        positions=places,
+        norm_place=norm_place,
+    )
+    for norm_place in ("pre", "post")
+    for name, places in PLACES.items()
+} | {
+    "encoder-decoder-untied": EncoderDecoder(
+        vocabulary=11, width=8, encoder_depth=1, decoder_depth=1, heads=2, context=9, tied=False, bias=False, norm="rms"
+    ),
+}
+BODIES = {**SMALL, **ENCODERS, **TRANSLATORS}
+CLASSIFIERS: dict[str, Classifier] = {
+    f"{name}-{pool}": Classifier(body=body, classes=3, pool=pool)
+    for name, body in BODIES.items()
+    for pool in ("first", "last", "mean")
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 __all__ = [
+    "adapt",
     "check",
     "choose",
     "corpora",
@@ -26,6 +27,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from lemma.api import (
+        adapt,
         check,
         choose,
         corpora,
@@ -45,12 +47,14 @@ ROOMS = {
     "parts",
     "models",
     "objectives",
+    "adaptation",
     "runs",
     "ledger",
     "training",
     "evaluation",
     "generation",
     "looking",
+    "interop",
     "studies",
     "api",
     "errors",

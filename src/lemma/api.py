@@ -5,18 +5,16 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from lemma.errors import RunError, SpecError, unknown
-from lemma.spec import Choice, DataSpec, ModelSpec, TreebankSpec, choose, read_cost, read_study
+from lemma.errors import SpecError, unknown
+from lemma.spec import Choice, ModelSpec, choose, read_cost, read_label_study, read_study
 
 if TYPE_CHECKING:
-    from lemma.data import CorpusRow, Dataset
-    from lemma.evaluation import ParsingScore, Score
-    from lemma.generation import Generation
+    from lemma.data import CorpusRow
+    from lemma.generation import Generation, Translated
     from lemma.ledger import Account
     from lemma.ledger.against import Comparison
     from lemma.ledger.drawing import Drawing
@@ -26,15 +24,19 @@ if TYPE_CHECKING:
     from lemma.ledger.sheets import Marked
     from lemma.ledger.solving import Solutions
     from lemma.looking import Heads, ParsedText
-    from lemma.models import LanguageModel
     from lemma.runs import Run
-    from lemma.studies import CostResult, StudyResult
+    from lemma.studies import CostResult, LabelResult, StudyResult
+    from lemma.studies.adapted import Adapted
+    from lemma.studies.board import Board
+    from lemma.studies.judged import AnyScore
+    from lemma.studies.naming import Named
+    from lemma.studies.rewriting import Rewritten
     from lemma.training import Observer, TrainingResult
 
 Texts = str | Path | Sequence[str | Path]
-SAMPLES, SAMPLE_TOKENS = 3, 60
 
 __all__ = [
+    "adapt",
     "against",
     "check",
     "choose",
@@ -58,6 +60,9 @@ def train(
     text: Texts | None = None,
     treebank: str | Path | None = None,
     dev: str | Path | None = None,
+    pairs: str | Path | None = None,
+    labels: str | Path | None = None,
+    limit: int | None = None,
     out: Path | str,
     overwrite: bool = False,
     progress: bool = True,
@@ -65,17 +70,19 @@ def train(
 ) -> TrainingResult:
     """Train a model (a preset, a spec file or a choice) into the run folder `out`.
 
-    A language model learns `text`, corpora or files. A parser learns a `treebank`, by name or from CoNLL-U files, and
-    is validated on `dev`, on the treebank's own part for that, or on sentences held out.
+    A language model learns `text`, corpora or files, and so does an encoder. A parser learns a `treebank`, by name or
+    from CoNLL-U files, and is validated on `dev`, on the treebank's own part for that, or on sentences held out. An
+    encoder–decoder learns `pairs`. With `labels` any model becomes the body of a classifier. Columns of files are named
+    by source_column, target_column, text_column and label_column; `limit` is how many labelled texts to learn from.
     """
+    from lemma.studies.asking import Asked
+    from lemma.studies.lessons import lesson_for_data
     from lemma.training import train as train_model
 
-    chosen = choose(model, words)
-    if (text is None) == (treebank is None):
-        raise SpecError("train: give text, or a treebank for a parser: one of the two.")
-    data = chosen.data(_texts(text)) if text is not None else chosen.trees(*_trees(treebank, dev))
-    watcher = _watcher(progress)
-    lesson = _lesson(data, chosen.model, watcher)
+    asked = Asked(text, treebank, dev, pairs, labels, limit=limit, **_columns(words))
+    chosen = choose(model, words, classify=labels is not None)
+    data, watcher = asked.spec(chosen), _watcher(progress)
+    lesson: Any = lesson_for_data(data, chosen.model, chosen.recipe, watcher)
     return train_model(
         chosen.model,
         chosen.recipe,
@@ -93,12 +100,15 @@ def resume(run: Path | str, *, progress: bool = True, **words: Any) -> TrainingR
     """Go on with an interrupted run from its last good checkpoint, on a CPU bit for bit."""
     from lemma.runs import RunFolder
     from lemma.spec import Recipe, distribute
+    from lemma.studies.lessons import lesson_for_data
     from lemma.training import resume as resume_training
 
     folder = RunFolder.open(Path(run))
     changes = distribute(words, {"recipe": Recipe})["recipe"]
     watcher = _watcher(progress)
-    lesson = _lesson(folder.data, folder.spec, watcher, folder.vocabulary())
+    lesson: Any = lesson_for_data(
+        folder.data, folder.spec, folder.recipe, watcher, folder.vocabulary(), folder.labels()
+    )
     return resume_training(
         Path(run), lesson.dataset, evaluate=lesson.evaluate, sample=lesson.sample, observer=watcher, changes=changes
     )
@@ -109,41 +119,31 @@ def evaluate(
     text: Texts | None = None,
     *,
     treebank: str | Path | None = None,
+    pairs: str | Path | None = None,
+    labels: str | Path | None = None,
     split: str | None = None,
-    context: int | None = None,
-    stride: int | None = None,
     progress: bool = True,
     **settings: Any,
-) -> Score | ParsingScore:
-    """Measure perplexity by a full pass over other text, or over the run's own held-out text.
+) -> AnyScore:
+    """Measure a run on its own held-out part, or on other text, trees, pairs or labels.
 
-    With a `treebank`, and for a parser's run, measure trees: UAS, LAS, per relation, beside baselines. Of a language
-    model the trees are those of its attention: settings layer, head, limit (sentences).
+    A language model's perplexity is a full pass (settings: context, stride), an encoder's is that of what was hidden.
+    With a `treebank`, and for a parser's run, measure trees: UAS, LAS, per relation, beside baselines (of a language
+    model those of its attention: layer, head, limit). A translator is judged by BLEU and chrF (beam, length_penalty,
+    limit), a classifier by accuracy, precision, recall and F1. Columns are named as in `train`.
     """
-    from lemma.data import read_tokens
-    from lemma.evaluation import perplexity_of_split
-    from lemma.training import watched_reading
+    from lemma.studies.asking import Asked
+    from lemma.studies.judged import judge_run
 
-    loaded, watcher = _loaded(run), _watcher(progress)
-    if treebank is not None or loaded.spec.family == "parser":
-        from lemma.studies.treebank import evaluate_trees
-
-        if text is not None:
-            raise SpecError("evaluate: trees are compared with a treebank's, not with text. Give --treebank alone.")
-        windows = {name: size for name, size in (("context", context), ("stride", stride)) if size is not None}
-        return evaluate_trees(loaded, _trees(treebank)[0], split, watcher, {**settings, **windows})
-    _refuse_unknown(settings, (), "evaluate")
-    if text is not None and split is not None:
-        raise SpecError("evaluate: give other text or a split of the run's own, not both.")
-    if text is not None:
-        dataset = read_tokens(_texts(text), loaded.tokenizer, progress=watched_reading(watcher))
-        split = dataset.splits[0]
-    else:
-        dataset = _own_data(loaded, watcher)
-        split = _split(dataset, split)
-    return perplexity_of_split(loaded.model, dataset, split, context=context, stride=stride)
+    asked = Asked(text, treebank, None, pairs, labels, **_columns(settings))
+    given = {name: value for name, value in settings.items() if value is not None}
+    return judge_run(_loaded(run), asked, split, given, _watcher(progress))
 
 
+@overload
+def generate(run: Path | str | Run, *, source: str, **settings: Any) -> Translated | Named: ...
+@overload
+def generate(run: Path | str | Run, *, source: list[str], **settings: Any) -> list[Translated] | list[Named]: ...
 @overload
 def generate(run: Path | str | Run, prompt: str = "", **settings: Any) -> Generation: ...
 @overload
@@ -152,20 +152,75 @@ def generate(
     run: Path | str | Run,
     prompt: str | Sequence[str] = "",
     *,
+    source: str | Sequence[str] | None = None,
     on_text: Callable[[int, str], None] | None = None,
     **settings: Any,
-) -> Generation | list[Generation]:
+) -> Any:
     """Write text after a prompt, or after each of several; at temperature 0 say where it loops, and prove it.
 
-    Settings: tokens, temperature, top_k, top_p, seed, stop_at_loop, stop_at_eos.
+    Settings: tokens, temperature, top_k, top_p, seed, stop_at_loop, stop_at_eos. A translator writes the target of a
+    `source`, or of each of several; its settings: beam, length_penalty, tokens. A classifier names a source's class.
     """
     from lemma.generation import Sampling, generate_text
 
     loaded = _loaded(run)
+    if source is not None:
+        return _answer(loaded, source, settings)
     prompts = [prompt] if isinstance(prompt, str) else list(prompt)
     _refuse_unknown(settings, Sampling.__dataclass_fields__, "generate")
-    written = generate_text(loaded.model, loaded.tokenizer, prompts, Sampling(**settings), on_text)
+    with loaded.folded():
+        written = generate_text(loaded.model, loaded.tokenizer, prompts, Sampling(**settings), on_text)
     return written[0] if isinstance(prompt, str) else written
+
+
+def _answer(run: Run, source: str | Sequence[str], settings: dict[str, Any]) -> Any:
+    """What a translator makes of a source, or what a classifier calls it."""
+    from lemma.generation import Beam, translate_texts
+    from lemma.studies.naming import name_texts
+
+    sources = [source] if isinstance(source, str) else list(source)
+    if run.spec.family == "classifier":
+        if settings:
+            raise SpecError(f"generate: a classifier has no use for {', '.join(settings)}: it names a source's class.")
+        answers: list[Any] = list(name_texts(run, sources))
+    else:
+        _refuse_unknown(settings, Beam.__dataclass_fields__, "generate")
+        with run.folded():
+            answers = list(translate_texts(run.translator, run.tokenizer, sources, Beam(**settings)))
+    return answers[0] if isinstance(source, str) else answers
+
+
+def adapt(
+    run: Path | str,
+    *,
+    labels: str | Path | None = None,
+    text: Texts | None = None,
+    pairs: str | Path | None = None,
+    limit: int | None = None,
+    method: str = "lora",
+    out: Path | str,
+    merge: bool = False,
+    peft: Literal["from", "to"] | None = None,
+    folder: Path | str | None = None,
+    overwrite: bool = False,
+    progress: bool = True,
+    **words: Any,
+) -> Adapted | Board | Rewritten | TrainingResult:
+    """Adapt a finished run to labels, text or pairs of your own; the new run keeps only what changed.
+
+    Methods: frozen, full, adapters (bottleneck, placement), lora (rank, alpha, lora_dropout, targets); `all` tries each
+    of them and returns the board that says what each costs. Other words are the recipe's; columns as in `train`.
+    `merge` writes an adapted run as a plain one instead. `peft="to"` writes its LoRA weights as a folder that peft
+    loads, and `peft="from"` takes them from such a `folder` and puts them beside a base.
+    """
+    from lemma.studies.asking import Asked
+    from lemma.studies.boarding import adapt_to
+    from lemma.studies.rewriting import rewrite
+
+    asked = Asked(text, None, None, pairs, labels, limit=limit, **_columns(words))
+    if merge or peft:
+        return rewrite(Path(run), Path(out), "merge" if merge else str(peft), folder, asked, words, overwrite)
+    return adapt_to(run, asked, method, words, Path(out), _watcher(progress), overwrite)
 
 
 def count(
@@ -304,8 +359,8 @@ def look(what: Path | str | Run, *given: Any, **settings: Any) -> Any:
     """See what a model does, or a small case worked step by step.
 
     `look("runs/a", text="the cat sat")` shows every attention head; `look("parse", "runs/a", text=…)` a tree;
-    `look("attention", "mine.toml")`, `look("cross", "mine.toml")` and `look("bpe", "abbc abb abc abb")` work a small
-    case by hand, every step shown.
+    `look("attention", "mine.toml")`, `look("cross", "mine.toml")`, `look("bpe", "abbc abb abc abb")` and
+    `look("lstm", "mine.toml", backward=True)` work a small case by hand, every step shown.
     """
     if isinstance(what, (str, Path)) and str(what) not in _VIEWS and not Path(what).exists():
         raise SpecError(unknown("look", str(what), _VIEWS) + " Or give the folder of a run.")
@@ -349,17 +404,23 @@ _VIEWS: dict[str, Callable[..., Any]] = {
     "attention": partial(_look_worked, "attention_by_hand"),
     "bpe": partial(_look_worked, "trace_byte_pairs"),
     "cross": partial(_look_worked, "cross_by_hand"),
+    "lstm": partial(_look_worked, "lstm_by_hand"),
     "parse": _look_parse,
 }
 
 
-def study(name: str | Path, *, out: Path | str, progress: bool = True, **words: Any) -> StudyResult | CostResult:
-    """Compare models at an equal budget over seeds, or what parts cost: a built-in study, or a TOML file."""
-    from lemma.studies import run_cost, run_study
+def study(
+    name: str | Path, *, out: Path | str, progress: bool = True, **words: Any
+) -> StudyResult | CostResult | LabelResult:
+    """Compare models at an equal budget over seeds, classifiers, or what parts cost: built in, or from a TOML file."""
+    from lemma.studies import run_cost, run_label_study, run_study
 
     cost = read_cost(str(name), words)
     if cost is not None:
         return run_cost(cost, Path(out), _watcher(progress))
+    labelled = read_label_study(str(name), words)
+    if labelled is not None:
+        return run_label_study(labelled, Path(out), _watcher(progress))
     return run_study(read_study(str(name), words), Path(out), observer=_watcher(progress))
 
 
@@ -379,48 +440,6 @@ def load(run: Path | str, device: str = "auto") -> Run:
     return load_run(run, ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
 
 
-@dataclass(frozen=True)
-class _Lesson:
-    """What training asks for while it runs: a full validation pass, and samples."""
-
-    dataset: Dataset
-
-    def evaluate(self, model: LanguageModel) -> Score:
-        from lemma.evaluation import perplexity_of_split
-
-        return perplexity_of_split(model, self.dataset, "validation")
-
-    def sample(self, model: LanguageModel) -> list[str]:
-        from lemma.generation import Sampling, generate_text
-
-        settings = Sampling(tokens=SAMPLE_TOKENS)
-        return [written.text for written in generate_text(model, self.dataset.tokenizer, [""] * SAMPLES, settings)]
-
-
-def _lesson(data: DataSpec | TreebankSpec, model: ModelSpec, watcher: Observer, vocabulary: Any = None) -> Any:
-    from lemma.studies.treebank import TreeLesson, prepared_trees
-
-    if isinstance(data, DataSpec):
-        return _Lesson(_prepared(data, watcher, vocabulary))
-    return TreeLesson(prepared_trees(data, model, watcher, vocabulary))
-
-
-def _texts(text: Texts) -> list[str]:
-    """Name corpora as they are, and files from the root, so that a run finds them from anywhere."""
-    from lemma.data import CORPORA
-
-    names = [str(text)] if isinstance(text, (str, Path)) else [str(one) for one in text]
-    return [str(Path(name).resolve()) if name not in CORPORA and Path(name).exists() else name for name in names]
-
-
-def _trees(*names: str | Path | None) -> list[Any]:
-    """The same for treebanks and CoNLL-U files."""
-    from lemma.data import TREEBANKS
-
-    named = [None if name is None else str(name) for name in names]
-    return [str(Path(n).resolve()) if n and n not in TREEBANKS and Path(n).exists() else n for n in named]
-
-
 def _watcher(progress: bool) -> Observer:
     from lemma.training import Silent, observer
 
@@ -428,30 +447,13 @@ def _watcher(progress: bool) -> Observer:
     return observer() if progress and leads else Silent()
 
 
-def _prepared(data: DataSpec, watcher: Observer, tokenizer: Any = None) -> Dataset:
-    from lemma.data import prepare
-    from lemma.training import watched_reading
-
-    return prepare(data, tokenizer=tokenizer, progress=watched_reading(watcher))
+COLUMNS = ("source_column", "target_column", "text_column", "label_column")
 
 
-def _own_data(run: Run, watcher: Observer) -> Dataset:
-    assert isinstance(run.data, DataSpec)  # a parser's trees go another way
-    dataset = _prepared(run.data, watcher, run.tokenizer)
-    if dataset.hash != run.data_hash:
-        raise RunError(
-            f"{run.path} was trained on text with SHA-256 {run.data_hash}, but {', '.join(run.data.text)} now has "
-            f"{dataset.hash}: the held-out part may have been learned. To judge it all the same, name it with --text."
-        )
-    return dataset
-
-
-def _split(dataset: Dataset, asked: str | None) -> str:
-    if asked is None:
-        return "test" if "test" in dataset.splits else "validation"
-    if asked not in dataset.splits:
-        raise SpecError(unknown("split", asked, dataset.splits))
-    return asked
+def _columns(words: dict[str, Any]) -> dict[str, Any]:
+    """Take the words that say which columns of a file are meant out of the others."""
+    named = {word: words.pop(word) for word in COLUMNS if word in words}
+    return {word: value for word, value in named.items() if value is not None}
 
 
 def _loaded(run: Path | str | Run) -> Run:

@@ -1,12 +1,16 @@
-"""The battery every family passes: `logits, state = model(tokens, state)`."""
+"""The batteries every family passes: `logits, state = model(tokens, state)`, `vectors`, `begin` and `step`."""
+
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from lemma.models import LanguageModel, build, count_parameters, parameters_of
+from lemma.errors import InputError, SpecError
+from lemma.models import EncoderDecoderModel, EncoderModel, LanguageModel, build, count_parameters, parameters_of
+from lemma.spec import Classifier, Encoder
 
-from families import SMALL
+from families import BODIES, CLASSIFIERS, ENCODERS, SMALL, TRANSLATORS
 
 LONG = 23  # past the context of every small model
 
@@ -14,10 +18,20 @@ LONG = 23  # past the context of every small model
 @pytest.fixture(params=SMALL)
 def model(request: pytest.FixtureRequest) -> LanguageModel:
     """A small model with lively weights, so that nothing is zero by chance."""
-    model = build(SMALL[request.param]).double().eval()
+    return lively(build(SMALL[request.param]))
+
+
+@pytest.fixture(params=TRANSLATORS)
+def translator(request: pytest.FixtureRequest) -> EncoderDecoderModel:
+    """A small encoder–decoder with lively weights."""
+    return lively(build(TRANSLATORS[request.param]))
+
+
+def lively(model: Any) -> Any:
+    torch.manual_seed(5)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
-    return model
+    return model.double().eval()
 
 
 @pytest.fixture
@@ -103,3 +117,127 @@ def test_the_first_loss_is_near_that_of_chance(name: str, tokens: Tensor) -> Non
     logits, _ = build(SMALL[name])(tokens)
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
     assert abs(loss.item() - torch.tensor(11.0).log().item()) < 0.5
+
+
+@pytest.mark.parametrize("name", [*SMALL, *ENCODERS])
+def test_vectors_are_what_the_output_layer_reads(name: str, tokens: Tensor) -> None:
+    model = lively(build(BODIES[name]))
+    vectors, logits = model.vectors(tokens[:, :9]), model(tokens[:, :9])
+    assert vectors.shape == (3, 9, model.vector_width)
+    logits = logits[0] if isinstance(logits, tuple) else logits
+    torch.testing.assert_close(model.output(vectors), logits, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["decoder", "encoder-learned-pre", "encoder-decoder-sinusoidal-post"])
+def test_more_tokens_than_the_context_are_refused_and_more_padding_is_not(name: str, tokens: Tensor) -> None:
+    model = lively(build(BODIES[name]))
+    with pytest.raises(InputError, match=r"context = 9 .* got 23 tokens"):
+        model.vectors(tokens)
+    padded = torch.nn.functional.pad(tokens[:, :9], (0, 4), value=-1)
+    assert torch.equal(model.vectors(padded)[:, :9], model.vectors(tokens[:, :9]))
+
+
+def test_an_encoder_says_only_what_it_has_learned(tokens: Tensor) -> None:
+    masked, follows = (build(Encoder(vocabulary=11, objective=objective)) for objective in ("masked", "next-sentence"))
+    assert follows.follows(tokens).shape == (3, 2)
+    with pytest.raises(SpecError, match="objective=both"):
+        follows(tokens)
+    with pytest.raises(SpecError, match="objective=both"):
+        masked.follows(tokens)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_every_place_of_an_encoder_sees_every_other(name: str, tokens: Tensor) -> None:
+    model: EncoderModel = lively(build(ENCODERS[name]))
+    embedded: list[Tensor] = []
+    model.embedding.register_forward_hook(lambda *given: embedded.append(given[2]))
+    vectors = model.vectors(tokens[:1, :7])
+    for place in range(7):
+        (slope,) = torch.autograd.grad(vectors[0, place].square().sum(), embedded[0], retain_graph=True)
+        assert (slope.abs().sum(-1) > 0).all()
+
+
+@pytest.mark.parametrize("sizes", [[1] * 8, [3, 1, 4], [7, 1]])
+def test_a_target_step_by_step_gives_the_logits_of_the_whole(
+    translator: EncoderDecoderModel, tokens: Tensor, sizes: list[int]
+) -> None:
+    source, target = tokens[:, 9:16].clone(), tokens[:, :8]
+    source[1, 4:] = source[2, 1:] = -1
+    state, pieces = translator.begin(source), []
+    for piece in target.split(sizes, dim=1):
+        logits, state = translator.step(piece, state)
+        pieces.append(logits)
+    torch.testing.assert_close(torch.cat(pieces, dim=1), translator(source, target), rtol=0, atol=1e-10)
+
+
+def test_the_future_of_a_target_cannot_move_its_past(translator: EncoderDecoderModel, tokens: Tensor) -> None:
+    source, target = tokens[:, 9:16], tokens[:, :8].clone()
+    before = translator(source, target)
+    target[:, 5:] = (target[:, 5:] + 1) % 11
+    after = translator(source, target)
+    torch.testing.assert_close(after[:, :5], before[:, :5], rtol=0, atol=1e-12)
+    assert not torch.allclose(after[:, 5:], before[:, 5:])
+
+
+def test_every_token_of_the_source_moves_every_token_of_the_target(
+    translator: EncoderDecoderModel, tokens: Tensor
+) -> None:
+    source, target = tokens[:, 9:16], tokens[:, :8]
+    before = translator(source, target)
+    for place in range(7):
+        changed = source.clone()
+        changed[:, place] = (changed[:, place] + 1) % 11
+        assert ((translator(changed, target) - before).abs().amax(-1) > 1e-9).all()
+
+
+def test_the_state_of_a_translation_is_a_value(translator: EncoderDecoderModel, tokens: Tensor) -> None:
+    source, target = tokens[:, 9:16].clone(), tokens[:, :5]
+    source[1, 4:] = -1
+    for written in (0, 3):  # before the first step the source is kept as vectors
+        _, state = translator.step(target[:, :written], translator.begin(source)) if written else (0, None)
+        state = state or translator.begin(source)
+        first, _ = translator.step(target[:, 3:], state)
+        translator.step((target[:, 3:] + 3) % 11, state)
+        stored = state.with_tensors({name: tensor.clone() for name, tensor in state.tensors().items()})
+        assert torch.equal(translator.step(target[:, 3:], stored.detach())[0], first)
+        assert stored.signature(1) == state.signature(1) != state.signature(0)
+        chosen = torch.tensor([2, 0])
+        torch.testing.assert_close(translator.step(target[chosen, 3:], state.rows(chosen))[0], first[chosen])
+
+
+def test_a_translation_past_the_context_is_refused(tokens: Tensor) -> None:
+    model = build(TRANSLATORS["encoder-decoder-learned-pre"])
+    _, state = model.step(tokens[:, :9], model.begin(tokens[:, :9]))
+    with pytest.raises(InputError, match=r"encoder-decoder\.context = 9"):
+        model.step(tokens[:, :1], state)
+
+
+@pytest.mark.parametrize("name", [*ENCODERS, *TRANSLATORS, *CLASSIFIERS])
+def test_counting_and_learning_of_the_other_families(name: str, tokens: Tensor) -> None:
+    spec = {**ENCODERS, **TRANSLATORS, **CLASSIFIERS}[name]
+    model, source = lively(build(spec)), tokens[:, :7]
+    if isinstance(model, EncoderDecoderModel):
+        outputs = [model(source, tokens[:, 8:12])]
+    else:
+        outputs = [model(source), *([model.follows(source)] if spec.family == "encoder" and model.follow else [])]
+    torch.stack([output.logsumexp(-1).square().sum() for output in outputs]).sum().backward()
+    assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+    assert parameters_of(spec) == count_parameters(model)
+
+
+@pytest.mark.parametrize("name", [*ENCODERS, *TRANSLATORS])
+def test_the_first_loss_of_a_transformer_is_near_that_of_chance(name: str, tokens: Tensor) -> None:
+    model = build(BODIES[name])
+    source = tokens[:, :9]
+    logits = model(source, source) if isinstance(model, EncoderDecoderModel) else model(source)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 9:18].flatten())
+    assert abs(loss.item() - torch.tensor(11.0).log().item()) < 0.5
+
+
+def test_a_classifier_has_nothing_of_its_body_beyond_the_vectors() -> None:
+    for name, body in BODIES.items():
+        names = build(Classifier(body=body)).state_dict()
+        assert not any(part.split(".")[1] in ("output", "follow", "decoder") for part in names), name
+        assert {part.removeprefix("body.") for part in names if part.startswith("body.")} <= set(
+            build(body).state_dict()
+        )

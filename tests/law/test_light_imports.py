@@ -15,6 +15,7 @@ TORCHLESS = [
     ["data", "--json"],
     ["count", "--help"],
     ["check", "--help"],
+    ["adapt", "--help"],
     ["train", "lstm", "--words"],
     ["--version"],
 ]
@@ -60,6 +61,7 @@ def test_every_promised_name_is_there() -> None:
         run_python("import json, lemma; print(json.dumps([n for n in lemma.__all__ if getattr(lemma, n)]))")
     )
     assert set(names) == {
+        "adapt",
         "check",
         "choose",
         "corpora",

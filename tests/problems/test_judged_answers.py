@@ -78,11 +78,11 @@ def test_a5_mistakes(formula: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("formula", "expected"),
     [
-        (c5(attention="(4d d_h)"), "The model has the biases of every 'attentions'"),
+        (c5(attention="(4d d_h)"), "The model has the biases of every 'attention' and 'source_attention'"),
         (c5(attention="(4d d_h)", forward="(2d d_ff)"), "The model has all biases but those of norms"),
-        (c5(encoder="2d"), "There are 2 of 'encoder.*.norms' in each layer; your formula counts 1."),
-        (c5(decoder="2*2d"), "there are 3 of 'decoder.*.norms' in each layer; your formula counts 2."),
-        (c5(encoder="2d", decoder="2*2d"), "counts one norm less in each layer than there are."),
+        (c5(encoder="2d"), "'encoder.layers.*.attention_norm' or 'encoder.layers.*.feed_forward_norm'."),
+        (c5(decoder="2*2d"), "leaves out one of these, which are all of one size: 'decoder.layers.*.attention_norm', "),
+        (c5(encoder="2d", decoder="2*2d"), "all of one size: every 'attention_norm' or every 'feed_forward_norm'."),
         (c5(encoder="2d", decoder="3d"), "the biases of all norms or the weights of all norms."),
         (
             c5(encoder="0", decoder="0"),
@@ -90,11 +90,17 @@ def test_a5_mistakes(formula: str, expected: str) -> None:
         ),
         (c5(attention="(4d^2 + 4d)"), "Your formula has d where the model has d_h."),
         (c5(attention="(3d d_h + 3d_h)"), "The model has every 'output'"),
-        (c5(attention="h(4d d_h + 3d_h + d)"), "multiplies every 'attentions' by h; the heads share its width."),
-        (c5(attention="(4d d_h/h + 3d_h + d)"), "divides the weights of every 'attentions' by h"),
-        (c5(twice="1"), "There are 2 of 'decoder.*.attentions' in each layer; your formula counts 1."),
+        (
+            c5(attention="h(4d d_h + 3d_h + d)"),
+            "multiplies every 'attention' and 'source_attention' by h; the heads share its width.",
+        ),
+        (c5(attention="(4d d_h/h + 3d_h + d)"), "divides the weights of every 'attention' and 'source_attention' by h"),
+        (c5(twice="1"), "all of one size: 'decoder.layers.*.attention' or 'decoder.layers.*.source_attention'."),
         (c5().replace("L_dec", "L_enc"), "Your formula has L_enc where the model has L_dec."),
-        (f"V d + {c5()}", "Your formula counts the weight of V*d in 'embedding' twice."),
+        (
+            f"V d + {c5()}",
+            "counts 'output.weight' again; it is tied to 'embedding.weight', and a tied tensor counts once.",
+        ),
         (f"{c5()} + V", "has a bias of V on the output that the model does not have."),
     ],
 )
@@ -110,5 +116,5 @@ def test_c5_in_numbers() -> None:
     assert judge_formula("transformer-c5", "parameters", right).equal
     wrong = judge_formula("transformer-c5", "parameters", right.replace("3*2048", "2*2048"))
     assert wrong.residual == "-16384"
-    assert "there are 3 of 'decoder.*.norms' in each layer; your formula counts 2" in str(wrong)
+    assert "'decoder.layers.*.source_norm' or 'decoder.layers.*.feed_forward_norm'" in str(wrong)
     assert judge_number("transformer-c5", "parameters", "140 million").equal

@@ -56,8 +56,8 @@ def test_the_number_of_the_problem_comes_out(model: str, sizes: dict[str, int], 
 
 
 def test_c5_part_by_part() -> None:
-    parts = lemma.count("transformer-c5").parameters.parts
-    attention = sum(part["count"] for part in parts if part["path"].startswith("encoder.*.attentions"))
+    parts = lemma.count("transformer-c5", quantities=["parameters"]).parameters.parts
+    attention = sum(part["count"] for part in parts if part["path"].startswith("encoder.layers.*.attention."))
     assert attention == 12 * 3_149_056
     assert sum(part["count"] for part in parts if part["path"].startswith("encoder")) == 50_439_168
     assert sum(part["count"] for part in parts if part["path"].startswith("decoder")) == 58_834_944

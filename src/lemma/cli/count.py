@@ -65,7 +65,7 @@ def count(
     """Count parameters, operations and bytes as formulas.
 
     They are read off the real module, and proved against it at sizes not used before. Examples beside the presets:
-    torch-transformer, torch-lstm, gpt2, llama, transformer-c5, self-attention.
+    torch-transformer, torch-lstm, gpt2, llama, self-attention.
     """
     import lemma.api as lemma
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from lemma.cli.adapt import adapt
 from lemma.cli.check import app as check
 from lemma.cli.count import count
 from lemma.cli.data import data
@@ -28,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (count, train, evaluate, generate, study, data):
+for command in (count, train, evaluate, generate, adapt, study, data):
     app.command()(command)
 app.add_typer(check, name="check")
 app.add_typer(look, name="look")

@@ -13,7 +13,8 @@ def study(
         str,
         typer.Argument(
             metavar="NAME|FILE",
-            help="Built in: families, table-a5, positions, shaping, heads, length; or a TOML file of your own.",
+            help="Built in: families, table-a5, positions, shaping, heads, length, lstm-gru, pretraining; "
+            "or a TOML file of your own.",
         ),
     ],
     words: Annotated[

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lemma.cli.columns import LabelColumn, SourceColumn, TargetColumn, TextColumn
 from lemma.cli.show import Json, show, sort_words, to_json
 from lemma.errors import SpecError
 
@@ -24,15 +25,29 @@ def train(
     dev: Annotated[
         str | None, typer.Option("--dev", metavar="FILE", help="The CoNLL-U file that a parser is validated on.")
     ] = None,
+    pairs: Annotated[
+        str | None,
+        typer.Option("--pairs", metavar="NAME|FILE", help="What an encoder-decoder learns: sources and targets."),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option("--labels", metavar="NAME|FILE", help="Labelled texts: any MODEL becomes a classifier's body."),
+    ] = None,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
+    source_column: SourceColumn = None,
+    target_column: TargetColumn = None,
+    limit: Annotated[int | None, typer.Option(help="Learn from so many of the labelled texts only.")] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="RUN", help="The run folder to write.")] = None,
     resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Continue that run.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is there already.")] = False,
     list_words: Annotated[bool, typer.Option("--words", help="List every word MODEL takes, and leave.")] = False,
     json: Json = False,
 ) -> None:
-    """Train a model on your text.
+    """Train a model on your text, labels, pairs or trees.
 
-    MODEL is a preset (feed-forward attentive rnn lstm gru decoder penn-rnn table-a5 parser) or a spec file.
+    MODEL is a preset (feed-forward attentive rnn lstm gru decoder encoder encoder-decoder parser, and the sources'
+    penn-rnn table-a5 transformer-c5) or a spec file.
     `lemma train MODEL --words` lists every KEY with its default and what it does.
     Under torchrun: torchrun --nproc-per-node 2 -m lemma train …
     """
@@ -40,48 +55,43 @@ def train(
     if resume:
         from lemma.api import resume as continue_run
 
-        if names or text or out or treebank or dev:
+        if names or any((text, out, treebank, dev, pairs, labels)):
             raise SpecError("lemma train --resume RUN takes only KEY=VALUE words beside it: the run knows the rest.")
         return show(continue_run(resume, **settings), json)
     if not names:
         raise SpecError("MODEL is missing, as in: lemma train lstm --text shakespeare --out runs/a")
     if list_words:
         return typer.echo(_describe(names[0], json))
-    data = {"text": text, "treebank": treebank, "dev": dev}
-    return show(_train(names, data, out, overwrite, settings), json)
+    data: dict[str, Any] = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "dev": dev}
+    columns = {"text_column": text_column, "label_column": label_column, "limit": limit}
+    columns |= {"source_column": source_column, "target_column": target_column}
+    return show(_train(names, data, out, overwrite, columns, settings), json)
 
 
-def _train(names: list[str], data: dict[str, Any], out: Path | None, overwrite: bool, settings: dict):
+LEARNS = {"parser": ("treebank", "ewt"), "encoder-decoder": ("pairs", "tatoeba-es"), "classifier": ("labels", "tweets")}
+"""What models learn that do not learn text, and an example of it."""
+
+
+def _train(names: list[str], data: dict[str, Any], out: Path | None, overwrite: bool, columns: dict, settings: dict):
     from lemma.api import train as train_model
     from lemma.spec import choose
 
     model, *files = names
-    chosen = choose(model, settings)  # a wrong word is told before anything else is asked for
-    if chosen.model.family != "parser" and data["treebank"]:
-        raise SpecError(
-            f"--treebank is for a parser; {model} learns text, as in: lemma train {model} --text shakespeare"
-        )
-    if chosen.model.family == "parser":
-        return _train_parser(model, files, data, out, overwrite=overwrite, **settings)
-    text = data["text"]
-    if not text:
-        raise SpecError(f"--text is missing, as in: lemma train {model} --text shakespeare --out runs/a")
+    chosen = choose(model, settings, classify=bool(data["labels"]))  # a wrong word is told before all else
+    option, example = LEARNS.get(chosen.model.family, ("text", "shakespeare"))
+    command = f"lemma train {model} --{option}"
+    given = [name for name in ("text", "treebank", "pairs", "labels") if data[name]]
+    if given not in ([option], []) or (files and option != "text"):
+        wrong = next((f"--{name}" for name in given if name != option), f"'{files[0]}'" if files else "")
+        raise SpecError(f"{wrong} is not for {model}, which learns --{option}, as in: {command} {example} --out runs/a")
+    if not given:
+        raise SpecError(f"--{option} is missing, as in: {command} {example} --out runs/a")
     if out is None:
-        raise SpecError(f"--out is missing, as in: lemma train {model} --text {text[0]} --out runs/a")
-    return train_model(model, text=[*text, *files], out=out, overwrite=overwrite, **settings)
-
-
-def _train_parser(model: str, files: list[str], data: dict[str, Any], out: Path | None, **settings: Any):
-    from lemma.api import train as train_model
-
-    if data["treebank"] and (data["text"] or files):
-        given = "--text" if data["text"] else f"'{files[0]}'"
-        raise SpecError(f"{given} is not for a parser, which learns the trees of --treebank alone. Leave it out.")
-    if not data["treebank"]:
-        raise SpecError(f"a parser learns a treebank, as in: lemma train {model} --treebank ewt --out runs/parser")
-    if out is None:
-        raise SpecError(f"--out is missing, as in: lemma train {model} --treebank {data['treebank']} --out runs/parser")
-    return train_model(model, treebank=data["treebank"], dev=data["dev"], out=out, **settings)
+        said = data[option][0] if option == "text" else data[option]
+        raise SpecError(f"--out is missing, as in: {command} {said} --out runs/a")
+    if option == "text":
+        data["text"] = [*data["text"], *files]
+    return train_model(model, out=out, overwrite=overwrite, **data, **columns, **settings)
 
 
 def _describe(model: str, as_json: bool) -> str:

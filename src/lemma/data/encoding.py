@@ -1,14 +1,19 @@
 """Documents into tokens, piece by piece."""
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from lemma.data.examples import Rows
 from lemma.data.progress import Advance
 from lemma.data.reading import read_pieces
 from lemma.data.sections import Section
 from lemma.data.store import Encoded
 from lemma.data.tokenizer import Tokenizer
+
+BLOCK = 1 << 20
+"""Characters of short texts that are encoded at once."""
 
 
 def read_documents(documents: Iterable[Section], kind: str, advance: Advance) -> Iterator[str]:
@@ -32,6 +37,46 @@ def encode_piece(tokenizer: Tokenizer, piece: str) -> Encoded:
     """Encode what the tokenizer can express of a piece of text."""
     ids, left_out = tokenizer.encode_known(piece)
     return Encoded(ids, utf8_size(tokenizer.decode(ids) if left_out else piece), left_out)
+
+
+def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], advance: Advance) -> tuple[Rows, int]:
+    """Encode texts, a row each; beside them how many characters the tokenizer could not express."""
+    tokens, bounds = [np.zeros(0, dtype=np.int32)], [np.zeros(1, dtype=np.int64)]
+    left_out = 0
+    for block in _blocks(texts):
+        ids, places = tokenizer.encode_all(block)
+        known = ids >= 0
+        tokens.append(ids[known].astype(np.int32))
+        bounds.append(bounds[-1][-1] + np.cumsum(np.concatenate([[0], known]))[places[1:]])
+        left_out += len(ids) - len(tokens[-1])
+        advance(sum(map(utf8_size, block)))
+    return Rows(np.concatenate(tokens), np.concatenate(bounds)), left_out
+
+
+def opening(text: str, kind: str, length: int) -> str:
+    """As much of a text as its first `length` tokens can need, and one more: no token holds white space within.
+
+    >>> opening("it was the best of times, it was the worst of times", "words", 3)
+    'it was the best'
+    """
+    if kind == "characters" or len(text) <= 2 * length:
+        return text
+    found = re.match(rf"(?:\s*+\S++){{{length + 1}}}", text)
+    return found[0] if found else text
+
+
+def _blocks(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Some texts at a time, of about so many characters together."""
+    block: list[str] = []
+    size = 0
+    for text in texts:
+        block.append(text)
+        size += len(text)
+        if size >= BLOCK:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
 
 
 def utf8_size(text: str) -> int:

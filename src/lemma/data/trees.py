@@ -1,4 +1,4 @@
-"""Trees as numbers, and which of them make up each batch: a pure function of the seed and the step."""
+"""Trees as numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,9 @@ import numpy as np
 from jaxtyping import Int64
 
 from lemma.data.conllu import Sentence
+from lemma.data.examples import NOTHING, BucketedExamples
 from lemma.data.lexicon import PADDING, PIECES, TOP, Lexicon
 from lemma.errors import DataError
-
-POOL = 50
-"""Batches' worth of sentences that are sorted by length together: alike enough to pad little, mixed enough to learn."""
-NOTHING = -1
 
 
 @dataclass(frozen=True)
@@ -65,46 +62,9 @@ def encode_trees(sentences: Sequence[Sentence], lexicon: Lexicon) -> Trees:
     return Trees(rows, np.array(arcs, dtype=np.int64), bounds)
 
 
-@dataclass(frozen=True)
-class BucketedSentences:
-    """Every epoch all sentences in a new order, cut into batches of about equal length.
-
-    What an epoch leaves over, less than a batch, is others every time. A treebank smaller than a batch is read anew
-    until the batch is full.
-    """
-
-    lengths: Int64[np.ndarray, "sentences"]
-    batch: int
-    seed: int
-
-    @property
-    def steps(self) -> int:
-        """Steps an epoch."""
-        return max(1, len(self.lengths) // self.batch)
+class BucketedSentences(BucketedExamples):
+    """Every epoch all sentences in a new order, cut into batches of about equal length."""
 
     def sentences(self, step: int) -> Int64[np.ndarray, "batch"]:
-        """The sentences of a step.
-
-        >>> sorted(BucketedSentences(np.array([3, 9, 4, 8]), batch=4, seed=1).sentences(0).tolist())
-        [0, 1, 2, 3]
-        """
-        epoch, place = divmod(step, self.steps)
-        return self._epoch(epoch)[place]
-
-    def _epoch(self, epoch: int) -> Int64[np.ndarray, "steps batch"]:
-        if epoch not in self._orders:
-            self._orders.clear()
-            self._orders[epoch] = self._order(epoch)
-        return self._orders[epoch]
-
-    @cached_property
-    def _orders(self) -> dict[int, np.ndarray]:
-        return {}
-
-    def _order(self, epoch: int) -> Int64[np.ndarray, "steps batch"]:
-        random = np.random.default_rng([self.seed, epoch])
-        wanted = self.steps * self.batch
-        shuffled = np.resize(random.permutation(len(self.lengths)), wanted)
-        pools = [shuffled[start : start + POOL * self.batch] for start in range(0, wanted, POOL * self.batch)]
-        ordered = np.concatenate([pool[np.argsort(self.lengths[pool], kind="stable")] for pool in pools])
-        return random.permutation(ordered.reshape(self.steps, self.batch))
+        """The sentences of a step."""
+        return self.examples(step)

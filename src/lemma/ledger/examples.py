@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lemma.adaptation import lora_matrix
 from lemma.errors import InputError
 from lemma.ledger.drawing.attention import self_attention
-from lemma.parts import Attention, AttentionShape, FeedForwardPart, norm
 
 Feed = Callable[..., Any]
 NO_TOKENS = {"bos_token_id": None, "eos_token_id": None}  # special tokens have no place in a small vocabulary
@@ -66,27 +66,8 @@ def llama(
     return model(config(vocab_size=V, intermediate_size=d_ff, head_dim=d_h, **sizes, **NO_TOKENS))
 
 
-class CrossLayer(nn.Module):
-    """The parameters of one layer of problem C5: attentions, a feed-forward part, and a norm before each."""
-
-    def __init__(self, d: int, h: int, d_h: int, d_ff: int, attentions: int) -> None:
-        super().__init__()
-        self.attentions = nn.ModuleList(Attention(AttentionShape(d, h, d_h)) for _ in range(attentions))
-        self.feed_forward = FeedForwardPart(d, d_ff, "relu", True)
-        self.norms = nn.ModuleList(norm("layer", d, True) for _ in range(attentions + 1))
-
-
-def transformer_c5(
-    V: int = 30_000, d: int = 1024, L_enc: int = 12, L_dec: int = 8, h: int = 4, d_h: int = 768, d_ff: int = 512
-) -> nn.Module:
-    """Problem C5's encoder–decoder, its parameters only: 139,994,112 by default."""
-    return nn.ModuleDict(
-        {
-            "embedding": nn.Embedding(V, d),
-            "encoder": nn.ModuleList(CrossLayer(d, h, d_h, d_ff, 1) for _ in range(L_enc)),
-            "decoder": nn.ModuleList(CrossLayer(d, h, d_h, d_ff, 2) for _ in range(L_dec)),
-        }
-    )
+def _inputs(W_in: int, B: int = 1, T: int = 64) -> Tensor:
+    return torch.zeros(B, T, W_in)
 
 
 def _from_transformers(name: str) -> Any:
@@ -102,6 +83,6 @@ EXAMPLES: dict[str, Any] = {
     "torch-lstm": torch_lstm,
     "gpt2": gpt2,
     "llama": llama,
-    "transformer-c5": transformer_c5,
     "self-attention": self_attention,
+    "lora": called_with(_inputs)(lora_matrix),
 }

@@ -10,6 +10,7 @@ from lemma.ledger.inside import followed
 from lemma.ledger.parameters import bytes_of
 from lemma.ledger.places import Readings
 from lemma.ledger.subject import Inputs
+from lemma.models import EncoderDecoderModel
 
 
 def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
@@ -39,8 +40,16 @@ def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
 def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
     """The bytes of the state or cache that a module gives back beside its output, by name."""
     with torch.no_grad():
-        outputs = module(*inputs.positional, **inputs.named)
+        outputs = _stepped(module, inputs)
     return {name: (bytes_of(tensor),) for name, tensor in state_tensors(outputs).items()}
+
+
+def _stepped(module: nn.Module, inputs: Inputs) -> Any:
+    """Call a module; an encoder–decoder reads its source and writes its target, and gives a state only then."""
+    if not isinstance(module, EncoderDecoderModel):
+        return module(*inputs.positional, **inputs.named)
+    source, target = inputs.positional
+    return module.step(target, module.begin(source))
 
 
 def state_tensors(outputs: Any) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from lemma.ledger.polynomial import Polynomial
 from lemma.ledger.probe import Fitted, Probed
 
 OURS = Path(__file__).parents[1]
-SOURCES = ("ledger/*.py", "models/*.py", "parts/*.py", "spec/*.py")
+SOURCES = ("adaptation/*.py", "ledger/*.py", "models/*.py", "parts/*.py", "spec/*.py")
 
 
 class Shelf:

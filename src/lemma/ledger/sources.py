@@ -8,23 +8,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from lemma.errors import InputError, LedgerError, SpecError, unknown
 from lemma.ledger.examples import EXAMPLES
-from lemma.ledger.fitting import fit
-from lemma.ledger.ladders import DIVISORS
-from lemma.ledger.polynomial import Polynomial
-from lemma.ledger.subject import BATCH, Inputs, Subject, Values
-from lemma.models import build
+from lemma.ledger.spec_sources import spec_subject
+from lemma.ledger.subject import Inputs, Subject
 from lemma.runs import RunFolder
-from lemma.spec import PRESETS, Choice, ModelSpec, Rotary, choose, distribute
-
-TIME = "T"
-STRETCH = 64  # tokens a row of a model without a context of its own
-WINDOWS = {"N": [3, 4, 5, 6, 7, 8], TIME: [12, 13, 14, 15, 16, 18]}
-"""Sizes of window models: with one word before it a window needs no mask, and none may be longer than the text."""
+from lemma.spec import PRESETS, Choice, ModelSpec
 
 Model = str | Path | ModelSpec | Choice | Callable[..., nn.Module]
 
@@ -46,33 +37,6 @@ def subject_of(model: Model, words: Mapping[str, Any] | None = None) -> Subject:
             + " A spec file, a run folder or package.module:factory will do too."
         )
     return spec_subject(model, words)
-
-
-def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], name: str | None = None) -> Subject:
-    """The family of models that differ from one spec in its sizes only."""
-    batch = words.pop(BATCH, 1)
-    base = choose(model).model
-    time = {} if TIME in type(base).letters() else {TIME: words.pop(TIME, STRETCH)}
-    spec = base.replace(**distribute(words, {"model": type(base)})["model"])
-    sizes = spec.sizes()
-    follows = {"D": "d"} if getattr(spec, "tied", False) and "D" in sizes else {}  # one size by two names
-    symbols = {letter: value for letter, value in sizes.items() if letter not in follows}
-
-    def at(values: Values) -> ModelSpec:
-        mine = {letter: value for letter, value in values.items() if letter in sizes}
-        return spec.replace(**mine, **{letter: values[other] for letter, other in follows.items()})
-
-    kept = {word: value for word, value in spec.to_dict().items() if word not in type(spec).letters().values()}
-    return Subject(
-        name or (str(model) if isinstance(model, (str, Path)) else spec.family),
-        symbols,
-        make=lambda values: build(at(values)),
-        feed=_tokens,
-        running={BATCH: _positive(BATCH, batch), **{name: _positive(name, size) for name, size in time.items()}},
-        defaults=_defaults(spec),
-        ladders=WINDOWS if "N" in sizes else _head_ladders(spec),
-        identity=f"spec {kept} {sorted(symbols)}",
-    )
 
 
 def factory_subject(factory: Any, words: Mapping[str, Any], name: str | None = None) -> Subject:
@@ -101,42 +65,6 @@ def factory_subject(factory: Any, words: Mapping[str, Any], name: str | None = N
         ladders=getattr(factory, "ladders", {}),
         identity=_identity(factory, others),
     )
-
-
-def _positive(name: str, size: Any) -> int:
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise InputError(f"{name} = {size!r}: a whole number from 1 up is expected, as in {name}=8.")
-    return size
-
-
-def _tokens(values: Values) -> Inputs:
-    return Inputs((torch.zeros(values[BATCH], values[TIME], dtype=torch.long),))
-
-
-def _defaults(spec: ModelSpec) -> dict[str, Polynomial]:
-    """What the unset sizes of a spec are in terms of the others, read off the spec itself."""
-    letters = type(spec).letters()
-    unset = [letter for letter, name in letters.items() if getattr(spec, name) is None and letter in spec.sizes()]
-    if not unset:
-        return {}
-    ladders = {letter: [12, 24, 36, 48, 60] for letter in letters if letter not in unset and letter == "d"}
-    one_head = {letter: 1 for letter in ("h", "h_kv") if letter in spec.sizes()}
-
-    def sample(values: Values) -> dict[str, int]:
-        sizes = spec.replace(**{**values, **one_head}).sizes()
-        return {letter: sizes[letter] for letter in unset}
-
-    return fit(sample, ladders)
-
-
-def _head_ladders(spec: ModelSpec) -> dict[str, list[int]]:
-    """Where to probe a Transformer whose sizes have much to divide: heads in groups, or the pairs that rotary turns."""
-    grouped, turned = getattr(spec, "key_value_heads", None), isinstance(getattr(spec, "positions", None), Rotary)
-    if not (grouped or turned):
-        return {}
-    heads, most = ([12, 24, 36, 48, 72], 144) if grouped else (DIVISORS, 12)
-    widths = [most * (2 if turned else 1) * rung for rung in range(1, 9)]
-    return {"h": heads, "h_kv": DIVISORS, "d_h": widths, "d_v": widths}
 
 
 def _imported(name: str) -> Any:

@@ -20,7 +20,12 @@ class AttentiveModel(WindowModel):
         self.dropout = nn.Dropout(dropout)
         self.output = nn.Linear(spec.hidden, spec.vocabulary, bias=False)
 
-    def predict(self, joined: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time vocabulary"]:
+    @property
+    def vector_width(self) -> int:
+        """The hidden layer's."""
+        return self.hidden.out_features
+
+    def read(self, joined: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time hidden"]:
         """Read every window through the head, then as a feed-forward model does."""
         attended = self.head(self.dropout(self.embedding(joined)), time, self.span)
-        return self.output(self.dropout(self.activation(self.hidden(attended))))
+        return self.dropout(self.activation(self.hidden(attended)))

@@ -7,21 +7,46 @@ import torch
 from torch import nn
 
 from lemma.models.attentive import AttentiveModel
+from lemma.models.classifier import ClassifierModel
 from lemma.models.decoder import DecoderModel
+from lemma.models.encoder import EncoderModel
+from lemma.models.encoder_decoder import EncoderDecoderModel
 from lemma.models.feed_forward import FeedForwardModel
 from lemma.models.language_model import LanguageModel, count_parameters
 from lemma.models.parser import ParserModel
 from lemma.models.recurrent import RecurrentModel
 from lemma.models.table_a5 import TableA5Model
-from lemma.spec import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Parser, Rnn, TableA5
+from lemma.spec import (
+    Attentive,
+    Classifier,
+    Decoder,
+    Encoder,
+    EncoderDecoder,
+    FeedForward,
+    Gru,
+    Lstm,
+    ModelSpec,
+    Parser,
+    Rnn,
+    TableA5,
+)
+
+Model = LanguageModel | ParserModel | EncoderModel | EncoderDecoderModel | ClassifierModel
+"""A model of any family."""
 
 
 # a spec whose family nobody has asked for yet is taken for a language model's
 @overload
 def build(spec: Parser, dropout: float = 0.0) -> ParserModel: ...  # pyright: ignore[reportOverlappingOverload]
 @overload
+def build(spec: Encoder, dropout: float = 0.0) -> EncoderModel: ...  # pyright: ignore[reportOverlappingOverload]
+@overload
+def build(spec: EncoderDecoder, dropout: float = 0.0) -> EncoderDecoderModel: ...  # pyright: ignore[reportOverlappingOverload]
+@overload
+def build(spec: Classifier, dropout: float = 0.0) -> ClassifierModel: ...  # pyright: ignore[reportOverlappingOverload]
+@overload
 def build(spec: ModelSpec, dropout: float = 0.0) -> LanguageModel: ...
-def build(spec: ModelSpec, dropout: float = 0.0) -> LanguageModel | ParserModel:
+def build(spec: ModelSpec, dropout: float = 0.0) -> Model:
     """Build the model a spec describes, with first weights drawn from torch's random state.
 
     >>> from lemma.spec import FeedForward
@@ -29,12 +54,7 @@ def build(spec: ModelSpec, dropout: float = 0.0) -> LanguageModel | ParserModel:
     98
     """
     model = _module(spec, dropout)
-    if isinstance(model, DecoderModel):
-        _start_decoder(model)
-    elif isinstance(model, ParserModel):
-        model.start()
-    else:
-        _start_embedding(model)
+    _start(model)
     return model
 
 
@@ -44,7 +64,7 @@ def parameters_of(spec: ModelSpec) -> int:
         return count_parameters(_module(spec, 0.0))
 
 
-def _module(spec: ModelSpec, dropout: float) -> LanguageModel | ParserModel:
+def _module(spec: ModelSpec, dropout: float) -> Model:
     match spec:
         case FeedForward():
             return FeedForwardModel(spec, dropout)
@@ -58,6 +78,27 @@ def _module(spec: ModelSpec, dropout: float) -> LanguageModel | ParserModel:
             return TableA5Model(spec, dropout)
         case Parser():
             return ParserModel(spec, dropout)
+        case Encoder():
+            return EncoderModel(spec, dropout)
+        case EncoderDecoder():
+            return EncoderDecoderModel(spec, dropout)
+        case Classifier():
+            body = _module(spec.body, dropout)
+            assert not isinstance(body, (ParserModel, ClassifierModel))
+            return ClassifierModel(spec, body, dropout)
+
+
+def _start(model: nn.Module) -> None:
+    """Draw the first weights of a model as its family does."""
+    if isinstance(model, ClassifierModel):
+        _start(model.body)
+        model.start()
+    elif isinstance(model, (ParserModel, EncoderModel, EncoderDecoderModel)):
+        model.start()
+    elif isinstance(model, DecoderModel):
+        _start_decoder(model)
+    else:
+        _start_embedding(model)
 
 
 def _start_decoder(model: DecoderModel) -> None:
@@ -72,7 +113,7 @@ def _start_decoder(model: DecoderModel) -> None:
             nn.init.zeros_(parameter)
 
 
-def _start_embedding(model: LanguageModel) -> None:
+def _start_embedding(model: nn.Module) -> None:
     embedding = model.get_submodule("embedding")
     assert isinstance(embedding, nn.Embedding)
     nn.init.normal_(embedding.weight, std=0.1)

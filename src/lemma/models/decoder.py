@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lemma.models.language_model import LanguageModel
+from lemma.models.padding import widened, within
 from lemma.parts import Attention, AttentionShape, FeedForwardPart, Memory, State, bytes_of, norm, positions
 from lemma.spec import Alibi, Decoder, Rotary, Sinusoidal
 
@@ -66,7 +67,7 @@ def attention_shape(spec: Decoder) -> AttentionShape:
 
 
 class Layer(nn.Module):
-    """x + attention(norm(x)), then x + feed-forward(norm(x))."""
+    """x + attention(norm(x)), then x + feed-forward(norm(x)): the layer of `layers.py` without a choice to look at."""
 
     def __init__(self, spec: Decoder, dropout: float) -> None:
         super().__init__()
@@ -125,6 +126,16 @@ class DecoderModel(LanguageModel):
         slid = self._slide(joined, self.window)
         logits = slid if begun is None else torch.cat([begun, slid], dim=1)
         return logits, Cache(joined[:, -self.window :], self.window)
+
+    @property
+    def vector_width(self) -> int:
+        """The stream's."""
+        return self.embedding.embedding_dim
+
+    def vectors(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time width"]:
+        """Read one stretch, at most as long as the context; what comes before padding does not see it."""
+        kept = within(tokens, self.window, "decoder.context").clamp(min=0)
+        return widened(self._read(kept, Cache(kept[:, :0], self.window))[0], tokens.shape[1])
 
     def _append(
         self, tokens: Int[Tensor, "batch time"], cache: Cache

@@ -4,7 +4,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lemma.parts import Attention, AttentionShape, FeedForwardPart, norm
+from lemma.models.layers import Layer, LayerShape
+from lemma.parts import AttentionShape
 from lemma.spec import BiLstm, Rotary, TransformerEncoder
 
 Stream = Float[Tensor, "batch places width"]
@@ -45,38 +46,22 @@ class BiLstmEncoder(nn.Module):
         return stream
 
 
-class EncoderLayer(nn.Module):
-    """x + attention(norm(x)) over the whole sentence, then x + feed-forward(norm(x))."""
-
-    def __init__(self, spec: TransformerEncoder, dropout: float) -> None:
-        super().__init__()
-        shape = AttentionShape(spec.width, spec.heads, causal=False, positions=Rotary(base=NEAR))
-        self.attention_norm, self.feed_forward_norm = (norm("layer", spec.width, True) for _ in range(2))
-        self.attention = Attention(shape)
-        self.feed_forward = FeedForwardPart(spec.width, 4 * spec.width, "gelu", True)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, stream: Stream, seen: Bool[Tensor, "batch 1 1 places"]) -> Stream:
-        """Add what attention and the feed-forward part make of the stream."""
-        mixed, _ = self.attention(self.attention_norm(stream), mask=seen)
-        stream = stream + self.dropout(mixed)
-        return stream + self.dropout(self.feed_forward(self.feed_forward_norm(stream)))
-
-
 class RotaryEncoder(nn.Module):
     """Pre-norm Transformer layers with rotary positions."""
 
     def __init__(self, spec: TransformerEncoder, width: int, dropout: float) -> None:
         super().__init__()
         self.enter = nn.Linear(width, spec.width)
-        self.layers = nn.ModuleList(EncoderLayer(spec, dropout) for _ in range(spec.depth))
-        self.norm = norm("layer", spec.width, True)
+        attention = AttentionShape(spec.width, spec.heads, causal=False, positions=Rotary(base=NEAR))
+        shape = LayerShape(attention, 4 * spec.width)
+        self.layers = nn.ModuleList(Layer(shape, dropout) for _ in range(spec.depth))
+        self.norm = shape.new_norm()
 
     def forward(self, stream: Stream, there: There) -> Stream:
         """Read all layers; no word sees padding."""
         stream = self.enter(stream)
         for layer in self.layers:
-            stream = layer(stream, there[:, None, None, :])
+            stream, _ = layer(stream, mask=there[:, None, None, :])
         return self.norm(stream)
 
 

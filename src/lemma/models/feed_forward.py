@@ -19,7 +19,12 @@ class FeedForwardModel(WindowModel):
         self.dropout = nn.Dropout(dropout)
         self.output = nn.Linear(spec.hidden, spec.vocabulary, bias=False)
 
-    def predict(self, joined: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time vocabulary"]:
+    @property
+    def vector_width(self) -> int:
+        """The hidden layer's."""
+        return self.hidden.out_features
+
+    def read(self, joined: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time hidden"]:
         """Embed each token once, then read all windows at once."""
         windows = slide(self.dropout(self.embedding(joined)), time, self.span)
-        return self.output(self.dropout(self.activation(self.hidden(windows.flatten(2)))))
+        return self.dropout(self.activation(self.hidden(windows.flatten(2))))

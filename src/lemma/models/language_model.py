@@ -1,4 +1,4 @@
-"""The contract of every family: `logits, state = model(tokens, state)`."""
+"""The contract of every language model: `logits, state = model(tokens, state)`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -8,11 +8,12 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from lemma.models.body import Body
 from lemma.parts import State
 from lemma.spec import ModelSpec
 
 
-class LanguageModel(nn.Module, ABC):
+class LanguageModel(Body, ABC):
     """A model of the next token.
 
     Feeding tokens one by one through the state gives the logits of feeding them at once.

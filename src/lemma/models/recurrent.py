@@ -37,6 +37,15 @@ class RecurrentModel(LanguageModel):
         outputs, after = self.layers(self.dropout(self.embedding(tokens)), before)
         return self.output(self.dropout(outputs)), Hidden(after if isinstance(after, tuple) else (after,))
 
+    @property
+    def vector_width(self) -> int:
+        """The hidden layer's."""
+        return self.layers.hidden_size
+
+    def vectors(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time hidden"]:
+        """Read the tokens from left to right: what comes before padding knows nothing of it."""
+        return self.dropout(self.layers(self.dropout(self.embedding(tokens.clamp(min=0))))[0])
+
 
 def _unpack(vectors: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
     return vectors[0] if len(vectors) == 1 else vectors

@@ -29,7 +29,12 @@ class TableA5Model(WindowModel):
         )
         self.output = nn.Linear(spec.width, spec.vocabulary)
 
-    def predict(self, joined: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time vocabulary"]:
+    @property
+    def vector_width(self) -> int:
+        """The layers'."""
+        return self.projection.out_features
+
+    def read(self, joined: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time width"]:
         """Send all windows through the layers at once and read each off at its last word."""
         windows = slide(self.projection(self.embedding(joined)), time, self.span)
         memory = (windows + self.places).flatten(0, 1)
@@ -37,7 +42,7 @@ class TableA5Model(WindowModel):
         stream = memory
         for layer in self.layers:
             stream = layer(stream, memory, tgt_key_padding_mask=missing, memory_key_padding_mask=missing)
-        return self.output(stream[:, -1]).unflatten(0, windows.shape[:2])
+        return stream[:, -1].unflatten(0, windows.shape[:2])
 
     def _missing(self, batch: int, joined: int, time: int, device: torch.device) -> Tensor | None:
         there = present(joined, time, self.span, device)

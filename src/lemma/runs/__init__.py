@@ -1,6 +1,7 @@
 """The run folder: atomic files, checkpoints, integrity, and the way back to a model."""
 
 from lemma.data.atomic import replacing, write_atomically
+from lemma.runs.based import adaptation_of, first_model, plain_weights, run_hash
 from lemma.runs.checkpoint import Checkpoint, drop_after, latest_good, save
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import Run, load
@@ -13,13 +14,17 @@ __all__ = [
     "Metrics",
     "Run",
     "RunFolder",
+    "adaptation_of",
     "drop_after",
+    "first_model",
     "latest_good",
     "load",
     "only_writer",
+    "plain_weights",
     "put_weights",
     "refuse_other_spec",
     "replacing",
+    "run_hash",
     "save",
     "weights_of",
     "write_atomically",

@@ -2,13 +2,15 @@
 
     spec.toml  recipe.toml  tokenizer.json  metrics.jsonl  model.safetensors  summary.json  checkpoints/step-N/
 
-A parser's run has a `lexicon.json` in place of the tokenizer. `recipe.toml` holds the recipe's words and, under [data],
+A parser's run has a `lexicon.json` in place of the tokenizer, a classifier's a `labels.json` beside it. An adapted run
+has an `adaptation.toml` that names its base; tokenizer and all weights that it did not change are the base's.
+`recipe.toml` holds the recipe's words and, under [data],
 the text or treebank and its hash. `model.safetensors` and `summary.json`
 appear when the run is finished.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -24,12 +26,23 @@ from lemma.runs.lock import only_writer
 from lemma.runs.metrics import Metrics
 from lemma.runs.plain import read_json
 from lemma.runs.weights import write_weights
-from lemma.spec import DataSpec, ModelSpec, Parser, Recipe, TreebankSpec, read_model, read_toml, to_toml
+from lemma.spec import (
+    AdaptationSpec,
+    AnyDataSpec,
+    Classifier,
+    ModelSpec,
+    Parser,
+    Recipe,
+    read_data,
+    read_model,
+    read_toml,
+    to_toml,
+)
 
 SPEC, RECIPE, TOKENIZER, METRICS = "spec.toml", "recipe.toml", "tokenizer.json", "metrics.jsonl"
-LEXICON = "lexicon.json"
+LEXICON, LABELS, ADAPTATION = "lexicon.json", "labels.json", "adaptation.toml"
 WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD = "model.safetensors", "summary.json", "checkpoints", "tensorboard"
-OWN = {SPEC, RECIPE, TOKENIZER, LEXICON, METRICS, WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD}
+OWN = {SPEC, RECIPE, TOKENIZER, LEXICON, LABELS, ADAPTATION, METRICS, WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD}
 
 
 @dataclass(frozen=True)
@@ -39,17 +52,18 @@ class RunFolder:
     path: Path
     spec: ModelSpec
     recipe: Recipe
-    data: DataSpec | TreebankSpec
+    data: AnyDataSpec
     data_hash: str
+    adaptation: AdaptationSpec | None = None
 
-    def create(self, tokenizer: Tokenizer | Lexicon, overwrite: bool = False) -> Self:
+    def create(self, tokenizer: Tokenizer | Lexicon, overwrite: bool = False, labels: Sequence[str] = ()) -> Self:
         """Write a new run to the disk in one go; what stands there already is refused, or replaced if it is a run."""
         refuse_occupied(self.path, overwrite)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with only_writer(self.path), replacing(self.path) as temporary:
                 temporary.mkdir()
-                tokenizer.save(temporary / (LEXICON if isinstance(tokenizer, Lexicon) else TOKENIZER))
+                self._save_words(temporary, tokenizer, labels)
                 (temporary / SPEC).write_text(to_toml(self.spec.to_dict()), encoding="utf-8")
                 (temporary / RECIPE).write_text(self._recipe_toml(), encoding="utf-8")
         except OSError as error:
@@ -66,8 +80,8 @@ class RunFolder:
             data_hash = str(data.pop("hash", ""))
             spec = read_model(read_toml(path / SPEC), str(path / SPEC))
             recipe = Recipe.read(words, f"{path / RECIPE}: recipe")
-            kind = TreebankSpec if isinstance(spec, Parser) else DataSpec
-            return cls(path, spec, recipe, kind.read(data, f"{path / RECIPE}: data"), data_hash)
+            found = read_data(data, f"{path / RECIPE}: data")
+            return cls(path, spec, recipe, found, data_hash, _adaptation(path))
         except SpecError as error:
             raise RunError(f"The run folder {path} is damaged. {error}") from None
 
@@ -90,8 +104,21 @@ class RunFolder:
         """Read the summary of a finished run; None before the end."""
         return read_json(self.path / SUMMARY) if self.finished else None
 
+    def base(self) -> "RunFolder":
+        """Open the base of an adapted run, wherever it lies; its hash is checked when its weights are read."""
+        assert self.adaptation is not None
+        path = (self.path / self.adaptation.base).resolve()
+        if not (path / SPEC).exists():
+            raise RunError(
+                f"{self.path} was adapted from {path}, whose weights have the SHA-256 {self.adaptation.base_hash}; "
+                f"there is no run there any more. Put it back, or write its new place into {self.path / ADAPTATION}."
+            )
+        return RunFolder.open(path)
+
     def tokenizer(self) -> Tokenizer:
-        """Read the tokenizer that the run was trained with."""
+        """Read the tokenizer that the run was trained with; an adapted run has its base's."""
+        if self.adaptation:
+            return self.base().tokenizer()
         try:
             return Tokenizer.load(self.path / TOKENIZER)
         except DataError as error:
@@ -100,6 +127,15 @@ class RunFolder:
     def vocabulary(self) -> Tokenizer | Lexicon:
         """Read the tokenizer or the lexicon that the run was trained with."""
         return self.lexicon() if isinstance(self.spec, Parser) else self.tokenizer()
+
+    def labels(self) -> tuple[str, ...]:
+        """Read the names of a classifier's classes, in the order of its outputs; any other run has none."""
+        if not isinstance(self.spec, Classifier):
+            return ()
+        names = read_json(self.path / LABELS).get("labels")
+        if not isinstance(names, list) or len(names) != self.spec.classes:
+            raise RunError(f"The run folder {self.path} is damaged. {LABELS} has not {self.spec.classes} names.")
+        return tuple(str(name) for name in names)
 
     def lexicon(self) -> Lexicon:
         """Read the lexicon that a parser's run was trained with."""
@@ -122,8 +158,23 @@ class RunFolder:
         write_weights(self.path / WEIGHTS, weights, self.spec)
         write_atomically(self.path / SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
 
+    def _save_words(self, folder: Path, tokenizer: Tokenizer | Lexicon, labels: Sequence[str]) -> None:
+        """What turns text into numbers and numbers into names, unless the base has it, and the way to the base."""
+        if self.adaptation:
+            (folder / ADAPTATION).write_text(to_toml(self.adaptation.to_dict()), encoding="utf-8")
+        else:
+            tokenizer.save(folder / (LEXICON if isinstance(tokenizer, Lexicon) else TOKENIZER))
+        if labels:
+            (folder / LABELS).write_text(json.dumps({"labels": list(labels)}, ensure_ascii=False), encoding="utf-8")
+
     def _recipe_toml(self) -> str:
         return to_toml({**self.recipe.to_dict(), "data": {**self.data.to_dict(), "hash": self.data_hash}})
+
+
+def _adaptation(path: Path) -> AdaptationSpec | None:
+    if not (path / ADAPTATION).exists():
+        return None
+    return AdaptationSpec.read(read_toml(path / ADAPTATION), str(path / ADAPTATION))
 
 
 def refuse_occupied(path: Path, overwrite: bool) -> None:

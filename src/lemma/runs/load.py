@@ -1,6 +1,7 @@
 """From a run folder back to a model that can be used."""
 
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -8,13 +9,23 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from lemma.adaptation import fold
 from lemma.data import Lexicon, Tokenizer
 from lemma.errors import RunError
-from lemma.models import LanguageModel, ParserModel, build
+from lemma.models import ClassifierModel, EncoderDecoderModel, EncoderModel, LanguageModel, ParserModel
+from lemma.runs.based import first_model
 from lemma.runs.checkpoint import Checkpoint, latest_good
 from lemma.runs.folder import WEIGHTS, RunFolder
 from lemma.runs.weights import put_weights, read_weights, refuse_other_spec
-from lemma.spec import DataSpec, ModelSpec, Recipe, TreebankSpec
+from lemma.spec import AdaptationSpec, AnyDataSpec, ModelSpec, Recipe
+
+USES = {
+    "parser": "a parser and no language model: it draws trees. As in: lemma look parse {} --text '…'",
+    "encoder": "an encoder, which says what was hidden and does not write on. To adapt it: lemma adapt {} --labels …",
+    "encoder-decoder": "a translator, which writes the target of a source. As in: lemma generate {} --source '…'",
+    "classifier": "a classifier, which names the class of a text. As in: lemma generate {} --source '…'",
+}
+"""What runs hold that are no language models, and what they are for."""
 
 
 @dataclass(frozen=True)
@@ -24,21 +35,52 @@ class Run:
     path: Path
     spec: ModelSpec
     recipe: Recipe
-    data: DataSpec | TreebankSpec
+    data: AnyDataSpec
     data_hash: str
     vocabulary: Tokenizer | Lexicon
     module: nn.Module
     summary: dict[str, Any] | None
     note: str | None = None
     """Why these are not the weights of a finished run, if they are not."""
+    labels: tuple[str, ...] = ()
+    """The names of a classifier's classes."""
+    adaptation: AdaptationSpec | None = None
+    """How it was adapted, and from what, if it was."""
 
     @property
     def model(self) -> LanguageModel:
-        """The language model; a parser's run has none."""
+        """The language model; a parser's run has none, nor has one of an encoder, a translator or a classifier."""
         if not isinstance(self.module, LanguageModel):
+            use = USES[self.spec.family].format(quote(str(self.path)))
+            raise RunError(f"{self.path} holds {use}")
+        return self.module
+
+    def folded(self) -> AbstractContextManager[Any]:
+        """A while in which LoRA's updates are in the plain weights, so that the model is as fast as its base."""
+        updated = self.adaptation is not None and self.adaptation.method.kind == "lora"
+        return fold(self.module) if updated else nullcontext()
+
+    @property
+    def encoder(self) -> EncoderModel:
+        """The encoder; any other run has none."""
+        if not isinstance(self.module, EncoderModel):
+            raise RunError(f"{self.path} holds a model of the family {self.spec.family}, no encoder.")
+        return self.module
+
+    @property
+    def translator(self) -> EncoderDecoderModel:
+        """The encoder–decoder; any other run has none."""
+        if not isinstance(self.module, EncoderDecoderModel):
+            raise RunError(f"{self.path} holds a model of the family {self.spec.family}, which translates nothing.")
+        return self.module
+
+    @property
+    def classifier(self) -> ClassifierModel:
+        """The classifier; any other run has none."""
+        if not isinstance(self.module, ClassifierModel):
             raise RunError(
-                f"{self.path} holds a parser and no language model: it draws trees. "
-                f"As in: lemma look parse {quote(str(self.path))} --text '…'"
+                f"{self.path} holds a model of the family {self.spec.family}, no classifier. To make one of it: "
+                f"lemma adapt {quote(str(self.path))} --labels FILE.csv --out RUN"
             )
         return self.module
 
@@ -71,7 +113,7 @@ def load(path: Path | str, device: str = "cpu") -> Run:
     """Load a run, its model ready for use; where the end is missing or damaged, the last good checkpoint serves."""
     folder = RunFolder.open(Path(path))
     weights, note = _weights(folder)
-    model = build(folder.spec)
+    model = first_model(folder)
     put_weights(model, weights, folder.path / WEIGHTS)
     if note:
         warnings.warn(note, stacklevel=2)
@@ -85,6 +127,8 @@ def load(path: Path | str, device: str = "cpu") -> Run:
         module=model.to(device).eval(),
         summary=folder.summary(),
         note=note,
+        labels=folder.labels(),
+        adaptation=folder.adaptation,
     )
 
 

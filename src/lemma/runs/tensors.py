@@ -23,13 +23,22 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     save_file(on_cpu, path, {ENTRY: json.dumps(about or {})})
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read tensors in their order by name, and what is said about them; a damaged file is a RunError that names it."""
+def read_header(path: Path) -> dict[str, Any]:
+    """Read what is said about the tensors of a file, without them."""
     try:
         with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get(ENTRY, "{}"))
-            return {name: file.get_tensor(name) for name in sorted(file.keys())}, about
+            return json.loads((file.metadata() or {}).get(ENTRY, "{}"))
     except FileNotFoundError:
         raise RunError(f"{path} is missing.") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged: {error}.") from None
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read tensors in their order by name, and what is said about them; a damaged file is a RunError that names it."""
+    about = read_header(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in sorted(file.keys())}, about
     except (SafetensorError, OSError, ValueError) as error:
         raise RunError(f"{path} is damaged: {error}.") from None

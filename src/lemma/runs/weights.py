@@ -10,27 +10,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lemma.data.atomic import replacing
 from lemma.errors import RunError
-from lemma.models import LanguageModel
-from lemma.runs.tensors import read_tensors, write_tensors
+from lemma.runs.tensors import read_header, read_tensors, write_tensors
 from lemma.spec import ModelSpec
 
 
-def weights_of(model: LanguageModel) -> dict[str, Tensor]:
-    """Return a model's tensors by name, not copied; a tied tensor stands once, under its first name."""
+def weights_of(model: nn.Module, frozen: bool = False) -> dict[str, Tensor]:
+    """Return what a model learns by name, not copied; a tied tensor stands once, under its first name.
+
+    Frozen parameters are those of a base, and only named if asked for.
+    """
     first: dict[int, str] = {}
     tensors = model.state_dict(keep_vars=True)
     for name, tensor in tensors.items():
-        first.setdefault(id(tensor), name)
+        if frozen or tensor.requires_grad or not isinstance(tensor, nn.Parameter):
+            first.setdefault(id(tensor), name)
     return {name: tensors[name].detach() for name in first.values()}
 
 
-def put_weights(model: LanguageModel, weights: Mapping[str, Tensor], where: Path) -> None:
+def put_weights(model: nn.Module, weights: Mapping[str, Tensor], where: Path, frozen: bool = False) -> None:
     """Copy weights into a model; tensors it does not expect, in name or shape, are a RunError about `where`."""
-    own = weights_of(model)
+    own = weights_of(model, frozen)
     expected, got = ({name: tuple(tensor.shape) for name, tensor in some.items()} for some in (own, weights))
     if expected != got:
         raise RunError(f"{where} does not fit its spec: {_first_difference(expected, got)}.")
@@ -52,6 +55,11 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if about.get("sha256") != _sum(weights):
         raise RunError(f"{path} is damaged: its numbers do not have the SHA-256 written in its header.")
     return weights, about["spec"]
+
+
+def hash_of(path: Path) -> str:
+    """The SHA-256 of the weights in a file, as its header has it; the weights themselves are not read."""
+    return str(read_header(path).get("sha256", ""))
 
 
 def refuse_other_spec(where: Path, trained: Mapping[str, Any], spec: ModelSpec) -> None:

@@ -64,6 +64,10 @@ class Spec(BaseModel):
         named = {letters.get(word, word): value for word, value in words.items()}
         return type(self).read({**self.to_dict(), **named}, where=getattr(self, "family", type(self).__name__.lower()))
 
+    def sized(self, sizes: Mapping[str, int]) -> Self:
+        """Return a copy of the sizes that the data have: vocabulary, relations, classes."""
+        return self.replace(**sizes)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for TOML or JSON; what is unset (None) is left out."""
         return self.model_dump(mode="json", exclude_none=True)

@@ -7,12 +7,15 @@ from typing import Any
 
 from lemma.errors import SpecError, unknown
 from lemma.spec.base import Spec
+from lemma.spec.classifier import BodySpec, Classifier
 from lemma.spec.data import KINDS, BytePairs, Characters, DataSpec, Words
-from lemma.spec.model import FAMILIES, ModelSpec
+from lemma.spec.examples import LabelsSpec, PairsSpec
+from lemma.spec.families import FAMILIES, ModelSpec
 from lemma.spec.parser import Parser, TreebankSpec
 from lemma.spec.presets import PRESETS
 from lemma.spec.recipe import Recipe
 from lemma.spec.toml import read_toml
+from lemma.spec.transformer import EncoderDecoder
 from lemma.spec.words import distribute
 
 
@@ -23,34 +26,75 @@ class Choice:
     model: ModelSpec
     recipe: Recipe
     tokenizer: Characters | Words | BytePairs
-    held_out: float = 0.1
+    held_out: float | None = None
+    """What the kind of data has for it, if unset."""
 
     def data(self, text: Sequence[str]) -> DataSpec:
         """The data spec of this choice for these texts."""
-        if isinstance(self.model, Parser):
-            raise SpecError("a parser learns trees, not text: --treebank ewt, or --treebank FILE.conllu.")
-        words = {"text": tuple(text), "tokenizer": self.tokenizer.to_dict(), "held_out": self.held_out}
-        return DataSpec.read(words, "data")
+        if isinstance(self.model, Parser | EncoderDecoder | Classifier):
+            raise SpecError(f"{LEARNS[self.model.family]}, not plain text.")
+        return DataSpec.read({"text": tuple(text), **self._cut()}, "data")
 
     def trees(self, treebank: str, dev: str | None = None) -> TreebankSpec:
         """The data spec of this choice for a treebank; only a parser learns one."""
         if not isinstance(self.model, Parser):
             raise SpecError(f"--treebank is for a parser; a model of the family {self.model.family} learns --text.")
-        words = {"treebank": treebank, "dev": dev, "held_out": self.held_out}
-        return TreebankSpec.read(words, "data")
+        return TreebankSpec.read({"treebank": treebank, "dev": dev, **self._held_out()}, "data")
+
+    def pairs(self, pairs: str, **columns: Any) -> PairsSpec:
+        """The data spec of this choice for pairs of texts; only an encoder–decoder learns them."""
+        if not isinstance(self.model, EncoderDecoder):
+            raise SpecError(f"--pairs is for an encoder-decoder; a model of the family {self.model.family} is none.")
+        return PairsSpec.read({"pairs": pairs, **self._cut(), **columns}, "data")
+
+    def labels(self, labels: str, **columns: Any) -> LabelsSpec:
+        """The data spec of this choice for labelled texts; only a classifier learns them."""
+        if not isinstance(self.model, Classifier):
+            raise SpecError(f"--labels is for a classifier; a model of the family {self.model.family} is none.")
+        return LabelsSpec.read({"labels": labels, **self._cut(), **columns}, "data")
+
+    def classified(self) -> "Choice":
+        """The classifier that has this choice's model for its body."""
+        if isinstance(self.model, Classifier):
+            return self
+        if not isinstance(self.model, BodySpec):
+            raise SpecError(f"a model of the family {self.model.family} cannot be the body of a classifier.")
+        return replace(self, model=Classifier(body=self.model))
+
+    def _cut(self) -> dict[str, Any]:
+        return {"tokenizer": self.tokenizer.to_dict(), **self._held_out()}
+
+    def _held_out(self) -> dict[str, float]:
+        return {} if self.held_out is None else {"held_out": self.held_out}
 
 
-def choose(model: str | Path | ModelSpec | Choice, words: Mapping[str, Any] | None = None) -> Choice:
+LEARNS = {
+    "parser": "a parser learns trees (--treebank ewt, or --treebank FILE.conllu)",
+    "encoder-decoder": "an encoder-decoder learns pairs of texts (--pairs tatoeba-es, or --pairs FILE.tsv)",
+    "classifier": "a classifier learns labelled texts (--labels tweets, or --labels FILE.csv)",
+}
+"""What models learn that do not learn plain text."""
+
+
+def choose(
+    model: str | Path | ModelSpec | Choice, words: Mapping[str, Any] | None = None, *, classify: bool = False
+) -> Choice:
     """Take a preset, a spec file or a spec, then let `words` change model, recipe and tokenizer.
+
+    To `classify`, the model becomes the body of a classifier; the words reach both.
 
     >>> choose("lstm", {"D": 64, "steps": 10}).model.hidden
     64
     """
     base, words = _base(model), dict(words or {})
+    base = base.classified() if classify else base
     tokenizer = _tokenizer(base.tokenizer, words)
     held_out = words.pop("held_out", base.held_out)
     kinds: dict[str, type[Spec]] = {"tokenizer": type(tokenizer), "model": type(base.model), "recipe": Recipe}
+    kinds |= {"body": type(base.model.body)} if isinstance(base.model, Classifier) else {}
     shares = distribute(words, kinds)
+    if isinstance(base.model, Classifier) and shares["body"]:
+        shares["model"]["body"] = base.model.body.replace(**shares["body"]).to_dict()
     return replace(
         base,
         model=base.model.replace(**shares["model"]),

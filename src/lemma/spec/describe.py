@@ -6,8 +6,10 @@ from typing import Any
 from pydantic_core import PydanticUndefined
 
 from lemma.spec.base import Spec, letter_of
-from lemma.spec.choose import choose
+from lemma.spec.choose import Choice, choose
+from lemma.spec.classifier import Classifier
 from lemma.spec.parser import Parser
+from lemma.spec.transformer import EncoderDecoder
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,19 @@ def describe_words(model: str) -> list[WordRow]:
     if isinstance(chosen.model, Parser):  # it learns words as they stand in a treebank
         trees = _rows("data", chosen.trees("treebank"))
         return [*_rows("model", chosen.model), *_rows("recipe", chosen.recipe), *trees]
-    data = _rows("data", chosen.data(["text"]))
+    data = _rows("data", _data(chosen))
     return [
         *_rows("model", chosen.model),
         *_rows("recipe", chosen.recipe),
         *data,
         *_rows("tokenizer", chosen.tokenizer),
     ]
+
+
+def _data(chosen: Choice) -> Spec:
+    if isinstance(chosen.model, EncoderDecoder):
+        return chosen.pairs("pairs")
+    return chosen.labels("labels") if isinstance(chosen.model, Classifier) else chosen.data(["text"])
 
 
 def _rows(where: str, spec: Spec) -> list[WordRow]:

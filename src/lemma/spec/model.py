@@ -1,4 +1,4 @@
-"""What a model is made of: one frozen spec a family, told apart by its `family` word.
+"""What a language model is made of: one frozen spec a family, told apart by its `family` word.
 
 Every family has `vocabulary` V; training takes it from the tokenizer. Models with a bounded memory have a
 `context`: N for the window models, which predict a word from the N−1 words before it, and T for the
@@ -9,34 +9,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lemma.spec.base import Letter, Spec
-from lemma.spec.parser import Parser
+from lemma.spec.base import Letter
+from lemma.spec.family import Family, Size, check_heads
 from lemma.spec.positions import Learned, Positions, Rotary
-
-Size = Annotated[int, Field(ge=1)]
-
-
-def check_heads(width_name: str, width: int, heads_name: str, heads: int) -> None:
-    """Refuse heads that do not divide the width they share, naming the nearest widths that would do."""
-    if width % heads:
-        below = width // heads * heads
-        near = ", ".join(str(fitting) for fitting in (below, below + heads) if fitting)
-        raise ValueError(f"{heads_name} = {heads} does not divide {width_name} = {width}. Nearest widths: {near}.")
-
-
-class Family(Spec):
-    """What all families share."""
-
-    vocabulary: Annotated[Size, Letter("V")] = 256
-    """Number of different tokens; training takes it from the tokenizer."""
-
-    def sizes(self) -> dict[str, int]:
-        """The sizes by their textbook letters.
-
-        >>> FeedForward().sizes()
-        {'V': 256, 'd': 64, 'd_h': 256, 'N': 8}
-        """
-        return {letter: getattr(self, name) for letter, name in type(self).letters().items()}
 
 
 class FeedForward(Family):
@@ -224,10 +199,3 @@ class TableA5(Family):
     def _heads_divide(self) -> Self:
         check_heads("table-a5.width", self.width, "table-a5.heads", self.heads)
         return self
-
-
-ModelSpec = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | Parser
-FAMILIES: dict[str, type[ModelSpec]] = {
-    str(family.model_fields["family"].default): family
-    for family in (FeedForward, Attentive, Rnn, Lstm, Gru, Decoder, TableA5, Parser)
-}

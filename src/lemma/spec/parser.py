@@ -95,6 +95,10 @@ class Parser(Spec):
         """The sizes by their textbook letters."""
         return {letter: getattr(self, name) for letter, name in type(self).letters().items()}
 
+    def at(self, sizes: Mapping[str, int]) -> Self:
+        """Return a copy with other sizes, given by their letters."""
+        return self.replace(**sizes)
+
 
 class TreebankSpec(Spec):
     """The trees of a run: where they come from and what is held out."""

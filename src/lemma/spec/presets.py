@@ -4,9 +4,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lemma.errors import SpecError, unknown
-from lemma.spec.data import Characters, Words
-from lemma.spec.model import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn, TableA5
+from lemma.spec.data import BytePairs, Characters, Words
+from lemma.spec.families import ModelSpec
+from lemma.spec.model import Attentive, Decoder, FeedForward, Gru, Lstm, Rnn, TableA5
 from lemma.spec.parser import Parser
+from lemma.spec.positions import Sinusoidal
+from lemma.spec.transformer import Encoder, EncoderDecoder
 
 
 @dataclass(frozen=True)
@@ -16,7 +19,7 @@ class Preset:
     model: ModelSpec
     about: str
     recipe: dict[str, Any] = field(default_factory=dict)
-    tokenizer: Characters | Words | None = None
+    tokenizer: Characters | Words | BytePairs | None = None
 
 
 PRESETS: dict[str, Preset] = {
@@ -26,6 +29,39 @@ PRESETS: dict[str, Preset] = {
     "lstm": Preset(Lstm(), "long short-term memory", {"learning_rate": 4e-3}),
     "gru": Preset(Gru(), "gated recurrent unit", {"learning_rate": 4e-3}),
     "decoder": Preset(Decoder(), "pre-norm decoder-only Transformer"),
+    "encoder": Preset(Encoder(), "Transformer that sees all tokens and learns those that were hidden"),
+    "encoder-decoder": Preset(
+        EncoderDecoder(),
+        "Transformer that reads a source and writes its target; learns --pairs",
+        {
+            "steps": 2000,
+            "batch": 64,
+            "learning_rate": 1e-3,
+            "warm_up": 200,
+            "beta2": 0.98,
+            "dropout": 0.1,
+            "label_smoothing": 0.1,
+        },
+        BytePairs(vocabulary=4096),
+    ),
+    "transformer-c5": Preset(
+        EncoderDecoder(
+            vocabulary=30_000,
+            width=1024,
+            heads=4,
+            attention_width=768,
+            feed_forward=512,
+            context=2048,
+            encoder_depth=12,
+            decoder_depth=8,
+            positions=Sinusoidal(),
+            norm_place="post",
+            activation="relu",
+        ),
+        "problem C5: 139,994,112 parameters, attention width 768 in a stream of 1,024",
+        {"batch": 32, "learning_rate": 5e-4, "warm_up": 1000, "beta2": 0.98, "dropout": 0.1, "label_smoothing": 0.1},
+        BytePairs(vocabulary=30_000 - 3),
+    ),
     "penn-rnn": Preset(
         Rnn(vocabulary=10_000, width=256, hidden=512),
         "problem D5: word-level RNN, embedding 256, hidden 512",

@@ -32,6 +32,10 @@ class Recipe(Spec):
     """The largest norm of the gradient; 0 switches clipping off."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """The share of units dropped while training."""
+    mask_rate: float = Field(default=0.15, gt=0, lt=1)
+    """The share of tokens that an encoder has to predict: of these 80 % are hidden, 10 % exchanged, 10 % left."""
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """The share of each target's probability that is spread over all tokens or classes."""
     focus: float = Field(default=0.0, ge=0)
     """Weight of the mean entropy of attention's rows in what is minimised (B2); 0 leaves it out."""
     near: float = Field(default=0.0, ge=0)

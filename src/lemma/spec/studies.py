@@ -8,6 +8,7 @@ from lemma.errors import SpecError, unknown
 from lemma.spec.base import Spec
 from lemma.spec.costs import COSTS
 from lemma.spec.data import Characters, DataSpec, Words
+from lemma.spec.label_studies import LABEL_STUDIES
 from lemma.spec.study import Budget, Claim, Comparison, Contender, StudySpec
 from lemma.spec.toml import read_toml
 
@@ -118,7 +119,9 @@ def _named(name: str) -> tuple[str, dict[str, Any]]:
     path = Path(name)
     if path.suffix == ".toml" or path.is_file():
         return str(path), {"name": path.stem, **read_toml(path)}
-    raise SpecError(unknown("study", name, [*STUDIES, *COSTS]) + " A study file (name.toml) will do too.")
+    raise SpecError(
+        unknown("study", name, [*STUDIES, *COSTS, *LABEL_STUDIES]) + " A study file (name.toml) will do too."
+    )
 
 
 def _set(table: dict[str, Any], word: str, value: Any, where: str) -> None:

@@ -5,17 +5,18 @@ otherwise a thread cuts the next batch into pinned memory while the GPU works. O
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lemma.data import RandomWindows, Streams, Trees
-from lemma.models import LanguageModel
-from lemma.spec import Decoder, ModelSpec, Recipe
+from lemma.data import Examples, RandomWindows, Streams
+from lemma.spec import Decoder, Encoder, ModelSpec, Recipe
+from lemma.training.example_feed import ExampleFeed
+from lemma.training.masked_feed import MaskedFeed
 from lemma.training.parallel import Team
-from lemma.training.tree_feed import TreeFeed
 
 STRETCH = 64
 SHARE = 4  # the text may take this part of the GPU's free memory
@@ -26,7 +27,7 @@ Order = RandomWindows | Streams
 
 def stretch_of(spec: ModelSpec, recipe: Recipe) -> int:
     """The tokens predicted a sequence: what the recipe says, or a Transformer's context, or 64."""
-    return recipe.stretch or (spec.context if isinstance(spec, Decoder) else STRETCH)
+    return recipe.stretch or (spec.context if isinstance(spec, Decoder | Encoder) else STRETCH)
 
 
 class Feed:
@@ -105,15 +106,18 @@ class PrefetchingFeed(Feed):
         self.worker.shutdown(cancel_futures=True)
 
 
-def feed_for(
-    model: LanguageModel, tokens: Int[np.ndarray, "length"] | Trees, recipe: Recipe, team: Team
-) -> Feed | TreeFeed:
-    """Choose the order and the way of a model's batches: sentences of trees, or stretches of text.
+AnyFeed = Feed | MaskedFeed | ExampleFeed
+
+
+def feed_for(model: Any, tokens: Int[np.ndarray, "length"] | Examples, recipe: Recipe, team: Team) -> AnyFeed:
+    """Choose the order and the way of a model's batches: examples, windows with hidden tokens, or stretches of text.
 
     A model whose state is carried from batch to batch reads contiguous streams, others windows at random places.
     """
-    if isinstance(tokens, Trees):
-        return TreeFeed(tokens, recipe, team)
+    if not isinstance(tokens, np.ndarray):
+        return ExampleFeed(tokens, recipe, team)
+    if isinstance(model.spec, Encoder):
+        return MaskedFeed(tokens, model.spec, recipe, team)
     stretch = stretch_of(model.spec, recipe)
     order = (Streams if model.stateful else RandomWindows)(len(tokens), stretch, recipe.batch, recipe.seed)
     return _kind(tokens, team.device)(tokens, order, stretch, team, recipe.batch)

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
-from lemma.models import LanguageModel, count_parameters
+from lemma.models import count_parameters
 from lemma.runs import RunFolder, put_weights, weights_of
 from lemma.training.result import TrainingResult
 from lemma.training.session import Session
 
-Sample = Callable[[LanguageModel], list[str]]
+Sample = Callable[[Any], list[str]]
 Stopped = Literal["done", "early", "interrupted"]
 
 
@@ -38,6 +38,7 @@ def sum_up(session: Session, folder: RunFolder, stopped: Stopped, setup_seconds:
         planned_steps=folder.recipe.steps,
         stopped=stopped,
         parameters=count_parameters(session.model),
+        learned=sum(tensor.numel() for tensor in session.model.parameters() if tensor.requires_grad),
         tokens=standing.tokens,
         training_loss=standing.training_loss,
         validation_loss=standing.validation_loss,

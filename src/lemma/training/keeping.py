@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lemma.data import Dataset, TreebankData
 from lemma.errors import RunError
 from lemma.parts import State
 from lemma.runs import Checkpoint, RunFolder, latest_good, only_writer, put_weights, refuse_other_spec, save, weights_of
-from lemma.training.feed import stretch_of
+from lemma.training.lessons import AnyData
 from lemma.training.optimizer import memory_of, restore_memory
 from lemma.training.session import Session
 from lemma.training.standing import Standing
@@ -32,7 +31,7 @@ def save_session(session: Session, folder: RunFolder) -> None:
     session.restart_clock()
 
 
-def refuse_other_text(folder: RunFolder, dataset: Dataset | TreebankData) -> None:
+def refuse_other_text(folder: RunFolder, dataset: AnyData) -> None:
     """Refuse to go on with another text, or with the same text cut by another tokenizer."""
     if dataset.hash != folder.data_hash:
         raise RunError(
@@ -100,7 +99,7 @@ def _state(session: Session) -> dict[str, Any]:
 
 def _reading(session: Session) -> dict[str, int]:
     recipe = session.recipe
-    return {"batch": recipe.batch, "stretch": stretch_of(session.model.spec, recipe), "seed": recipe.seed}
+    return {"batch": recipe.batch, "stretch": session.feed.stretch, "seed": recipe.seed}
 
 
 def _random(session: Session) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """What is learned and how it is judged: a model with its objective, and the score of a validation."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -28,7 +28,8 @@ class Score(Protocol):
         ...
 
 
-Evaluate = Callable[[LanguageModel], Score]
+Evaluate = Callable[[Any], Score]
+"""What validates a model, of whatever kind it is."""
 
 
 Learned = tuple[Float[Tensor, ""], tuple[Float[Tensor, ""], ...], State | None]

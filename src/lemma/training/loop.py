@@ -4,22 +4,22 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lemma.data import Dataset, TreebankData
-from lemma.runs import RunFolder, only_writer
+from lemma.runs import RunFolder, first_model, only_writer
 from lemma.runs.folder import refuse_occupied
-from lemma.spec import DataSpec, ModelSpec, Recipe, TreebankSpec
+from lemma.spec import AdaptationSpec, AnyDataSpec, ModelSpec, Recipe
 from lemma.training.finishing import Sample, Stopped, finish
 from lemma.training.heap import steady_heap
 from lemma.training.interrupt import Stop, stoppable
 from lemma.training.journal import Journal, board_kind
 from lemma.training.keeping import refuse_other_text, restore_latest, save_session
 from lemma.training.lesson import Evaluate
+from lemma.training.lessons import AnyData, refuse_other_kind
 from lemma.training.optimizer import clip, set_rate
 from lemma.training.parallel import Team, teamwork
-from lemma.training.parsing import refuse_other_kind
 from lemma.training.precision import fork_random, matrix_products, product_precision
 from lemma.training.progress import Observer, Silent
 from lemma.training.result import TrainingResult
@@ -80,33 +80,37 @@ class Surroundings:
 def train(
     model_spec: ModelSpec,
     recipe: Recipe,
-    data_spec: DataSpec | TreebankSpec,
-    dataset: Dataset | TreebankData,
+    data_spec: AnyDataSpec,
+    dataset: AnyData,
     out: Path,
     *,
     evaluate: Evaluate,
     sample: Sample,
     observer: Observer | None = None,
     overwrite: bool = False,
+    adaptation: AdaptationSpec | None = None,
 ) -> TrainingResult:
-    """Train a new model into the folder `out`; its vocabulary is the tokenizer's, or the treebank's."""
+    """Train a new model into the folder `out`; its vocabulary is the tokenizer's, or the treebank's.
+
+    With an `adaptation` it starts from the weights of a base, of which it keeps only what it changed.
+    """
     given = Surroundings(evaluate, sample, observer or Silent())
     refuse_other_kind(model_spec, dataset)
     with _at_work(recipe) as team:
         if team.leads:
             refuse_occupied(out, overwrite)
-        spec = model_spec.replace(**dataset.sizes())
-        folder = RunFolder(out, spec, recipe, data_spec, dataset.hash)
+        spec = model_spec.sized(dataset.sizes())
+        folder = RunFolder(out, spec, recipe, data_spec, dataset.hash, adaptation)
         begin = time.perf_counter()
         session = _session(folder, dataset, team, given)
         if team.leads:
-            folder.create(dataset.tokenizer, overwrite)
+            folder.create(dataset.tokenizer, overwrite, getattr(dataset, "labels", ()))
         return _complete(session, folder, given, time.perf_counter() - begin)
 
 
 def resume(
     path: Path,
-    dataset: Dataset | TreebankData,
+    dataset: AnyData,
     *,
     evaluate: Evaluate,
     sample: Sample,
@@ -137,11 +141,12 @@ def _at_work(recipe: Recipe) -> Iterator[Team]:
         yield team
 
 
-def _session(folder: RunFolder, dataset: Dataset | TreebankData, team: Team, given: Surroundings) -> Session:
+def _session(folder: RunFolder, dataset: AnyData, team: Team, given: Surroundings) -> Session:
     if folder.recipe.tensorboard:
         board_kind()  # an early word if it is missing
     tell = given.observer.say if team.leads else Silent().say
-    return Session(folder.spec, folder.recipe, dataset.tokens("train"), team, tell)
+    tokens: Any = dataset.tokens("train")
+    return Session(folder.spec, folder.recipe, tokens, team, tell, partial(first_model, folder))
 
 
 def _complete(session: Session, folder: RunFolder, given: Surroundings, setup_seconds: float) -> TrainingResult:

@@ -16,7 +16,7 @@ def optimizer_for(model: nn.Module, recipe: Recipe) -> AdamW:
     """Build AdamW with two groups: matrices decay; biases, norms, embeddings and positions do not."""
     tables = {id(parameter) for parameter in _tables(model)}
     groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
-    for parameter in model.parameters():
+    for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
         groups[parameter.dim() >= 2 and id(parameter) not in tables].append(parameter)
     decay = {True: recipe.weight_decay, False: 0.0}
     return AdamW(
@@ -46,6 +46,7 @@ def memory_of(optimizer: AdamW, model: nn.Module) -> dict[str, Tensor]:
     return {
         f"{name}:{quantity}": tensor
         for name, parameter in model.named_parameters()
+        if parameter.requires_grad
         for quantity, tensor in optimizer.state[parameter].items()
     }
 

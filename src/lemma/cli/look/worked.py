@@ -1,4 +1,4 @@
-"""`lemma look attention|bpe|cross`: small cases worked by hand, every step shown."""
+"""`lemma look attention|bpe|cross|lstm`: small cases worked by hand, every step shown."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -69,6 +69,22 @@ def cross(
     """
     settings = {"words": word, "scaled": scaled, "full": full, "decimals": decimals}
     _look("cross", None if list_ else case, settings, out, json)
+
+
+def lstm(
+    case: Case = None,
+    backward: Annotated[bool, typer.Option("--backward", help="Go back too: every gradient by its formula.")] = False,
+    full: Full = False,
+    decimals: Decimals = 4,
+    out: Out = None,
+    list_: List = False,
+    json: Json = False,
+) -> None:
+    """Work one LSTM step out by hand: every gate, the cell state, the output; with --backward every gradient.
+
+    From gates as given, or from weights. As in: lemma look lstm c1 --backward --out c1.html
+    """
+    _look("lstm", None if list_ else case, {"backward": backward, "full": full, "decimals": decimals}, out, json)
 
 
 def bpe(

@@ -10,6 +10,7 @@ from lemma.ledger.quantity import Part
 
 NORM = re.compile(r"norm|(^|[._])ln(_|\d|\.|$)")
 LAYER_NUMBER = re.compile(r"_l(\d|\*).*$")
+ATTENTION = ("attention", "attn")
 ALL_NORMS = "all norms"
 Wanted = Callable[[Part], bool]
 
@@ -44,7 +45,7 @@ class Group:
 
 def groups_of(parts: Sequence[Part]) -> list[Group]:
     """All natural groups, the plainest first; of two that hold the same parts only the first."""
-    places = [*_modules(parts), *_namesakes(parts)]
+    places = [*_modules(parts), *_namesakes(parts), *_attentions(parts)]
     biases = [(f"the biases of {name}", _only(inside, is_bias)) for name, inside in places]
     weights = [(f"the weights of {name}", _only(inside, _is_weight)) for name, inside in places]
     named = [*_tensors(parts), *_kinds(parts), *places, *biases, *weights]
@@ -121,6 +122,13 @@ def _namesakes(parts: Sequence[Part]) -> list[tuple[str, list[Part]]]:
     """Parts that have a step of their path in common, wherever it stands: attention in the encoder and the decoder."""
     steps = {step: None for part in parts for step in _steps(part.path) if step != "*"}
     return [(f"every '{step}'", [part for part in parts if step in _steps(part.path)]) for step in steps]
+
+
+def _attentions(parts: Sequence[Part]) -> list[tuple[str, list[Part]]]:
+    """All attention of layers that have more than one kind of it: to themselves, and to a source."""
+    found = {step: None for part in parts for step in _steps(part.path) if step.endswith(ATTENTION)}
+    name = "every " + " and ".join(f"'{step}'" for step in found)
+    return [(name, [part for part in parts if found.keys() & _steps(part.path)])] if len(found) > 1 else []
 
 
 def _steps(path: str) -> list[str]:

@@ -72,8 +72,8 @@ def _drawn(source: random.Random, question: Question, name: str, size: int) -> i
 
 def _agree(question: Question, spec: ModelSpec, values: Values) -> bool:
     """Whether the formula gives what the built model has."""
-    followed = {name: values[other] for name, other in FOLLOWS.items() if name in spec.letters() and name not in values}
+    followed = {name: values[other] for name, other in FOLLOWS.items() if name in spec.sizes() and name not in values}
     try:
-        return question.yours.at(values) == parameters_of(spec.replace(**values, **followed))
+        return question.yours.at(values) == parameters_of(spec.at({**values, **followed}))
     except InputError:  # sizes that this model cannot have, or at which the formula divides by zero
         return False

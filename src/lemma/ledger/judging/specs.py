@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lemma.ledger.sources import Model
+from lemma.ledger.spec_sources import body_of
 from lemma.ledger.subject import BATCH, Subject
 from lemma.runs import RunFolder
 from lemma.spec import FAMILIES, PRESETS, Choice, ModelSpec, choose
@@ -24,10 +25,15 @@ def spec_of(model: Model, words: Mapping[str, Any] | None, subject: Subject) -> 
     return None
 
 
+def _letters(spec: ModelSpec) -> dict[str, str]:
+    """The letters of a model's fields; a classifier has those of its body too."""
+    return {**type(body_of(spec)).letters(), **type(spec).letters()}
+
+
 def full_names(spec: ModelSpec | None, known: Mapping[str, int]) -> dict[str, str]:
     """What may stand in the place of an account's symbols: the fields' names, `batch`, the letter of a tied size."""
     names = {"batch": BATCH} if BATCH in known else {}
-    for letter, field in type(spec).letters().items() if spec else ():
+    for letter, field in _letters(spec).items() if spec else ():
         symbol = letter if letter in known else FOLLOWS.get(letter, letter)
         if symbol in known:
             names |= {name: symbol for name in (field, letter) if name not in known}

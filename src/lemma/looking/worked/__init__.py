@@ -1,8 +1,10 @@
-"""Small cases worked by hand, every step shown: attention, byte-pair encoding, cross-attention."""
+"""Small cases worked by hand, every step shown: attention, byte-pair encoding, cross-attention, an LSTM step."""
 
 from lemma.looking.worked.attention import attention_by_hand
 from lemma.looking.worked.byte_pairs import trace_byte_pairs
 from lemma.looking.worked.cross import WorkedCross, cross_by_hand
+from lemma.looking.worked.lstm import lstm_by_hand
+from lemma.looking.worked.lstm_result import WorkedLstm
 from lemma.looking.worked.reading import Examples, list_examples
 from lemma.looking.worked.trace import BytePairTrace
 from lemma.looking.worked.worked_attention import WorkedAttention
@@ -12,8 +14,10 @@ __all__ = [
     "Examples",
     "WorkedAttention",
     "WorkedCross",
+    "WorkedLstm",
     "attention_by_hand",
     "cross_by_hand",
     "list_examples",
+    "lstm_by_hand",
     "trace_byte_pairs",
 ]

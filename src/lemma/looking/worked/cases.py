@@ -1,4 +1,4 @@
-"""What a person writes in a file to have attention worked out: vectors, three matrices, and how to use them."""
+"""What a person writes in a file to have a small case worked out; of attention: vectors, three matrices, and how."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -18,10 +18,26 @@ MOST_WORDS = 100
 
 
 class Case(Spec):
-    """What attention and cross-attention have in common."""
+    """What every case has in common."""
 
     title: str = ""
     """What the case shows."""
+
+    @classmethod
+    def read(cls, words: Mapping[str, Any], where: str) -> Self:
+        """Check a case as a person wrote it; what does not fit is said in the words of the file."""
+        found = misplaced(words, where, cls.known_words())
+        if found:
+            raise SpecError(found)
+        try:
+            return cls.model_validate(words)
+        except ValidationError as error:
+            raise SpecError(mistakes(error, words, where, cls.known_words())) from None
+
+
+class Attending(Case):
+    """What attention and cross-attention have in common."""
+
     focus: tuple[str, ...] = ()
     """The words, or named vectors, whose row of arithmetic is shown."""
     scaled: bool = True
@@ -35,24 +51,13 @@ class Case(Spec):
     W_V: Rows
     """The value map."""
 
-    @classmethod
-    def read(cls, words: Mapping[str, Any], where: str) -> Self:
-        """Check a case as a person wrote it; what does not fit is said in the words of the file."""
-        found = misplaced(words, where, cls.known_words())
-        if found:
-            raise SpecError(found)
-        try:
-            return cls.model_validate(words)
-        except ValidationError as error:
-            raise SpecError(mistakes(error, words, where, cls.known_words())) from None
-
     @field_validator("focus", mode="before")
     @classmethod
     def _one_focus(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
 
 
-class AttentionCase(Case):
+class AttentionCase(Attending):
     """Sentences whose words look at each other."""
 
     sentences: Annotated[tuple[str, ...], Field(min_length=1, max_length=20)]
@@ -72,7 +77,7 @@ class AttentionCase(Case):
         return (value,) if isinstance(value, str) else value
 
 
-class CrossCase(Case):
+class CrossCase(Attending):
     """Named vectors that look at other named vectors."""
 
     queries: Vectors

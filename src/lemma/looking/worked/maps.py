@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from lemma.errors import SpecError
 from lemma.looking.words import counted
-from lemma.looking.worked.cases import Case
+from lemma.looking.worked.cases import Attending
 
 Columns = Float[np.ndarray, "rows columns"]
 
@@ -34,7 +34,7 @@ class Maps:
         return f"{letter} = {name} x" if self.apply == "W x" else f"{letter} = x {name}"
 
 
-def make_maps(case: Case, query_width: int, source_width: int, where: str) -> Maps:
+def make_maps(case: Attending, query_width: int, source_width: int, where: str) -> Maps:
     """The maps of a case for vectors of these lengths."""
     query = _matrix(case, "W_Q", query_width, where)
     key = _matrix(case, "W_K", source_width, where)
@@ -47,8 +47,8 @@ def make_maps(case: Case, query_width: int, source_width: int, where: str) -> Ma
     return Maps(query, key, value, case.apply, case.scaled)
 
 
-def _matrix(case: Case, name: str, width: int, where: str) -> Columns:
-    written = _rectangle(name, getattr(case, name), where)
+def _matrix(case: Attending, name: str, width: int, where: str) -> Columns:
+    written = rectangle(name, getattr(case, name), where)
     turned = written.T if case.apply == "W x" else written
     if turned.shape[0] == width:
         return turned
@@ -60,7 +60,8 @@ def _matrix(case: Case, name: str, width: int, where: str) -> Columns:
     )
 
 
-def _rectangle(name: str, rows: Sequence[Sequence[float]], where: str) -> Columns:
+def rectangle(name: str, rows: Sequence[Sequence[float]], where: str) -> Columns:
+    """A matrix as it was written; its rows must be equally long."""
     odd = next((number for number, row in enumerate(rows, 1) if len(row) != len(rows[0])), None)
     if odd is not None:
         raise SpecError(

@@ -9,9 +9,13 @@ from lemma.errors import unknown
 from lemma.looking.worked.numerals import shortened
 
 TABLES = ("vectors", "queries", "source")
-MATRICES = ("W_Q", "W_K", "W_V")
+MATRICES = ("W_Q", "W_K", "W_V", "W_u", "W_f", "W_o", "W_c", "W_y")
+GATES = ("gamma_u", "gamma_f", "gamma_o", "candidate")
+STATES = ("c_prev", "a_prev", "h_prev", "x", "da_next", "dh_next", "dc_next", "b_u", "b_f", "b_o", "b_c", "b_y")
 FORMS = {
     **{name: ("a matrix", f"{name} = [[1, 0], [0, 1]]") for name in MATRICES},
+    **{name: ("a vector", f"{name} = [0.5, 0.9]") for name in (*GATES, *STATES)},
+    "y": ("a one-hot vector", "y = [0, 1, 0]"),
     **{name: ("named vectors", f"{name} = {{cat = [1, 0], dog = [0, 1]}}") for name in TABLES},
     "sentences": ("one sentence or several", 'sentences = ["the cat sat"]'),
     "other_words": ("a vector", "other_words = [0, 0]"),

@@ -8,14 +8,15 @@ from typing import Any, Generic, TypeVar
 
 from lemma.errors import SpecError, unknown
 from lemma.looking.worked.cases import AttentionCase, Case, CrossCase
+from lemma.looking.worked.lstm_case import LstmCase
 from lemma.spec.toml import read_toml, to_toml
 
 Given = str | Path | Mapping[str, Any]
 """An example's name, the path of a TOML file, or the words themselves."""
 Kind = TypeVar("Kind", bound=Case)
-COMMANDS: dict[type[Case], str] = {AttentionCase: "attention", CrossCase: "cross"}
-MARKS = {"attention": "sentences", "cross": "queries"}
-"""The word that tells a file of one kind from one of the other."""
+COMMANDS: dict[type[Case], str] = {AttentionCase: "attention", CrossCase: "cross", LstmCase: "lstm"}
+MARKS = {"attention": "sentences", "cross": "queries", "lstm": "c_prev"}
+"""The word that tells a file of one kind from those of the others."""
 LARGEST = 1 << 20
 
 

@@ -12,38 +12,39 @@ WIDTH = 110
 GAP = "  "
 
 
-def as_text(blocks: Blocks) -> str:
+def as_text(blocks: Blocks, width: int = WIDTH) -> str:
     """Blocks one below the other, with an empty line between them; lines of arithmetic stand together."""
     lines: list[str] = []
     before: Block | None = None
     for block in blocks:
         if before is not None and not (isinstance(block, Words) and isinstance(before, Words | Heading)):
             lines.append("")
-        lines += _text(block)
+        lines += _text(block, width)
         before = block
     return "\n".join(lines)
 
 
-def _text(block: Block) -> list[str]:
+def _text(block: Block, width: int) -> list[str]:
     if isinstance(block, Heading):
-        return [block.text, *(["=" * across(block.text)] if block.level == 1 else [])]
+        lines = textwrap.wrap(block.text, width) or [""]
+        return [*lines, *(["=" * max(map(across, lines))] if block.level == 1 else [])]
     if isinstance(block, Words):
-        return [part for line in block.text.splitlines() for part in _wrapped(line)]
-    return _grid(block.grid() if isinstance(block, Matrix) else block)
+        return [part for line in block.text.splitlines() for part in _wrapped(line, width)]
+    return _grid(block.grid() if isinstance(block, Matrix) else block, width)
 
 
-def _wrapped(line: str) -> list[str]:
+def _wrapped(line: str, width: int) -> list[str]:
     return textwrap.wrap(
-        line, WIDTH, initial_indent=GAP, subsequent_indent=GAP * 2, break_long_words=False, break_on_hyphens=False
+        line, width, initial_indent=GAP, subsequent_indent=GAP * 2, break_long_words=False, break_on_hyphens=False
     ) or [""]
 
 
-def _grid(grid: Grid) -> list[str]:
-    title = [f"{GAP}{grid.title}"] if grid.title else []
+def _grid(grid: Grid, width: int) -> list[str]:
+    title = _wrapped(grid.title, width) if grid.title else []
     bars = [bar(share) for share in grid.bars]
     table = [list(grid.header), *(list(row) for row in grid.rows), *([list(grid.total)] if grid.total else [])]
     lines: list[str] = []
-    for columns in _chunks(table):
+    for columns in _chunks(table, width - len(GAP)):
         part = _lines([[row[column] for column in columns] for row in table], grid.plain)
         if bars and columns[-1] == len(grid.header) - 1:
             part = [line + (GAP + bars[place - 1] if 0 < place <= len(bars) else "") for place, line in enumerate(part)]
@@ -51,15 +52,15 @@ def _grid(grid: Grid) -> list[str]:
     return title + [f"{GAP}{line}".rstrip() for line in lines]
 
 
-def _chunks(table: Sequence[Sequence[str]]) -> list[list[int]]:
+def _chunks(table: Sequence[Sequence[str]], width: int) -> list[list[int]]:
     """Which columns stand side by side; the first one always does."""
     widths = _widths(table)
     chunks: list[list[int]] = [[0]]
-    room = WIDTH - widths[0]
+    room = width - widths[0]
     for column in range(1, len(widths)):
         if len(chunks[-1]) > 1 and room < widths[column] + len(GAP):
             chunks.append([0])
-            room = WIDTH - widths[0]
+            room = width - widths[0]
         chunks[-1].append(column)
         room -= widths[column] + len(GAP)
     return chunks

@@ -1,0 +1,18 @@
+"""Options that say which columns of a file are meant, for the verbs that read tables."""
+
+from typing import Annotated
+
+import typer
+
+TextColumn = Annotated[
+    str | None, typer.Option("--text-column", metavar="NAME", help="The column of --labels that holds the texts.")
+]
+LabelColumn = Annotated[
+    str | None, typer.Option("--label-column", metavar="NAME", help="The column of --labels that holds the labels.")
+]
+SourceColumn = Annotated[
+    str | None, typer.Option("--source-column", metavar="NAME", help="The column of --pairs that holds the sources.")
+]
+TargetColumn = Annotated[
+    str | None, typer.Option("--target-column", metavar="NAME", help="The column of --pairs that holds the targets.")
+]

@@ -1,0 +1,173 @@
+"""Tables of one's own: which of their columns are meant, and the cells of these with their lines."""
+
+from array import array
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from lemma.data.records import SEPARATED, Row, read_records
+from lemma.errors import DataError, unknown
+
+Names = tuple[str, ...]
+Looks = Callable[[Sequence[str]], bool]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column that is looked for: by the name or number given, else by what such columns are called."""
+
+    role: str
+    """What it holds: text, label, source, target."""
+    given: str | None = None
+    called: frozenset[str] = frozenset()
+    """Other names, in lower case, that such a column often has."""
+
+    def places(self, names: Names) -> list[int]:
+        """Where columns are called so: as its role if there is one, else by one of the other names."""
+        plain = [name.strip().casefold() for name in names]
+        return [place for place, name in enumerate(plain) if name == self.role] or [
+            place for place, name in enumerate(plain) if name in self.called
+        ]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Some columns of a file, each a list of cells, and the line on which each row begins."""
+
+    path: Path
+    lines: Sequence[int]
+    cells: Mapping[str, list[str]]
+    names: Names | None
+    """The header, where there is one."""
+    said: str
+    """Which columns were taken, and whether there was a header."""
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def where(self, row: int) -> str:
+        """Name the place of a row, for an error or a warning."""
+        return f"{self.path}, line {self.lines[row]}"
+
+
+def read_table(
+    path: Path, wanted: Sequence[Column], *, any_width: bool, is_header: Looks, values: Collection[str] | None = None
+) -> Table:
+    """Read the wanted columns of a CSV, TSV or JSONL file.
+
+    A header is known by a name that was given, by what `is_header` says of the first row, and, with `values`, by a last
+    column whose first cell is none of these and never comes again: no label stands alone.
+    `any_width` takes the first columns of a table of any width where it says nothing else; else it must be two wide.
+    """
+    names, rows = read_records(path)
+    first = next(rows, None)
+    if first is None:
+        raise DataError(f"{path}: the file is empty. Give a file with one example a row.")
+    rows = chain([first], rows)
+    if names is None and _has_header(first[1], wanted, is_header):
+        names = tuple(first[1])
+        next(rows)
+    places = _places(path, wanted, names, first[1], any_width)
+    table = _read(path, rows, wanted, places, names, len(first[1]))
+    return _without_late_header(table, first, wanted, places, values) if values is not None else table
+
+
+def _has_header(first: Sequence[str], wanted: Sequence[Column], is_header: Looks) -> bool:
+    by_name = any(column.given is not None and not column.given.isdecimal() for column in wanted)
+    named = any(column.given is not None and column.given in first for column in wanted)
+    return by_name or named or is_header(first)
+
+
+def _places(
+    path: Path, wanted: Sequence[Column], names: Names | None, first: Sequence[str], any_width: bool
+) -> list[int]:
+    width = len(names or first)
+    found: dict[str, int] = {}
+    for column in wanted:
+        if column.given is not None:
+            found[column.role] = _given(path, column, names, width)
+    for column in wanted:
+        if column.role not in found and names is not None:
+            free = [place for place in column.places(names) if place not in found.values()]
+            if len(free) == 1:
+                found[column.role] = free[0]
+    free = [place for place in range(width) if place not in found.values()]
+    missing = [column for column in wanted if column.role not in found]
+    if missing and (len(free) < len(missing) or (len(free) > len(missing) and not any_width)):
+        raise DataError(_which(path, missing[0], names, first, len(wanted)))
+    found |= {column.role: place for column, place in zip(missing, free, strict=False)}
+    return [found[column.role] for column in wanted]
+
+
+def _given(path: Path, column: Column, names: Names | None, width: int) -> int:
+    given = column.given or ""
+    if names is not None and given in names:
+        return names.index(given)
+    if given.isdecimal() and 1 <= int(given) <= width:
+        return int(given) - 1
+    if given.isdecimal():
+        raise DataError(f"{path}: there is no column {given} for the {column.role}; the first row has {width}.")
+    raise DataError(f"{path}: {unknown(f'the column of the {column.role}', given, names or ())}")
+
+
+def _which(path: Path, column: Column, names: Names | None, first: Sequence[str], needed: int) -> str:
+    if len(first) < needed:
+        return (
+            f"{path}, line 1: {len(first)} column where {needed} are needed; there is none for the {column.role}. "
+            "Check what stands between the columns: a comma in .csv, a tab in .tsv."
+        )
+    shown = ", ".join(f"{place} '{name[:30]}'" for place, name in enumerate(names or first, start=1))
+    what = "columns" if names else "the first row"
+    return f"{path}: which column is the {column.role}? {what}: {shown}. Say {column.role}=NAME or its number."
+
+
+def _read(
+    path: Path, rows: Iterator[Row], wanted: Sequence[Column], places: Sequence[int], names: Names | None, width: int
+) -> Table:
+    lines, cells = array("Q"), [[] for _ in wanted]
+    for line, row in rows:
+        if len(row) != width:
+            _refuse_width(path, line, len(row), width, max(places), names)
+        lines.append(line)
+        for kept, place, column in zip(cells, places, wanted, strict=True):
+            cell = row[place].strip()
+            if not cell:
+                raise DataError(f"{path}, line {line}: the {column.role} is empty. Fill it in, or take the row out.")
+            kept.append(cell)
+    if not lines:
+        raise DataError(f"{path}: nothing but a header. Give a file with one example a row.")
+    named = {column.role: kept for column, kept in zip(wanted, cells, strict=True)}
+    return Table(path, lines, named, names, _say(path, wanted, places, names))
+
+
+def _refuse_width(path: Path, line: int, got: int, width: int, last: int, names: Names | None) -> None:
+    if got <= last:
+        missing = f" ('{names[last]}')" if names else ""
+        raise DataError(f"{path}, line {line}: {got} column{'s' * (got != 1)}; column {last + 1}{missing} is missing.")
+    if got > width:
+        raise DataError(
+            f"{path}, line {line}: {got} columns where the first row has {width}. "
+            "Put a cell that holds the sign between columns in quotes."
+        )
+
+
+def _without_late_header(
+    table: Table, first: Row, wanted: Sequence[Column], places: Sequence[int], values: Collection[str]
+) -> Table:
+    """Take the first row for a header if its last wanted cell is no known value and never comes again."""
+    column = table.cells[wanted[-1].role]
+    if table.names is not None or len(column) < 3 or column[0] in values or column[0] in column[1:]:
+        return table
+    names = tuple(first[1])
+    cells = {role: kept[1:] for role, kept in table.cells.items()}
+    return Table(table.path, table.lines[1:], cells, names, _say(table.path, wanted, places, names))
+
+
+def _say(path: Path, wanted: Sequence[Column], places: Sequence[int], names: Names | None) -> str:
+    def called(place: int) -> str:
+        return f"column '{names[place]}'" if names else f"column {place + 1}"
+
+    taken = ", ".join(f"{column.role} from {called(place)}" for column, place in zip(wanted, places, strict=True))
+    header = "; line 1 read as the header" if names else "; no header: line 1 read as data"
+    return f"{path.name}: {taken}{header if path.suffix.lower() in SEPARATED else ''}"

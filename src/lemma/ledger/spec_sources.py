@@ -1,0 +1,164 @@
+"""Subjects from specs: the family of models that differ from one spec in its sizes only."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lemma.errors import InputError
+from lemma.ledger.fitting import fit
+from lemma.ledger.ladders import DIVISORS
+from lemma.ledger.polynomial import Polynomial
+from lemma.ledger.subject import BATCH, Inputs, Subject, Values
+from lemma.models import EncoderModel, build
+from lemma.spec import (
+    Choice,
+    Classifier,
+    EncoderDecoder,
+    ModelSpec,
+    Rotary,
+    Transformer,
+    choose,
+    distribute,
+)
+
+TIME, SOURCE = "T", "S"
+STRETCH = 64  # tokens a row of a model without a context of its own
+WINDOWS = {"N": [3, 4, 5, 6, 7, 8], TIME: [12, 13, 14, 15, 16, 18]}
+"""Sizes of window models: with one word before it a window needs no mask, and none may be longer than the text."""
+MARKED = {
+    "V": list(range(5, 13)),
+    "h": DIVISORS,
+    "d_h": list(range(12, 108, 12)),
+    TIME: list(range(9, 17)),
+    SOURCE: list(range(2, 9)),
+    **{depth: [2, 3, 4, 5] for depth in ("L", "L_enc", "L_dec")},  # layers take time
+}
+"""Sizes of Transformers with marks among their tokens; no source may be longer than the context."""
+
+
+def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], name: str | None = None) -> Subject:
+    """The family of models that differ from one spec in its sizes only."""
+    base = choose(model).model
+    running = {BATCH: words.pop(BATCH, 1)} | _taken(words, base)
+    spec = with_words(base, words)
+    _refuse_longer(spec, running)
+    sizes, body = spec.sizes(), body_of(spec)
+    follows = {"D": "d"} if getattr(body, "tied", False) and "D" in sizes else {}  # one size by two names
+    symbols = {letter: value for letter, value in sizes.items() if letter not in follows}
+
+    def at(values: Values) -> ModelSpec:
+        mine = {letter: value for letter, value in values.items() if letter in sizes}
+        return spec.at({**mine, **{letter: values[other] for letter, other in follows.items()}})
+
+    return Subject(
+        name or (str(model) if isinstance(model, (str, Path)) else spec.family),
+        symbols,
+        make=lambda values: whole_pass(build(at(values))),
+        feed=_pairs if isinstance(spec, EncoderDecoder) else _tokens,
+        running={name: _positive(name, size) for name, size in running.items()},
+        defaults=_defaults(spec),
+        ladders=ladders_of(spec),
+        identity=f"spec {_without_sizes(spec)} {sorted(symbols)}",
+    )
+
+
+def _taken(words: dict[str, Any], base: ModelSpec) -> dict[str, Any]:
+    """The lengths that a model is called with beside its own sizes, taken from among the words.
+
+    A source is as long as the target, whose length is the context, if nothing is said of it.
+    """
+    if isinstance(base, EncoderDecoder):
+        return {SOURCE: words.pop(SOURCE, words.get(TIME, words.get("context", base.context)))}
+    return {} if TIME in base.sizes() else {TIME: words.pop(TIME, STRETCH)}
+
+
+def _refuse_longer(spec: ModelSpec, running: Mapping[str, Any]) -> None:
+    if isinstance(spec, EncoderDecoder) and _positive(SOURCE, running[SOURCE]) > spec.context:
+        raise InputError(f"S = {running[SOURCE]}: no source is longer than the context, T = {spec.context}.")
+
+
+def with_words(spec: ModelSpec, words: Mapping[str, Any]) -> ModelSpec:
+    """Let words change a model; those of a classifier's body reach its body."""
+    if not isinstance(spec, Classifier):
+        return spec.replace(**distribute(words, {"model": type(spec)})["model"])
+    shares = distribute(words, {"model": type(spec), "body": type(spec.body)})
+    return spec.replace(**{"body": spec.body.replace(**shares["body"]).to_dict(), **shares["model"]})
+
+
+def body_of(spec: ModelSpec) -> ModelSpec:
+    """The model itself; of a classifier its body."""
+    return spec.body if isinstance(spec, Classifier) else spec
+
+
+def _without_sizes(spec: ModelSpec) -> dict[str, Any]:
+    """The words of a spec that are no sizes."""
+    kept = {word: value for word, value in spec.to_dict().items() if word not in type(spec).letters().values()}
+    return kept | {"body": _without_sizes(spec.body)} if isinstance(spec, Classifier) else kept
+
+
+def whole_pass(model: nn.Module) -> nn.Module:
+    """Let a call of a model go through all of it: an encoder may have two outputs, or none for tokens."""
+    if isinstance(model, EncoderModel) and model.follow is not None:
+        model.forward = partial(_all_outputs, model)
+    return model
+
+
+def _all_outputs(model: EncoderModel, tokens: Tensor) -> Tensor:
+    """All logits of an encoder in one tensor, so that what is counted backward starts from all of them."""
+    vectors = model.vectors(tokens)
+    follows = model.follow(vectors[:, 0]) if model.follow is not None else vectors[:, :0, 0]
+    return follows if model.output is None else torch.cat([model.output(vectors).flatten(1), follows], dim=1)
+
+
+def _positive(name: str, size: Any) -> int:
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise InputError(f"{name} = {size!r}: a whole number from 1 up is expected, as in {name}=8.")
+    return size
+
+
+def _tokens(values: Values) -> Inputs:
+    return Inputs((torch.zeros(values[BATCH], values[TIME], dtype=torch.long),))
+
+
+def _pairs(values: Values) -> Inputs:
+    lengths = (values[SOURCE], values[TIME])
+    return Inputs(tuple(torch.zeros(values[BATCH], length, dtype=torch.long) for length in lengths))
+
+
+def _defaults(spec: ModelSpec) -> dict[str, Polynomial]:
+    """What the unset sizes of a spec are in terms of the others, read off the spec itself."""
+    spec = body_of(spec)
+    letters = type(spec).letters()
+    unset = [letter for letter, name in letters.items() if getattr(spec, name) is None and letter in spec.sizes()]
+    if not unset:
+        return {}
+    ladders = {letter: [12, 24, 36, 48, 60] for letter in letters if letter not in unset and letter == "d"}
+    one_head = {letter: 1 for letter in ("h", "h_kv") if letter in spec.sizes()}
+
+    def sample(values: Values) -> dict[str, int]:
+        sizes = spec.at({**values, **one_head}).sizes()
+        return {letter: sizes[letter] for letter in unset}
+
+    return fit(sample, ladders)
+
+
+def ladders_of(spec: ModelSpec) -> dict[str, list[int]]:
+    """Where to probe a family whose sizes cannot be just any."""
+    body = body_of(spec)
+    if "N" in body.sizes():
+        return WINDOWS
+    return {**(MARKED if isinstance(body, Transformer) else {}), **_head_ladders(body)}
+
+
+def _head_ladders(spec: ModelSpec) -> dict[str, list[int]]:
+    """Where to probe a Transformer whose sizes have much to divide: heads in groups, or the pairs that rotary turns."""
+    grouped, turned = getattr(spec, "key_value_heads", None), isinstance(getattr(spec, "positions", None), Rotary)
+    if not (grouped or turned):
+        return {}
+    heads, most = ([12, 24, 36, 48, 72], 144) if grouped else (DIVISORS, 12)
+    widths = [most * (2 if turned else 1) * rung for rung in range(1, 9)]
+    return {"h": heads, "h_kv": DIVISORS, "d_h": widths, "d_v": widths}

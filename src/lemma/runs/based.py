@@ -1,0 +1,104 @@
+"""The first weights of a run: new ones, or those of a base with what its adaptation adds.
+
+The hash of a run is that of the weights it holds; that of an adapted run tells its own and its base's.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+
+from torch import Tensor, nn
+
+from lemma.adaptation import adapt_model, merged
+from lemma.data.hashing import text_sum
+from lemma.errors import RunError
+from lemma.models import ClassifierModel, build
+from lemma.runs.folder import ADAPTATION, WEIGHTS, RunFolder
+from lemma.runs.weights import hash_of, put_weights, read_weights, refuse_other_spec, weights_of
+from lemma.spec import AdaptationSpec, Method
+
+BODY = "body."
+HEAD = ("head.*",)
+OUTPUT = ("output.*",)
+
+
+def first_model(folder: RunFolder, dropout: float = 0.0) -> nn.Module:
+    """Build the model of a run as it begins: with new weights, or with its base's and what the adaptation adds."""
+    model = build(folder.spec, dropout)
+    if folder.adaptation is None:
+        return model
+    base = folder.base()
+    refuse_other_base(folder, base)
+    put_base(model, plain_weights(base), base.path)
+    method = folder.adaptation.method
+    return adapt_model(model, method, always_learned(model, method)).model
+
+
+def always_learned(model: nn.Module, method: Method) -> tuple[str, ...]:
+    """What learns whatever the method: the head of a classifier; where all else is frozen, the output layer."""
+    if isinstance(model, ClassifierModel):
+        return HEAD
+    return OUTPUT if method.kind == "frozen" else ()
+
+
+def put_base(model: nn.Module, weights: Mapping[str, Tensor], where: Path) -> None:
+    """Give a model, or the body of a classifier, the weights of its base; what a body leaves out is not asked for."""
+    inside = {name.removeprefix(BODY): tensor for name, tensor in weights.items() if name.startswith(BODY)}
+    body, own = (model.body, inside or weights) if isinstance(model, ClassifierModel) else (model, weights)
+    wanted = weights_of(body, frozen=True)
+    put_weights(body, {name: own[name] for name in wanted if name in own}, where, frozen=True)
+
+
+def plain_weights(folder: RunFolder) -> dict[str, Tensor]:
+    """All weights of a finished run; those of an adapted one with its updates folded in."""
+    refuse_unfinished(folder)
+    if folder.adaptation:
+        return weights_of(merged(whole_model(folder)), frozen=True)
+    weights, trained = read_weights(folder.path / WEIGHTS)
+    refuse_other_spec(folder.path / WEIGHTS, trained, folder.spec)
+    return weights
+
+
+def whole_model(folder: RunFolder) -> nn.Module:
+    """The model of a finished run with all its weights."""
+    model = first_model(folder)
+    weights, trained = read_weights(folder.path / WEIGHTS)
+    refuse_other_spec(folder.path / WEIGHTS, trained, folder.spec)
+    put_weights(model, weights, folder.path / WEIGHTS)
+    return model
+
+
+def run_hash(folder: RunFolder) -> str:
+    """The hash that tells a run's weights from all others."""
+    own = hash_of(folder.path / WEIGHTS)
+    return text_sum(f"{own} on {folder.adaptation.base_hash}") if folder.adaptation else own
+
+
+def refuse_unfinished(base: RunFolder) -> None:
+    """Refuse a base that has not come to its end."""
+    if not base.finished:
+        command = f"lemma train --resume {quote(str(base.path))}"
+        raise RunError(f"{base.path} is not finished, so that it cannot be a base yet. To finish it: {command}")
+
+
+def refuse_other_base(folder: RunFolder, base: RunFolder) -> None:
+    """Refuse a base whose weights are not those that the run was adapted from."""
+    assert folder.adaptation is not None
+    if (got := run_hash(base)) != folder.adaptation.base_hash:
+        raise RunError(
+            f"{folder.path} was adapted from weights with the SHA-256 {folder.adaptation.base_hash}, but those of "
+            f"{base.path} have {got}: it was trained anew. Give the old base's folder in {folder.path / ADAPTATION}, "
+            "or adapt again."
+        )
+
+
+def adaptation_of(base: RunFolder, out: Path, method: Method) -> AdaptationSpec:
+    """What an adapted run in `out` says of its base: where it is, seen from there, and which weights it has."""
+    refuse_unfinished(base)
+    here, there = out.resolve(), base.path.resolve()
+    try:
+        path = os.path.relpath(there, here)
+    except ValueError:  # another drive
+        path = str(there)
+    return AdaptationSpec(method=method, base=path, base_hash=run_hash(base))

@@ -1,0 +1,156 @@
+"""Adapting a trained model to labels, text or pairs of one's own: the base, the recipe, the training, the score."""
+
+import math
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lemma.errors import SpecError, unknown
+from lemma.runs import RunFolder, adaptation_of, load
+from lemma.runs.based import always_learned, refuse_unfinished
+from lemma.spec import (
+    METHODS,
+    AnyDataSpec,
+    BytePairs,
+    Choice,
+    Classifier,
+    Method,
+    ModelSpec,
+    Parser,
+    Recipe,
+    Spec,
+    TreebankSpec,
+    distribute,
+)
+from lemma.studies.adapted import Adapted, stored_bytes
+from lemma.studies.asking import Asked
+from lemma.studies.judged import judge_run
+from lemma.studies.lessons import AnyLesson, LabelsLesson, lesson_for_data
+from lemma.studies.measuring import device_of
+from lemma.training import Observer, Silent, TrainingResult, train
+
+RATES = {"frozen": 5e-3, "full": 5e-4, "adapters": 2e-3, "lora": 2e-3}
+"""Learning rates: the fewer weights move, the further they have to."""
+EPOCHS = 6
+STEPS = (60, 1500)
+"""Labelled texts are read so often, within these bounds, unless steps are given."""
+OTHERWISE = 400
+"""Steps on text and pairs unless they are given."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is known of an adaptation before it is trained."""
+
+    base: RunFolder
+    model: ModelSpec
+    method: Method
+    recipe: Recipe
+    data: AnyDataSpec
+    lesson: AnyLesson
+
+
+def plan_adaptation(
+    run: Path | str,
+    asked: Asked,
+    method: str | Method,
+    words: Mapping[str, Any],
+    watcher: Observer,
+    lesson: AnyLesson | None = None,
+) -> Plan:
+    """Find the base, the data as it reads them, and the recipe; what cannot be adapted is said before any work.
+
+    A `lesson` that is ready already, for another method, is taken as it is.
+    """
+    base = RunFolder.open(Path(run))
+    refuse_unfinished(base)
+    model = adapted_spec(base.spec, asked)
+    chosen = method if isinstance(method, Spec) else method_named(method)
+    shares = distribute(words, {"method": type(chosen), "recipe": Recipe, **_kinds(model)})
+    model = model.replace(**shares.get("model", {}))
+    data = asked.spec(Choice(model, Recipe(), BytePairs()))
+    assert not isinstance(base.data, TreebankSpec)  # a parser's, which was refused
+    data = data.replace(tokenizer=base.data.tokenizer.to_dict())
+    lesson = lesson or lesson_for_data(data, model, Recipe(), watcher, base.tokenizer())
+    recipe = recipe_for(chosen.kind, lesson, shares["recipe"])
+    return Plan(base, model, chosen.replace(**shares["method"]), recipe, data, lesson)
+
+
+def adapted_spec(base: ModelSpec, asked: Asked) -> ModelSpec:
+    """The model that is learned: a classifier with the base for its body, or the base itself."""
+    if isinstance(base, Parser):
+        raise SpecError("a parser reads whole words of a treebank and cannot be adapted. Adapt a language model.")
+    if asked.kind == "labels":
+        return Classifier(body=base.body if isinstance(base, Classifier) else base)
+    if asked.kind is None or asked.kind == "treebank":
+        raise SpecError("adapt: give labels, text or pairs to adapt to, as in --labels FILE.csv.")
+    return base
+
+
+def method_named(name: str) -> Method:
+    """The method of that name, with its own settings."""
+    if name not in METHODS:
+        raise SpecError(unknown("method", name, [*METHODS, "all"]))
+    return METHODS[name]()
+
+
+def recipe_for(method: str, lesson: AnyLesson, words: Mapping[str, Any]) -> Recipe:
+    """The recipe of an adaptation: what was asked for, or else what suits the method and the amount of data."""
+    batch = words.get("batch", 32)
+    steps = words.get("steps", steps_for(lesson, batch))
+    own = {"learning_rate": RATES[method], "batch": batch, "steps": steps, "warm_up": max(1, steps // 10)}
+    return Recipe.read({**own, "weight_decay": 0.01, **words}, "recipe")
+
+
+def steps_for(lesson: AnyLesson, batch: int) -> int:
+    """How many steps read the labelled texts a few times over."""
+    if not isinstance(lesson, LabelsLesson):
+        return OTHERWISE
+    texts = len(lesson.dataset.tokens("train").lengths)
+    return min(max(math.ceil(EPOCHS * texts / batch), STEPS[0]), STEPS[1])
+
+
+def adapt_run(plan: Plan, out: Path, watcher: Observer, overwrite: bool = False) -> TrainingResult:
+    """Train what the plan says into the folder `out`, which keeps only what changed."""
+    lesson: Any = plan.lesson
+    return train(
+        plan.model,
+        plan.recipe,
+        plan.data,
+        lesson.dataset,
+        out,
+        evaluate=lesson.evaluate,
+        sample=lesson.sample,
+        observer=watcher,
+        overwrite=overwrite,
+        adaptation=adaptation_of(plan.base, out, plan.method),
+    )
+
+
+def _kinds(model: ModelSpec) -> dict[str, type[Spec]]:
+    """Of the model's own words only a classifier's can be chosen: the rest is the base's."""
+    return {"model": Classifier} if isinstance(model, Classifier) else {}
+
+
+def adapted_by(plan: Plan, out: Path, watcher: Observer, overwrite: bool = False) -> Adapted | TrainingResult:
+    """Train a plan and measure what came of it on what was held out; where it was interrupted, say only that."""
+    training = adapt_run(plan, out, watcher, overwrite)
+    if training.stopped == "interrupted":
+        return training
+    folder = RunFolder.open(out)
+    shutil.rmtree(folder.checkpoints, ignore_errors=True)  # many tasks on one base are to be small on the disk
+    loaded = load(out, device_of(plan.recipe))
+    return Adapted(
+        path=out,
+        base=plan.base.path,
+        spec=loaded.spec,
+        method=plan.method,
+        always=always_learned(loaded.module, plan.method),
+        learned=training.learned,
+        parameters=training.parameters,
+        stored_bytes=stored_bytes(folder),
+        training=training,
+        score=judge_run(loaded, Asked(), None, {}, Silent()),
+    )

@@ -1,0 +1,171 @@
+"""All ways to adapt one base to one task, side by side: the board that answers E5 by measurement."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lemma.adaptation import merged
+from lemma.objectives import teacher_forcing
+from lemma.runs import RunFolder, first_model, load
+from lemma.spec import METHODS, Classifier, Recipe, distribute
+from lemma.studies.adapted import Adapted
+from lemma.studies.adapting import Plan, adapted_by, plan_adaptation
+from lemma.studies.announcing import Announcing
+from lemma.studies.asking import Asked
+from lemma.studies.board import Board, BoardRow
+from lemma.studies.forgetting import Forgetting, forgetting
+from lemma.studies.hardware import describe_hardware
+from lemma.studies.lessons import AnyLesson, LabelsLesson, PairsLesson, lesson_for_data
+from lemma.studies.measuring import device_of
+from lemma.studies.peak import peak_of_step
+from lemma.studies.timing import race, ratio, spread
+from lemma.training import Observer, Session, Silent, Team, TrainingResult
+
+ALL = "all"
+TEXTS = 32
+"""Texts that are read at once when the time of inference is taken."""
+ROUNDS = 15
+MERGED = "merged"
+
+
+def adapt_to(
+    run: Path | str,
+    asked: Asked,
+    method: str,
+    words: Mapping[str, Any],
+    out: Path,
+    watcher: Observer,
+    overwrite: bool = False,
+) -> Adapted | Board | TrainingResult:
+    """Adapt a run by one method, or by all of them into folders of their own, with the board that compares them."""
+    if method == ALL:
+        return compare_methods(run, asked, words, out, watcher, overwrite)
+    return adapted_by(plan_adaptation(run, asked, method, words, watcher), out, watcher, overwrite)
+
+
+def compare_methods(
+    run: Path | str, asked: Asked, words: Mapping[str, Any], out: Path, watcher: Observer, overwrite: bool
+) -> Board | TrainingResult:
+    """Adapt a base by every method into a folder of its own below `out`, measure each, and write the board."""
+    refuse_strange_words(words)
+    plans: dict[str, Plan] = {}
+    for name in METHODS:
+        ready = next((plan.lesson for plan in plans.values()), None)
+        plans[name] = plan_for(run, asked, name, words, watcher, ready)
+    adapted: dict[str, Adapted] = {}
+    for number, (name, plan) in enumerate(plans.items(), start=1):
+        announced = Announcing(watcher, f"{number} of {len(plans)}: {name}")
+        done = adapted_by(plan, out / name, announced, overwrite)
+        if isinstance(done, TrainingResult):
+            return done
+        adapted[name] = done
+    board = measured(plans, adapted, out, watcher)
+    board.save()
+    return board
+
+
+def refuse_strange_words(words: Mapping[str, Any]) -> None:
+    """Refuse a word that neither the recipe nor any method knows."""
+    distribute(words, {"recipe": Recipe, "model": Classifier, **METHODS})
+
+
+def plan_for(
+    run: Path | str,
+    asked: Asked,
+    name: str,
+    words: Mapping[str, Any],
+    watcher: Observer,
+    lesson: AnyLesson | None = None,
+) -> Plan:
+    """The plan of one method; a word that only another method knows is left to that one."""
+    others = {word for other, kind in METHODS.items() if other != name for word in kind.known_words()}
+    own = {word: value for word, value in words.items() if word in METHODS[name].known_words() or word not in others}
+    return plan_adaptation(run, asked, name, own, watcher, lesson)
+
+
+def measured(plans: Mapping[str, Plan], adapted: Mapping[str, Adapted], out: Path, watcher: Observer) -> Board:
+    """Take of every method what its training does not show: memory, time of inference, what it has forgotten."""
+    plan = next(iter(plans.values()))
+    device = device_of(plan.recipe)
+    watcher.say("measuring memory, time of inference and forgetting")
+    times = inference_times(plan.lesson, {name: load(one.path, device).module for name, one in adapted.items()}, device)
+    lost = lost_by(plan, adapted, device)
+    rows = [
+        BoardRow(
+            adapted=one,
+            peak_bytes=peak_bytes(plans[name], one.path, device),
+            unmerged=spread(times[name]).scaled(1e3),
+            merged=spread(times[merged_name(name)]).scaled(1e3) if merged_name(name) in times else None,
+            slower=ratio(times[name], times["full"]),
+            forgetting=lost.get(name),
+        )
+        for name, one in adapted.items()
+    ]
+    return Board(tuple(rows), plan.base.path, plan.lesson.dataset.about, describe_hardware(device), out)
+
+
+def merged_name(method: str) -> str:
+    """What a method's merged model is called in the race."""
+    return f"{method}, {MERGED}"
+
+
+def inference_times(lesson: AnyLesson, models: Mapping[str, nn.Module], device: str) -> dict[str, list[float]]:
+    """Seconds of one pass over the same batch, every method in turns, LoRA with its updates beside and folded in."""
+    inputs = inference_batch(lesson, device)
+    runs = {name: partial(_forward, model, inputs) for name, model in models.items()}
+    if "lora" in models:
+        plain = merged(deepcopy(models["lora"]))
+        runs[merged_name("lora")] = partial(_forward, plain, inputs)
+    return race(runs, ROUNDS, device)
+
+
+def inference_batch(lesson: AnyLesson, device: str) -> tuple[Tensor, ...]:
+    """A batch of what is held out, as the model is called with it."""
+    match lesson:
+        case LabelsLesson():
+            examples = lesson.dataset.tokens("test")
+            inputs, _ = examples.batch(np.arange(min(TEXTS, len(examples.lengths))))
+            return (torch.from_numpy(inputs).to(device),)
+        case PairsLesson():
+            examples = lesson.dataset.tokens("validation")
+            sources, targets = examples.batch(np.arange(min(TEXTS, len(examples.lengths))))
+            fed, _ = teacher_forcing(torch.from_numpy(targets).to(device))
+            return torch.from_numpy(sources).to(device), fed
+        case _:
+            text: Any = lesson.dataset.tokens("validation")
+            tokens = np.asarray(text[: TEXTS * 64], dtype=np.int64)
+            return (torch.from_numpy(tokens[: len(tokens) // 64 * 64].reshape(-1, 64)).to(device),)
+
+
+def peak_bytes(plan: Plan, path: Path, device: str) -> int:
+    """The most memory that one step of this method's training holds."""
+    folder = RunFolder.open(path)
+    recipe = folder.recipe.replace(compile=False)
+    first = partial(first_model, folder)
+    tokens: Any = plan.lesson.dataset.tokens("train")
+    session = Session(folder.spec, recipe, tokens, Team(torch.device(device)), lambda message: None, first)
+    try:
+        return peak_of_step(session)
+    finally:
+        session.feed.close()
+
+
+def lost_by(plan: Plan, adapted: Mapping[str, Adapted], device: str) -> dict[str, Forgetting]:
+    """How much of its base's data each method has forgotten; nothing is said of a base that classified."""
+    if isinstance(plan.base.spec, Classifier):
+        return {}
+    base = load(plan.base.path, device)
+    lesson = lesson_for_data(base.data, base.spec, base.recipe, Silent(), base.vocabulary)
+    before = float(lesson.evaluate(base.module).perplexity)  # pyright: ignore[reportArgumentType]
+    return {name: forgetting(load(one.path, device), base, lesson, before) for name, one in adapted.items()}
+
+
+@torch.no_grad()
+def _forward(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
+    return model(*inputs)

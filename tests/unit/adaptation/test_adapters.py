@@ -1,0 +1,179 @@
+"""Adapters: where they stand, what they cost, and that they start as the identity."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lemma.adaptation import Adapter, adapt_model, merged
+from lemma.errors import InputError, SpecError
+from lemma.generation import Sampling, generate
+from lemma.models import build
+from lemma.parts.gelu import gelu
+from lemma.spec import Adapters, Encoder, EncoderDecoder
+
+from families import SMALL
+
+TOKENS = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 1, 2]])
+
+
+def shake(model: nn.Module) -> nn.Module:
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def said(model: nn.Module, *given: Any) -> Any:
+    with torch.no_grad():
+        made = model(*given)
+    made = made[0] if isinstance(made, tuple) else made
+    return getattr(made, "logits", made)
+
+
+def test_an_adapter_is_x_plus_up_of_gelu_of_down() -> None:
+    adapter = shake(Adapter(6, 2))
+    vectors = torch.randn(3, 4, 6)
+    down, up = (adapter.get_submodule(name) for name in ("down", "up"))
+    torch.testing.assert_close(adapter(vectors), vectors + up(gelu(down(vectors))))
+    assert sum(parameter.numel() for parameter in adapter.parameters()) == 2 * 6 * 2 + 2 + 6
+
+
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [
+        ("feed-forward", ("hidden",)),
+        ("attentive", ("hidden",)),
+        ("lstm", ("layers",)),
+        (
+            "decoder",
+            tuple(f"layers.{layer}.{part}" for layer in (0, 1) for part in ("attention.output", "feed_forward")),
+        ),
+        (
+            "table-a5",
+            tuple(f"layers.{layer}.{part}" for layer in (0, 1) for part in ("self_attn", "multihead_attn", "linear2")),
+        ),
+    ],
+)
+def test_the_family_says_where_adapters_stand(name: str, places: tuple[str, ...]) -> None:
+    model = build(SMALL[name]).eval()
+    state, before = set(model.state_dict()), said(copy.deepcopy(model).requires_grad_(False), TOKENS)
+    adaptation = adapt_model(model, Adapters(bottleneck=3))
+    assert adaptation.places == places
+    assert torch.equal(said(model, TOKENS), before)
+    assert state < set(model.state_dict())
+    assert not torch.allclose(said(shake(model), TOKENS), before)
+
+
+def test_attention_to_a_source_has_its_own() -> None:
+    spec = EncoderDecoder(vocabulary=11, width=8, heads=2, context=9, encoder_depth=1, decoder_depth=1)
+    places = adapt_model(build(spec), Adapters()).places
+    assert [path for path in places if path.startswith("decoder")] == [
+        "decoder.layers.0.attention.output",
+        "decoder.layers.0.source_attention.output",
+        "decoder.layers.0.feed_forward",
+    ]
+    number = adapt_model(build(Encoder(width=8, heads=2, depth=3)), Adapters(bottleneck=5)).number
+    assert number == 3 * 2 * (2 * 8 * 5 + 5 + 8)
+
+
+def test_foreign_modules_are_asked_for_their_placement() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=13, n_embd=8, n_layer=2, n_head=2, n_positions=9, bos_token_id=None)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    with pytest.raises(SpecError, match=r"Name them, as in placement.*transformer\.h\.\*\.mlp"):
+        adapt_model(model, Adapters())
+    before = said(model, TOKENS)
+    adaptation = adapt_model(model, Adapters(bottleneck=2, placement=("*.mlp", "*.attn")))
+    assert adaptation.number == 4 * (2 * 8 * 2 + 2 + 8)
+    assert torch.equal(said(model, TOKENS), before)
+    assert not torch.allclose(said(shake(model), TOKENS), before)
+
+
+@pytest.mark.parametrize(
+    ("module", "given"),
+    [
+        (nn.Sequential(nn.Linear(4, 6), nn.ReLU()), torch.randn(2, 4)),
+        (nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 6))), torch.randn(2, 4)),
+        (nn.LSTM(4, 3, bidirectional=True), torch.randn(5, 2, 4)),
+        (nn.LSTMCell(4, 6), torch.randn(2, 4)),
+        (nn.LSTM(4, 3), nn.utils.rnn.pack_sequence([torch.randn(3, 4), torch.randn(2, 4)])),
+    ],
+    ids=["sequence", "nested", "both-ways", "cell", "packed"],
+)
+def test_any_module_is_adapted_in_its_first_output_only(module: nn.Module, given: Any) -> None:
+    plain = copy.deepcopy(module)
+    adapt_model(module, Adapters(bottleneck=2, placement=("",)))
+    shake(module)
+    adapter: Any = module.get_submodule("adapter")
+    with torch.no_grad():
+        made, base = module(given), plain(given)
+    first, original = (made[0], base[0]) if isinstance(made, tuple) else (made, base)
+    first, original = (first.data, original.data) if hasattr(first, "batch_sizes") else (first, original)
+    torch.testing.assert_close(first, adapter(original).detach())
+    if isinstance(made, tuple):
+        torch.testing.assert_close(made[1], base[1])
+
+
+def test_torchs_fast_path_does_not_pass_by_an_adapter() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).eval()
+    adapt_model(model, Adapters(bottleneck=2))
+    shake(model)
+    vectors, missing = torch.randn(3, 5, 8), torch.arange(5) >= torch.tensor([[5], [3], [4]])
+    slow = model(vectors, None, missing).detach()
+    torch.testing.assert_close(said(model, vectors, None, missing)[~missing], slow[~missing])
+
+
+def test_modules_that_are_never_called_are_refused() -> None:
+    attention = nn.ModuleDict({"attention": nn.MultiheadAttention(8, 2)})
+    with pytest.raises(SpecError, match=r"attention\.out_proj is never called.*behind attention"):
+        adapt_model(attention, Adapters(placement=("attention.out_proj",)))
+    with pytest.raises(SpecError, match="layers is never called"):
+        adapt_model(build(SMALL["decoder"]), Adapters(placement=("layers",)))
+    with pytest.raises(SpecError, match="does not say how wide"):
+        adapt_model(nn.Sequential(nn.ReLU(), nn.Linear(2, 2)), Adapters(placement=("0",)))
+    with pytest.raises(SpecError, match=r"Did you mean '\*\.narrow'"):
+        adapt_model(build(SMALL["decoder"]), Adapters(placement=("narrow",)))
+
+
+def test_a_width_that_cannot_be_is_named_when_it_is_met() -> None:
+    class Doubles(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.map = nn.Linear(3, 4)
+
+        def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+            return torch.cat([self.map(vectors)] * 2, dim=-1)
+
+    model = adapt_model(nn.Sequential(Doubles()), Adapters(placement=("0",))).model
+    with pytest.raises(InputError, match="an adapter of width 4 stands behind a module that gives vectors of 8"):
+        model(torch.ones(2, 3))
+
+
+def test_adapters_cannot_be_merged_and_say_why() -> None:
+    model = adapt_model(build(SMALL["decoder"]), Adapters()).model
+    with pytest.raises(SpecError, match="σ stands between W_down and W_up"):
+        merged(model)
+
+
+@pytest.mark.parametrize("name", ["decoder", "lstm", "feed-forward"])
+def test_an_adapted_model_decodes_as_it_reads_and_so_does_its_copy(name: str) -> None:
+    model: Any = shake(adapt_model(build(SMALL[name]).double().eval(), Adapters(bottleneck=2)).model)
+    found = generate(model, [[1, 2, 3]], Sampling(tokens=4, temperature=0.0))[0].tokens
+    tokens = [1, 2, 3]
+    for _ in range(4):
+        tokens.append(int(said(model, torch.tensor([tokens]))[0, -1].argmax()))
+    assert [*found][-4:] == tokens[3:]
+    twin = copy.deepcopy(model)
+    assert torch.equal(said(twin, TOKENS), said(model, TOKENS))
+    assert not torch.allclose(said(shake(twin), TOKENS), said(model, TOKENS))
+
+
+def test_half_precision_and_compilation_work() -> None:
+    model = shake(adapt_model(build(SMALL["decoder"]).to(torch.bfloat16).eval(), Adapters(bottleneck=2)).model)
+    assert said(model, TOKENS).dtype == torch.bfloat16
+    compiled: Any = torch.compile(model, backend="eager", fullgraph=True, dynamic=False)
+    assert torch.equal(said(compiled, TOKENS), said(model, TOKENS))

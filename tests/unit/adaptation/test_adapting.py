@@ -1,0 +1,77 @@
+"""What learns, by method, and how it is counted."""
+
+import pytest
+import torch
+from torch import nn
+
+from lemma.adaptation import adapt_model, trainable, trainable_bytes, trainable_number
+from lemma.adaptation.patterns import fitted, listed
+from lemma.errors import SpecError
+from lemma.ledger import trainable as ledger
+from lemma.models import build
+from lemma.spec import Adapters, Classifier, Decoder, FeedForward, Frozen, Full, Lora, Lstm, Rnn
+
+
+@pytest.fixture(autouse=True)
+def shelf(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
+
+
+def test_frozen_lets_only_the_head_learn_and_full_lets_everything() -> None:
+    model = build(Classifier(body=Lstm(vocabulary=13, width=6, hidden=7), classes=3))
+    frozen = adapt_model(model, Frozen(), learn=("head.*",))
+    assert frozen.model is model
+    assert frozen.learned == [("head.weight", (3, 7)), ("head.bias", (3,))]
+    assert (frozen.number, frozen.bytes) == (24, 96)
+    assert str(frozen).startswith("frozen: 24 of ")
+    full = adapt_model(model, Full())
+    assert full.number == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_a_pattern_of_learn_that_fits_nothing_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"learn = 'heads\.\*' fits nothing here. Did you mean"):
+        adapt_model(nn.ModuleDict({"head": nn.Linear(2, 2), "body": nn.Linear(2, 2)}), Frozen(), learn=("heads.*",))
+
+
+def test_a_tied_parameter_learns_by_any_of_its_names_and_counts_once() -> None:
+    model = build(Decoder(vocabulary=13, width=8, depth=1, heads=2))
+    adapt_model(model, Frozen(), learn=("output.weight",))
+    assert trainable(model) == [("embedding.weight", (13, 8))]
+    assert trainable_number(model) == 104
+    assert trainable_bytes(model.to(torch.float64)) == 832
+
+
+def test_parameters_that_cannot_learn_are_left_alone() -> None:
+    model = nn.ParameterDict({"codes": nn.Parameter(torch.arange(3), requires_grad=False), "real": torch.ones(2)})
+    assert adapt_model(model, Full()).learned == [("real", (2,))]
+
+
+def test_patterns_are_case_sensitive_and_every_one_must_fit() -> None:
+    assert fitted("targets", ["a.*"], [["a.b"], ["A.b"]]) == [0]
+    with pytest.raises(SpecError, match="'c' fits nothing"):
+        fitted("targets", ["a.*", "c"], [["a.b"]])
+    assert listed(f"layer{number}.x" for number in range(30)).endswith("and 6 more")
+    assert listed([]) == "none"
+
+
+@pytest.mark.parametrize(
+    ("spec", "method", "learn", "formula", "number"),
+    [
+        (FeedForward(V=10, d=3, d_h=4, N=3), Lora(rank=2), (), "r*((N-1)*d + d_h)", 20),
+        (FeedForward(V=10, d=3, d_h=4, N=3), Adapters(bottleneck=5), (), "d_h*(2*m + 1) + m", 49),
+        (Rnn(V=10, d=3, D=4, L=3), Lora(rank=2), (), None, 2 * (3 + 4) + 2 * 2 * 8 + 3 * 2 * 8),
+        (Decoder(V=10, d=8, L=2, h=2, T=5), Lora(rank=3, targets=("*.output",)), (), None, 2 * 3 * 16),
+        (FeedForward(V=10, d=3, d_h=4, N=3), Frozen(), ("output.*",), "V*d_h", 40),
+        (FeedForward(V=10, d=3, d_h=4, N=3), Frozen(), (), "0", 0),
+    ],
+)
+def test_the_formula_of_what_learns_is_read_off_the_adapted_module(spec, method, learn, formula, number) -> None:
+    figure = ledger.trainable_formula(spec, method, learn)
+    assert figure.total == number == adapt_model(build(spec), method, learn).number
+    assert formula is None or figure.formula == formula
+    assert not figure.quantity.refused
+
+
+def test_the_formula_refuses_what_adapting_refuses() -> None:
+    with pytest.raises(SpecError, match="rank = 9 is more than"):
+        ledger.trainable_formula(FeedForward(V=10, d=3, d_h=4, N=3), Lora(rank=9))

@@ -1,0 +1,267 @@
+"""LoRA beside every kind of matrix: what is chosen, what is shared, what a wrapper still is."""
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from lemma.adaptation import LoraMatrices, adapt_model, fold, merged, trainable
+from lemma.errors import SpecError
+from lemma.generation import Sampling, generate
+from lemma.models import build
+from lemma.spec import Decoder, FeedForward, Frozen, Gru, Lora, Lstm, Parser
+
+DECODER = Decoder(vocabulary=13, width=8, depth=2, heads=2, context=9)
+TOKENS = torch.arange(12).view(2, 6)
+
+
+def shake(model: nn.Module) -> nn.Module:
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def adapted(model: nn.Module, *targets: str, **words: Any) -> nn.Module:
+    return shake(adapt_model(model, Lora(rank=words.pop("rank", 2), targets=targets, **words)).model)
+
+
+def said(model: nn.Module, *given: Any) -> Tensor:
+    with torch.no_grad():
+        made = model(*given)
+    made = made[0] if isinstance(made, tuple) else made
+    return getattr(made, "logits", made)
+
+
+def test_the_default_is_every_matrix_of_the_body_but_embedding_and_output() -> None:
+    paths = adapt_model(build(DECODER), Lora(rank=2)).places
+    inside = ("attention.query_key_value", "attention.output", "feed_forward.widen", "feed_forward.narrow")
+    assert set(paths) == {f"layers.{layer}.{name}.weight" for layer in (0, 1) for name in inside}
+    recurrent = adapt_model(build(Lstm(vocabulary=13, width=6, hidden=7, depth=2)), Lora(rank=2)).places
+    assert set(recurrent) == {f"layers.weight_{kind}_l{layer}" for kind in ("ih", "hh") for layer in (0, 1)}
+
+
+def test_the_default_leaves_out_the_heads_of_hugging_face_models() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 9}
+    config = transformers.GPT2Config(vocab_size=13, bos_token_id=None, eos_token_id=None, **sizes)
+    inside = {f"transformer.h.0.{name}.weight" for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")}
+    for kind in (transformers.GPT2LMHeadModel, transformers.GPT2ForSequenceClassification):
+        assert set(adapt_model(kind(config), Lora(rank=2)).places) == inside
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    roberta = transformers.RobertaForSequenceClassification(transformers.RobertaConfig(vocab_size=13, **sizes))
+    assert all(".layer.0." in path for path in adapt_model(roberta, Lora(rank=2)).places)
+
+
+def test_a_pattern_fits_paths_of_modules_and_of_parameters() -> None:
+    assert adapt_model(build(DECODER), Lora(rank=2, targets=("*.query_key_value",))).places == (
+        "layers.0.attention.query_key_value.weight",
+        "layers.1.attention.query_key_value.weight",
+    )
+    lstm = build(Lstm(vocabulary=13, width=6, hidden=7))
+    assert adapt_model(lstm, Lora(rank=2, targets=("layers.weight_hh_l0",))).places == ("layers.weight_hh_l0",)
+    everything = adapt_model(build(DECODER), Lora(rank=2, targets=("*",))).places
+    assert "embedding.weight" in everything
+    assert "positions.weight" in everything
+    assert not any("norm" in path for path in everything)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "guess"),
+    [
+        ("layers.*.attention", "layers.*.attention.*"),
+        ("query_key_value", "*.query_key_value"),
+        ("layers.*.atention.output", "layers.*.attention.output"),
+    ],
+)
+def test_a_pattern_that_fits_nothing_says_what_was_meant_and_what_there_is(pattern: str, guess: str) -> None:
+    with pytest.raises(SpecError) as error:
+        adapt_model(build(DECODER), Lora(targets=(pattern,)))
+    assert f"targets = '{pattern}' fits nothing here" in str(error.value)
+    assert f"Did you mean '{guess}" in str(error.value)
+    assert "layers.*.feed_forward.narrow" in str(error.value)
+    assert "norm" not in str(error.value).partition("There are")[2]
+
+
+def test_a_rank_that_no_matrix_has_is_refused_and_nothing_has_changed() -> None:
+    model = build(FeedForward(vocabulary=13, width=3, hidden=5, context=3))
+    with pytest.raises(SpecError, match=r"rank = 6 is more than hidden\.weight of 5 × 6 can have. Take rank=5"):
+        adapt_model(model, Lora(rank=6))
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert adapt_model(model, Lora(rank=5)).number == 5 * (6 + 5)
+
+
+def test_what_learns_as_a_whole_gets_no_update() -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
+    adaptation = adapt_model(model, Lora(rank=2, targets=("*",)), learn=("1.*",))
+    assert adaptation.places == ("0.weight",)
+    assert {path for path, _ in trainable(model)} == {"0.update.A", "0.update.B", "1.weight", "1.bias"}
+    with pytest.raises(SpecError, match="fits nothing"):
+        adapt_model(nn.Sequential(nn.Linear(4, 5)), Lora(rank=2, targets=("0",)), learn=("0.weight",))
+
+
+def test_a_model_is_adapted_once() -> None:
+    model = adapted(build(DECODER))
+    with pytest.raises(SpecError, match="adapted already"):
+        adapt_model(model, Frozen())
+    assert adapt_model(merged(model), Lora(rank=1)).number > 0
+
+
+def test_a_tied_matrix_has_one_update_at_all_its_places_and_stays_tied() -> None:
+    tied: Any = adapted(build(DECODER), "output")
+    assert len(trainable(tied)) == 2
+    assert tied.embedding.update is tied.output.update
+    folded = said(tied, TOKENS)
+    plain: Any = merged(tied)
+    assert plain.output.weight is plain.embedding.weight
+    torch.testing.assert_close(said(plain, TOKENS), folded)
+
+
+def test_a_module_that_stands_at_two_places_is_wrapped_once() -> None:
+    layer = nn.Linear(4, 4)
+    model: Any = adapted(nn.Sequential(layer, nn.ReLU(), layer))
+    assert model[0] is model[2]
+    assert len(trainable(model)) == 2
+    before = said(model, torch.ones(2, 4))
+    assert merged(model)[0] is layer is model[2]
+    torch.testing.assert_close(said(model, torch.ones(2, 4)), before)
+
+
+def test_whoever_reads_a_matrix_directly_reads_the_updated_one() -> None:
+    parser: Any = build(Parser(vocabulary=11, buckets=7, width=4, relations=3, hidden=5, head_width=2, shared_width=2))
+    rows = torch.randint(4, 7, (2, 5, 3))
+    adapted(parser.eval(), "pieces")  # whose matrix the parser hands to embedding_bag itself
+    before = said(parser, rows)
+    torch.testing.assert_close(said(merged(parser), rows), before, rtol=1e-4, atol=1e-5)
+
+
+def test_torchs_fast_path_of_the_encoder_uses_the_updates() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).eval()
+    adapted(model)
+    vectors, missing = torch.randn(3, 5, 8), torch.arange(5) >= torch.tensor([[5], [3], [4]])
+    fast = said(model, vectors, None, missing)
+    slow = model(vectors, None, missing).detach()  # with gradients there is no fast path
+    torch.testing.assert_close(fast[~missing], slow[~missing], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(said(merged(model), vectors, None, missing)[~missing], fast[~missing])
+
+
+def test_recurrent_layers_take_packed_sequences_and_biases_fixed_at_zero() -> None:
+    layers: Any = build(Gru(vocabulary=13, width=6, hidden=7, biases=1)).layers
+    own = copy.deepcopy(layers)
+    model: Any = adapted(layers)
+    assert isinstance(model, LoraMatrices)
+    assert model.hidden_size == 7
+    rows = torch.randn(2, 5, 6)
+    packed = pack_padded_sequence(rows, torch.tensor([5, 3]), batch_first=True)
+    unpacked, _ = pad_packed_sequence(model(packed)[0], batch_first=True)
+    torch.testing.assert_close(unpacked[0], model(rows)[0][0])
+    before = said(model, rows)
+    torch.testing.assert_close(said(layers, rows), said(own, rows))  # a call leaves the base as it was
+    plain = merged(model)
+    assert plain is layers
+    torch.testing.assert_close(said(plain, rows), before)
+
+
+def test_dropout_acts_on_the_inputs_of_the_update_while_training_only() -> None:
+    torch.manual_seed(3)
+    model: Any = adapted(nn.Sequential(nn.Linear(400, 3, bias=False)), lora_dropout=0.25).train()
+    inputs = torch.eye(400)
+    update = (said(model, inputs) - said(model[0].base, inputs)) / model[0].update.delta().T
+    kept = update[:, 0].round(decimals=3).unique().tolist()
+    assert kept == pytest.approx([0.0, 4 / 3], abs=1e-3)
+    assert (update[:, 0].abs() < 1e-3).float().mean().item() == pytest.approx(0.25, abs=0.08)
+    assert torch.equal(said(model.eval(), inputs), said(model, inputs))
+
+
+def test_dropout_of_a_recurrent_matrix_drops_whole_columns() -> None:
+    model: Any = adapted(nn.RNN(50, 4), "weight_ih_l0", lora_dropout=0.5).train()
+    dropped = (model.weight_ih_l0 - model.base.weight_ih_l0).detach() / model.updates["weight_ih_l0"].delta().detach()
+    assert torch.equal(dropped[0].round(decimals=2), dropped[3].round(decimals=2))
+    assert set(dropped[0].round().tolist()) == {0.0, 2.0}
+    model.eval()
+    torch.testing.assert_close(model.weight_ih_l0 - model.base.weight_ih_l0, model.updates["weight_ih_l0"].delta())
+
+
+def test_the_row_of_padding_never_learns() -> None:
+    model: Any = adapt_model(nn.Sequential(nn.Embedding(5, 4, padding_idx=2)), Lora(rank=2, targets=("0",))).model
+    model(torch.arange(5)).sum().backward()
+    gradient = model[0].update.B.grad
+    assert not gradient[2].any()
+    assert gradient[[0, 1, 3, 4]].all()
+
+
+def test_an_embedding_that_changes_itself_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"0 has max_norm = 1\.0"):
+        adapt_model(nn.Sequential(nn.Embedding(5, 4, max_norm=1.0)), Lora(rank=2, targets=("0",)))
+
+
+@pytest.mark.parametrize("spec", [DECODER, Gru(vocabulary=13, width=6, hidden=7)], ids=lambda spec: spec.family)
+def test_half_precision_and_autocast_work_and_what_learns_stays_in_float32(spec: Any) -> None:
+    model = adapted(build(spec).to(torch.bfloat16).eval())
+    assert {parameter.dtype for parameter in model.parameters() if parameter.requires_grad} == {torch.float32}
+    before = said(model, TOKENS)
+    assert before.dtype == torch.bfloat16
+    torch.testing.assert_close(said(merged(model), TOKENS), before, rtol=0.05, atol=0.05)
+    full = adapted(build(spec).eval())
+    with torch.autocast("cpu", torch.bfloat16):
+        half = said(full, TOKENS)
+    torch.testing.assert_close(half.float(), said(full, TOKENS), rtol=0.1, atol=0.1)
+
+
+def test_copies_files_modes_and_compilation_work_on_wrapped_models() -> None:
+    model = adapted(build(DECODER).eval(), lora_dropout=0.1)
+    assert not any(part.training for part in model.modules())
+    twin = adapt_model(build(DECODER).eval(), Lora(rank=2)).model
+    twin.load_state_dict(model.state_dict())
+    assert torch.equal(said(twin, TOKENS), said(model, TOKENS))
+    clone = copy.deepcopy(model)
+    shake(clone)
+    assert not torch.allclose(said(clone, TOKENS), said(model, TOKENS))
+    compiled: Any = torch.compile(model, backend="eager", fullgraph=True, dynamic=False)
+    assert torch.equal(said(compiled, TOKENS), said(model, TOKENS))
+    recurrent = adapted(build(Lstm(vocabulary=13, width=6, hidden=7)).eval())
+    compiled = torch.compile(recurrent, backend="eager", dynamic=False)
+    torch.testing.assert_close(said(compiled, TOKENS), said(recurrent, TOKENS))
+    assert model.to(torch.float64)(TOKENS)[0].dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [DECODER, Lstm(vocabulary=13, width=6, hidden=7, depth=2), FeedForward(vocabulary=13)],
+    ids=lambda s: s.family,
+)
+def test_a_wrapped_model_decodes_as_its_merged_one(spec: Any) -> None:
+    model: Any = adapted(build(spec).double().eval(), "*")
+    settings = Sampling(tokens=20, temperature=0.0)
+    wrapped = generate(model, [[1, 2, 3]], settings)[0].tokens
+    assert generate(merged(model), [[1, 2, 3]], settings)[0].tokens == wrapped
+
+
+def test_what_a_folded_model_learned_stays_when_it_is_unfolded() -> None:
+    model: Any = adapted(nn.Sequential(nn.Linear(3, 4)))
+    before = model[0].base.weight.detach().clone()
+    folded = fold(model)
+    with torch.no_grad():
+        model[0].weight += 1.0
+    folded.unfold()
+    torch.testing.assert_close(model[0].base.weight.detach(), before + 1.0)
+
+
+def test_merging_a_model_without_updates_gives_a_plain_model_that_learns() -> None:
+    model = adapt_model(build(DECODER), Frozen()).model
+    assert merged(model) is model
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_nothing_warns() -> None:
+    with warnings.catch_warnings(record=True) as said_aloud:
+        warnings.simplefilter("always")
+        model = adapted(build(Lstm(vocabulary=13, width=6, hidden=7)))
+        model(TOKENS)[0].sum().backward()
+        merged(model)(TOKENS)
+    assert not said_aloud

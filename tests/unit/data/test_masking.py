@@ -1,0 +1,144 @@
+"""Hidden tokens and stretches that follow: shapes, shares, and that all is a function of seed and step."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lemma.data import MaskedWindows
+from lemma.errors import DataError
+
+V = 53  # 50 tokens and three marks
+START, END, MASK = 50, 51, 52
+TEXT = np.random.default_rng(0).integers(0, 50, size=4000).astype(np.uint16)
+
+
+def windows(
+    objective: str = "masked", context: int = 42, batch: int = 64, rate: float = 0.15, seed: int = 1
+) -> MaskedWindows:
+    return MaskedWindows(len(TEXT), context, batch, seed, rate, objective, V)  # pyright: ignore[reportArgumentType]
+
+
+def original(inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """The rows as they were before anything was hidden."""
+    whole = np.where(targets >= 0, targets, inputs)
+    whole[:, 0] = inputs[:, 0]
+    return whole
+
+
+def stands_in_text(stretch: np.ndarray) -> list[int]:
+    found = np.lib.stride_tricks.sliding_window_view(TEXT, len(stretch))
+    return np.flatnonzero((found == stretch).all(1)).tolist()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    objective=st.sampled_from(["masked", "next-sentence", "both"]),
+    context=st.integers(5, 60),
+    rate=st.floats(0.01, 0.99),
+    step=st.integers(0, 10**6),
+)
+def test_a_row_is_marks_and_stretches_of_the_text_and_targets_are_its_own_tokens(
+    objective: str, context: int, rate: float, step: int
+) -> None:
+    order = windows(objective, context, batch=6, rate=rate)
+    inputs, targets = order.batch(TEXT, step)
+    assert inputs.shape == targets.shape == (6, context) and inputs.dtype == targets.dtype == np.int64
+    whole = original(inputs, targets)
+    assert (whole[:, 0] == START).all() and (whole[:, -1] == END).all()
+    assert ((whole[:, 1:-1] == END).sum(1) == (objective != "masked")).all() and (whole != MASK).all()
+    hidden = (targets[:, 1:] >= 0).sum(1)
+    assert (hidden == order.hidden).all() and order.hidden == (
+        0 if objective == "next-sentence" else max(1, round(rate * order.taken))
+    )
+    changed = inputs != whole
+    assert not (changed & (targets < 0)).any() and not changed[:, 0].any()
+    if objective == "masked":
+        assert (targets[:, 0] == -1).all() and all(stands_in_text(row[1:-1]) for row in whole)
+
+
+def test_of_the_chosen_eight_in_ten_are_hidden_one_exchanged_and_one_left() -> None:
+    order = windows(batch=2000, rate=0.25)
+    inputs, targets = order.batch(TEXT, 7)
+    chosen = targets >= 0
+    assert chosen.mean() == pytest.approx(0.25 * 40 / 42)
+    read, wanted = inputs[chosen], targets[chosen]
+    shares = [(read == MASK).mean(), ((read != MASK) & (read != wanted)).mean(), (read == wanted).mean()]
+    for share, expected in zip(shares, [0.8, 0.1, 0.1], strict=True):
+        assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / chosen.sum())
+    exchanged = read[(read != MASK) & (read != wanted)]
+    counts = np.bincount(exchanged, minlength=V)
+    assert counts[50:].sum() == 0 and counts[:50].min() > 0
+
+
+def test_every_place_but_marks_is_chosen_equally_often() -> None:
+    targets = np.concatenate([windows("both", batch=500).batch(TEXT, step)[1] for step in range(20)])
+    chosen = (targets >= 0).mean(0)
+    marks = [21, 41]  # behind A and behind B
+    assert chosen[marks].tolist() == [0, 0] and chosen[0] == 1
+    rate = windows("both").hidden / windows("both").taken
+    others = np.delete(chosen, [0, *marks])
+    assert np.abs(others - rate).max() < 5 * np.sqrt(rate * (1 - rate) / len(targets))
+
+
+@pytest.mark.parametrize("objective", ["next-sentence", "both"])
+def test_half_of_the_stretches_follow_and_the_others_never_do(objective: str) -> None:
+    order = windows(objective, context=44, batch=64)
+    for step in range(4):
+        inputs, targets = order.batch(TEXT, step)
+        assert targets[:, 0].sum() == 32 and set(targets[:, 0]) == {0, 1}
+        whole = original(inputs, targets)
+        first, second = whole[:, 1 : 1 + order.first], whole[:, 2 + order.first : -1]
+        for a, b, follows in zip(first, second, targets[:, 0], strict=True):
+            assert (stands_in_text(np.concatenate([a, b])) != []) == bool(follows)
+            assert stands_in_text(b)
+
+
+def test_in_a_short_text_too_the_stretch_that_would_follow_is_never_drawn_and_every_other_is() -> None:
+    text = np.arange(20)  # every stretch tells its place
+    order = MaskedWindows(20, 13, 400, 1, 0.15, "next-sentence", 23)
+    inputs, targets = order.batch(text, 0)
+    apart = inputs[:, 2 + order.first] - inputs[:, 1]
+    np.testing.assert_array_equal(apart == order.first, targets[:, 0] == 1)
+    assert set(inputs[targets[:, 0] == 0, 2 + order.first]) == set(range(20 - order.taken + order.first + 1))
+
+
+def test_a_token_is_always_exchanged_for_another() -> None:
+    text = np.random.default_rng(0).integers(0, 2, size=500)
+    inputs, targets = MaskedWindows(500, 42, 500, 1, 0.5, "masked", 5).batch(text, 0)
+    chosen = targets >= 0
+    left = (inputs[chosen] == targets[chosen]).mean()
+    assert abs(left - 0.1) < 4 * np.sqrt(0.09 / chosen.sum())
+
+
+def test_an_odd_batch_is_as_often_one_more_as_one_less() -> None:
+    counts = [windows("both", batch=5).batch(TEXT, step)[1][:, 0].sum() for step in range(400)]
+    assert set(counts) == {2, 3} and 140 < sum(count == 3 for count in counts) < 260
+
+
+def test_a_batch_is_a_function_of_seed_and_step() -> None:
+    one, again, other = windows(), windows(), windows(seed=2)
+    np.testing.assert_array_equal(one.batch(TEXT, 3), again.batch(TEXT, 3))
+    assert (one.batch(TEXT, 3)[0] != one.batch(TEXT, 4)[0]).any()
+    assert (one.batch(TEXT, 3)[0] != other.batch(TEXT, 3)[0]).any()
+
+
+@pytest.mark.parametrize("objective", ["masked", "both"])
+def test_a_pass_reads_every_window_of_the_text_once_and_hides_the_same_each_time(objective: str) -> None:
+    order = windows(objective, batch=1)
+    rows = [original(*part) for part in order.passes(TEXT)]
+    firsts = np.concatenate(rows)[:, 1 : 1 + order.first]
+    starts = np.arange(0, len(TEXT) - order.taken + 1, order.taken)
+    np.testing.assert_array_equal(firsts, [TEXT[start : start + order.first] for start in starts])
+    for one, again in zip(order.passes(TEXT), order.passes(TEXT), strict=True):
+        np.testing.assert_array_equal(one, again)
+
+
+def test_the_shortest_text_and_context_that_are_possible_work_and_shorter_ones_are_refused() -> None:
+    least = MaskedWindows(2, 5, 2, 1, 0.5, "both", V)
+    inputs, targets = least.batch(TEXT[:2], 0)
+    assert inputs.shape == (2, 5) and sorted(targets[:, 0]) == [0, 1]
+    with pytest.raises(DataError, match=r"context = 4 leaves no token beside the marks. Set context=5"):
+        MaskedWindows(100, 4, 2, 1, 0.5, "both", V)
+    with pytest.raises(DataError, match="the text has 3 tokens; context 10 needs at least 8"):
+        MaskedWindows(3, 10, 2, 1, 0.5, "masked", V)

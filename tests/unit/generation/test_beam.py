@@ -1,0 +1,209 @@
+"""Beam search: greedy at width 1, brute force at full width, never below greedy, whatever else is in the batch."""
+
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from lemma.data import learn_tokenizer
+from lemma.errors import InputError
+from lemma.generation import Beam, translate, translate_texts
+from lemma.generation.hypotheses import Hypotheses
+from lemma.models import EncoderDecoderModel, build
+from lemma.spec import Characters, EncoderDecoder
+
+START, END, MASK = 4, 5, 6
+STEPS = 3
+EVERYTHING = 4**STEPS * 3  # more beginnings than there are
+SOURCES = [[1, 2, 0], [3], [], [0, 0, 1, 2]]
+
+
+def model_of(seed: int, end: float = 0.0, **words: str) -> EncoderDecoderModel:
+    """A tiny model with lively weights; `end` makes <end> likelier."""
+    torch.manual_seed(seed)
+    spec = EncoderDecoder(
+        vocabulary=7, width=8, heads=2, context=5, encoder_depth=1, decoder_depth=1, tied=False, **words
+    )
+    model = build(spec).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.6)
+    with torch.no_grad():
+        model.output.weight[END] += end * model.output.weight[END].sign()
+    return model
+
+
+@torch.no_grad()
+def score(model: EncoderDecoderModel, source: list[int], said: tuple[int, ...]) -> float:
+    """Σ log p of what is said, <end> among it, by one uncached pass over the whole."""
+    logits = model(torch.tensor([[*source, END]]), torch.tensor([[START, *said[:-1]]]))[0]
+    return logits.log_softmax(-1).gather(1, torch.tensor(said)[:, None]).sum().item()
+
+
+@torch.no_grad()
+def everything(model: EncoderDecoderModel, source: list[int]) -> dict[tuple[int, ...], float]:
+    """All that can be said in three steps, what ends and what is cut off, with its Σ log p."""
+    found: dict[tuple[int, ...], float] = {}
+    for length in range(STEPS + 1):
+        beginnings = torch.tensor(list(product(range(START), repeat=length))).long().reshape(START**length, length)
+        fed = functional.pad(beginnings, (1, 0), value=START)
+        log = model(torch.tensor([[*source, END]]).expand(len(fed), -1), fed).log_softmax(-1)
+        said = log[:, :-1].gather(2, beginnings[..., None]).sum((1, 2))
+        sums = said if length == STEPS else said + log[:, -1, END]
+        ends = () if length == STEPS else (END,)
+        found |= {(*row, *ends): value for row, value in zip(beginnings.tolist(), sums.tolist(), strict=True)}
+    return found
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.7, 1.5])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_beam_as_wide_as_everything_is_brute_force(penalty: float, seed: int) -> None:
+    model = model_of(seed, end=seed / 4, positions=("sinusoidal", "rotary")[seed % 2])
+    for source, found in zip(SOURCES[:2], translate(model, SOURCES[:2], Beam(EVERYTHING, penalty, STEPS)), strict=True):
+        scores = everything(model, source)
+        assert len(scores) == 1 + 4 + 4**2 + 4**3
+        best = max(scores, key=lambda said: scores[said] / len(said) ** penalty)
+        assert (*found.tokens, *[END] * found.finished) == best
+        assert abs(found.score - scores[best]) < 1e-10
+        assert abs(found.normalised - scores[best] / len(best) ** penalty) < 1e-10
+
+
+@torch.no_grad()
+def plain_beam(
+    model: EncoderDecoderModel, source: list[int], beam: int, penalty: float
+) -> tuple[tuple[int, ...], float]:
+    """Beam search as one would tell it: uncached, one beginning at a time, to the very end."""
+    live, done = [((), 0.0)], []
+    for _ in range(5):
+        longer = []
+        for said, known in live:
+            log = model(torch.tensor([[*source, END]]), torch.tensor([[START, *said]]))[0, -1].log_softmax(-1)
+            longer += [((*said, token), known + log[token].item()) for token in (*range(START), END)]
+        chosen = sorted(longer, key=lambda one: -one[1])[: beam - len(done)]
+        done += [one for one in chosen if one[0][-1] == END]
+        live = [one for one in chosen if one[0][-1] != END]
+    return max(done + live, key=lambda one: one[1] / len(one[0]) ** penalty)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+def test_a_beam_is_what_a_plain_one_finds_source_by_source(penalty: float) -> None:
+    for seed, end, beam in ((0, 0.2, 3), (1, 0.4, 2), (2, 0.6, 3), (10, 1.5, 2), (25, 1.0, 3)):  # some end early
+        model = model_of(seed, end)
+        with torch.no_grad():
+            results = Hypotheses(model, SOURCES, beam, penalty, 5).run()
+        for source, found in zip(SOURCES, results, strict=True):
+            said, known = plain_beam(model, source, beam, penalty)
+            assert (*found.tokens, *[END] * found.finished) == said
+            assert abs(found.score - known) < 1e-10
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), end=st.floats(0, 1.5), beam=st.integers(2, 5), penalty=st.sampled_from([0.0, 1.0]))
+def test_a_wider_beam_is_never_below_greedy_and_its_scores_are_the_uncached_models(
+    seed: int, end: float, beam: int, penalty: float
+) -> None:
+    model = model_of(seed, end)
+    greedy = translate(model, SOURCES, Beam(length_penalty=penalty))
+    for source, narrow, wide in zip(SOURCES, greedy, translate(model, SOURCES, Beam(beam, penalty)), strict=True):
+        assert wide.normalised >= narrow.normalised - 1e-12
+        for found in (narrow, wide):
+            said = (*found.tokens, *[END] * found.finished)
+            assert abs(found.score - score(model, source, said)) < 1e-10
+            assert set(found.tokens) <= set(range(START))
+            assert len(said) <= 5 and (found.finished or len(said) == 5)
+
+
+def test_a_beam_that_loses_the_greedy_translation_gives_it_all_the_same() -> None:
+    """Of the first hundred seeds, two give a model on which a beam of 2 by itself ends below greedy."""
+    for seed in (11, 93):
+        model = model_of(seed, end=0.3)
+        with torch.no_grad():
+            alone = Hypotheses(model, SOURCES, 2, 1.0, 5).run()
+        greedy, both = translate(model, SOURCES), translate(model, SOURCES, Beam(2))
+        assert any(one.normalised < other.normalised for one, other in zip(alone, greedy, strict=True))
+        assert all(one.normalised >= other.normalised for one, other in zip(both, greedy, strict=True))
+
+
+@pytest.mark.parametrize("norm_place", ["pre", "post"])
+def test_a_beam_of_one_takes_the_likeliest_token_always(norm_place: str) -> None:
+    for seed in range(8):
+        model = model_of(seed, end=seed / 8, norm_place=norm_place)
+        for source, found in zip(SOURCES, translate(model, SOURCES), strict=True):
+            said: list[int] = []
+            while len(said) < 5 and END not in said:
+                logits = model(torch.tensor([[*source, END]]), torch.tensor([[START, *said]]))[0, -1]
+                logits[[START, MASK]] = -torch.inf
+                said.append(int(logits.argmax()))
+            assert (*found.tokens, *[END] * found.finished) == tuple(said)
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3])
+def test_a_source_is_translated_as_it_is_alone(beam: int) -> None:
+    for seed in range(6):
+        model = model_of(seed, end=seed / 6, positions="alibi")
+        together = translate(model, SOURCES, Beam(beam))
+        for source, found in zip(SOURCES, together, strict=True):
+            (alone,) = translate(model, [source], Beam(beam))
+            assert alone.tokens == found.tokens and abs(alone.score - found.score) < 1e-10
+
+
+def test_of_equally_likely_tokens_the_lowest_comes_first() -> None:
+    model = model_of(0)
+    torch.nn.init.zeros_(model.output.weight)
+    assert translate(model, [[1]])[0].tokens == (0,) * 5
+
+
+def test_marks_are_never_written_however_likely() -> None:
+    model = model_of(2)
+    bias = torch.zeros(7).double()
+    bias[[START, MASK]] = 50.0
+    model.output.register_forward_hook(lambda *given: given[2] + bias)
+    for beam in (1, 3):
+        assert all(set(found.tokens) <= set(range(START)) for found in translate(model, SOURCES, Beam(beam)))
+
+
+def test_the_model_is_left_as_it_was_and_no_batch_is_no_work() -> None:
+    model = model_of(0).train()
+    assert translate(model, []) == []
+    translate(model, [[1]])
+    assert model.training and model.decoder.training
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"beam": 0}, "beam = 0 is less than 1"),
+        ({"length_penalty": -1.0}, "length_penalty = -1.0 is not"),
+        ({"length_penalty": float("nan")}, "length_penalty = nan is not"),
+        ({"tokens": 0}, "tokens = 0 is less than 1"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(words: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Beam(**words)  # pyright: ignore[reportArgumentType]
+
+
+def test_sources_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(InputError, match="source 1: token 4 is not one of 0 to 3"):
+        translate(model_of(0), [[1], [4]])
+    with pytest.raises(InputError, match="source 0 has 5 tokens; with <end> the context of 5 has room for 4"):
+        translate(model_of(0), [[1] * 5])
+    damaged = model_of(0)
+    torch.nn.init.constant_(damaged.output.weight, torch.nan)
+    with pytest.raises(InputError, match="not numbers"):
+        translate(damaged, [[1]])
+
+
+def test_texts_are_cut_with_a_remark_and_come_back_as_texts() -> None:
+    tokenizer = learn_tokenizer(Characters(), ["abcd"])
+    model = model_of(3)
+    short, long = translate_texts(model, tokenizer, ["ab", "abcdab"], Beam(2))
+    assert short.text == tokenizer.decode(short.tokens) and str(short).startswith(short.text)
+    assert "has 6 tokens, of which only the first 4 were read" in long.remark
+    assert long.tokens == translate_texts(model, tokenizer, ["abcd"], Beam(2))[0].tokens
+    assert long.to_dict()["source"] == "abcdab" and long.to_dict()["tokens"] == list(long.tokens)
+    assert "6 tokens" in str(long) and "6 tokens" in long._repr_html_()
+    with pytest.raises(InputError, match="has 3 tokens and the model 7"):
+        translate_texts(model, learn_tokenizer(Characters(), ["abc"]), ["a"])

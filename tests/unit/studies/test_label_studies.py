@@ -1,0 +1,410 @@
+"""Studies of classifiers: words, verdicts on invented outcomes, statistics, and small studies that really run."""
+
+import csv
+import json
+import math
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labelled_tables import made_row, made_texts, outcomes, write_table
+from scipy import stats
+from sklearn.metrics import accuracy_score, precision_recall_fscore_support
+from torch import nn
+
+from lemma.data import prepare_labels
+from lemma.errors import LemmaError, RunError, SpecError
+from lemma.ledger.lines import can_draw
+from lemma.models import build, count_parameters
+from lemma.runs import load
+from lemma.spec import LABEL_STUDIES, Classifier, ClassifiersStudy, Gru, Lstm, read_label_study, read_study, to_toml
+from lemma.studies import label_result, label_runs
+from lemma.studies.classifiers_shown import make_table, show_classifiers
+from lemma.studies.label_claims import Compared, CostRatio, about_the_same, compare, sentences
+from lemma.studies.label_outcome import over_texts, paired
+from lemma.studies.label_result import WIDEST, LabelResult, fold
+from lemma.studies.label_runs import layers_of
+from lemma.studies.labelling import run_label_study
+from lemma.studies.statistics import Estimate
+from lemma.training import Silent
+
+Make = Callable[..., ClassifiersStudy]
+TINY = {"width": 6, "hidden": 8, "steps": 12, "batch": 8, "device": "cpu", "learning_rate": 0.02}
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(label_result, "can_draw", lambda: False)  # drawing takes longer than these studies
+    table = write_table(tmp_path / "texts.csv", made_texts(60))
+
+    def make(**changes: Any) -> ClassifiersStudy:
+        words = {"name": "small", "labels": str(table), "tokenizer": "words", "words": TINY, "seeds": (1, 2)}
+        return ClassifiersStudy(**{**words, "validations": 2, "repetitions": 2, **changes})
+
+    return make
+
+
+def figures(result: LabelResult) -> list[Any]:
+    """All that a run measures but its time."""
+    timeless = []
+    for run in result.runs:
+        assert run.measures, run.reason
+        plain = run.measures.to_dict()
+        timeless.append({**plain, "seconds": 0, "curve": [[step, loss, hit] for step, _, loss, hit in plain["curve"]]})
+    return timeless
+
+
+def test_the_scores_of_a_run_are_those_of_its_test_texts(small: Make, tmp_path: Path) -> None:
+    result = run_label_study(small(contenders=["gru"], seeds=1), tmp_path / "out")
+    [run] = result.runs
+    assert run.measures, run.reason
+    trained = load(tmp_path / "out" / "runs" / run.cell.name)
+    data = held_out_of(trained)
+    tokens = [torch.from_numpy(trained.tokenizer.encode(text).astype("int64"))[None] for text, _ in data]
+    with torch.no_grad():
+        guesses = [trained.labels[int(trained.classifier(row).argmax())] for row in tokens]
+    truths = [label for _, label in data]
+    precision, recall, f1, _ = precision_recall_fscore_support(truths, guesses, average="macro", zero_division=0)
+    assert run.measures.accuracy == pytest.approx(accuracy_score(truths, guesses))
+    assert [run.measures.precision, run.measures.recall, run.measures.f1] == pytest.approx([precision, recall, f1])
+    assert run.measures.right == "".join(str(int(a == b)) for a, b in zip(truths, guesses, strict=True))
+    assert set(data) <= set(made_texts(60))
+    assert run.measures.parameters == sum(parameter.numel() for parameter in trained.module.parameters())
+
+
+def held_out_of(run: Any) -> list[tuple[str, str]]:
+    dataset = prepare_labels(run.data, length=256, marked=False, tokenizer=run.tokenizer)
+    return [(text, label) for text, label in dataset.texts("test")]
+
+
+def test_a_study_that_was_interrupted_ends_like_one_that_was_not(small: Make, tmp_path: Path) -> None:
+    class Interrupting(Silent):
+        """Presses Ctrl-C in the middle of the third run."""
+
+        def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+            self.third = phase.startswith("run 3")
+
+        def advance(self, done: int) -> None:
+            if self.third and done == 7:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    whole = run_label_study(small(), tmp_path / "whole")
+    stopped = run_label_study(small(), tmp_path / "parts", Interrupting())
+    assert stopped.interrupted
+    assert [bool(run.measures) for run in stopped.runs] == [True, True, False, False]
+    assert "not run yet" in str(stopped) and "goes on where it stopped" in str(stopped)
+    again = run_label_study(small(), tmp_path / "parts")
+    assert not again.interrupted
+    assert figures(again) == figures(whole)
+
+
+def test_a_finished_study_is_neither_trained_nor_timed_again(
+    small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run_label_study(small(), tmp_path / "out")
+    for name in ("train", "resume", "measure"):
+        monkeypatch.setattr(label_runs, name, never)
+    monkeypatch.setattr("lemma.studies.classifiers.race", never)
+    again = run_label_study(small(), tmp_path / "out")
+    assert again.to_dict() == first.to_dict()
+    assert not list((tmp_path / "out" / "runs").glob("*/checkpoints")), "a finished run keeps no checkpoints"
+
+
+def never(*given: Any, **words: Any) -> None:
+    raise AssertionError("this was done before")
+
+
+def test_measures_that_are_lost_are_taken_again_without_training(
+    small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run_label_study(small(), tmp_path / "out")
+    (tmp_path / "out" / "runs" / "gru-seed-1.json").unlink()
+    (tmp_path / "out" / "runs" / "lstm-seed-2.json").write_text('{"of": ')
+    for name in ("train", "resume"):
+        monkeypatch.setattr(label_runs, name, never)
+    assert figures(run_label_study(small(), tmp_path / "out")) == figures(first)
+
+
+def test_a_failed_run_is_a_row_with_its_reason_and_the_study_goes_on(small: Make, tmp_path: Path) -> None:
+    wild = {"learning_rate": 1e30, "clip": 0}
+    result = run_label_study(
+        small(contenders=["lstm", {"model": "rnn", "name": "wild", "words": wild}]), tmp_path / "out"
+    )
+    failed = {run.cell.contender for run in result.failed}
+    assert failed == {"wild"}
+    assert "wild, seed 1 failed" in str(result) and "was not measured" in str(result)
+    assert (tmp_path / "out" / "report.html").read_text().count("Runs that are missing") == 1
+
+
+def test_any_error_becomes_a_reason_and_the_next_call_tries_again(
+    small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(label_runs, "measure", lambda *given: (_ for _ in ()).throw(MemoryError("no room")))
+        broken = run_label_study(small(), tmp_path / "out")
+    assert {run.reason for run in broken.runs} == {"MemoryError: no room"}
+    assert "nothing to compare" in str(broken) or "was not measured" in str(broken)
+    assert not run_label_study(small(), tmp_path / "out").failed
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"words": {**TINY, "hidden": 9}}, "holds a run with body"),
+        ({"words": {**TINY, "dropout": 0.5}}, "holds a run with recipe dropout 0.0"),
+        ({"held_out": 0.2}, "holds a run of other labelled texts"),
+        ({"limit": 40}, "holds a run of other labelled texts"),
+    ],
+)
+def test_the_folder_of_another_study_is_refused(change: dict[str, Any], said: str, small: Make, tmp_path: Path) -> None:
+    words: dict[str, Any] = {"contenders": ["gru"], "seeds": 1, "tokenizer": "characters"}
+    run_label_study(small(**words), tmp_path / "out")
+    with pytest.raises(RunError) as refused:
+        run_label_study(small(**words, **change), tmp_path / "out")
+    assert said in str(refused.value)
+
+
+def test_every_body_gets_the_same_recipe_and_steps_whatever_its_preset_has(small: Make, tmp_path: Path) -> None:
+    words = {"steps": 3, "batch": 4, "device": "cpu", "width": 8, "heads": 2, "depth": 1, "hidden": 8}
+    bodies = ["rnn", "lstm", "gru", "decoder", "encoder", "feed-forward"]
+    result = run_label_study(small(contenders=bodies, seeds=1, words=words), tmp_path / "out")
+    assert not result.failed, [run.reason for run in result.failed]
+    recipes = [run.measures.recipe for run in result.runs if run.measures]
+    assert len(recipes) == 6
+    assert all(recipe == recipes[0] for recipe in recipes)
+    assert all(len(line) <= WIDEST for line in str(result.table).splitlines())
+
+
+def test_files_of_a_study_agree_and_open_offline(small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label_result, "can_draw", can_draw)
+    result = run_label_study(small(), tmp_path / "out")
+    saved = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert saved == json.loads(json.dumps(result.to_dict()))
+    rows = list(csv.DictReader((tmp_path / "out" / "table.csv").read_text().splitlines()))
+    assert [float(row["accuracy"]) for row in rows] == [row["accuracy"] for row in saved["table"]["rows"]]
+    assert (tmp_path / "out" / "table.md").read_text().startswith("| body | accuracy % |")
+    page = result.report.read_text()
+    assert page.count("<svg") == 3
+    assert "http" not in page.replace("http://www.w3.org/", "") and "<script" not in page
+    assert all(len(line) <= WIDEST for line in str(result).splitlines() if not line.startswith("Report"))
+    assert read_label_study(tmp_path / "out" / "study.toml") == result.spec, "the study survives its own file"
+
+
+def test_layers_are_what_torch_nn_has() -> None:
+    sizes = {"vocabulary": 30, "width": 6, "hidden": 8, "depth": 2, "biases": 2}
+    for family, kind, gates in ((Lstm, nn.LSTM, 4), (Gru, nn.GRU, 3)):
+        model: Any = build(Classifier(body=family(**sizes), classes=3))
+        own = kind(6, 8, 2)
+        assert layers_of(model) == count_parameters(own) == gates * 8 * (6 + 8 + 2 + 8 + 8 + 2)
+        assert count_parameters(model) == layers_of(model) + 30 * 6 + 3 * (8 + 1)
+
+
+# The verdict on invented outcomes
+
+
+@pytest.mark.parametrize(
+    ("mean", "margin", "verdict"),
+    [
+        (0.0, 0.01, "held"),
+        (0.015, 0.004, "held"),
+        (0.015, 0.01, "within noise"),
+        (0.03, 0.02, "within noise"),
+        (0.05, 0.02, "not held"),
+        (-0.05, 0.02, "not held"),
+        (0.0, None, "one seed only"),
+    ],
+)
+def test_about_the_same_is_judged_by_the_whole_interval(mean: float, margin: float | None, verdict: str) -> None:
+    assert about_the_same(Estimate(mean, margin, 3), 0.02) == verdict
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [
+        (CostRatio("training time", 0.8, 0.7, 0.9), "held"),
+        (CostRatio("training time", 0.9, 0.7, 1.1), "within noise"),
+        (CostRatio("training time", 1.5, 1.2, 1.9), "not held"),
+        (CostRatio("training time", 0.5, None, None), "one seed only"),
+        (CostRatio("parameters", 0.75, 0.75, 0.75, exact=True), "held"),
+        (CostRatio("parameters", 1.0, 1.0, 1.0, exact=True), "not held"),
+    ],
+)
+def test_cheaper_is_judged_by_the_ratio_and_its_interval(ratio: CostRatio, verdict: str) -> None:
+    assert ratio.verdict == verdict
+
+
+def compared(
+    first: list[Any], second: list[Any], seconds: tuple[float, float], inference: tuple[float, float]
+) -> Compared:
+    lstm = made_row("lstm", first, seconds=seconds[0], parameters=1000, layers=400)
+    gru = made_row("gru", second, seconds=seconds[1], parameters=900, layers=300)
+    taken = {"lstm": [inference[0]] * 4, "gru": [inference[1]] * 4}
+    return compare(gru, lstm, 0.02, taken)
+
+
+def test_the_claim_holds_for_every_meaning_of_cost() -> None:
+    one = compared([0.80, 0.82, 0.81], [0.80, 0.82, 0.81], (2.0, 1.0), (0.3, 0.2))
+    said = " ".join(sentences(one))
+    assert one.same == "held"
+    assert "holds if cost means parameters, parameters of the layers, training time or inference time" in said
+    assert "not cheaper" not in said
+
+
+def test_the_claim_holds_for_some_meanings_of_cost_and_these_are_named() -> None:
+    said = " ".join(sentences(compared([0.80, 0.82, 0.81], [0.80, 0.82, 0.81], (2.0, 3.0), (0.2, 0.3))))
+    assert "holds if cost means parameters or parameters of the layers" in said
+    assert "not cheaper by training time and inference time" in said
+    assert "training time 1.50 × (1.50 to 1.50)" in said
+
+
+def test_the_claim_does_not_hold_where_accuracies_are_far_apart() -> None:
+    one = compared([0.60, 0.61, 0.60], [0.80, 0.82, 0.81], (2.0, 1.0), (0.3, 0.2))
+    assert "does not hold, since the accuracies are not about the same" in sentences(one)[0]
+
+
+def test_the_claim_is_not_decided_where_the_seeds_disagree() -> None:
+    one = compared([0.60, 0.90, 0.75], [0.90, 0.60, 0.70], (2.0, 1.0), (0.3, 0.2))
+    assert "is not decided, since the noise leaves open" in sentences(one)[0]
+
+
+def test_the_claim_is_not_decided_by_one_seed_and_not_measured_without_any() -> None:
+    assert "is not decided" in sentences(compared([0.8], [0.8], (2.0, 1.0), (0.3, 0.2)))[0]
+    assert "was not measured" in sentences(compared(["no room"], [0.8], (2.0, 1.0), (0.3, 0.2)))[0]
+
+
+# Statistics against others' and against closed forms
+
+
+def test_differences_are_students_paired_by_seed() -> None:
+    ones, others = [0.81, 0.84, 0.79, 0.83], [0.80, 0.80, 0.78, 0.84]
+    gap = paired(made_row("a", ones), made_row("b", others), "accuracy")
+    assert gap and gap.margin
+    low, high = stats.ttest_rel(ones, others).confidence_interval(0.95)
+    assert (gap.low, gap.high) == pytest.approx((low, high), rel=1e-6)
+
+
+def test_only_seeds_that_both_have_are_paired() -> None:
+    gap = paired(made_row("a", [0.9, "failed", 0.5]), made_row("b", [0.8, 0.1, None]), "accuracy")
+    assert gap == Estimate(pytest.approx(0.1), None, 1)
+    assert paired(made_row("a", ["failed"]), made_row("b", [0.8]), "accuracy") is None
+
+
+def test_the_interval_over_texts_averages_the_seeds_first() -> None:
+    rng = np.random.default_rng(0)
+    ones, others = rng.integers(0, 2, (2, 3, 50))
+    rows = []
+    for name, hits in (("a", ones), ("b", others)):
+        row = made_row(name, [0.5] * 3)
+        kept = {
+            seed: type(one)(**{**one.__dict__, "right": "".join(map(str, hits[seed - 1]))})
+            for seed, one in row.measured.items()
+        }
+        rows.append(type(row)(row.contender, row.point, row.title, kept))
+    gap = over_texts(*rows)
+    assert gap and gap.margin
+    low, high = stats.ttest_1samp((ones - others).mean(0), 0).confidence_interval(0.95)
+    assert (gap.low, gap.high) == pytest.approx((low, high), rel=1e-6)
+
+
+def test_the_ratio_of_training_times_is_that_of_logarithms() -> None:
+    lstm, gru = (made_row(name, [0.8, 0.8, 0.8]) for name in ("lstm", "gru"))
+    seconds = {"lstm": [1.0, 2.0, 4.0], "gru": [2.0, 3.0, 5.0]}
+    for row in (lstm, gru):
+        for one, taken in zip(row.measured.values(), seconds[row.title], strict=True):
+            object.__setattr__(one, "seconds", taken)
+    [ratio] = [cost for cost in compare(gru, lstm, 0.02, {}).costs if cost.meaning == "training time"]
+    low, high = stats.ttest_rel(np.log(seconds["gru"]), np.log(seconds["lstm"])).confidence_interval(0.95)
+    assert ratio.value == pytest.approx(math.exp(np.log([2.0, 1.5, 1.25]).mean()))
+    assert (ratio.low, ratio.high) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-6)
+
+
+# Words and tables
+
+
+@pytest.mark.parametrize("name", LABEL_STUDIES)
+def test_a_built_in_study_survives_a_file_and_takes_words(name: str, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(to_toml(LABEL_STUDIES[name].to_dict()))
+    assert read_label_study(tmp_path / "own.toml") == LABEL_STUDIES[name]
+    words = {"seeds": 7, "words.steps": 5, "tokenizer.vocabulary": 300, "labels": "film"}
+    spec = read_label_study(tmp_path / "own.toml", words)
+    assert spec and (spec.seeds, spec.words["steps"], spec.words["batch"], spec.labels) == ((7,), 5, 32, "film")
+    assert spec.tokenizer.to_dict() == {"kind": "byte-pairs", "vocabulary": 300}
+
+
+def test_a_method_of_another_kind_begins_with_its_own_words() -> None:
+    spec: Any = read_label_study("pretraining", {"method": "lora", "method.rank": 3})
+    assert (spec.method.kind, spec.method.rank, spec.method.alpha) == ("lora", 3, 16.0)
+    assert read_label_study("pretraining", {"method": "frozen"}).method.to_dict() == {"kind": "frozen"}  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("lstm-gru", {"contenderz": ["rnn"]}, "Did you mean 'contenders'"),
+        ("lstm-gru", {"contenders": ["rnn", "rnn"]}, "'rnn' stands there twice"),
+        ("lstm-gru", {"contenders": []}, "at least 1"),
+        ("lstm-gru", {"tolerance": 0}, "greater than 0"),
+        ("pretraining", {"method": "lorra"}, "Did you mean 'lora'"),
+        ("pretraining", {"counts": [1]}, "greater than or equal to 2"),
+        ("pretraining", {"tokenizer": "wordz"}, "Did you mean 'words'"),
+    ],
+)
+def test_mistakes_in_the_words_of_a_study_are_named(name: str, words: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError) as mistake:
+        read_label_study(name, words)
+    assert said in str(mistake.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"contenders": ["lsmt"]}, "Did you mean 'lstm'"),
+        ({"contenders": ["parser"]}, "cannot be the body of a classifier"),
+        ({"words": {"hiden": 3}}, "Did you mean 'hidden'"),
+        ({"words": {"seed": 3}}, "Give the study `seeds`"),
+        ({"words": {"vocabulary": 3}}, "set tokenizer.vocabulary"),
+        ({"words": {"classes": 3}}, "They come from the labels"),
+        ({"words": {"batch": 0}}, "study.words.batch = 0"),
+        ({"labels": "nowhere.csv"}, "there is no such file"),
+    ],
+)
+def test_mistakes_in_what_is_trained_are_named_before_any_work(
+    change: dict[str, Any], said: str, small: Make, tmp_path: Path
+) -> None:
+    with pytest.raises(LemmaError) as mistake:
+        run_label_study(small(**change), tmp_path / "out")
+    assert said in str(mistake.value)
+    assert not (tmp_path / "out" / "runs").exists()
+
+
+def test_a_name_that_is_no_study_of_classifiers_is_left_to_others(tmp_path: Path) -> None:
+    assert read_label_study("families") is None
+    (tmp_path / "broken.toml").write_text("kind = ")
+    assert read_label_study(tmp_path / "broken.toml") is None
+    with pytest.raises(SpecError, match="Did you mean 'lstm-gru'"):
+        read_study("lstm-gro")
+
+
+def test_a_wide_table_goes_on_below_with_its_first_column() -> None:
+    lines = [["name", *(f"column {place}" for place in range(12))], ["a", *("1" * place for place in range(1, 13))]]
+    blocks = fold(lines, 40)
+    assert all(len(line) <= 40 for block in blocks for line in block.splitlines())
+    assert all(block.startswith("name") for block in blocks)
+    assert " ".join(blocks).count("column") == 12
+
+
+def test_missing_runs_are_dashes_and_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(label_result, "can_draw", lambda: False)
+    runs = (*outcomes("lstm", ["no room", None]), *outcomes("gru", [0.8, 0.9]))
+    table = make_table([made_row("lstm", ["no room", None]), made_row("gru", [0.8, 0.9])], {})
+    assert table.rows[0][1:5] == ("–",) * 4
+    assert table.notes == ("lstm, seed 1 failed: no room", "lstm, seed 2 not run yet")
+    spec: Any = read_label_study("lstm-gru")
+    result = show_classifiers(spec, runs, {}, {}, {"processor": "a"}, tmp_path, False)
+    assert "no room" in result.save().read_text()
