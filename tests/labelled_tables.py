@@ -2,6 +2,7 @@
 
 import csv
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def measured(accuracy: float, **changes: Any) -> LabelMeasures:
 
 
 def outcomes(
-    contender: str, accuracies: list[float | str | None], labels: int | None = None, **changes: Any
+    contender: str, accuracies: Sequence[float | str | None], labels: int | None = None, **changes: Any
 ) -> list[LabelOutcome]:
     """One outcome a seed: an accuracy, a reason for failure, or None if it was not run."""
     point = {} if labels is None else {"labels": labels}
@@ -66,7 +67,7 @@ def outcomes(
 
 
 def made_row(
-    contender: str, accuracies: list[float | str | None], labels: int | None = None, **changes: Any
+    contender: str, accuracies: Sequence[float | str | None], labels: int | None = None, **changes: Any
 ) -> LabelRow:
     [row] = gather(outcomes(contender, accuracies, labels, **changes))
     return row

@@ -27,7 +27,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 RUN = re.compile(r"runs/[\w-]+")
 STEPS = 4
 LEARNING = {"train", "adapt"}
-NOT_LEARNING = {"--words", "--resume", "--merge", "--help"}
+NOT_LEARNING = {"--words", "--resume", "--merge", "--to-peft", "--from-peft", "--help"}
 BOOK = "It was the best of times, it was the worst of times.\n" * 400
 
 

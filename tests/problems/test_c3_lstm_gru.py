@@ -33,7 +33,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> LabelResult:
 
 
 def test_c3_the_study_asks_for_both_on_real_sentiment_over_seeds() -> None:
-    spec = read_label_study("lstm-gru")
+    spec: Any = read_label_study("lstm-gru")
     assert spec == LABEL_STUDIES["lstm-gru"]
     assert [contender.model for contender in spec.contenders] == ["lstm", "gru"]
     assert (spec.labels, len(spec.seeds)) == ("tweets", 3)

@@ -13,7 +13,7 @@ from lemma.data import LABELLED, prepare_labels
 from lemma.data.library import corpus_files
 from lemma.errors import DataError, LemmaError
 from lemma.runs import RunFolder, load
-from lemma.spec import LabelsSpec, PretrainingStudy, read_label_study
+from lemma.spec import Characters, Classifier, LabelsSpec, PretrainingStudy, read_label_study
 from lemma.studies import LabelResult, label_result, run_label_study
 from lemma.studies.label_outcome import gather
 from lemma.studies.pretraining_shown import Gain, conclude, gains_of, make_table
@@ -78,7 +78,7 @@ def real_home(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("real_home")
 @pytest.mark.parametrize("labels", ["tweets", "film"])
 def test_e4_no_real_text_of_validation_or_test_is_in_the_text_that_is_learned(labels: str, tmp_path: Path) -> None:
-    labelled = prepare_labels(LabelsSpec(labels=labels, tokenizer="characters"), length=64, marked=False)
+    labelled = prepare_labels(LabelsSpec(labels=labels, tokenizer=Characters()), length=64, marked=False)
     written = write_texts(("tweets", "film", "amazon", "news"), labelled, tmp_path / "texts.txt")
     lines = (tmp_path / "texts.txt").read_text().splitlines()
     held_out = [plain(text) for split in ("validation", "test") for text, _ in labelled.texts(split)]
@@ -116,6 +116,7 @@ def test_e4_fewer_labels_are_among_more_and_the_held_out_texts_are_the_same(stud
     sets = {}
     for count in counts:
         run = load(folder / "out" / "runs" / f"scratch-labels-{count}-seed-1")
+        assert isinstance(run.data, LabelsSpec)
         data = prepare_labels(run.data, length=64, marked=False, tokenizer=run.tokenizer)
         sets[count] = {split: set(data.texts(split)) for split in data.splits}
         assert len(data.texts("train")) == count
@@ -133,7 +134,7 @@ def test_e4_both_arms_differ_in_their_first_weights_alone(study: Any) -> None:
                 for arm in ("scratch", "pretrained")
             )
             assert ones.spec == others.spec and ones.recipe == others.recipe and ones.data == others.data
-            assert ones.spec.body == base.spec
+            assert isinstance(ones.spec, Classifier) and ones.spec.body == base.spec
             assert ones.tokenizer().hash == others.tokenizer().hash == base.tokenizer().hash
             assert ones.adaptation is None and others.base().path.resolve() == base.path.resolve()
     assert not result.failed
@@ -203,10 +204,25 @@ def test_e4_a_base_a_seed_and_one_that_fails(study: Any, tmp_path: Path) -> None
     assert broken.table.rows[0][2] == "–"
 
 
-def test_e4_a_translator_cannot_be_pretrained_on_text_and_says_so(study: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"body": "encoder-decoder", "words": {"steps": 2}}, "an encoder-decoder learns pairs of texts"),
+        ({"unlabelled": "twets"}, "Did you mean 'tweets'"),
+        ({"unlabelled": "nowhere.txt"}, "there is no such file"),
+        ({"pretraining": {"stepz": 2}}, "Did you mean 'steps'"),
+        ({"pretraining": {"seed": 2}}, "Give the study `seeds`"),
+        ({"words": {"rank": 2}}, "study.words: the word = 'rank' is unknown"),
+    ],
+)
+def test_e4_mistakes_are_named_before_any_training(
+    change: dict[str, Any], said: str, study: Any, tmp_path: Path
+) -> None:
     folder, _ = study
-    with pytest.raises(LemmaError, match="an encoder-decoder learns pairs of texts"):
-        run_label_study(small(folder, body="encoder-decoder", words={"steps": 2}), tmp_path / "out")
+    with pytest.raises(LemmaError) as mistake:
+        run_label_study(small(folder, **change), tmp_path / "out")
+    assert said in str(mistake.value)
+    assert not (tmp_path / "out" / "runs").exists()
 
 
 # The gain on invented outcomes

@@ -116,7 +116,7 @@ def test_a_post_norm_encoder_equals_transformers_bert(source: Tensor) -> None:
         max_position_embeddings=9, hidden_act="gelu_new", layer_norm_eps=1e-5, type_vocab_size=1,
     )  # fmt: skip
     theirs = transformers.BertModel(config, add_pooling_layer=False).double().eval()
-    model: EncoderModel = lively(build(Encoder(**SIZES, depth=2, norm_place="post")))
+    model: EncoderModel = lively(build(Encoder(**SIZES, depth=2, norm_place="post", positions="learned")))  # pyright: ignore
     theirs.embeddings.LayerNorm = nn.Identity()
     theirs.load_state_dict(bert_weights(model) | {"embeddings.token_type_embeddings.weight": torch.zeros(1, 8)})
     found = theirs(source.clamp(min=0), attention_mask=(source >= 0).long()).last_hidden_state

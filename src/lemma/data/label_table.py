@@ -56,7 +56,7 @@ def read_label_table(
 ) -> LabelTable:
     """Read labelled texts; a label that is none of those known is an error that names its line."""
     if name in LABELLED:
-        read = _named(name, progress)
+        read = _named(name, text, label, progress)
     else:
         path = _own(name)
         table = _table(path, text, label, known or ())
@@ -66,9 +66,9 @@ def read_label_table(
     return read
 
 
-def _named(name: str, progress: Progress | None) -> LabelTable:
+def _named(name: str, text: str | None, label: str | None, progress: Progress | None) -> LabelTable:
     files = {path.stem: path for path in corpus_files(LABELLED[name], progress)}
-    table, said = _table(files["labelled"], None, None, ()), ()
+    table, said = _table(files["labelled"], text, label, ()), ()
     unlabelled: tuple[str, ...] = ()
     if "unlabelled" in files:
         columns = [Column("text")]

@@ -84,10 +84,10 @@ class ClassificationScore:
     def _lines(self) -> Lines:
         label, share = self.majority
         return [
-            ("accuracy", f"{self.accuracy.shown(100)} %"),
-            ("precision", f"{self.precision.shown(100)} %, mean of the classes"),
-            ("recall", f"{self.recall.shown(100)} %, mean of the classes"),
-            ("F1", f"{self.f1.shown(100)} %, mean of the classes"),
+            ("accuracy", self.accuracy.shown(100, " %")),
+            ("precision", f"{self.precision.shown(100, ' %')}, mean of the classes"),
+            ("recall", f"{self.recall.shown(100, ' %')}, mean of the classes"),
+            ("F1", f"{self.f1.shown(100, ' %')}, mean of the classes"),
             ("majority", f"{100 * share:.2f} % by always saying '{_short(label)}'"),
             ("loss", f"{self.loss:.4f} nats/text"),
             ("texts", f"{self.texts:,}"),
@@ -102,9 +102,11 @@ class ClassificationScore:
     def _confusions(self) -> list[str]:
         if len(self.classes) > MOST_CLASSES:
             return ["what was most often taken for what:", *self._commonest()]
-        width = max(len(f"{max(map(max, self.confusion)):,}"), 7)
         names = [score.label for score in self.classes]
-        left = min(max(5, *map(len, names)), 78 - (width + 1) * len(names)) + 1
+        left = min(max(5, *map(len, names)), NAME) + 1
+        number = len(f"{max(map(max, self.confusion)):,}")
+        width = max(number, min(max(map(len, names)), (78 - left) // len(names) - 1))
+        left = min(left, 79 - (width + 1) * len(names))
         head = "".join(f" {name[:width]:>{width}}" for name in names)
         rows = zip(names, self.confusion, strict=True)
         body = [f"{name[: left - 1]:<{left}}" + "".join(f" {n:>{width},}" for n in row) for name, row in rows]

@@ -29,13 +29,16 @@ class Estimate:
         low, high = np.percentile(resampled, [2.5, 97.5])
         return cls(float(value), float(low), float(high))
 
-    def shown(self, scale: float = 1.0, digits: int = 2) -> str:
-        """The figure as a person reads it."""
+    def shown(self, scale: float = 1.0, unit: str = "") -> str:
+        """The figure as a person reads it.
+
+        >>> Estimate(0.75, 0.7, 0.8).shown(100, " %")
+        '75.00 %  (95 %: 70.00 to 80.00)'
+        """
+        figure = f"{scale * self.value:.2f}{unit}"
         if self.low is None or self.high is None:
-            return f"{scale * self.value:.{digits}f}"
-        return (
-            f"{scale * self.value:.{digits}f}  (95 %: {scale * self.low:.{digits}f} to {scale * self.high:.{digits}f})"
-        )
+            return figure
+        return f"{figure}  (95 %: {scale * self.low:.2f} to {scale * self.high:.2f})"
 
     @property
     def interval(self) -> list[float] | None:

@@ -31,7 +31,7 @@ def by_length(lengths: Int64[np.ndarray, "examples"], positions: int) -> Iterato
     """Examples in groups of like length, each of about so many tokens with its padding.
 
     >>> [group.tolist() for group in by_length(np.array([5, 1, 9, 2]), positions=10)]
-    [[1, 3, 0], [2]]
+    [[1, 3], [0], [2]]
     """
     order = np.argsort(lengths, kind="stable")
     begin = 0

@@ -119,13 +119,26 @@ LABEL_STUDIES: dict[str, LabelStudySpec] = {
         name="lstm-gru",
         question="As classifiers of sentiment, do a GRU and an LSTM reach about the same accuracy, and is the GRU "
         "cheaper?",
-        words={"batch": 32, "learning_rate": 2e-3, "weight_decay": 0.01, "dropout": 0.2},
+        words={"width": 64, "hidden": 128, "batch": 32, "learning_rate": 2e-3, "weight_decay": 0.01, "dropout": 0.2},
+        epochs=6,
     ),
     "pretraining": PretrainingStudy(
         name="pretraining",
         question="With few labels and many texts without, what is it worth to learn the texts first?",
-        words={"width": 128, "depth": 2, "batch": 32, "learning_rate": 1e-3, "weight_decay": 0.01, "keep": "last"},
+        tokenizer=BytePairs(vocabulary=2048),
+        words={
+            "width": 128,
+            "depth": 2,
+            "pool": "mean",  # the last token's vector of a language model speaks of what comes next
+            "batch": 32,
+            "learning_rate": 1e-3,
+            "weight_decay": 0.01,
+            "dropout": 0.1,
+            "keep": "last",  # so that no label but those counted has a say
+        },
+        epochs=6,
         pretraining={"batch": 32, "learning_rate": 2e-3},
+        passes=3,
     ),
 }
 

@@ -72,6 +72,8 @@ class Encoder(Transformer):
     """A Transformer in which every token sees all tokens; it learns by what is hidden from it (problem E3)."""
 
     family: Literal["encoder"] = "encoder"
+    positions: Positions = Rotary()
+    """How a token's place enters: none, learned, sinusoidal, rotary or alibi."""
     depth: Annotated[Size, Letter("L")] = 4
     """Number of layers."""
     objective: Literal["masked", "next-sentence", "both"] = "masked"

@@ -65,7 +65,11 @@ class BoardRow:
             "peak_bytes": self.peak_bytes,
             "inference_ms": self.unmerged.median,
             "inference_merged_ms": self.merged.median if self.merged else None,
-            "inference_against_full": self.slower.median,
+            "inference_against_full": {
+                "median": self.slower.median,
+                "low": self.slower.low,
+                "high": self.slower.high,
+            },
             "forgetting": self.forgetting.to_dict() if self.forgetting else None,
         }
 
@@ -114,6 +118,7 @@ class Board:
             ("training, s", lambda row: f"{row.adapted.training.seconds:,.1f}"),
             ("inference, ms", lambda row: f"{row.unmerged.median:.3g}"),
             ("  against full", lambda row: f"{row.slower.median:.2f}"),
+            ("  quartiles", lambda row: f"{row.slower.low:.2f}–{row.slower.high:.2f}"),
             ("inference merged, ms", lambda row: f"{row.merged.median:.3g}" if row.merged else NONE),
             (name, lambda row: row.figure.shown),
             ("  95 % interval", lambda row: row.figure.interval),

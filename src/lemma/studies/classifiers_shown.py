@@ -77,12 +77,12 @@ def _cells(row: LabelRow, seconds: Seconds) -> tuple[str, ...]:
     return (row.title, *scores, *counts, str(trained) if trained else NONE, _count(speed))
 
 
-def caption_of(rows: Sequence[LabelRow]) -> str:
+def caption_of(rows: Sequence[LabelRow], means: str = "precision, recall and F1 are means") -> str:
     """What the figures are."""
     counts = {len(row.measured) for row in rows if row.measured}
     if not counts:
         return "No run has come to its end."
-    words = "On the test texts; precision, recall and F1 are means over the classes."
+    words = f"On the test texts; {means} over the classes."
     if max(counts) > 1:
         seeds = f"{max(counts)} seeds" if len(counts) == 1 else f"up to {max(counts)} seeds"
         words += f" Mean ± half the 95 % interval over {seeds} (Student's t)."

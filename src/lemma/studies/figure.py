@@ -31,7 +31,10 @@ class Figure:
     @property
     def interval(self) -> str:
         """Its interval, or a dash."""
-        return NONE if self.low is None or self.high is None else f"{self.low:.3g}–{self.high:.3g}"
+        if self.low is None or self.high is None:
+            return NONE
+        places = 3 if self.value <= 1 else 1
+        return f"{self.low:.{places}f}–{self.high:.{places}f}"
 
     def reaches(self, best: "Figure") -> bool:
         """Whether it may be as good as another: the intervals overlap, or without any it is within two per cent."""

@@ -79,6 +79,7 @@ def judge_classifier(run: Run, asked: Asked, split: str | None, watcher: Observe
             labels=run.labels,
             text=asked.text_column,
             label=asked.label_column,
+            held_out=run.data.held_out,
             progress=watched_reading(watcher),
         )
         dataset = told(found, watcher)
@@ -103,6 +104,7 @@ def judge_translator(
             tokenizer=run.tokenizer,
             source=asked.source_column,
             target=asked.target_column,
+            held_out=run.data.held_out,
             progress=watched_reading(watcher),
         )
     else:

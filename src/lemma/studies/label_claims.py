@@ -10,8 +10,6 @@ from lemma.studies.label_outcome import LabelRow, over_texts, paired, percent
 from lemma.studies.statistics import Estimate, estimate
 from lemma.studies.timing import ratio
 
-MEANINGS = ("parameters", "parameters of the layers", "training time", "inference time")
-
 
 @dataclass(frozen=True)
 class CostRatio:
@@ -169,7 +167,9 @@ def _accuracy(one: Compared) -> str:
         return f"Accuracy: {SAME[one.same]}."
     within = f"a difference within ±{100 * one.tolerance:g} points counts as the same"
     texts = f" Over the test texts in place of the seeds: {points(one.texts)}." if one.texts else ""
-    return f"Accuracy, seed by seed: {points(one.gap)}: {SAME[one.same]} ({within}).{texts}"
+    sure = one.same == "within noise" and not one.gap.low <= 0 <= one.gap.high
+    said = "a difference beyond the noise, though " if sure else ""
+    return f"Accuracy, seed by seed: {points(one.gap)}: {said}{SAME[one.same]} ({within}).{texts}"
 
 
 def points(gap: Estimate) -> str:

@@ -1,7 +1,7 @@
 """One classifier of a study brought to its end: trained, gone on with, or left as it is, then measured on the test."""
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from lemma.studies.plan import Plan, refuse_other_run
 from lemma.training import Observer, resume, train
 
 TEST = "test"
-Finish = Callable[[Observer], LabelOutcome]
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Task:
         base = (
             {"method": self.adaptation.method.to_dict(), "base": self.adaptation.base_hash} if self.adaptation else {}
         )
-        words = {name: value for name, value in self.data.to_dict().items() if name != "labels"}  # the hash tells them
+        words = _words(self.data.to_dict())
         return {"model": self.model.to_dict(), "recipe": self.cell.recipe.to_dict(), "labels": words, **given, **base}
 
     def refuse_other(self) -> None:

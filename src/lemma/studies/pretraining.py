@@ -39,7 +39,7 @@ def study_pretraining(spec: PretrainingStudy, out: Path, watcher: Observer) -> L
     work = Work(spec, out, described, limited(spec, described, labelled, tokenizer, watcher))
     work.refuse_other(bases)
     outcomes, interrupted = work.run(bases, watcher)
-    data = {**describe_labels(labelled), "texts without labels": str(texts)}
+    data = {**describe_labels(labelled), "tokenizer": tokenizer.about, "texts without labels": str(texts)}
     hardware = describe_hardware(device_of(bases[0].recipe))
     result = show_pretraining(spec, outcomes, bases, data, hardware, out, interrupted)
     result.save()

@@ -33,6 +33,10 @@ def prepared_text(study: PretrainingStudy, described: Described, path: Path, wat
     body = described.model.body
     if isinstance(body, EncoderDecoder):
         raise SpecError("study pretraining: an encoder-decoder learns pairs of texts. Take body=encoder, or decoder.")
+    if "seed" in study.pretraining:
+        raise SpecError(
+            "study.pretraining: 'seed' is no word for single runs. Give the study `seeds`, as in seeds=[1,2]."
+        )
     return lesson_for_data(text_of(study, path), body, Recipe.read(study.pretraining, "study.pretraining"), watcher)
 
 

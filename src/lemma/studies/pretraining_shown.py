@@ -7,7 +7,7 @@ from typing import Any
 
 from lemma.ledger.lines import Curve, Plot
 from lemma.spec import PretrainingStudy
-from lemma.studies.classifiers_shown import caption_of, curve_of, models_in_words
+from lemma.studies.classifiers_shown import caption_of, curve_of
 from lemma.studies.label_claims import points
 from lemma.studies.label_outcome import LabelOutcome, LabelRow, gather, over_texts, paired, percent
 from lemma.studies.label_result import LabelResult, LabelTable
@@ -16,12 +16,13 @@ from lemma.studies.statistics import Estimate
 from lemma.studies.table import NONE
 
 SCRATCH, PRETRAINED = ARMS = ("scratch", "pretrained")
+SHOWN = ("batch", "learning_rate", "weight_decay", "dropout", "keep")
 FIGURES = {"accuracy": "accuracy", "f1": "F1"}
 PROTOCOL = {
     "arms": "the same body, tokenizer (that of pretraining), labels, recipe and steps for both; only the first weights "
     "of the body differ",
-    "texts without labels": "no text of validation or test is among them, nor any that shares ten words in a row with "
-    "one",
+    "pretraining": "no text of validation or test is among the texts without labels, nor any that shares ten words in "
+    "a row with one",
     "labels": "fewer labels are always among more; validation and test texts are the same at every number",
     "scores": "on the test texts; F1 is the mean over the classes",
     "intervals": "mean ± half the 95 % interval over the seeds (Student's t): what training anew changes, on these "
@@ -97,7 +98,7 @@ def show_pretraining(
         spec=spec,
         data={**data, "seeds": ", ".join(map(str, spec.seeds)), "pretraining": "; ".join(map(base_in_words, bases))},
         hardware=hardware,
-        protocol={**PROTOCOL, **how(spec), "models": models_in_words(rows)},
+        protocol={**PROTOCOL, **how(spec), "classifiers": recipes_in_words(rows)},
         table=make_table(gains),
         conclusion=conclude(gains),
         plots=tuple(plots_of(gains)),
@@ -128,7 +129,9 @@ def make_table(gains: Sequence[Gain]) -> LabelTable:
     rows = [row for gain in gains for row in (gain.scratch, gain.pretrained)]
     notes = tuple(f"{row.title}, {note}" for row in rows for note in row.missing)
     cells = tuple(_cells(gain) for gain in gains)
-    return LabelTable(tuple(header), cells, tuple(gain.to_dict() for gain in gains), caption_of(rows), notes)
+    return LabelTable(
+        tuple(header), cells, tuple(gain.to_dict() for gain in gains), caption_of(rows, "F1 is the mean"), notes
+    )
 
 
 def _cells(gain: Gain) -> tuple[str, ...]:
@@ -149,6 +152,15 @@ def how(spec: PretrainingStudy) -> dict[str, str]:
         "method": f"{spec.method.kind}: in the pretrained arm {means}; from scratch every weight learns",
         "bases": noise,
     }
+
+
+def recipes_in_words(rows: Sequence[LabelRow]) -> str:
+    """The recipe that both arms share, and the steps at each number of labels."""
+    found = {row.point["labels"]: one for row in rows for one in list(row.measured.values())[:1]}
+    steps = ", ".join(f"{one.steps:,} at {count:,} labels" for count, one in sorted(found.items()))
+    words = [(word, one.recipe[word]) for one in list(found.values())[:1] for word in SHOWN]
+    said = ", ".join(f"{word.replace('_', ' ')} {value}" for word, value in words)
+    return f"{said}; steps: {steps}" if steps else "none yet"
 
 
 def summary_of(base: Base) -> dict[str, Any] | None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from lemma.data import LABELLED, LabelsData, Progress
 from lemma.data.grouping import in_drawn_order, plain
 from lemma.data.label_table import TEXTS, read_label_table
-from lemma.data.reading import decode, open_text
+from lemma.data.reading import decode, exists, open_text
 from lemma.data.records import SUFFIXES
 from lemma.data.tables import Column, read_table
-from lemma.errors import DataError
+from lemma.errors import DataError, unknown
 from lemma.runs import write_atomically
 
 SHARED = 10
@@ -42,7 +42,10 @@ def write_texts(names: Sequence[str], labelled: LabelsData, path: Path, progress
     file, on which a pretrained model is validated, is of the same kind as the rest.
     """
     own = [*(text for text, _ in labelled.texts("train")), *labelled.unlabelled]
-    texts = [*own, *(text for name in names for text in read_texts(name, progress))]
+    texts = [
+        *(own if labelled.about not in names else ()),
+        *(text for name in names for text in read_texts(name, progress)),
+    ]
     held_out = [text for split in HELD_OUT for text, _ in labelled.texts(split)]
     kept = [text for text in texts if text.strip()]
     apart = list(without(kept, held_out))
@@ -59,6 +62,8 @@ def read_texts(name: str, progress: Progress | None = None) -> list[str]:
         read = read_label_table(name, progress=progress)
         return [*read.texts, *read.unlabelled]
     path = Path(name)
+    if not exists(path) and not path.suffix:
+        raise DataError(unknown("unlabelled", name, LABELLED) + " Or give the path of a table or a text file.")
     if path.suffix.lower() in SUFFIXES:
         wanted = [Column("text", called=TEXTS)]
         return read_table(path, wanted, any_width=True, is_header=_looks).cells["text"]

@@ -1,0 +1,71 @@
+"""Encoders, translators, classifiers and adapted runs on a GPU."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import lemma
+from adapting_runs import small_base, small_table
+from lemma.adaptation import adapt_model, merged
+from lemma.models import build
+from lemma.spec import Classifier, Encoder, EncoderDecoder, Gru, Lora, Lstm
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+METHODS = ("frozen", "full", "adapters", "lora")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("family", ["decoder", "lstm", "encoder", "feed-forward"])
+def test_every_method_trains_on_a_gpu_and_its_run_loads_on_a_cpu(family: str, tmp_path: Path) -> None:
+    base = small_base(tmp_path, family, device="cuda")
+    for method in METHODS:
+        out = tmp_path / method
+        lemma.adapt(base, labels=small_table(tmp_path), method=method, out=out, steps=4, batch=8, progress=False)
+        tokens = torch.tensor([[1, 2, 3, 0, -1], [4, 4, 1, 0, 2]])
+        here, there = lemma.load(out, "cuda").module(tokens.cuda()).cpu(), lemma.load(out, "cpu").module(tokens)
+        torch.testing.assert_close(here, there, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("body", [Lstm(width=8, hidden=12), Gru(width=8, hidden=12)])
+def test_recurrent_matrices_with_updates_run_in_cudnn_and_learn(body: Lstm | Gru) -> None:
+    model = build(Classifier(body=body)).cuda()
+    adapt_model(model, Lora(rank=2), ("head.*",))
+    tokens = torch.randint(0, 256, (4, 9), device="cuda")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(".B"):
+                parameter.normal_(std=0.1)
+    model(tokens).square().sum().backward()
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert learned and all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in learned)
+    before = model.eval()(tokens)
+    torch.testing.assert_close(merged(model)(tokens), before, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "alibi"])
+def test_padding_changes_nothing_on_a_gpu(positions: str) -> None:
+    encoder = build(Encoder(width=16, heads=2, depth=2, context=20, positions=positions)).cuda().eval()
+    both = build(EncoderDecoder(width=16, heads=2, context=20, positions=positions)).cuda().eval()
+    source, target = (torch.randint(0, 253, (3, 7), device="cuda") for _ in range(2))
+    longer = torch.nn.functional.pad(source, (0, 5), value=-1)
+    with torch.no_grad():
+        torch.testing.assert_close(encoder(longer)[:, :7], encoder(source), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(both(longer, target), both(source, target), rtol=1e-4, atol=1e-4)
+
+
+def test_an_encoder_is_compiled_and_a_translator_learns_in_bfloat16(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("abcdefghij" * 600)
+    words = {"tokenizer": "characters", "width": 32, "heads": 2, "context": 32, "progress": False, "batch": 16}
+    quick = {"learning_rate": 4e-3, "warm_up": 20, "compile": True, "depth": 2}
+    done = lemma.train("encoder", text=text, out=tmp_path / "run", steps=160, **quick, **words)
+    assert done.validation_loss is not None and done.validation_loss < 1.0
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{n}\t{str(n)[::-1]}\n" for n in range(1000, 1400)))
+    lemma.train("encoder-decoder", pairs=pairs, out=tmp_path / "pairs", steps=30, **words)
+    assert lemma.evaluate(tmp_path / "pairs", progress=False, beam=2).sentences
