@@ -6,10 +6,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from lemma.errors import SpecError
 from lemma.spec.base import Letter, Spec
 from lemma.spec.model import check_heads
-from lemma.spec.toml import read_toml
+from lemma.spec.named import named_table
 
 Size = Annotated[int, Field(ge=1, le=2**20)]  # what fits is asked of the machine; this keeps slips away
 
@@ -107,23 +106,10 @@ def read_cost(name: str | Path, words: Mapping[str, Any] | None = None) -> CostS
     >>> read_cost("heads", {"width": 64, "heads": [1, 2]}).heads
     (1, 2)
     """
-    table = _named(str(name))
+    table = named_table(str(name), COSTS, KINDS)
     if table is None:
         return None
     kind = KINDS[table["kind"]]
     letters = kind.letters()
     given = {letters.get(word, word): value for word, value in (words or {}).items()}
     return kind.read({**table, **given}, f"study {table['name']}")
-
-
-def _named(name: str) -> dict[str, Any] | None:
-    if name in COSTS:
-        return COSTS[name].to_dict()
-    path = Path(name)
-    if not path.is_file():
-        return None
-    try:
-        table = read_toml(path)
-    except SpecError:
-        return None  # whoever reads it next says what is wrong with it
-    return {"name": path.stem, **table} if table.get("kind") in KINDS else None

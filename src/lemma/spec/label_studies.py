@@ -6,13 +6,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from lemma.errors import SpecError
 from lemma.spec.adaptation import Full, Method
 from lemma.spec.base import Spec
 from lemma.spec.data import BytePairs, TokenizerSpec
 from lemma.spec.examples import LabelsSpec
+from lemma.spec.named import named_table
 from lemma.spec.study import Contender
-from lemma.spec.toml import read_toml
 from lemma.spec.words import nest
 
 
@@ -151,7 +150,7 @@ def read_label_study(name: str | Path, words: Mapping[str, Any] | None = None) -
     >>> read_label_study("lstm-gru", {"labels": "film", "words.steps": 50}).words["steps"]
     50
     """
-    table = _named(str(name))
+    table = named_table(str(name), LABEL_STUDIES, KINDS)
     if table is None:
         return None
     given = {word: _joined(table.get(word), value) for word, value in nest(words or {}).items()}
@@ -163,16 +162,3 @@ def _joined(old: Any, new: Any) -> Any:
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return new
     return dict(new) if new.get("kind", old.get("kind")) != old.get("kind") else {**old, **new}
-
-
-def _named(name: str) -> dict[str, Any] | None:
-    if name in LABEL_STUDIES:
-        return LABEL_STUDIES[name].to_dict()
-    path = Path(name)
-    if not path.is_file():
-        return None
-    try:
-        table = read_toml(path)
-    except SpecError:
-        return None  # whoever reads it next says what is wrong with it
-    return {"name": path.stem, **table} if table.get("kind") in KINDS else None

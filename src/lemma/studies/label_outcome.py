@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any, NamedTuple, Self
 
-from lemma.studies.grid import Cell
+from lemma.studies.outcome import Outcome
 from lemma.studies.statistics import Estimate, estimate
 from lemma.studies.table import NONE
 
@@ -56,24 +56,8 @@ class LabelMeasures:
         return {**asdict(self), "curve": [list(point) for point in self.curve]}
 
 
-@dataclass(frozen=True)
-class LabelOutcome:
-    """A cell of the study and what became of it: measures, or a reason, or neither if it was not run yet."""
-
-    cell: Cell
-    measures: LabelMeasures | None = None
-    reason: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "run": self.cell.name,
-            "contender": self.cell.contender,
-            "point": dict(self.cell.point),
-            "seed": self.cell.seed,
-            "measures": self.measures.to_dict() if self.measures else None,
-            "reason": self.reason,
-        }
+LabelOutcome = Outcome[LabelMeasures]
+"""A cell of a study of classifiers and what became of it."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from lemma.studies.grid import Cell
 
@@ -81,12 +81,23 @@ class Measures:
         return {**asdict(self), "curve": [list(point) for point in self.curve]}
 
 
+class Measured(Protocol):
+    """What is measured of a run, whatever it is."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        ...
+
+
+Found = TypeVar("Found", bound=Measured)
+
+
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Generic[Found]):
     """A cell of the study and what became of it: measures, or a reason, or neither if it was not run yet."""
 
     cell: Cell
-    measures: Measures | None = None
+    measures: Found | None = None
     reason: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
