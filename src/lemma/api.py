@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lemma.studies import CostResult, LabelResult, StudyResult
     from lemma.studies.adapted import Adapted
     from lemma.studies.board import Board
+    from lemma.studies.boarding import Unfinished
     from lemma.studies.judged import AnyScore
     from lemma.studies.naming import Named
     from lemma.studies.rewriting import Rewritten
@@ -205,7 +206,7 @@ def adapt(
     overwrite: bool = False,
     progress: bool = True,
     **words: Any,
-) -> Adapted | Board | Rewritten | TrainingResult:
+) -> Adapted | Board | Rewritten | Unfinished | TrainingResult:
     """Adapt a finished run to labels, text or pairs of your own; the new run keeps only what changed.
 
     Methods: frozen, full, adapters (bottleneck, placement), lora (rank, alpha, lora_dropout, targets); `all` tries each

@@ -9,8 +9,9 @@ import torch
 import lemma
 from adapting_runs import SMALL, small_base, small_table
 from lemma.errors import DataError, LemmaError, RunError, SpecError
-from lemma.runs import RunFolder, plain_weights
+from lemma.runs import RunFolder, plain_weights, run_hash
 from lemma.runs.tensors import read_tensors
+from lemma.studies.board import SCENARIOS
 
 METHODS = ("frozen", "full", "adapters", "lora")
 SHORT = {"steps": 4, "batch": 8, "device": "cpu", "progress": False}
@@ -44,7 +45,7 @@ def test_every_family_is_adapted_by_every_method_and_stores_only_what_learned(
     words = {"rank": 2} if method == "lora" else {"bottleneck": 3} if method == "adapters" else {}
     done = lemma.adapt(base, labels=home / "labels.csv", method=method, out=tmp_path / "run", **words, **SHORT)
     stored, _ = read_tensors(tmp_path / "run" / "model.safetensors")
-    model = lemma.load(tmp_path / "run").module
+    model = lemma.load(tmp_path / "run", "cpu").module
     learned = {name: p for name, p in model.named_parameters() if p.requires_grad}
     assert stored.keys() == learned.keys() and done.learned == sum(t.numel() for t in stored.values())
     assert {"head.weight", "head.bias"} <= stored.keys()
@@ -56,7 +57,7 @@ def test_every_family_is_adapted_by_every_method_and_stores_only_what_learned(
 def test_a_loaded_run_is_its_base_and_what_it_learned(method: str, base: Path, home: Path, tmp_path: Path) -> None:
     lemma.adapt(base, labels=home / "labels.csv", method=method, out=tmp_path / "run", **SHORT)
     frozen = plain_weights(RunFolder.open(base))
-    model = lemma.load(tmp_path / "run").module
+    model = lemma.load(tmp_path / "run", "cpu").module
     same = [
         name for name, p in model.named_parameters() if name.removeprefix("body.") in frozen and not p.requires_grad
     ]
@@ -78,17 +79,95 @@ def test_another_base_in_its_place_is_an_error_that_names_both_hashes(home: Path
     known = RunFolder.open(done.path).adaptation
     small_base(tmp_path, "lstm", overwrite=True, seed=2)
     with pytest.raises(RunError) as error:
-        lemma.load(tmp_path / "run")
+        lemma.load(tmp_path / "run", "cpu")
     assert known is not None and known.base_hash in str(error.value)
-    other = json.loads(_header(base / "model.safetensors"))["sha256"]
+    other = run_hash(RunFolder.open(base))
     assert other in str(error.value) and other != known.base_hash
 
 
-def _header(path: Path) -> str:
-    from safetensors import safe_open
+def test_another_tokenizer_or_method_is_noticed(home: Path, tmp_path: Path) -> None:
+    base = small_base(tmp_path, "gru")
+    lemma.adapt(base, labels=home / "labels.csv", method="lora", out=tmp_path / "run", **SHORT)
+    words = (tmp_path / "run" / "adaptation.toml").read_text()
+    (tmp_path / "run" / "adaptation.toml").write_text(words.replace("alpha = 16.0", "alpha = 400.0"))
+    with pytest.raises(RunError, match=r"method .*alpha.*adaptation\.toml says"):
+        lemma.load(tmp_path / "run", "cpu")
+    (tmp_path / "run" / "adaptation.toml").write_text(words)
+    tokenizer = base / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text().replace('"a"', '"*"').replace('"b"', '"a"').replace('"*"', '"b"'))
+    with pytest.raises(RunError, match="trained anew or changed"):
+        lemma.load(tmp_path / "run", "cpu")
 
-    with safe_open(path, framework="pt") as file:
-        return file.metadata()["lemma"]
+
+def test_a_base_is_never_overwritten_by_what_needs_it(base: Path, home: Path, tmp_path: Path) -> None:
+    given = {"labels": home / "labels.csv", "method": "frozen", **SHORT}
+    before = (base / "model.safetensors").read_bytes()
+    with pytest.raises(RunError, match="is the base itself"):
+        lemma.adapt(base, out=base, overwrite=True, **given)
+    lemma.adapt(base, out=tmp_path / "run", **given)
+    with pytest.raises(RunError, match="is the base itself"):
+        lemma.adapt(tmp_path / "run", merge=True, out=base, overwrite=True)
+    assert (base / "model.safetensors").read_bytes() == before and lemma.load(tmp_path / "run", "cpu").labels
+
+
+def test_a_finished_run_without_checkpoints_is_not_begun_anew(base: Path, home: Path, tmp_path: Path) -> None:
+    lemma.adapt(base, labels=home / "labels.csv", method="lora", out=tmp_path / "run", **SHORT)
+    before = (tmp_path / "run" / "model.safetensors").read_bytes()
+    with pytest.raises(RunError, match="keeps no checkpoint"):
+        lemma.resume(tmp_path / "run", progress=False, steps=9)
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+
+
+def test_what_is_forgotten_by_full_tuning_is_measured_with_its_own_tied_output(
+    base: Path, home: Path, tmp_path: Path
+) -> None:
+    words = {**SHORT, "steps": 12, "learning_rate": 0.02}
+    board = lemma.adapt(base, labels=home / "labels.csv", method="all", out=tmp_path / "all", rank=2, **words)
+    forgot = {row.method: row.forgetting.after for row in board.rows}
+    adapted, plain = lemma.load(tmp_path / "all" / "full", "cpu").module.body, lemma.load(base, "cpu")
+    for name, parameter in plain.module.named_parameters():  # a fresh model given the tuned weights, tied as it was
+        if name != "output.weight":
+            parameter.data.copy_(adapted.get_parameter(name))
+    from lemma.evaluation import perplexity_of_split
+    from lemma.studies.judged import own_text
+    from lemma.training import Silent
+
+    after = perplexity_of_split(plain.model, own_text(plain, Silent()), "validation").perplexity
+    assert forgot["full"] == pytest.approx(after, rel=1e-5) and forgot["full"] != pytest.approx(forgot["frozen"])
+    again = lemma.adapt(base, labels=home / "labels.csv", method="all", out=tmp_path / "all", rank=2, **words)
+    assert [row.adapted.training.seconds for row in again.rows] == [row.adapted.training.seconds for row in board.rows]
+    with pytest.raises(RunError, match="holds a run already"):
+        lemma.adapt(base, labels=home / "labels.csv", method="all", out=tmp_path / "all", **{**words, "steps": 5})
+
+
+def test_a_base_whose_text_is_gone_still_gets_its_board(home: Path, tmp_path: Path) -> None:
+    base = small_base(tmp_path, "gru")
+    (tmp_path / "text.txt").unlink()
+    board = lemma.adapt(base, labels=home / "labels.csv", method="all", out=tmp_path / "all", **SHORT)
+    assert all(row.forgetting is None for row in board.rows) and "cannot be read" in board.note
+
+
+def test_fewer_labels_can_be_learned_from(base: Path, home: Path, tmp_path: Path) -> None:
+    done = lemma.adapt(base, labels=home / "labels.csv", limit=20, method="frozen", out=tmp_path / "run", **SHORT)
+    assert RunFolder.open(done.path).data.limit == 20
+    with pytest.raises(SpecError, match="belongs to labels"):
+        lemma.adapt(base, text=home / "text.txt", limit=20, out=tmp_path / "other", **SHORT)
+
+
+def test_words_that_would_change_nothing_are_refused(base: Path, home: Path, tmp_path: Path) -> None:
+    given = {"labels": home / "labels.csv", "out": tmp_path / "run", **SHORT}
+    for word, said in {
+        "classes": "unknown",
+        "mask_rate": "no effect",
+        "stretch": "no effect",
+        "width": "the base's",
+    }.items():
+        with pytest.raises(SpecError, match=said):
+            lemma.adapt(base, **given, **{word: 1})
+    with pytest.raises(SpecError, match="a word of the method lora"):
+        lemma.adapt(base, method="adapters", rank=4, **given)
+    with pytest.raises(SpecError, match=r"recipe\.batch = 0"):
+        lemma.adapt(base, **{**given, "batch": 0})
 
 
 def test_base_and_run_may_move_together_and_a_missing_base_is_named(home: Path, tmp_path: Path) -> None:
@@ -96,17 +175,17 @@ def test_base_and_run_may_move_together_and_a_missing_base_is_named(home: Path, 
     base = small_base(tmp_path / "here", "gru")
     lemma.adapt(base, labels=home / "labels.csv", method="frozen", out=tmp_path / "here" / "run", **SHORT)
     (tmp_path / "here").rename(tmp_path / "there")
-    assert lemma.load(tmp_path / "there" / "run").labels == ("many a", "many h")
+    assert lemma.load(tmp_path / "there" / "run", "cpu").labels == ("many a", "many h")
     (tmp_path / "there" / "base-gru").rename(tmp_path / "there" / "elsewhere")
     with pytest.raises(RunError, match=r"base-gru.*no run there"):
-        lemma.load(tmp_path / "there" / "run")
+        lemma.load(tmp_path / "there" / "run", "cpu")
 
 
 @pytest.mark.parametrize("method", ["full", "frozen", "lora"])
 def test_a_merged_run_is_plain_and_says_the_same(method: str, base: Path, home: Path, tmp_path: Path) -> None:
     lemma.adapt(base, labels=home / "labels.csv", method=method, out=tmp_path / "run", **SHORT)
     lemma.adapt(tmp_path / "run", merge=True, out=tmp_path / "plain")
-    one, other = lemma.load(tmp_path / "run"), lemma.load(tmp_path / "plain")
+    one, other = lemma.load(tmp_path / "run", "cpu"), lemma.load(tmp_path / "plain", "cpu")
     tokens = torch.tensor([[1, 2, 3, 0, -1], [4, 4, 1, 0, 2]])
     assert other.adaptation is None and (tmp_path / "plain" / "tokenizer.json").exists()
     torch.testing.assert_close(one.module(tokens), other.module(tokens), rtol=1e-5, atol=1e-6)
@@ -135,7 +214,7 @@ def test_an_adapted_run_can_be_a_base_itself(base: Path, home: Path, tmp_path: P
     other.write_text("hgfe dcba\nabba cede\n" * 80)
     lemma.adapt(base, text=other, method="lora", rank=2, out=tmp_path / "first", **SHORT)
     lemma.adapt(tmp_path / "first", labels=home / "labels.csv", method="frozen", out=tmp_path / "second", **SHORT)
-    body, plain = lemma.load(tmp_path / "second").module.body, plain_weights(RunFolder.open(tmp_path / "first"))
+    body, plain = lemma.load(tmp_path / "second", "cpu").module.body, plain_weights(RunFolder.open(tmp_path / "first"))
     for name, tensor in plain.items():
         assert name.startswith("output") or torch.equal(body.get_parameter(name), tensor)
 
@@ -199,7 +278,8 @@ def test_slips_of_the_caller_are_told_plainly(base: Path, home: Path, tmp_path: 
 
 def test_the_board_has_every_method_and_names_a_winner_for_each_need(base: Path, home: Path, tmp_path: Path) -> None:
     board = lemma.adapt(base, labels=home / "labels.csv", method="all", out=tmp_path / "all", rank=2, **SHORT)
-    assert [row.method for row in board.rows] == list(METHODS) and len(board.winners) == 3
+    assert [row.method for row in board.rows] == list(METHODS)
+    assert [line.partition(":")[0] for line in board.winners[-3:]] == [need.says for need in SCENARIOS]
     rows = {row.method: row for row in board.rows}
     assert rows["frozen"].forgetting.ratio == pytest.approx(1, abs=1e-6)
     assert rows["full"].peak_bytes > rows["lora"].peak_bytes > 0 and rows["lora"].merged is not None

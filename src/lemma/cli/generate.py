@@ -1,5 +1,6 @@
 """`lemma generate`: text from a run, streamed."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,7 +9,8 @@ import typer
 from lemma.cli.show import Json, to_json
 from lemma.errors import SpecError
 
-TOKENS = 200
+TOKENS, TEMPERATURE, SEED = 200, 0.8, 1
+"""What is taken where an option is not given; None in the signature tells that it was not."""
 
 
 def generate(
@@ -24,70 +26,83 @@ def generate(
         float | None, typer.Option(help="Of --source: how much a beam favours long ones.")
     ] = None,
     tokens: Annotated[int | None, typer.Option(help="How many tokens to write; 200 if not given.")] = None,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token always; 1 is the model's own.")] = 0.8,
+    temperature: Annotated[
+        float | None,
+        typer.Option(help="0 takes the likeliest token always; 1 is the model's own; 0.8 if not given."),
+    ] = None,
     top_k: Annotated[int | None, typer.Option(help="Choose among the k likeliest tokens only.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Choose among the likeliest that make up p.")] = None,
-    seed: Annotated[int, typer.Option(help="Fixes the random choices.")] = 1,
-    samples: Annotated[int, typer.Option(help="How many texts for each prompt.")] = 1,
-    stop_at_loop: Annotated[bool, typer.Option(help="At temperature 0, stop when a loop is proved.")] = False,
-    ignore_eos: Annotated[bool, typer.Option(help="Write on past the end-of-sentence token.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Fixes the random choices; 1 if not given.")] = None,
+    samples: Annotated[int | None, typer.Option(help="How many texts for each prompt; 1 if not given.")] = None,
+    stop_at_loop: Annotated[
+        bool | None, typer.Option(help="At temperature 0, stop when a loop is proved; no if not given.")
+    ] = None,
+    ignore_eos: Annotated[
+        bool | None, typer.Option(help="Write on past the end-of-sentence token; no if not given.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Write text from a run, the translation of a source, or the class of one.
 
     At temperature 0 it says where the text loops, and whether that is proved.
     """
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    sampling |= {"stop_at_loop": stop_at_loop, "ignore_eos": ignore_eos, "samples": samples}
+    beams = {"beam": beam, "length_penalty": length_penalty}
+    if source:
+        _refuse(sampling | {"prompt": prompt}, "for text after a prompt, not for --source")
+        _answer(run, source, _given(beams | {"tokens": tokens}), json)
+    else:
+        _refuse(beams, "for translations, which need --source")
+        _write(run, prompt or [""], _given(sampling | {"tokens": tokens}), json)
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _refuse(options: dict[str, Any], why: str) -> None:
+    if names := [f"--{name.replace('_', '-')}" for name in _given(options)]:
+        raise SpecError(f"{', '.join(names)}: {why}. Leave out the one or the other.")
+
+
+def _write(run: Path, prompts: list[str], given: dict[str, Any], json: bool) -> None:
+    """Continue prompts; a single one as it is written."""
     from lemma.api import generate as write
 
-    settings = {"beam": beam, "length_penalty": length_penalty, "tokens": tokens}
-    given = {name: value for name, value in settings.items() if value is not None}
-    if source:
-        _answer(run, source, prompt, given, json)
-        return
-    if beam is not None or length_penalty is not None:
-        raise SpecError("--beam and --length-penalty are for translations: give --source as well.")
-
-    prompts = [text for text in prompt or [""] for _ in range(max(1, samples))]
-    stream = not json and len(prompts) == 1
-    echoed = False
-
-    def echo(piece: str) -> None:
-        """Print the prompt before the first piece: by then, all that can be wrong with the request has been told."""
-        nonlocal echoed
-        typer.echo(piece if echoed else prompts[0] + piece, nl=False)
-        echoed = True
-
-    results = write(
-        run,
-        prompts,
-        tokens=TOKENS if tokens is None else tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        stop_at_loop=stop_at_loop,
-        stop_at_eos=not ignore_eos,
-        on_text=(lambda _, piece: echo(piece)) if stream else None,
-    )
+    settings = {"tokens": TOKENS, "temperature": TEMPERATURE, "seed": SEED, **given}
+    samples, ignores = settings.pop("samples", 1), settings.pop("ignore_eos", False)
+    prompts = [text for text in prompts for _ in range(max(1, samples))]
+    echo = None if json or len(prompts) > 1 else _echo(prompts[0])
+    results = write(run, prompts, stop_at_eos=not ignores, on_text=echo, **settings)
     if json:
-        typer.echo(
-            to_json(results[0].to_dict() if len(results) == 1 else {"generations": [r.to_dict() for r in results]})
-        )
-    elif stream:
-        echo("")
+        _print_json([result.to_dict() for result in results], "generations")
+    elif echo:
+        echo(0, "")
         typer.echo("\n" + results[0].remark if results[0].remark else "")
     else:
         typer.echo("\n\n---\n\n".join(str(result) for result in results))
 
 
-def _answer(run: Path, sources: list[str], prompt: list[str] | None, settings: dict[str, Any], json: bool) -> None:
+def _echo(prompt: str) -> Callable[[int, str], None]:
+    """Print the prompt before the first piece: by then, all that can be wrong with the request has been told."""
+    before = [prompt]
+
+    def echo(_: int, piece: str) -> None:
+        typer.echo((before.pop() if before else "") + piece, nl=False)
+
+    return echo
+
+
+def _answer(run: Path, sources: list[str], settings: dict[str, Any], json: bool) -> None:
     from lemma.api import generate as write
 
-    if prompt:
-        raise SpecError("--prompt and --source are both given: a text is continued, or a source is answered.")
     results = write(run, source=sources, **settings)
     if json:
-        values = [result.to_dict() for result in results]
-        typer.echo(to_json(values[0] if len(values) == 1 else {"answers": values}))
+        _print_json([result.to_dict() for result in results], "answers")
     else:
         typer.echo("\n".join(str(result) for result in results))
+
+
+def _print_json(values: list[dict[str, Any]], name: str) -> None:
+    typer.echo(to_json(values[0] if len(values) == 1 else {name: values}))

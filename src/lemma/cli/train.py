@@ -52,24 +52,35 @@ def train(
     Under torchrun: torchrun --nproc-per-node 2 -m lemma train …
     """
     settings, names = sort_words(words or [])
+    data: dict[str, Any] = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "dev": dev}
+    columns = {"text_column": text_column, "label_column": label_column, "limit": limit}
+    columns |= {"source_column": source_column, "target_column": target_column}
     if resume:
-        from lemma.api import resume as continue_run
-
-        if names or any((text, out, treebank, dev, pairs, labels)):
-            raise SpecError("lemma train --resume RUN takes only KEY=VALUE words beside it: the run knows the rest.")
-        return show(continue_run(resume, **settings), json)
+        others = {**data, **columns, "out": out, "overwrite": overwrite or None, "words": list_words or None}
+        return show(_resume(resume, names, others, settings), json)
     if not names:
         raise SpecError("MODEL is missing, as in: lemma train lstm --text shakespeare --out runs/a")
     if list_words:
         return typer.echo(_describe(names[0], json))
-    data: dict[str, Any] = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "dev": dev}
-    columns = {"text_column": text_column, "label_column": label_column, "limit": limit}
-    columns |= {"source_column": source_column, "target_column": target_column}
     return show(_train(names, data, out, overwrite, columns, settings), json)
 
 
 LEARNS = {"parser": ("treebank", "ewt"), "encoder-decoder": ("pairs", "tatoeba-es"), "classifier": ("labels", "tweets")}
 """What models learn that do not learn text, and an example of it."""
+
+
+def _resume(run: Path, names: list[str], others: dict[str, Any], settings: dict):
+    from lemma.api import resume as continue_run
+
+    given = [f"'{name}'" for name in names] + [
+        f"--{name.replace('_', '-')}" for name, value in others.items() if value is not None
+    ]
+    if given:
+        raise SpecError(
+            f"lemma train --resume RUN takes only KEY=VALUE words beside it: the run knows the rest. "
+            f"Leave out {', '.join(given)}."
+        )
+    return continue_run(run, **settings)
 
 
 def _train(names: list[str], data: dict[str, Any], out: Path | None, overwrite: bool, columns: dict, settings: dict):

@@ -63,7 +63,7 @@ def _refuse_one_label(read: LabelTable) -> None:
     if len(set(read.labels)) == 1:
         raise DataError(
             f"{read.about}: all {len(read.labels):,} texts bear one label, {read.labels[0][:40]!r}; at least two are "
-            "needed. Name another column with label=, or give texts of other labels too."
+            "needed. Name another column with --label-column, or give texts of other labels too."
         )
 
 
@@ -73,7 +73,7 @@ def _refuse_few(read: LabelTable, splits: Mapping[str, Sequence[LabelledText]]) 
     if few and len(few) > len(learned) / 2:
         raise DataError(
             f"{read.about}: {len(few):,} of {len(set(read.labels)):,} labels have fewer than {LEAST} texts to learn "
-            f"from, such as {few[0][:40]!r}. Give more texts of each, or name another column with label=."
+            f"from, such as {few[0][:40]!r}. Give more texts of each, or name another column with --label-column."
         )
     if few:
         line = read.table.where(list(read.labels).index(few[0]))
@@ -83,6 +83,6 @@ def _refuse_few(read: LabelTable, splits: Mapping[str, Sequence[LabelledText]]) 
         )
     if empty := [name for name, texts in splits.items() if not texts]:
         raise DataError(
-            f"{read.about}: {len(read.texts)} texts leave none for {' and '.join(empty)}. "
-            "Give at least four different texts of a label."
+            f"{read.about}: {len(read.texts):,} texts, {len({plain(text) for text in read.texts}):,} of them different, "
+            f"leave none for {' and '.join(empty)}. Give at least four different texts of a label."
         )

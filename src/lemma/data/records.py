@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from lemma.data.reading import exists
 from lemma.errors import DataError
@@ -60,10 +60,19 @@ def _separated(path: Path, dialect: Dialect) -> Iterator[Row]:
             for last, cells in dialect.read(_lines(path)):
                 yield last, cells
         except csv.Error as error:
-            raise DataError(
-                f"{path}, after line {last}: a quote that opens or ends where it cannot ({error}). Put a cell that "
-                'holds quotes in quotes, with each of its own doubled: "she said ""no"""'
-            ) from None
+            raise DataError(f"{path}, after line {last}: {_reason(error)}") from None
+
+
+def _reason(error: csv.Error) -> str:
+    if "new-line" in str(error):
+        return (
+            "a carriage return within a line, where other lines of the file end with a newline. Put the cell that "
+            "holds it in quotes; or give all lines one kind of end, for instance: tr '\\r' '\\n' < old > new"
+        )
+    return (
+        f"a quote that opens or ends where it cannot ({error}). Put a cell that holds quotes in quotes, with each of "
+        'its own doubled: "she said ""no"""'
+    )
 
 
 @contextmanager
@@ -108,12 +117,19 @@ def _quotes_quote(path: Path) -> bool:
 def _lines(path: Path) -> Iterator[str]:
     """Decode a file line by line, without its byte order mark."""
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(_split(file), start=1):
             try:
                 text = line.decode()
             except UnicodeDecodeError as error:
                 raise DataError(_not_utf8(path, number, line, error)) from None
             yield text.removeprefix("\ufeff") if number == 1 else text
+
+
+def _split(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file; one without any newline is all one line, unless carriage returns end its lines."""
+    first = file.readline()
+    yield from [first] if first.endswith(b"\n") else first.splitlines(keepends=True)
+    yield from file
 
 
 def _not_utf8(path: Path, number: int, line: bytes, error: UnicodeDecodeError) -> str:

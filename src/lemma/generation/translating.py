@@ -30,6 +30,8 @@ class Translated:
     """Tokens of the source."""
     read_tokens: int
     """Those of them that the model has read: its context may be shorter."""
+    left_out: int = 0
+    """Characters of the source that the tokenizer does not know."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -39,7 +41,11 @@ class Translated:
     def remark(self) -> str:
         """What is to be known about it, in one line; empty if there is nothing."""
         cut = self.source_tokens - self.read_tokens
+        characters = "character" if self.left_out == 1 else "characters"
         remarks = [
+            f"{self.left_out} {characters} of the source left out: the tokenizer does not know them"
+            if self.left_out
+            else "",
             f"the source has {self.source_tokens} tokens, of which only the first {self.read_tokens} were read: "
             "the model's context has no room for more"
             if cut
@@ -59,12 +65,22 @@ class Translated:
 def translate_texts(
     model: EncoderDecoderModel, tokenizer: Tokenizer, texts: Sequence[str], settings: Beam | None = None
 ) -> list[Translated]:
-    """Translate texts; what is longer than the context is cut there, and the result says so."""
+    """Translate texts; what the tokenizer does not know or the context cannot hold is left out, and that is said."""
     _refuse_other(model, tokenizer)
-    whole = [tokenizer.encode(text).tolist() for text in texts]
-    read = [ids[: longest_source(model)] for ids in whole]
+    for place, text in enumerate(texts):
+        _refuse_no_text(place, text)
+    whole = [tokenizer.encode_known(text) for text in texts]
+    read = [ids[: longest_source(model)].tolist() for ids, _ in whole]
     found = translate(model, read, settings)
-    return [_translated(tokenizer, *one) for one in zip(texts, whole, read, found, strict=True)]
+    return [
+        _translated(tokenizer, text, len(ids), len(kept), left_out, one)
+        for text, (ids, left_out), kept, one in zip(texts, whole, read, found, strict=True)
+    ]
+
+
+def _refuse_no_text(place: int, text: object) -> None:
+    if not isinstance(text, str):
+        raise InputError(f"source {place} is {text!r} ({type(text).__name__}), and no text. Put it in quotes.")
 
 
 def _refuse_other(model: EncoderDecoderModel, tokenizer: Tokenizer) -> None:
@@ -75,6 +91,8 @@ def _refuse_other(model: EncoderDecoderModel, tokenizer: Tokenizer) -> None:
         )
 
 
-def _translated(tokenizer: Tokenizer, source: str, ids: list[int], read: list[int], found: Translation) -> Translated:
+def _translated(
+    tokenizer: Tokenizer, source: str, whole: int, read: int, left_out: int, found: Translation
+) -> Translated:
     text = tokenizer.decode(found.tokens)
-    return Translated(source, text, found.score, found.normalised, found.tokens, found.finished, len(ids), len(read))
+    return Translated(source, text, found.score, found.normalised, found.tokens, found.finished, whole, read, left_out)

@@ -41,6 +41,12 @@ def trainable_formula(spec: ModelSpec, method: Method, learn: Sequence[str] = ()
     return count(adapted_subject(spec, method, learn), ["parameters"]).parameters
 
 
+def trainable_text(spec: ModelSpec, method: Method, learn: Sequence[str] = ()) -> str:
+    """The same formula as `lemma count` writes it: 2·L·r·(2·d + 2·d_h + d_ff)."""
+    account = count(adapted_subject(spec, method, learn), ["parameters"])
+    return account.quantities["parameters"].formula(account.order, "unicode")
+
+
 def adapted_subject(spec: ModelSpec, method: Method, learn: Sequence[str] = ()) -> Subject:
     """The family of what learns in a spec's models: its sizes are the spec's and the method's."""
     plain = spec_subject(spec, {})

@@ -3,6 +3,7 @@
 The hash of a run is that of the weights it holds; that of an adapted run tells its own and its base's.
 """
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -64,15 +65,17 @@ def whole_model(folder: RunFolder) -> nn.Module:
     """The model of a finished run with all its weights."""
     model = first_model(folder)
     weights, trained = read_weights(folder.path / WEIGHTS)
-    refuse_other_spec(folder.path / WEIGHTS, trained, folder.spec)
+    refuse_other_spec(folder.path / WEIGHTS, trained, folder.spec, folder.method)
     put_weights(model, weights, folder.path / WEIGHTS)
     return model
 
 
 def run_hash(folder: RunFolder) -> str:
-    """The hash that tells a run's weights from all others."""
+    """The hash that tells what a run answers from all others: its weights and its tokenizer, or method and base."""
     own = hash_of(folder.path / WEIGHTS)
-    return text_sum(f"{own} on {folder.adaptation.base_hash}") if folder.adaptation else own
+    if folder.adaptation is None:
+        return text_sum(f"{own} {folder.vocabulary().hash}")
+    return text_sum(f"{own} {json.dumps(folder.adaptation.method.to_dict())} on {folder.adaptation.base_hash}")
 
 
 def refuse_unfinished(base: RunFolder) -> None:
@@ -82,20 +85,39 @@ def refuse_unfinished(base: RunFolder) -> None:
         raise RunError(f"{base.path} is not finished, so that it cannot be a base yet. To finish it: {command}")
 
 
+def refuse_own_base(base: RunFolder, out: Path) -> None:
+    """Refuse to write where the base stands, or the base that it needs itself: both would be lost."""
+    folder: RunFolder | None = base
+    while folder is not None:
+        if folder.path.resolve() == out.resolve():
+            raise RunError(f"{out} is the base itself, or one that it needs, and would be lost. Choose another place.")
+        folder = folder.base() if folder.adaptation else None
+
+
+def refuse_adapters(base: RunFolder) -> None:
+    """Refuse a base that has adapters: they cannot be folded into weights that others could be put beside."""
+    if base.adaptation and base.adaptation.method.kind == "adapters":
+        raise RunError(
+            f"{base.path} was adapted with adapters, and so cannot be a base itself. Adapt {base.base().path} instead, "
+            "or take lora or full."
+        )
+
+
 def refuse_other_base(folder: RunFolder, base: RunFolder) -> None:
     """Refuse a base whose weights are not those that the run was adapted from."""
     assert folder.adaptation is not None
     if (got := run_hash(base)) != folder.adaptation.base_hash:
         raise RunError(
-            f"{folder.path} was adapted from weights with the SHA-256 {folder.adaptation.base_hash}, but those of "
-            f"{base.path} have {got}: it was trained anew. Give the old base's folder in {folder.path / ADAPTATION}, "
-            "or adapt again."
+            f"{folder.path} was adapted from weights and a tokenizer with the SHA-256 {folder.adaptation.base_hash}, "
+            f"but those of {base.path} have {got}: it was trained anew or changed. Give the old base's folder in "
+            f"{folder.path / ADAPTATION}, or adapt again."
         )
 
 
 def adaptation_of(base: RunFolder, out: Path, method: Method) -> AdaptationSpec:
     """What an adapted run in `out` says of its base: where it is, seen from there, and which weights it has."""
     refuse_unfinished(base)
+    refuse_own_base(base, out)
     here, there = out.resolve(), base.path.resolve()
     try:
         path = os.path.relpath(there, here)

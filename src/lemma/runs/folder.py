@@ -30,6 +30,7 @@ from lemma.spec import (
     AdaptationSpec,
     AnyDataSpec,
     Classifier,
+    Method,
     ModelSpec,
     Parser,
     Recipe,
@@ -84,6 +85,11 @@ class RunFolder:
             return cls(path, spec, recipe, found, data_hash, _adaptation(path))
         except SpecError as error:
             raise RunError(f"The run folder {path} is damaged. {error}") from None
+
+    @property
+    def method(self) -> Method | None:
+        """How the run was adapted, if it was."""
+        return self.adaptation.method if self.adaptation else None
 
     @property
     def metrics(self) -> Metrics:
@@ -155,7 +161,7 @@ class RunFolder:
 
     def finish(self, weights: Mapping[str, Tensor], summary: Mapping[str, Any]) -> None:
         """Write the weights that the run ends with, then its summary."""
-        write_weights(self.path / WEIGHTS, weights, self.spec)
+        write_weights(self.path / WEIGHTS, weights, self.spec, self.method)
         write_atomically(self.path / SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
 
     def _save_words(self, folder: Path, tokenizer: Tokenizer | Lexicon, labels: Sequence[str]) -> None:
@@ -186,8 +192,9 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
     inside = {entry.name for entry in path.iterdir()}
     foreign = sorted(name for name in inside - OWN if not name.endswith(".partial"))
     if SPEC in inside and not overwrite:
-        continuing = f"lemma train --resume {quote(str(path))}"
-        raise RunError(f"{path} holds a run already. To continue it: {continuing}. To replace it: --overwrite.")
+        goes_on = CHECKPOINTS in inside or SUMMARY not in inside
+        continuing = f" To continue it: lemma train --resume {quote(str(path))}." if goes_on else ""
+        raise RunError(f"{path} holds a run already.{continuing} To replace it: --overwrite.")
     if inside and SPEC not in inside:
         raise RunError(f"{path} is not empty and no run ({SPEC} is missing). Choose another place for the run.")
     if foreign:

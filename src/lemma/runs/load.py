@@ -71,7 +71,10 @@ class Run:
     def translator(self) -> EncoderDecoderModel:
         """The encoder–decoder; any other run has none."""
         if not isinstance(self.module, EncoderDecoderModel):
-            raise RunError(f"{self.path} holds a model of the family {self.spec.family}, which translates nothing.")
+            raise RunError(
+                f"{self.path} holds a model of the family {self.spec.family}, which answers no source. "
+                f"To let it write on: lemma generate {quote(str(self.path))} --prompt '…'"
+            )
         return self.module
 
     @property
@@ -141,7 +144,7 @@ def _weights(folder: RunFolder) -> tuple[dict[str, Tensor], str | None]:
         weights, trained = read_weights(folder.path / WEIGHTS)
     except RunError as error:
         return _last_good(folder, str(error))
-    refuse_other_spec(folder.path / WEIGHTS, trained, folder.spec)
+    refuse_other_spec(folder.path / WEIGHTS, trained, folder.spec, folder.method)
     return weights, None
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lemma.data.atomic import replacing
 from lemma.errors import RunError
 from lemma.runs.tensors import read_header, read_tensors, write_tensors
-from lemma.spec import ModelSpec
+from lemma.spec import Method, ModelSpec
 
 
 def weights_of(model: nn.Module, frozen: bool = False) -> dict[str, Tensor]:
@@ -42,11 +42,11 @@ def put_weights(model: nn.Module, weights: Mapping[str, Tensor], where: Path, fr
             tensor.copy_(weights[name])
 
 
-def write_weights(path: Path, weights: Mapping[str, Tensor], spec: ModelSpec) -> None:
-    """Write weights atomically, with their spec and their sum in the header."""
+def write_weights(path: Path, weights: Mapping[str, Tensor], spec: ModelSpec, method: Method | None = None) -> None:
+    """Write weights atomically, with their spec, how they were adapted, and their sum in the header."""
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     with replacing(path) as temporary:
-        write_tensors(temporary, on_cpu, {"spec": spec.to_dict(), "sha256": _sum(on_cpu)})
+        write_tensors(temporary, on_cpu, {"spec": words_of(spec, method), "sha256": _sum(on_cpu)})
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -62,14 +62,20 @@ def hash_of(path: Path) -> str:
     return str(read_header(path).get("sha256", ""))
 
 
-def refuse_other_spec(where: Path, trained: Mapping[str, Any], spec: ModelSpec) -> None:
+def words_of(spec: ModelSpec, method: Method | None = None) -> dict[str, Any]:
+    """The words that weights belong to: the spec's, and if they were adapted, how."""
+    return {**spec.to_dict(), **({"method": method.to_dict()} if method else {})}
+
+
+def refuse_other_spec(where: Path, trained: Mapping[str, Any], spec: ModelSpec, method: Method | None = None) -> None:
     """Refuse weights trained for another spec, naming the word that differs; shapes alone would not tell heads."""
-    said = spec.to_dict()
+    said = words_of(spec, method)
     for word in {**trained, **said}:
         if trained.get(word) != said.get(word):
+            file = "adaptation.toml" if word == "method" else "spec.toml"
             raise RunError(
-                f"{where} holds {word} {trained.get(word)}, spec.toml says {said.get(word)}. "
-                f"Put the word back in spec.toml, or train anew."
+                f"{where} holds {word} {trained.get(word)}, {file} says {said.get(word)}. "
+                f"Put the word back in {file}, or train anew."
             )
 
 

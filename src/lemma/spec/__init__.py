@@ -2,8 +2,8 @@
 
 from lemma.spec.adaptation import METHODS, AdaptationSpec, Adapters, Frozen, Full, Lora, Method
 from lemma.spec.base import Letter, Spec
-from lemma.spec.choose import Choice, choose, read_choice, read_model
-from lemma.spec.classifier import BODIES, BodySpec, Classifier
+from lemma.spec.choose import Choice, choose, read_choice, read_model, refuse_idle
+from lemma.spec.classifier import BODIES, BodySpec, Classifier, Pooling
 from lemma.spec.costs import COSTS, CostSpec, HeadsStudy, LengthStudy, read_cost
 from lemma.spec.data import BytePairs, Characters, DataSpec, TokenizerSpec, Words
 from lemma.spec.describe import WordRow, describe_words
@@ -85,6 +85,7 @@ __all__ = [
     "NoPositions",
     "PairsSpec",
     "Parser",
+    "Pooling",
     "Positions",
     "Preset",
     "PretrainingStudy",
@@ -115,5 +116,6 @@ __all__ = [
     "read_model",
     "read_study",
     "read_toml",
+    "refuse_idle",
     "to_toml",
 ]

@@ -1,6 +1,6 @@
 """From what a person asks for to three specs: a model, a recipe and the data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ from lemma.spec.classifier import BodySpec, Classifier
 from lemma.spec.data import KINDS, BytePairs, Characters, DataSpec, Words
 from lemma.spec.examples import LabelsSpec, PairsSpec
 from lemma.spec.families import FAMILIES, ModelSpec
+from lemma.spec.model import Attentive, Decoder, FeedForward, Gru, Lstm, Rnn, TableA5
 from lemma.spec.parser import Parser, TreebankSpec
 from lemma.spec.presets import PRESETS
 from lemma.spec.recipe import Recipe
 from lemma.spec.toml import read_toml
-from lemma.spec.transformer import EncoderDecoder
+from lemma.spec.transformer import Encoder, EncoderDecoder
 from lemma.spec.words import distribute
 
 
@@ -95,6 +96,7 @@ def choose(
     shares = distribute(words, kinds)
     if isinstance(base.model, Classifier) and shares["body"]:
         shares["model"]["body"] = base.model.body.replace(**shares["body"]).to_dict()
+    refuse_idle(shares["recipe"], base.model)
     return replace(
         base,
         model=base.model.replace(**shares["model"]),
@@ -102,6 +104,27 @@ def choose(
         tokenizer=tokenizer.replace(**shares["tokenizer"]),
         held_out=held_out,
     )
+
+
+IDLE: dict[str, tuple[tuple[type[Spec], ...], str]] = {
+    "mask_rate": ((Encoder,), "it is for an encoder, which learns what is hidden"),
+    "label_smoothing": ((EncoderDecoder, Classifier), "it is for translators and classifiers"),
+    "stretch": (
+        (FeedForward, Attentive, Rnn, Lstm, Gru, Decoder, TableA5),
+        "it is for language models, which read stretches of running text",
+    ),
+}
+"""Words of the recipe that only some families have a use for."""
+
+
+def refuse_idle(words: Iterable[str], model: ModelSpec) -> None:
+    """Refuse words of the recipe that would change nothing for this model."""
+    for word in words:
+        kinds, why = IDLE.get(word, ((Spec,), ""))
+        if not isinstance(model, kinds):
+            raise SpecError(
+                f"recipe.{word} has no effect on a model of the family {model.family}: {why}. Leave it out."
+            )
 
 
 def _tokenizer(default: Characters | Words | BytePairs, words: dict[str, Any]) -> Characters | Words | BytePairs:

@@ -28,17 +28,22 @@ def _from_name(value: Any) -> Any:
     return {"family": value} if isinstance(value, str) else value
 
 
-class Classifier(Spec):
-    """A body that reads a text, what is taken of the vectors it gives, and one linear map to the classes."""
+class Pooling(Spec):
+    """What of a body's vectors is read."""
 
-    family: Literal["classifier"] = "classifier"
-    classes: Annotated[int, Field(ge=2), Letter("K")] = 2
-    """Number of classes; training takes it from the labels."""
     pool: Literal["auto", "first", "last", "mean"] = "auto"
     """What of the body's vectors the head reads: that of the first or of the last token, or their mean.
 
     Auto is the first mark of an encoder, the mean of a window model's (a bag of its n-grams), else the last token.
     """
+
+
+class Classifier(Pooling):
+    """A body that reads a text, what is taken of the vectors it gives, and one linear map to the classes."""
+
+    family: Literal["classifier"] = "classifier"
+    classes: Annotated[int, Field(ge=2), Letter("K")] = 2
+    """Number of classes; training takes it from the labels."""
     body: Annotated[BodySpec, Field(discriminator="family"), BeforeValidator(_from_name)] = Lstm()
     """What reads the text: a language model without its output layer, or an encoder."""
 

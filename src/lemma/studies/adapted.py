@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from lemma.ledger.trainable import trainable_formula
+from lemma.ledger.trainable import trainable_text
 from lemma.runs import RunFolder
 from lemma.runs.folder import ADAPTATION, LABELS, RECIPE, SPEC, SUMMARY, WEIGHTS
 from lemma.spec import Method, ModelSpec
@@ -36,7 +36,7 @@ class Adapted:
     @cached_property
     def formula(self) -> str:
         """The parameters that were learned, as a formula read off the adapted module and proved against it."""
-        return trainable_formula(self.spec, self.method, self.always).formula
+        return trainable_text(self.spec, self.method, self.always)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""

@@ -1,7 +1,7 @@
 """Adapting a trained model to labels, text or pairs of one's own: the base, the recipe, the training, the score."""
 
 import math
-import shutil
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,8 @@ from typing import Any
 
 from lemma.errors import SpecError, unknown
 from lemma.runs import RunFolder, adaptation_of, load
-from lemma.runs.based import always_learned, refuse_unfinished
+from lemma.runs.based import always_learned, refuse_adapters, refuse_unfinished
+from lemma.runs.folder import SPEC
 from lemma.spec import (
     METHODS,
     AnyDataSpec,
@@ -19,17 +20,19 @@ from lemma.spec import (
     Method,
     ModelSpec,
     Parser,
+    Pooling,
     Recipe,
     Spec,
     TreebankSpec,
     distribute,
+    refuse_idle,
 )
 from lemma.studies.adapted import Adapted, stored_bytes
 from lemma.studies.asking import Asked
 from lemma.studies.judged import judge_run
 from lemma.studies.lessons import AnyLesson, LabelsLesson, lesson_for_data
 from lemma.studies.measuring import device_of
-from lemma.training import Observer, Silent, TrainingResult, train
+from lemma.training import Observer, Silent, TrainingResult, resume, train
 
 RATES = {"frozen": 5e-3, "full": 5e-4, "adapters": 2e-3, "lora": 2e-3}
 """Learning rates: the fewer weights move, the further they have to."""
@@ -67,13 +70,17 @@ def plan_adaptation(
     base = RunFolder.open(Path(run))
     refuse_unfinished(base)
     model = adapted_spec(base.spec, asked)
+    refuse_adapters(base)
     chosen = method if isinstance(method, Spec) else method_named(method)
+    refuse_words_of_others(words, chosen, base.spec)
     shares = distribute(words, {"method": type(chosen), "recipe": Recipe, **_kinds(model)})
     model = model.replace(**shares.get("model", {}))
+    refuse_idle(shares["recipe"], model)
+    known = Recipe.read(shares["recipe"], "recipe")
     data = asked.spec(Choice(model, Recipe(), BytePairs()))
     assert not isinstance(base.data, TreebankSpec)  # a parser's, which was refused
     data = data.replace(tokenizer=base.data.tokenizer.to_dict())
-    lesson = lesson or lesson_for_data(data, model, Recipe(), watcher, base.tokenizer())
+    lesson = lesson or lesson_for_data(data, model, known, watcher, base.tokenizer())
     recipe = recipe_for(chosen.kind, lesson, shares["recipe"])
     return Plan(base, model, chosen.replace(**shares["method"]), recipe, data, lesson)
 
@@ -89,10 +96,21 @@ def adapted_spec(base: ModelSpec, asked: Asked) -> ModelSpec:
     return base
 
 
+def refuse_words_of_others(words: Mapping[str, Any], method: Method, base: ModelSpec) -> None:
+    """Say of a word that another method or the base itself has, whose it is."""
+    known = {*type(method).known_words(), *Recipe.known_words()}
+    for word in (word for word in words if word not in known):
+        owner = next((name for name, kind in METHODS.items() if word in kind.known_words()), None)
+        if owner is not None:
+            raise SpecError(f"adapt: {word} is a word of the method {owner}, not of {method.kind}.")
+        if word in type(base).known_words():
+            raise SpecError(f"adapt: {word} is the base's, and cannot be changed by adapting it.")
+
+
 def method_named(name: str) -> Method:
     """The method of that name, with its own settings."""
-    if name not in METHODS:
-        raise SpecError(unknown("method", name, [*METHODS, "all"]))
+    if str(name) not in METHODS:
+        raise SpecError(unknown("method", str(name), [*METHODS, "all"]))
     return METHODS[name]()
 
 
@@ -131,16 +149,42 @@ def adapt_run(plan: Plan, out: Path, watcher: Observer, overwrite: bool = False)
 
 def _kinds(model: ModelSpec) -> dict[str, type[Spec]]:
     """Of the model's own words only a classifier's can be chosen: the rest is the base's."""
-    return {"model": Classifier} if isinstance(model, Classifier) else {}
+    return {"model": Pooling} if isinstance(model, Classifier) else {}
 
 
 def adapted_by(plan: Plan, out: Path, watcher: Observer, overwrite: bool = False) -> Adapted | TrainingResult:
-    """Train a plan and measure what came of it on what was held out; where it was interrupted, say only that."""
+    """Train a plan and measure what came of it on what was held out; where it was interrupted, say only that.
+
+    Of several processes only the leader measures.
+    """
     training = adapt_run(plan, out, watcher, overwrite)
-    if training.stopped == "interrupted":
-        return training
-    folder = RunFolder.open(out)
-    shutil.rmtree(folder.checkpoints, ignore_errors=True)  # many tasks on one base are to be small on the disk
+    return training if training.stopped == "interrupted" or not leads() else measured_run(plan, out, training)
+
+
+def finished_by(plan: Plan, out: Path, watcher: Observer, overwrite: bool = False) -> Adapted | TrainingResult:
+    """The same, but what an earlier call of the same plan has done is not done again, and what it began goes on."""
+    if overwrite or not is_same(plan, out):
+        return adapted_by(plan, out, watcher, overwrite)
+    folder, lesson = RunFolder.open(out), plan.lesson
+    if folder.finished:
+        return measured_run(plan, out, TrainingResult.read(folder.summary() or {}))
+    given: Any = {"evaluate": lesson.evaluate, "sample": lesson.sample, "observer": watcher}
+    training = resume(out, lesson.dataset, **given)
+    return training if training.stopped == "interrupted" else measured_run(plan, out, training)
+
+
+def is_same(plan: Plan, out: Path) -> bool:
+    """Whether a run stands there that was made by the same plan."""
+    if not (out / SPEC).exists():
+        return False
+    folder, dataset = RunFolder.open(out), plan.lesson.dataset
+    ours = (plan.recipe, plan.data, dataset.hash, adaptation_of(plan.base, out, plan.method))
+    same = (folder.recipe, folder.data, folder.data_hash, folder.adaptation) == ours
+    return same and folder.spec == plan.model.sized(dataset.sizes())
+
+
+def measured_run(plan: Plan, out: Path, training: TrainingResult) -> Adapted:
+    """Put the figures of a finished run together with its score on what was held out."""
     loaded = load(out, device_of(plan.recipe))
     return Adapted(
         path=out,
@@ -150,7 +194,12 @@ def adapted_by(plan: Plan, out: Path, watcher: Observer, overwrite: bool = False
         always=always_learned(loaded.module, plan.method),
         learned=training.learned,
         parameters=training.parameters,
-        stored_bytes=stored_bytes(folder),
+        stored_bytes=stored_bytes(RunFolder.open(out)),
         training=training,
         score=judge_run(loaded, Asked(), None, {}, Silent()),
     )
+
+
+def leads() -> bool:
+    """Whether this process is the only one, or the first of several."""
+    return os.environ.get("RANK", "0") == "0"

@@ -70,8 +70,7 @@ class Asked:
             case "pairs":
                 return chosen.pairs(rooted(self.pairs, PAIRED), **self.columns("pairs"))
             case "labels":
-                limit = {} if self.limit is None else {"limit": self.limit}
-                return chosen.labels(rooted(self.labels, LABELLED), **self.columns("labels"), **limit)
+                return chosen.labels(rooted(self.labels, LABELLED), **self.columns("labels"))
         raise SpecError("nothing to learn from is given: text, a treebank for a parser, pairs of texts, or labels.")
 
 

@@ -19,6 +19,7 @@ from lemma.studies.timing import Spread
 REPORT = "board.html"
 NONE = "–"
 MEGA = 1e6
+GUESSING = "No method is told apart from always naming the commonest class: give more texts or steps to compare them."
 ALIKE = 1.05
 """Times within this ratio of the least count as alike: the noise of a shared machine is larger than less."""
 HOW = (
@@ -101,6 +102,8 @@ class Board:
     data: str
     hardware: Mapping[str, str]
     out: Path
+    note: str = ""
+    """What could not be measured, and why."""
 
     @property
     def header(self) -> list[str]:
@@ -122,6 +125,7 @@ class Board:
             ("inference merged, ms", lambda row: f"{row.merged.median:.3g}" if row.merged else NONE),
             (name, lambda row: row.figure.shown),
             ("  95 % interval", lambda row: row.figure.interval),
+            *([("  by guessing", lambda row: row.figure.guess)] if self.rows[0].figure.guessed is not None else []),
             ("base perplexity", lambda row: f"{row.forgetting.before:,.2f}" if row.forgetting else NONE),
             ("  after adapting", lambda row: f"{row.forgetting.after:,.2f}" if row.forgetting else NONE),
         ]
@@ -134,15 +138,16 @@ class Board:
 
     @property
     def winners(self) -> list[str]:
-        """One sentence for each scenario."""
-        return [winner(scenario, self.rows) for scenario in SCENARIOS]
+        """One sentence for each scenario, and before them one where no method has learned the task."""
+        guessing = [GUESSING] if all(row.figure.guesses for row in self.rows) else []
+        return [*guessing, *(winner(scenario, self.rows) for scenario in SCENARIOS)]
 
     def __str__(self) -> str:
         head = f"{self.base} adapted to {self.data}"
         formulas = [f"  {name:<9} {formula}" for name, formula in self.formulas.items()]
         parts = [head, "", *_columns([self.header, *self.lines()]), "", "Learned, by formula:", *formulas, ""]
         hardware = "; ".join(self.hardware.values())
-        said = [fill(sentence, 80) for sentence in (*self.winners, "", HOW, hardware)]
+        said = [fill(sentence, 80) for sentence in (*self.winners, "", HOW, self.note, hardware)]
         return "\n".join([*parts, *said, f"Board: {self.out / REPORT}"])
 
     def _repr_html_(self) -> str:
@@ -156,6 +161,7 @@ class Board:
             "hardware": dict(self.hardware),
             "rows": [row.to_dict() for row in self.rows],
             "winners": self.winners,
+            "note": self.note,
             "board": str(self.out / REPORT),
         }
 
@@ -191,7 +197,7 @@ class Board:
         head = f"<header>{paragraph('Adaptation', 'kicker')}<h1>Ways to adapt</h1>"
         head += f"{paragraph(f'{self.base} adapted to {self.data}', 'question')}</header>"
         found = f'<div class="finding">{"".join(map(paragraph, self.winners))}</div>'
-        measured = section("Measured", self._table(), paragraph(HOW, "note"))
+        measured = section("Measured", self._table(), paragraph(f"{HOW} {self.note}".strip(), "note"))
         formulas = section("Learned parameters by formula", facts(self.formulas))
         where = section("Hardware", facts(self.hardware))
         return page("Ways to adapt", [head, found, measured, formulas, where, f"<footer>{FOOTER}</footer>"])
@@ -203,7 +209,7 @@ def winner(scenario: Scenario, rows: Sequence[BoardRow]) -> str:
     good = [row for row in rows if row.figure.reaches(best.figure)]
     least = min(scenario.cost(row) for row in good)
     alike = [row for row in good if scenario.cost(row) <= ALIKE * least]
-    chosen = max(alike, key=lambda row: row.figure.goodness)
+    chosen = min(alike, key=lambda row: (-row.figure.goodness, scenario.cost(row)))
     cost = f"{scenario.cost(chosen) / scenario.scale:,.4g} {scenario.unit}"
     others = [row.method for row in alike if row is not chosen]
     same = f" ({' and '.join(others)}: about the same)" if others else ""

@@ -1,7 +1,9 @@
 """All ways to adapt one base to one task, side by side: the board that answers E5 by measurement."""
 
+import os
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,21 +13,40 @@ import torch
 from torch import Tensor, nn
 
 from lemma.adaptation import merged
+from lemma.errors import SpecError
 from lemma.objectives import teacher_forcing
 from lemma.runs import RunFolder, first_model, load
+from lemma.runs.folder import refuse_occupied
 from lemma.spec import METHODS, Classifier, Recipe, distribute
 from lemma.studies.adapted import Adapted
-from lemma.studies.adapting import Plan, adapted_by, plan_adaptation
+from lemma.studies.adapting import Plan, adapted_by, finished_by, is_same, leads, plan_adaptation
 from lemma.studies.announcing import Announcing
 from lemma.studies.asking import Asked
+from lemma.studies.base_at_work import Base, base_of, lost_by
 from lemma.studies.board import Board, BoardRow
-from lemma.studies.forgetting import Forgetting, forgetting
 from lemma.studies.hardware import describe_hardware
-from lemma.studies.lessons import AnyLesson, LabelsLesson, PairsLesson, lesson_for_data
+from lemma.studies.lessons import AnyLesson, LabelsLesson, PairsLesson
 from lemma.studies.measuring import device_of
 from lemma.studies.peak import peak_of_step
 from lemma.studies.timing import race, ratio, spread
-from lemma.training import Observer, Session, Silent, Team, TrainingResult
+from lemma.training import Observer, Session, Team, TrainingResult
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A comparison that was interrupted, and how far it came."""
+
+    training: TrainingResult
+    method: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"interrupted": self.method, "training": self.training.to_dict()}
+
+    def __str__(self) -> str:
+        where = f"step {self.training.steps:,} of {self.training.planned_steps:,}"
+        return f"Interrupted in {self.method}, at {where}. The same command goes on where it stopped."
+
 
 ALL = "all"
 TEXTS = 32
@@ -42,30 +63,37 @@ def adapt_to(
     out: Path,
     watcher: Observer,
     overwrite: bool = False,
-) -> Adapted | Board | TrainingResult:
+) -> Adapted | Board | Unfinished | TrainingResult:
     """Adapt a run by one method, or by all of them into folders of their own, with the board that compares them."""
     if method == ALL:
         return compare_methods(run, asked, words, out, watcher, overwrite)
+    if leads():
+        refuse_occupied(out, overwrite)  # known now, not after the data were read
     return adapted_by(plan_adaptation(run, asked, method, words, watcher), out, watcher, overwrite)
 
 
 def compare_methods(
     run: Path | str, asked: Asked, words: Mapping[str, Any], out: Path, watcher: Observer, overwrite: bool
-) -> Board | TrainingResult:
+) -> Board | Unfinished:
     """Adapt a base by every method into a folder of its own below `out`, measure each, and write the board."""
     refuse_strange_words(words)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise SpecError("adapt: --method all measures time and memory of one process. Run it without torchrun.")
     plans: dict[str, Plan] = {}
     for name in METHODS:
         ready = next((plan.lesson for plan in plans.values()), None)
         plans[name] = plan_for(run, asked, name, words, watcher, ready)
+        if not is_same(plans[name], out / name):  # known now, not after an hour
+            refuse_occupied(out / name, overwrite)
+    base = base_of(plans["full"])
     adapted: dict[str, Adapted] = {}
     for number, (name, plan) in enumerate(plans.items(), start=1):
         announced = Announcing(watcher, f"{number} of {len(plans)}: {name}")
-        done = adapted_by(plan, out / name, announced, overwrite)
+        done = finished_by(plan, out / name, announced, overwrite)
         if isinstance(done, TrainingResult):
-            return done
+            return Unfinished(done, name)
         adapted[name] = done
-    board = measured(plans, adapted, out, watcher)
+    board = measured(plans, adapted, base, out, watcher)
     board.save()
     return board
 
@@ -89,13 +117,15 @@ def plan_for(
     return plan_adaptation(run, asked, name, own, watcher, lesson)
 
 
-def measured(plans: Mapping[str, Plan], adapted: Mapping[str, Adapted], out: Path, watcher: Observer) -> Board:
+def measured(
+    plans: Mapping[str, Plan], adapted: Mapping[str, Adapted], base: Base, out: Path, watcher: Observer
+) -> Board:
     """Take of every method what its training does not show: memory, time of inference, what it has forgotten."""
     plan = next(iter(plans.values()))
     device = device_of(plan.recipe)
     watcher.say("measuring memory, time of inference and forgetting")
     times = inference_times(plan.lesson, {name: load(one.path, device).module for name, one in adapted.items()}, device)
-    lost = lost_by(plan, adapted, device)
+    lost = lost_by(base, adapted, device)
     rows = [
         BoardRow(
             adapted=one,
@@ -107,7 +137,8 @@ def measured(plans: Mapping[str, Plan], adapted: Mapping[str, Adapted], out: Pat
         )
         for name, one in adapted.items()
     ]
-    return Board(tuple(rows), plan.base.path, plan.lesson.dataset.about, describe_hardware(device), out)
+    about = plan.lesson.dataset.about
+    return Board(tuple(rows), plan.base.path, about, describe_hardware(device), out, base.why_not)
 
 
 def merged_name(method: str) -> str:
@@ -154,16 +185,6 @@ def peak_bytes(plan: Plan, path: Path, device: str) -> int:
         return peak_of_step(session)
     finally:
         session.feed.close()
-
-
-def lost_by(plan: Plan, adapted: Mapping[str, Adapted], device: str) -> dict[str, Forgetting]:
-    """How much of its base's data each method has forgotten; nothing is said of a base that classified."""
-    if isinstance(plan.base.spec, Classifier):
-        return {}
-    base = load(plan.base.path, device)
-    lesson = lesson_for_data(base.data, base.spec, base.recipe, Silent(), base.vocabulary)
-    before = float(lesson.evaluate(base.module).perplexity)  # pyright: ignore[reportArgumentType]
-    return {name: forgetting(load(one.path, device), base, lesson, before) for name, one in adapted.items()}
 
 
 @torch.no_grad()

@@ -17,6 +17,18 @@ class Figure:
     low: float | None = None
     high: float | None = None
     more_is_better: bool = True
+    guessed: float | None = None
+    """What always naming the commonest class gives."""
+
+    @property
+    def guess(self) -> str:
+        """What guessing gives, as a person reads it."""
+        return NONE if self.guessed is None else f"{self.guessed:.3f}"
+
+    @property
+    def guesses(self) -> bool:
+        """Whether it cannot be told from guessing."""
+        return self.guessed is not None and (self.value if self.low is None else self.low) <= self.guessed
 
     @property
     def goodness(self) -> float:
@@ -47,7 +59,8 @@ def figure_of(score: AnyScore) -> Figure:
     """Accuracy of classes, BLEU of translations, perplexity of all else."""
     match score:
         case ClassificationScore():
-            return Figure("accuracy", score.accuracy.value, score.accuracy.low, score.accuracy.high)
+            accuracy, (_, commonest) = score.accuracy, score.majority
+            return Figure("accuracy", accuracy.value, accuracy.low, accuracy.high, guessed=commonest)
         case TranslationScore():
             return Figure("BLEU", score.bleu.value, score.bleu.low, score.bleu.high)
     return Figure("perplexity", float(score.perplexity), more_is_better=False)  # pyright: ignore[reportAttributeAccessIssue]

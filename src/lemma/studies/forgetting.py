@@ -1,5 +1,6 @@
 """What a model has forgotten of its base's data by being adapted to something else."""
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,8 +42,7 @@ def as_base(whole: nn.Module, base: nn.Module) -> Any:
         return whole
     body: Any = whole.body
     for name in type(body).outward:
-        setattr(body, name, getattr(base, name))
-    output, embedding = getattr(base, "output", None), getattr(base, "embedding", None)
-    if output is not None and embedding is not None and output.weight is embedding.weight:
-        body.output.weight = body.embedding.weight  # tied: what was learned of the one holds for the other
+        setattr(body, name, deepcopy(getattr(base, name)))  # a copy: the base is to stay as it is
+    if getattr(body.spec, "tied", False) and body.output is not None:
+        body.output.weight = body.embedding.weight  # what was learned of the one holds for the other
     return body.eval()

@@ -55,7 +55,12 @@ def refuse_other_judge(run: Run, asked: Asked, split: str | None) -> None:
     wanted = JUDGED_BY.get(run.spec.family, "text")
     trees_of_heads = asked.kind == "treebank" and wanted == "text" and not isinstance(run.spec, Encoder)
     if asked.kind not in (None, wanted) and not trees_of_heads:
-        raise SpecError(f"evaluate: a run of the family {run.spec.family} is judged by {wanted}, not by {asked.kind}.")
+        first = ""
+        if asked.kind == "labels" and not isinstance(run.spec, Parser | EncoderDecoder):
+            first = f" To make a classifier of it: lemma adapt {run.path} --labels {asked.labels} --out RUN"
+        raise SpecError(
+            f"evaluate: a run of the family {run.spec.family} is judged by {wanted}, not by {asked.kind}.{first}"
+        )
     if asked.kind in ("text", "pairs", "labels") and split is not None:
         raise SpecError(f"evaluate: give other {asked.kind} or a split of the run's own, not both.")
 
@@ -63,6 +68,8 @@ def refuse_other_judge(run: Run, asked: Asked, split: str | None) -> None:
 def refuse_settings(settings: Mapping[str, Any], known: tuple[str, ...], run: Run) -> None:
     """Refuse what this kind of measurement has no use for."""
     for word in settings:
+        if word not in known and not known:
+            raise SpecError(f"evaluate: {word} has no effect on a run of the family {run.spec.family}. Leave it out.")
         if word not in known:
             raise SpecError(unknown(f"evaluate {run.spec.family}: the word", word, known))
 
@@ -113,7 +120,10 @@ def judge_translator(
     assert isinstance(dataset, PairsData)
     part = chosen_split(dataset, split)
     beam = Beam(**{name: value for name, value in settings.items() if name != "limit"})
-    references = dict(list(dataset.references(part).items())[: settings.get("limit")])
+    limit = settings.get("limit")
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise SpecError(f"evaluate: limit = {limit!r}, but at least one sentence must be translated.")
+    references = dict(list(dataset.references(part).items())[:limit])
     written = translate_all(run, list(references), beam, watcher)
     protocol = {**_protocol(dataset, part), "decoded": f"beam {beam.beam}, length penalty {beam.length_penalty:g}"}
     return score_translations(written, list(references.values()), protocol)

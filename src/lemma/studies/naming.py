@@ -47,8 +47,10 @@ class Named:
 def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:
     """Let a classifier name the class of each text; what is longer than it reads is cut, and the result says so."""
     assert isinstance(run.spec, Classifier)
-    if empty := [place for place, text in enumerate(texts) if not text.strip()]:
-        raise InputError(f"source {empty[0]} is empty: there is nothing to name a class of.")
+    for place, text in enumerate(texts):
+        _refuse_no_text(place, text)
+    if not texts:
+        return []
     body, tokenizer = run.spec.body, run.tokenizer
     marked = isinstance(body, Transformer)
     rows, _ = encode_texts(tokenizer, list(texts), lambda size: None)
@@ -57,8 +59,25 @@ def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:
     kept = rows.cut(room) if marked else rows.cut(room).filled(tokenizer.eos or 0)
     examples = Labelled(kept.marked(before, after), np.zeros(len(texts), dtype=np.int64))
     chances = classify(run.classifier, examples)
-    told = [f"only the first {room} of {length} tokens were read" if length > room else "" for length in rows.lengths]
+    left_out = [tokenizer.encode_known(text)[1] for text in texts]
+    told = [_remark(int(length), room, missing) for length, missing in zip(rows.lengths, left_out, strict=True)]
     return [_named(run.labels, *one) for one in zip(texts, chances, told, strict=True)]
+
+
+def _refuse_no_text(place: int, text: object) -> None:
+    if not isinstance(text, str):
+        raise InputError(f"source {place} is {text!r} ({type(text).__name__}), and no text. Put it in quotes.")
+    if not text.strip():
+        raise InputError(f"source {place} is empty: there is nothing to name a class of.")
+
+
+def _remark(length: int, room: int, left_out: int) -> str:
+    characters = "character" if left_out == 1 else "characters"
+    remarks = [
+        f"{left_out} {characters} left out: the tokenizer does not know them" if left_out else "",
+        f"only the first {room} of {length} tokens were read" if length > room else "",
+    ]
+    return "; ".join(filter(None, remarks))
 
 
 def _named(labels: Sequence[str], text: str, chances: np.ndarray, remark: str) -> Named:

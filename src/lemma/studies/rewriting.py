@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from lemma.adaptation import Update, merged
 from lemma.errors import RunError, SpecError
 from lemma.interop import read_peft, write_peft
+from lemma.models import build
 from lemma.runs import RunFolder, adaptation_of, first_model, plain_weights, weights_of
-from lemma.runs.based import put_base, refuse_unfinished, whole_model
+from lemma.runs.based import put_base, refuse_adapters, refuse_own_base, refuse_unfinished, whole_model
 from lemma.studies.asking import Asked
 
 
@@ -50,6 +51,7 @@ def rewrite(
 def merge_run(path: Path, out: Path, overwrite: bool = False) -> Rewritten:
     """Write an adapted run as a plain one, with all its weights and no base."""
     folder = _adapted(path, "merged")
+    refuse_own_base(folder, out)
     return _write_plain(folder, merged(whole_model(folder)), out, overwrite, f"merged from {folder.path}")
 
 
@@ -66,7 +68,8 @@ def import_run(path: Path, peft_folder: Path, out: Path, overwrite: bool = False
     """Put LoRA weights that peft wrote beside a base; where one method cannot say it all, as a plain run."""
     base = RunFolder.open(path)
     refuse_unfinished(base)
-    model = first_model(base)
+    refuse_adapters(base)
+    model = build(base.spec)
     put_base(model, plain_weights(base), base.path)
     adaptation = read_peft(peft_folder, model)
     about = f"from {peft_folder}"

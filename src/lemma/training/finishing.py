@@ -1,5 +1,6 @@
 """The end of a run: its result, its weights, its samples."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
@@ -25,6 +26,8 @@ def finish(
     with session.aside():
         result = replace(result, samples=tuple(sample(session.model)))
     folder.finish(weights, result.to_dict())
+    if folder.adaptation:  # many tasks on one base are to be small on the disk
+        shutil.rmtree(folder.checkpoints, ignore_errors=True)
     return result
 
 
@@ -52,4 +55,5 @@ def sum_up(session: Session, folder: RunFolder, stopped: Stopped, setup_seconds:
         data_hash=folder.data_hash,
         warnings=tuple(standing.warnings.values()),
         figures=dict(standing.figures),
+        best_figures=dict(standing.best_figures),
     )

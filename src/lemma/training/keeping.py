@@ -31,6 +31,13 @@ def save_session(session: Session, folder: RunFolder) -> None:
     session.restart_clock()
 
 
+def refuse_finished(folder: RunFolder) -> None:
+    """Refuse to go on with a run that is finished and has no checkpoint: it would begin anew and lose its weights."""
+    if folder.finished and not any(folder.checkpoints.glob("step-*")):
+        how = "Adapt its base again with more steps." if folder.adaptation else "Train a new run, or adapt this one."
+        raise RunError(f"{folder.path} is finished, and keeps no checkpoint to go on from. {how}")
+
+
 def refuse_other_text(folder: RunFolder, dataset: AnyData) -> None:
     """Refuse to go on with another text, or with the same text cut by another tokenizer."""
     if dataset.hash != folder.data_hash:

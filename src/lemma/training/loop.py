@@ -15,7 +15,7 @@ from lemma.training.finishing import Sample, Stopped, finish
 from lemma.training.heap import steady_heap
 from lemma.training.interrupt import Stop, stoppable
 from lemma.training.journal import Journal, board_kind
-from lemma.training.keeping import refuse_other_text, restore_latest, save_session
+from lemma.training.keeping import refuse_finished, refuse_other_text, restore_latest, save_session
 from lemma.training.lesson import Evaluate
 from lemma.training.lessons import AnyData, refuse_other_kind
 from lemma.training.optimizer import clip, set_rate
@@ -120,6 +120,7 @@ def resume(
     """Go on with a run from its last good checkpoint, or from the start if it had none; `changes` are recipe words."""
     given = Surroundings(evaluate, sample, observer or Silent())
     folder = RunFolder.open(path)
+    refuse_finished(folder)
     refuse_other_text(folder, dataset)
     folder = replace(folder, recipe=folder.recipe.replace(**(changes or {})))
     with _at_work(folder.recipe) as team:

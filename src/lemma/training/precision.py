@@ -13,6 +13,7 @@ from lemma.errors import SpecError
 from lemma.spec import Recipe
 
 Forward = Callable[..., Any]
+NO_KERNEL = "could not create a primitive"  # what oneDNN says
 WORTH_COMPILING = 1000  # steps; compiling takes about half a minute
 
 
@@ -26,9 +27,21 @@ class Arithmetic:
 
     def autocast(self) -> AbstractContextManager[object]:
         """Give the context that the forward pass runs in."""
-        if self.dtype == torch.float32:
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, self.dtype)
+        return contextlib.nullcontext() if self.dtype == torch.float32 else self._lower()
+
+    @contextmanager
+    def _lower(self) -> Iterator[None]:
+        """A processor may lack a kernel, an LSTM's for one, that is only looked for when a model first runs."""
+        try:
+            with torch.autocast(self.device.type, self.dtype):
+                yield
+        except RuntimeError as error:
+            if NO_KERNEL not in str(error):
+                raise
+            raise SpecError(
+                "precision = 'bfloat16': PyTorch has no such arithmetic for a layer of this model on this "
+                f"{self.device.type.upper()} ({str(error).partition('. ')[0]}). Use precision=float32."
+            ) from None
 
 
 @contextmanager

@@ -1,10 +1,11 @@
 """What a training run came to."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from shlex import quote
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 UNITS = {"parser": "nats a word", "encoder": "nats a hidden token", "classifier": "nats a text"}
 """What the loss of some families is the mean of."""
@@ -42,6 +43,17 @@ class TrainingResult:
     samples: tuple[str, ...] = ()
     figures: dict[str, float] = field(default_factory=dict)
     """What else the last validation came to, such as UAS and LAS."""
+    best_figures: dict[str, float] = field(default_factory=dict)
+    """The same of the best validation."""
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` wrote into a summary."""
+        own = {name: values.get(name) for name in cls.__dataclass_fields__ if name != "figures"}
+        own |= {"path": Path(str(own["path"])), "best_figures": dict(own["best_figures"] or {})}
+        own |= {name: tuple(own[name] or ()) for name in ("warnings", "samples")}
+        figures = {name: value for name, value in values.items() if name not in own and isinstance(value, float)}
+        return cls(**own, figures=figures)  # pyright: ignore[reportArgumentType]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that are good JSON: None stands for what is infinite or no number."""
@@ -79,7 +91,8 @@ class TrainingResult:
             lines.append(f"validation  {said}")
         if self.best_loss is not None:
             best = self._loss(self.best_loss, self.best_perplexity)
-            lines.append(f"best        {best}, at step {self.best_step:,}")
+            said = "".join(f", {_figure(name, value)}" for name, value in self.best_figures.items())
+            lines.append(f"best        {best}{said}, at step {self.best_step:,}")
         return lines
 
     @property
@@ -94,7 +107,8 @@ class TrainingResult:
     def _next_step(self) -> str:
         if self.stopped == "interrupted":
             return f"To go on: lemma train --resume {quote(str(self.path))}"
-        return f"The run is in {self.path}"
+        judged = f". To judge it: lemma evaluate {quote(str(self.path))}" if self.family in UNITS else ""
+        return f"The run is in {self.path}{judged}"
 
 
 def _figure(name: str, value: float) -> str:

@@ -27,6 +27,8 @@ class Standing:
     best_step: int | None = None
     figures: dict[str, float] = field(default_factory=dict)
     """What else the last validation came to, such as UAS and LAS."""
+    best_figures: dict[str, float] = field(default_factory=dict)
+    """The same of the best one."""
     without_better: int = 0
     """Validations since the best one."""
     warnings: dict[str, str] = field(default_factory=dict)
@@ -39,6 +41,7 @@ class Standing:
         self.without_better = 0 if better else self.without_better + 1
         if better:
             self.best_loss, self.best_perplexity, self.best_step = loss, perplexity, self.step
+            self.best_figures = dict(self.figures)
         return better
 
 

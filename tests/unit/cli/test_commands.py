@@ -6,6 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from lemma.cli.main import app
+from lemma.errors import SpecError
 
 TEXT = "the cat sat on the mat and the dog sat on the log\n" * 200
 
@@ -98,6 +102,45 @@ WRONG = {
         "accumulate",
     ),
 }
+
+
+BESIDE_RESUME = ["--limit=3", "--overwrite", "--label-column=a", "--text-column=a", "--source-column=a", "--words"]
+BESIDE_RESUME += ["--target-column=a", "--text=a", "--treebank=a", "--dev=a", "--pairs=a", "--labels=a", "--out=a"]
+BESIDE_SOURCE = ["--temperature=0.8", "--top-k=2", "--top-p=0.5", "--seed=1", "--samples=1", "--stop-at-loop"]
+BESIDE_SOURCE += ["--ignore-eos", "--no-ignore-eos", "--prompt=a"]
+
+
+def refusal(words: list[str]) -> str:
+    """What the command line says in this process; a process of its own for each would take its time."""
+    result = CliRunner().invoke(app, words)
+    assert isinstance(result.exception, SpecError), result.output
+    return str(result.exception)
+
+
+@pytest.mark.parametrize("option", BESIDE_RESUME)
+def test_resume_refuses_every_option_beside_it(option: str) -> None:
+    message = refusal(["train", "--resume", "runs/a", option])
+    assert "takes only KEY=VALUE words" in message and f"Leave out {option.partition('=')[0]}." in message
+
+
+@pytest.mark.parametrize("option", BESIDE_SOURCE)
+def test_a_source_refuses_what_is_for_prompts(option: str) -> None:
+    name = option.partition("=")[0].replace("--no-", "--")
+    assert f"{name}: for text after a prompt" in refusal(["generate", "runs/a", "--source", "Go.", option])
+
+
+@pytest.mark.parametrize("option", ["--beam=2", "--length-penalty=1"])
+def test_a_prompt_refuses_what_is_for_sources(option: str) -> None:
+    assert f"{option.partition('=')[0]}: for translations" in refusal(["generate", "runs/a", option])
+
+
+def test_options_of_generate_that_are_not_given_have_the_values_that_help_names(folder: Path) -> None:
+    words = ["generate", str(folder / "runs/a"), "--prompt", "the", "--json"]
+    given = ["--tokens=200", "--temperature=0.8", "--seed=1", "--samples=1", "--no-stop-at-loop", "--no-ignore-eos"]
+    plain, spelt = (json.loads(CliRunner().invoke(app, [*words, *more]).stdout) for more in ([], given))
+    assert plain["tokens"] == spelt["tokens"]
+    help = " ".join(CliRunner().invoke(app, ["generate", "--help"], env={"COLUMNS": "400"}).stdout.split())
+    assert all(f"; {value} if not given" in help for value in ("200", "0.8", "1", "no"))
 
 
 @pytest.mark.parametrize("case", WRONG)

@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +17,7 @@ from lemma.errors import DataError
 Write = Callable[..., Path]
 
 
-def rows_of(path: Path, **columns: str) -> list[tuple[str, str]]:
+def rows_of(path: Path, **columns: Any) -> list[tuple[str, str]]:
     table = read_label_table(str(path), **columns)
     return list(zip(table.texts, table.labels, strict=True))
 
@@ -31,6 +32,8 @@ PLAIN = [("It is good.", "yes"), ("It is bad.", "no"), ("So, so", "no"), ("Good"
         ("a.csv", 'It is good.,yes\nIt is bad.,no\n"So, so",no\nGood,yes'),
         ("a.csv", "text;label\nIt is good.;yes\nIt is bad.;no\nSo, so;no\nGood;yes\n"),
         ("a.CSV", '\ufefftext,label\r\nIt is good.,yes\r\n\r\nIt is bad.,no\r\n"So, so",no\r\nGood,yes\r\n'),
+        ("a.csv", '\ufefftext,label\rIt is good.,yes\rIt is bad.,no\r"So, so",no\rGood,yes\r'),
+        ("a.tsv", "It is good.\tyes\rIt is bad.\tno\rSo, so\tno\rGood\tyes"),
         ("a.csv", 'label,review\nyes,It is good.\nno,It is bad.\nno,"So, so"\nyes,Good\n'),
         ("a.csv", 'id,text,label\n1,It is good.,yes\n2,It is bad.,no\n3,"So, so",no\n4,Good,yes\n'),
         ("a.csv", 'headline,mood\nIt is good.,yes\nIt is bad.,no\n"So, so",no\nGood,yes\n'),
@@ -110,6 +113,9 @@ MISTAKES = [
     ("a.csv", "a,b,c\nd,e,f\n", {}, "which column is the text.*1 'a', 2 'b', 3 'c'. Say text=NAME or its number"),
     ("a.csv", 'text,label\na,b\n"c,d\n', {}, "after line 2: a quote that opens or ends where it cannot"),
     ("a.csv", 'text,label\n"a" b,c\n', {}, "a quote that opens or ends where it cannot"),
+    ("a.csv", "text,label\ra,b\rc,d\n", {}, "carriage return within a line.*newline.*one kind of end"),
+    ("a.csv", 'text,label\n"a","b"\r"c","d"\n', {}, "after line 1: a carriage return within a line"),
+    ("a.csv", "text,label\ra,b\rc,\r", {}, "line 3: the label is empty"),
     ("a.csv", b"text,label\na,b\ncaf\xe9,c\n", {}, "line 3: the byte 0xe9 is not UTF-8.*iconv -f latin1"),
     ("a.csv", "text,label\na,b\n".encode("utf-16"), {}, "line 1.*iconv -f utf-16"),
     ("a.jsonl", '{"text": "a", "label": "b"}\n{"text": "a"\n', {}, "line 2: no valid JSON.*Write one object a line"),

@@ -1,7 +1,9 @@
 """Beam search: greedy at width 1, brute force at full width, never below greedy, whatever else is in the batch."""
 
 from itertools import product
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,7 +23,7 @@ EVERYTHING = 4**STEPS * 3  # more beginnings than there are
 SOURCES = [[1, 2, 0], [3], [], [0, 0, 1, 2]]
 
 
-def model_of(seed: int, end: float = 0.0, **words: str) -> EncoderDecoderModel:
+def model_of(seed: int, end: float = 0.0, **words: Any) -> EncoderDecoderModel:
     """A tiny model with lively weights; `end` makes <end> likelier."""
     torch.manual_seed(seed)
     spec = EncoderDecoder(
@@ -178,11 +180,23 @@ def test_the_model_is_left_as_it_was_and_no_batch_is_no_work() -> None:
         ({"length_penalty": -1.0}, "length_penalty = -1.0 is not"),
         ({"length_penalty": float("nan")}, "length_penalty = nan is not"),
         ({"tokens": 0}, "tokens = 0 is less than 1"),
+        ({"beam": 1.5}, "beam = 1.5 \\(float\\) is not a whole number"),
+        ({"beam": "4"}, "beam = '4' \\(str\\) is not a whole number"),
+        ({"beam": None}, "beam = None \\(NoneType\\) is not"),
+        ({"beam": True}, "beam = True \\(bool\\) is not"),
+        ({"length_penalty": "1"}, "length_penalty = '1' \\(str\\) is not a number"),
+        ({"tokens": 2.5}, "tokens = 2.5 \\(float\\) is not a whole number"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(words: dict[str, float], message: str) -> None:
+def test_settings_that_make_no_sense_are_refused(words: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Beam(**words)  # pyright: ignore[reportArgumentType]
+        Beam(**words)
+
+
+def test_numbers_of_numpy_are_numbers_too() -> None:
+    numbers: Any = (np.int64(2), np.float32(1), np.int32(3))
+    model = model_of(1)
+    assert translate(model, SOURCES, Beam(*numbers)) == translate(model, SOURCES, Beam(2, 1, 3))
 
 
 def test_sources_that_do_not_fit_are_refused() -> None:
@@ -207,3 +221,19 @@ def test_texts_are_cut_with_a_remark_and_come_back_as_texts() -> None:
     assert "6 tokens" in str(long) and "6 tokens" in long._repr_html_()
     with pytest.raises(InputError, match="has 3 tokens and the model 7"):
         translate_texts(model, learn_tokenizer(Characters(), ["abc"]), ["a"])
+
+
+def test_characters_that_the_tokenizer_does_not_know_are_left_out_with_a_remark() -> None:
+    tokenizer, model = learn_tokenizer(Characters(), ["abcd"]), model_of(3)
+    known, one, three, none = translate_texts(model, tokenizer, ["ab", "aéb", "?a!b?", "??"], Beam(2))
+    assert known.tokens == one.tokens == three.tokens and known.left_out == 0 and "left out" not in known.remark
+    assert "1 character of the source left out" in one.remark and one.to_dict()["left_out"] == 1
+    assert "3 characters of the source left out" in str(three) and three.source_tokens == 2
+    assert none.tokens == translate_texts(model, tokenizer, [""], Beam(2))[0].tokens and none.left_out == 2
+
+
+def test_no_texts_are_no_translations_and_what_is_no_text_is_refused() -> None:
+    tokenizer, model = learn_tokenizer(Characters(), ["abcd"]), model_of(3)
+    assert translate_texts(model, tokenizer, []) == []
+    with pytest.raises(InputError, match=r"source 1 is 3 \(int\), and no text"):
+        translate_texts(model, tokenizer, ["ab", 3])  # pyright: ignore[reportArgumentType]

@@ -31,8 +31,11 @@ def test_what_was_described_is_read_back(tmp_path: Path, tokenizer: Tokenizer) -
 
 def test_a_run_is_refused_with_both_ways_out_and_replaced_only_if_told(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = tmp_path / "run"
-    folder_at(path).create(tokenizer).finish({}, {"old": True})
+    folder_at(path).create(tokenizer)
     with pytest.raises(RunError, match=f"lemma train --resume {path}.*--overwrite"):
+        folder_at(path).create(tokenizer)
+    folder_at(path).finish({}, {"old": True})
+    with pytest.raises(RunError, match=r"holds a run already\. To replace it: --overwrite"):  # nothing to go on from
         folder_at(path).create(tokenizer)
     assert RunFolder.open(path).finished
     folder_at(path, Recipe(steps=9)).create(tokenizer, overwrite=True)

@@ -37,6 +37,24 @@ def test_an_old_gpu_stays_with_float32(monkeypatch) -> None:
     assert chosen(GPU)[0] == torch.float32
 
 
+def test_arithmetic_that_the_processor_lacks_is_told_with_the_next_step() -> None:
+    arithmetic = choose_arithmetic(Recipe(precision="bfloat16"), CPU, False)
+    with pytest.raises(SpecError, match=r"LSTM forward.*Use precision=float32"), arithmetic.autocast():
+        raise RuntimeError("could not create a primitive descriptor for the LSTM forward primitive. Run workload …")
+    with pytest.raises(RuntimeError, match="other"), arithmetic.autocast():
+        raise RuntimeError("other trouble")
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_an_lstm_in_bfloat16_on_a_cpu_is_run_or_refused_in_words(tmp_path: Path, spec_and_data) -> None:
+    try:
+        result = train_small(tmp_path / "run", "lstm", spec_and_data, steps=2, precision="bfloat16")
+    except SpecError as error:
+        assert "precision=float32" in str(error)
+    else:
+        assert result.stopped == "done"
+
+
 def test_the_device_is_the_gpu_if_there_is_one(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert choose_device(Recipe(), 3) == torch.device("cuda", 3) and choose_device(Recipe(device="cpu")) == CPU

@@ -1,0 +1,48 @@
+"""Classes of texts that nobody has labelled: what is told of each, and what is no text."""
+
+from typing import Any
+
+import pytest
+
+import lemma
+from labelled_tables import made_texts, write_table
+from lemma.errors import InputError
+from lemma.runs import Run, load
+from lemma.studies.naming import name_texts
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("naming")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEMMA_HOME", str(folder / "home"))
+        table = write_table(folder / "texts.csv", made_texts(60))
+        words: dict[str, Any] = {
+            "steps": 5,
+            "batch": 8,
+            "width": 6,
+            "hidden": 8,
+            "device": "cpu",
+            "tokenizer": "characters",
+        }
+        lemma.train("gru", labels=str(table), out=folder / "run", progress=False, **words)
+        return load(folder / "run")
+
+
+def test_no_texts_have_no_classes(run: Run) -> None:
+    assert name_texts(run, []) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "message"), [(3, r"source 1 is 3 \(int\)"), (None, "None"), (" ", "source 1 is empty")]
+)
+def test_what_is_no_text_is_refused(run: Run, source: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        name_texts(run, ["a", source])
+
+
+def test_unknown_characters_are_left_out_and_told(run: Run) -> None:
+    text = made_texts(1)[0][0]
+    plain, strange = name_texts(run, [text, f"\u2603{text}\u2604"])
+    assert plain.remark == "" and "2 characters left out" in strange.remark
+    assert strange.chances == pytest.approx(plain.chances)
