@@ -83,6 +83,6 @@ def _refuse_few(read: LabelTable, splits: Mapping[str, Sequence[LabelledText]]) 
         )
     if empty := [name for name, texts in splits.items() if not texts]:
         raise DataError(
-            f"{read.about}: {len(read.texts):,} texts, {len({plain(text) for text in read.texts}):,} of them different, "
+            f"{read.about}: {len(read.texts):,} texts, {len(set(map(plain, read.texts))):,} of them different, "
             f"leave none for {' and '.join(empty)}. Give at least four different texts of a label."
         )

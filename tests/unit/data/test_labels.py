@@ -177,7 +177,10 @@ MISTAKES = [
     ([(f"t{n}", "one") for n in range(9)], "all 9 texts bear one label, 'one'; at least two are needed"),
     ([*made(9), ("rare", "c")], r"line 20: the label 'c' has 1 text to learn from; each needs 2"),
     ([(f"t{n}", f"l{n}") for n in range(9)], "9 of 9 labels have fewer than 2 texts to learn from, such as 'l0'"),
-    ([("t1", "a"), ("t2", "a"), ("t3", "b"), ("t4", "b")], "4 texts leave none for validation and test"),
+    (
+        [("t1", "a"), ("t2", "a"), ("t3", "b"), ("t4", "b")],
+        "4 texts, 4 of them different, leave none for validation and test",
+    ),
 ]
 
 
