@@ -288,3 +288,16 @@ def test_the_board_has_every_method_and_names_a_winner_for_each_need(base: Path,
     saved = json.loads((tmp_path / "all" / "board.json").read_text())
     assert [row["method"]["kind"] for row in saved["rows"]] == list(METHODS)
     assert "<table" in (tmp_path / "all" / "board.html").read_text()
+
+
+def test_an_adapted_run_is_counted_with_what_its_method_adds(home: Path, tmp_path: Path) -> None:
+    base = small_base(home, "feed-forward")
+    done = lemma.adapt(base, labels=home / "labels.csv", method="lora", rank=3, out=tmp_path / "run", **SHORT)
+    account = lemma.count(tmp_path / "run", quantities=["parameters", "optimizer"])
+    model = lemma.load(tmp_path / "run", "cpu").module
+    assert account.parameters.total == sum(parameter.numel() for parameter in model.parameters())
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert account.optimizer.total == sum(8 * one.numel() + 4 for one in learned)
+    assert done.learned == sum(one.numel() for one in learned)
+    wider = lemma.count(tmp_path / "run", quantities=["parameters"], r=5).parameters.total
+    assert wider - account.parameters.total == 2 * (3 * 6 + 9)  # two ranks more beside a matrix of 9 × 3·6

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from lemma.errors import InputError, LedgerError, SpecError, unknown
+from lemma.ledger.adapted import run_subject
 from lemma.ledger.examples import EXAMPLES
 from lemma.ledger.spec_sources import spec_subject
 from lemma.ledger.subject import Inputs, Subject
@@ -30,7 +31,7 @@ def subject_of(model: Model, words: Mapping[str, Any] | None = None) -> Subject:
     if isinstance(model, str) and model in EXAMPLES:
         return factory_subject(EXAMPLES[model], words, model)
     if isinstance(model, (str, Path)) and (Path(model) / "spec.toml").exists():
-        return spec_subject(RunFolder.open(Path(model)).spec, words, str(model))
+        return run_subject(RunFolder.open(Path(model)), words)
     if isinstance(model, str) and model not in PRESETS and not Path(model).exists():
         raise SpecError(
             unknown("model", model, [*PRESETS, *EXAMPLES])

@@ -17,7 +17,7 @@ from lemma.errors import RunError
 from lemma.models import ClassifierModel, build
 from lemma.runs.folder import ADAPTATION, WEIGHTS, RunFolder
 from lemma.runs.weights import hash_of, put_weights, read_weights, refuse_other_spec, weights_of
-from lemma.spec import AdaptationSpec, Method
+from lemma.spec import AdaptationSpec, Classifier, Method, ModelSpec
 
 BODY = "body."
 HEAD = ("head.*",)
@@ -33,12 +33,12 @@ def first_model(folder: RunFolder, dropout: float = 0.0) -> nn.Module:
     refuse_other_base(folder, base)
     put_base(model, plain_weights(base), base.path)
     method = folder.adaptation.method
-    return adapt_model(model, method, always_learned(model, method)).model
+    return adapt_model(model, method, always_learned(folder.spec, method)).model
 
 
-def always_learned(model: nn.Module, method: Method) -> tuple[str, ...]:
+def always_learned(spec: ModelSpec, method: Method) -> tuple[str, ...]:
     """What learns whatever the method: the head of a classifier; where all else is frozen, the output layer."""
-    if isinstance(model, ClassifierModel):
+    if isinstance(spec, Classifier):
         return HEAD
     return OUTPUT if method.kind == "frozen" else ()
 

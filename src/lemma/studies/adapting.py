@@ -191,7 +191,7 @@ def measured_run(plan: Plan, out: Path, training: TrainingResult) -> Adapted:
         base=plan.base.path,
         spec=loaded.spec,
         method=plan.method,
-        always=always_learned(loaded.module, plan.method),
+        always=always_learned(loaded.spec, plan.method),
         learned=training.learned,
         parameters=training.parameters,
         stored_bytes=stored_bytes(RunFolder.open(out)),
