@@ -1,10 +1,15 @@
 """Small bases of every family and a small table of labels, for the tests of adaptation."""
 
 import random
+import signal
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import lemma
+from lemma.runs.tensors import read_tensors
+from lemma.training import Silent
 from small_runs import small_text
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -40,3 +45,21 @@ def small_table(folder: Path, texts: int = 120, name: str = "labels.csv") -> Pat
     path = folder / name
     path.write_text("\n".join(["text,label", *lines]) + "\n")
     return path
+
+
+class StopAt(Silent):
+    """An observer that has the process told to stop once a step is done."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def advance(self, done: int) -> None:
+        """Send the signal when it is time."""
+        if done == self.step:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def same_bits(one: Path, other: Path) -> bool:
+    """Whether two runs hold the same tensors, to the last bit."""
+    first, second = (read_tensors(run / "model.safetensors")[0] for run in (one, other))
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)

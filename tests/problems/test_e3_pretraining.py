@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 import lemma
+from adapting_runs import StopAt, same_bits
 from lemma.models import build
 from lemma.spec import Encoder, Recipe
 from lemma.training.lessons import lesson_of
@@ -68,8 +69,10 @@ def test_a_run_that_goes_on_ends_as_one_that_was_never_stopped(tmp_path: Path, m
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "cache"))
     (tmp_path / "text.txt").write_text(small_text())
     words = {**SMALL, "batch": 8, "dropout": 0.1, "checkpoint_every": 4, "warm_up": 2, "progress": False}
-    lemma.train("encoder", text=tmp_path / "text.txt", out=tmp_path / "whole", steps=8, **words)
-    lemma.train("encoder", text=tmp_path / "text.txt", out=tmp_path / "cut", steps=8, patience=1, **words)
-    lemma.resume(tmp_path / "cut", progress=False)
-    one, other = (lemma.load(tmp_path / name).module.state_dict() for name in ("whole", "cut"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    words |= {"text": tmp_path / "text.txt", "steps": 8}
+    lemma.train("encoder", out=tmp_path / "whole", **words)
+    with monkeypatch.context() as patch:
+        patch.setattr("lemma.api._watcher", lambda progress: StopAt(5))
+        assert lemma.train("encoder", out=tmp_path / "cut", **words).stopped == "interrupted"
+    assert lemma.resume(tmp_path / "cut", progress=False).stopped == "done"
+    assert same_bits(tmp_path / "whole", tmp_path / "cut")

@@ -301,3 +301,15 @@ def test_an_adapted_run_is_counted_with_what_its_method_adds(home: Path, tmp_pat
     assert done.learned == sum(one.numel() for one in learned)
     wider = lemma.count(tmp_path / "run", quantities=["parameters"], r=5).parameters.total
     assert wider - account.parameters.total == 2 * (3 * 6 + 9)  # two ranks more beside a matrix of 9 × 3·6
+
+
+@pytest.mark.parametrize("family", ["encoder", "lstm"])
+def test_the_board_serves_other_text_too(family: str, home: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("hgfe dcba\nabba cede\n" * 60)
+    words = {"positions": "learned"} if family == "encoder" else {}
+    (tmp_path / "text.txt").write_text((home / "text.txt").read_text())
+    base = small_base(tmp_path, family, **words)
+    board = lemma.adapt(base, text=other, method="all", rank=2, out=tmp_path / "all", **SHORT)
+    assert [row.figure.name for row in board.rows] == ["perplexity"] * 4
+    assert all(row.unmerged.median > 0 and row.forgetting.before > 1 for row in board.rows)

@@ -17,7 +17,7 @@ from lemma.errors import SpecError
 from lemma.objectives import teacher_forcing
 from lemma.runs import RunFolder, first_model, load
 from lemma.runs.folder import refuse_occupied
-from lemma.spec import METHODS, Classifier, Recipe, distribute
+from lemma.spec import METHODS, ModelSpec, Pooling, Recipe, distribute
 from lemma.studies.adapted import Adapted
 from lemma.studies.adapting import Plan, adapted_by, finished_by, is_same, leads, plan_adaptation
 from lemma.studies.announcing import Announcing
@@ -51,6 +51,8 @@ class Unfinished:
 ALL = "all"
 TEXTS = 32
 """Texts that are read at once when the time of inference is taken."""
+STRETCH = 64
+"""Tokens of each of them, where they are cut from running text and the context allows it."""
 ROUNDS = 15
 MERGED = "merged"
 
@@ -100,7 +102,7 @@ def compare_methods(
 
 def refuse_strange_words(words: Mapping[str, Any]) -> None:
     """Refuse a word that neither the recipe nor any method knows."""
-    distribute(words, {"recipe": Recipe, "model": Classifier, **METHODS})
+    distribute(words, {"recipe": Recipe, "model": Pooling, **METHODS})
 
 
 def plan_for(
@@ -124,7 +126,8 @@ def measured(
     plan = next(iter(plans.values()))
     device = device_of(plan.recipe)
     watcher.say("measuring memory, time of inference and forgetting")
-    times = inference_times(plan.lesson, {name: load(one.path, device).module for name, one in adapted.items()}, device)
+    models = {name: load(one.path, device).module for name, one in adapted.items()}
+    times = inference_times(models, inference_batch(plan.lesson, plan.model, device), device)
     lost = lost_by(base, adapted, device)
     rows = [
         BoardRow(
@@ -146,9 +149,8 @@ def merged_name(method: str) -> str:
     return f"{method}, {MERGED}"
 
 
-def inference_times(lesson: AnyLesson, models: Mapping[str, nn.Module], device: str) -> dict[str, list[float]]:
+def inference_times(models: Mapping[str, nn.Module], inputs: tuple[Tensor, ...], device: str) -> dict[str, list[float]]:
     """Seconds of one pass over the same batch, every method in turns, LoRA with its updates beside and folded in."""
-    inputs = inference_batch(lesson, device)
     runs = {name: partial(_forward, model, inputs) for name, model in models.items()}
     if "lora" in models:
         plain = merged(deepcopy(models["lora"]))
@@ -156,7 +158,7 @@ def inference_times(lesson: AnyLesson, models: Mapping[str, nn.Module], device: 
     return race(runs, ROUNDS, device)
 
 
-def inference_batch(lesson: AnyLesson, device: str) -> tuple[Tensor, ...]:
+def inference_batch(lesson: AnyLesson, spec: ModelSpec, device: str) -> tuple[Tensor, ...]:
     """A batch of what is held out, as the model is called with it."""
     match lesson:
         case LabelsLesson():
@@ -170,8 +172,10 @@ def inference_batch(lesson: AnyLesson, device: str) -> tuple[Tensor, ...]:
             return torch.from_numpy(sources).to(device), fed
         case _:
             text: Any = lesson.dataset.tokens("validation")
-            tokens = np.asarray(text[: TEXTS * 64], dtype=np.int64)
-            return (torch.from_numpy(tokens[: len(tokens) // 64 * 64].reshape(-1, 64)).to(device),)
+            length = min(STRETCH, getattr(spec, "context", STRETCH), len(text))
+            rows = min(TEXTS, len(text) // length)
+            tokens = np.asarray(text[: rows * length], dtype=np.int64).reshape(rows, length)
+            return (torch.from_numpy(tokens).to(device),)
 
 
 def peak_bytes(plan: Plan, path: Path, device: str) -> int:

@@ -1,7 +1,6 @@
 """From examples of their own (trees, pairs, labelled texts) to batches on the device, those of like length together."""
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -27,7 +26,7 @@ class ExampleFeed:
         """Return the examples of a step, and what is to be said of them."""
         inputs, targets = self.examples.batch(self.order.examples(step))
         self.counted = int((self._targets(targets) >= 0).sum())
-        return self._there(inputs), self._there(targets)
+        return self.team.send(inputs[self.rows]), self.team.send(targets[self.rows])
 
     def share(self, targets: Int[Tensor, "rows ..."], parts: int) -> Float[Tensor, ""]:
         """How much a part of the batch counts: by its targets, so that the whole batch's mean comes out.
@@ -53,9 +52,3 @@ class ExampleFeed:
             case Labelled():
                 return targets
         raise TypeError(f"{type(self.examples).__name__} are no examples that training knows.")
-
-    def _there(self, numbers: np.ndarray) -> Tensor:
-        own = torch.from_numpy(numbers[self.rows])
-        if self.team.device.type == "cpu":
-            return own
-        return own.pin_memory().to(self.team.device, non_blocking=True)

@@ -1,7 +1,6 @@
 """The batches of an encoder that learns plain text: windows of which tokens are hidden, some of them in two halves."""
 
 import numpy as np
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -34,7 +33,7 @@ class MaskedFeed:
     def batch(self, step: int) -> tuple[Int[Tensor, "rows context"], Int[Tensor, "rows context"]]:
         """Return what the model reads at a step and what it is to say of it: this process's rows of both."""
         inputs, targets = self.windows.batch(self.tokens, step)
-        return self._there(inputs), self._there(targets)
+        return self.team.send(inputs[self.rows]), self.team.send(targets[self.rows])
 
     def share(self, targets: Int[Tensor, "rows context"], parts: int) -> float:
         """How much a part of the batch counts: as much as any other, since as many tokens of every row are hidden."""
@@ -46,9 +45,3 @@ class MaskedFeed:
 
     def close(self) -> None:
         """Let go of what was taken."""
-
-    def _there(self, numbers: np.ndarray) -> Tensor:
-        own = torch.from_numpy(numbers[self.rows])
-        if self.team.device.type == "cpu":
-            return own
-        return own.pin_memory().to(self.team.device, non_blocking=True)

@@ -13,6 +13,7 @@ from inspect import signature
 from itertools import count
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage] (documented, not listed)
@@ -44,6 +45,13 @@ class Team:
     def leads(self) -> bool:
         """Whether this process is the leader."""
         return self.rank == 0
+
+    def send(self, numbers: np.ndarray) -> Tensor:
+        """Bring numbers to this process's device, without waiting for them."""
+        tensor = torch.from_numpy(numbers)
+        if self.device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def share(self, batch: int) -> slice:
         """The rows of the global batch that this process takes."""

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 import lemma
-from adapting_runs import small_table
+from adapting_runs import StopAt, same_bits, small_table
 from lemma.errors import SpecError
 from lemma.models import build
-from lemma.runs.tensors import read_tensors
 from lemma.spec import Classifier, EncoderDecoder, Gru, Recipe
 from lemma.training.example_feed import ExampleFeed
 from lemma.training.lessons import lesson_of
@@ -98,18 +97,18 @@ def _compare_parts(model: Any, examples: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pairs", "labels"])
-def test_a_stopped_run_goes_on_to_the_same_bits(kind: str, tmp_path: Path) -> None:
+def test_a_stopped_run_goes_on_to_the_same_bits(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = reversed_digits(tmp_path, 80) if kind == "pairs" else small_table(tmp_path)
     model = "encoder-decoder" if kind == "pairs" else "encoder"
     words: dict[str, Any] = {**TINY, "width": 16, "heads": 2, "context": 16, "batch": 8, "dropout": 0.2, "warm_up": 2}
-    words |= {kind: path, "checkpoint_every": 3}
-    lemma.train(model, out=tmp_path / "whole", steps=6, **words)
-    lemma.train(model, out=tmp_path / "cut", steps=3, **words)
-    toml = tmp_path / "cut" / "recipe.toml"
-    toml.write_text(toml.read_text().replace("steps = 3\n", "steps = 6\n"))
-    lemma.resume(tmp_path / "cut", progress=False)
-    one, other = (read_tensors(tmp_path / name / "model.safetensors")[0] for name in ("whole", "cut"))
-    assert one.keys() == other.keys()
+    words |= {kind: path, "checkpoint_every": 3, "steps": 6}
+    lemma.train(model, out=tmp_path / "whole", **words)
+    monkeypatch.setattr("lemma.api._watcher", lambda progress: StopAt(4))
+    assert lemma.train(model, out=tmp_path / "cut", **words).stopped == "interrupted"
+    monkeypatch.undo()
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "cache"))
+    assert lemma.resume(tmp_path / "cut", progress=False).stopped == "done"
+    assert same_bits(tmp_path / "whole", tmp_path / "cut")
 
 
 def test_data_of_another_kind_are_refused_with_what_would_do(tmp_path: Path) -> None:
