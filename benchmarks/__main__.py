@@ -2,11 +2,17 @@
 
 import sys
 
-from benchmarks import ledger, memory, shaping
+from benchmarks import graph, ledger, memory, searching, shaping
 from benchmarks.compare import machine
 from benchmarks.speed import ALL
 
-OTHERS = {"ledger": ledger.main, "shaping": shaping.main, "memory": lambda: memory.main([])}
+OTHERS = {
+    "ledger": ledger.main,
+    "shaping": shaping.main,
+    "memory": lambda: memory.main([]),
+    "search": searching.main,
+    "graph": graph.main,
+}
 
 
 def main(names: list[str]) -> int:

@@ -11,7 +11,7 @@ from benchmarks.compare import Comparison, compare
 from lemma.generation import Sampling
 from lemma.generation import generate as decode
 from lemma.models import LanguageModel, build
-from lemma.spec import Decoder, FeedForward, Lstm, ModelSpec, Recipe
+from lemma.spec import Decoder, FeedForward, LanguageSpec, Lstm, Recipe
 from lemma.training import Session, Team, steady_heap, take_step
 
 SMALL = Decoder(vocabulary=65, width=128, depth=4, heads=4, context=64)
@@ -19,13 +19,13 @@ STEPS = 10
 Work = Callable[[], object]
 
 
-def session(spec: ModelSpec, **words: int | float) -> Session:
+def session(spec: LanguageSpec, **words: int | float) -> Session:
     tokens = np.random.default_rng(0).integers(0, spec.vocabulary, 100_000).astype(np.uint16)
     recipe = Recipe(device="cpu", **words)  # pyright: ignore[reportArgumentType]
     return Session(spec, recipe, tokens, Team(torch.device("cpu")), lambda message: None)
 
 
-def trained_by_lemma(spec: ModelSpec, batch: int, stretch: int) -> Work:
+def trained_by_lemma(spec: LanguageSpec, batch: int, stretch: int) -> Work:
     """Real steps of Lemma's own loop with all it does: batches, loss, backward, clipping, AdamW, a steady heap."""
     learner = session(spec, batch=batch, stretch=stretch)
 

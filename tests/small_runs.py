@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+import picture_runs
 from lemma.data import Dataset, prepare
 from lemma.data.home import data_home
 from lemma.models import LanguageModel
@@ -104,6 +105,9 @@ class Watcher(Lines):
 def main(order: dict[str, Any]) -> None:
     """Do what an argument of the program says."""
     torch.set_num_threads(1)
+    if order.get("family") == "dual-encoder":
+        picture_runs.train_shapes(Path(order["out"]), **order["recipe"])
+        return
     spec_and_data = small_data(data_home())
     out, observer = Path(order["out"]), Watcher(order.get("stop_at"))
     if order.get("resume"):

@@ -21,6 +21,7 @@ __all__ = [
     "load",
     "look",
     "resume",
+    "search",
     "study",
     "train",
 ]
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         load,
         look,
         resume,
+        search,
         study,
         train,
     )
@@ -54,6 +56,7 @@ ROOMS = {
     "evaluation",
     "generation",
     "looking",
+    "retrieval",
     "interop",
     "studies",
     "api",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from lemma.errors import SpecError, unknown
-from lemma.spec import Choice, ModelSpec, choose, read_cost, read_label_study, read_study
+from lemma.spec import Choice, ModelSpec, choose, read_cost, read_graph_study, read_label_study, read_study
 
 if TYPE_CHECKING:
     from lemma.data import CorpusRow
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from lemma.ledger.sheets import Marked
     from lemma.ledger.solving import Solutions
     from lemma.looking import Heads, ParsedText
+    from lemma.looking.worked import WorkedMatching
+    from lemma.retrieval import SearchResult
     from lemma.runs import Run
     from lemma.studies import CostResult, LabelResult, StudyResult
     from lemma.studies.adapted import Adapted
@@ -49,6 +51,7 @@ __all__ = [
     "load",
     "look",
     "resume",
+    "search",
     "solve",
     "study",
     "train",
@@ -63,6 +66,8 @@ def train(
     dev: str | Path | None = None,
     pairs: str | Path | None = None,
     labels: str | Path | None = None,
+    images: str | Path | None = None,
+    graph: str | Path | None = None,
     limit: int | None = None,
     out: Path | str,
     overwrite: bool = False,
@@ -73,14 +78,17 @@ def train(
 
     A language model learns `text`, corpora or files, and so does an encoder. A parser learns a `treebank`, by name or
     from CoNLL-U files, and is validated on `dev`, on the treebank's own part for that, or on sentences held out. An
-    encoder–decoder learns `pairs`. With `labels` any model becomes the body of a classifier. Columns of files are named
-    by source_column, target_column, text_column and label_column; `limit` is how many labelled texts to learn from.
+    encoder–decoder learns `pairs`. With `labels` any model becomes the body of a classifier. A dual encoder learns
+    `images`, by name or from a folder with a table of `captions`, a graph model a `graph` (with a table of `nodes`
+    beside a table of edges). Columns of files are named by source_column, target_column, text_column, label_column,
+    image_column and caption_column; `limit` is how many labelled texts to learn from, `parser` the run that draws
+    their trees.
     """
     from lemma.studies.asking import Asked
     from lemma.studies.lessons import lesson_for_data
     from lemma.training import train as train_model
 
-    asked = Asked(text, treebank, dev, pairs, labels, limit=limit, **_columns(words))
+    asked = Asked(text, treebank, dev, pairs, labels, images, graph, limit=limit, **_columns(words))
     chosen = choose(model, words, classify=labels is not None)
     data, watcher = asked.spec(chosen), _watcher(progress)
     lesson: Any = lesson_for_data(data, chosen.model, chosen.recipe, watcher)
@@ -122,6 +130,8 @@ def evaluate(
     treebank: str | Path | None = None,
     pairs: str | Path | None = None,
     labels: str | Path | None = None,
+    images: str | Path | None = None,
+    graph: str | Path | None = None,
     split: str | None = None,
     progress: bool = True,
     **settings: Any,
@@ -131,12 +141,13 @@ def evaluate(
     A language model's perplexity is a full pass (settings: context, stride), an encoder's is that of what was hidden.
     With a `treebank`, and for a parser's run, measure trees: UAS, LAS, per relation, beside baselines (of a language
     model those of its attention: layer, head, limit). A translator is judged by BLEU and chrF (beam, length_penalty,
-    limit), a classifier by accuracy, precision, recall and F1. Columns are named as in `train`.
+    limit), a classifier and a graph model by accuracy, precision, recall and F1, a dual encoder by recall among the
+    first 1, 5 and 10, both ways. Columns are named as in `train`.
     """
     from lemma.studies.asking import Asked
     from lemma.studies.judged import judge_run
 
-    asked = Asked(text, treebank, None, pairs, labels, **_columns(settings))
+    asked = Asked(text, treebank, None, pairs, labels, images, graph, **_columns(settings))
     given = {name: value for name, value in settings.items() if value is not None}
     return judge_run(_loaded(run), asked, split, given, _watcher(progress))
 
@@ -197,8 +208,10 @@ def adapt(
     labels: str | Path | None = None,
     text: Texts | None = None,
     pairs: str | Path | None = None,
+    images: str | Path | None = None,
+    rerank: bool = False,
     limit: int | None = None,
-    method: str = "lora",
+    method: str | None = None,
     out: Path | str,
     merge: bool = False,
     peft: Literal["from", "to"] | None = None,
@@ -207,10 +220,12 @@ def adapt(
     progress: bool = True,
     **words: Any,
 ) -> Adapted | Board | Rewritten | Unfinished | TrainingResult:
-    """Adapt a finished run to labels, text or pairs of your own; the new run keeps only what changed.
+    """Adapt a finished run to labels, text, pairs or images of your own; the new run keeps only what changed.
 
     Methods: frozen, full, adapters (bottleneck, placement), lora (rank, alpha, lora_dropout, targets); `all` tries each
-    of them and returns the board that says what each costs. Other words are the recipe's; columns as in `train`.
+    of them and returns the board that says what each costs. Other words are the recipe's; columns as in `train`. The
+    method is lora if none is named. With `rerank` a dual encoder becomes a re-ranker that looks at its first few
+    findings again (candidates=10); its towers stay frozen if no method is named.
     `merge` writes an adapted run as a plain one instead. `peft="to"` writes its LoRA weights as a folder that peft
     loads, and `peft="from"` takes them from such a `folder` and puts them beside a base.
     """
@@ -218,10 +233,11 @@ def adapt(
     from lemma.studies.boarding import adapt_to
     from lemma.studies.rewriting import rewrite
 
-    asked = Asked(text, None, None, pairs, labels, limit=limit, **_columns(words))
+    asked = Asked(text, None, None, pairs, labels, images, limit=limit, **_columns(words))
+    method = method or ("frozen" if rerank else "lora")
     if merge or peft:
         return rewrite(Path(run), Path(out), "merge" if merge else str(peft), folder, asked, words, overwrite)
-    return adapt_to(run, asked, method, words, Path(out), _watcher(progress), overwrite)
+    return adapt_to(run, asked, method, words, Path(out), _watcher(progress), overwrite, rerank)
 
 
 def count(
@@ -405,20 +421,64 @@ _VIEWS: dict[str, Callable[..., Any]] = {
     "attention": partial(_look_worked, "attention_by_hand"),
     "bpe": partial(_look_worked, "trace_byte_pairs"),
     "cross": partial(_look_worked, "cross_by_hand"),
+    "graph": partial(_look_worked, "graph_by_hand"),
     "lstm": partial(_look_worked, "lstm_by_hand"),
     "parse": _look_parse,
 }
+
+
+def search(
+    run: Path | str | Run | None = None,
+    *,
+    images: str | Path | None = None,
+    query: str | Sequence[str] | None = None,
+    image: str | Path | None = None,
+    texts: str | Path | Sequence[str] | None = None,
+    text_column: str | None = None,
+    k: int = 10,
+    index: str | Path | None = None,
+    faiss: bool | None = None,
+    matrices: Any = None,
+    progress: bool = True,
+    **settings: Any,
+) -> SearchResult | WorkedMatching:
+    """Find the `k` pictures nearest to a `query` or to an `image`, or the `texts` nearest to an `image`.
+
+    `images` is a folder or a set known by name; its index is made the first time, kept in `index` or in the data home,
+    and brought up to date. An `index` alone is searched as it stands. `texts` are a list, a file or a set's captions.
+    The search is exact unless `faiss` is asked for, or there are more than a million pictures and it is installed.
+    With `matrices`, an example or a TOML file, a small search is worked by hand (settings: words, full, decimals).
+    """
+    from lemma.looking.worked import matching_by_hand
+    from lemma.retrieval import Wanted, search_run
+
+    if matrices is not None:
+        return _viewed(matching_by_hand, (matrices,), settings)
+    _refuse_unknown(settings, ("images", "query", "image", "texts", "k", "index"), "search")
+    if run is None:
+        raise SpecError("search: a run is expected, as in search('runs/a', images='emoji', query='a red heart').")
+    wanted = Wanted(images, query, image, texts, text_column, k, index, faiss)
+    return search_run(_loaded(run), wanted, _watched_pictures(progress))
+
+
+def _watched_pictures(progress: bool) -> Callable[[str, int, int], None]:
+    from lemma.training.progress import watched_reading
+
+    return watched_reading(_watcher(progress), {"embedding pictures": "pictures"})
 
 
 def study(
     name: str | Path, *, out: Path | str, progress: bool = True, **words: Any
 ) -> StudyResult | CostResult | LabelResult:
     """Compare models at an equal budget over seeds, classifiers, or what parts cost: built in, or from a TOML file."""
-    from lemma.studies import run_cost, run_label_study, run_study
+    from lemma.studies import run_cost, run_graph_study, run_label_study, run_study
 
     cost = read_cost(str(name), words)
     if cost is not None:
         return run_cost(cost, Path(out), _watcher(progress))
+    graphs = read_graph_study(str(name), words)
+    if graphs is not None:
+        return run_graph_study(graphs, Path(out), _watcher(progress))
     labelled = read_label_study(str(name), words)
     if labelled is not None:
         return run_label_study(labelled, Path(out), _watcher(progress))
@@ -448,7 +508,17 @@ def _watcher(progress: bool) -> Observer:
     return observer() if progress and leads else Silent()
 
 
-COLUMNS = ("source_column", "target_column", "text_column", "label_column")
+COLUMNS = (
+    "source_column",
+    "target_column",
+    "text_column",
+    "label_column",
+    "image_column",
+    "caption_column",
+    "captions",
+    "nodes",
+    "parser",
+)
 
 
 def _columns(words: dict[str, Any]) -> dict[str, Any]:

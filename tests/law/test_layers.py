@@ -13,7 +13,7 @@ ORDER: list[set[str]] = [
     {"models", "objectives"},
     {"adaptation"},
     {"runs"},
-    {"ledger", "training", "evaluation", "generation", "looking", "interop"},
+    {"ledger", "training", "evaluation", "generation", "looking", "retrieval", "interop"},
     {"studies"},
     {"api"},
     {"cli"},

@@ -71,6 +71,7 @@ def test_every_promised_name_is_there() -> None:
         "load",
         "look",
         "resume",
+        "search",
         "study",
         "train",
     }

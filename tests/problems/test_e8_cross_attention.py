@@ -5,6 +5,9 @@ import pytest
 import torch
 
 from lemma.looking.worked import WorkedCross, cross_by_hand
+from lemma.models import CrossAttentionModel, build
+from lemma.parts import tap
+from lemma.spec import CrossAttention, DualEncoder, Encoder
 
 IMAGES = [[0.2, -1.5, 0.6, 0.3], [-0.4, -0.5, 1.2, -0.1]]
 SENTENCES = [[0.9, 0.3], [-0.8, -0.1], [0.3, -0.5]]
@@ -42,3 +45,93 @@ def test_scale_softmax_and_values_are_those_of_torch(worked: WorkedCross) -> Non
     np.testing.assert_allclose(worked.steps.outputs, wanted.numpy(), atol=1e-12)
     assert worked.steps.values.tolist() == [[s, t, t, s] for s, t in SENTENCES]
     assert worked.steps.maps.divisor == pytest.approx(3**0.5)
+
+
+SIZES = {"width": 6, "depth": 1, "heads": 1, "context": 8}
+TEXTS = torch.tensor([[1, 2, 3, 4], [5, 6, -1, -1], [7, 3, 1, -1]])
+
+
+@pytest.fixture(scope="module", params=[("mean", "mean"), ("first", "mean"), ("mean", "places")], ids="-".join)
+def model(request: pytest.FixtureRequest) -> CrossAttentionModel:
+    torch.manual_seed(8)
+    towers = DualEncoder(
+        body=Encoder(vocabulary=9, **SIZES),
+        pool=request.param[0],
+        grid=2,
+        patch=2,
+        image_width=4,
+        image_heads=2,
+        image_pool=request.param[1],
+        shared=3,
+    )
+    return build(CrossAttention(towers=towers)).double().eval()
+
+
+@torch.no_grad()
+def looked(model: CrossAttentionModel) -> tuple[torch.Tensor, ...]:
+    pictures = torch.rand(3, 3, 4, 4, generator=torch.Generator().manual_seed(3)).double()
+    return model.towers.patches(pictures), model.towers.words(TEXTS), TEXTS >= 0
+
+
+def test_the_trainable_form_has_no_query_or_key_map_beside_the_search_s_two_projections(
+    model: CrossAttentionModel,
+) -> None:
+    patches, words, there = looked(model)
+    with torch.no_grad(), tap(model) as records:
+        model(patches, words, there)
+    (record,) = records
+    assert record.queries.shape[1] == 1  # one head
+    blocks = model.towers.image_projection.weight.detach().split(4, dim=1)  # one map for all places, or one for each
+    mapped = [patches[:, place] @ blocks[place % len(blocks)].T for place in range(4)]
+    torch.testing.assert_close(record.queries[:, 0], torch.stack(mapped, dim=1))
+    torch.testing.assert_close(record.keys[:, 0], words @ model.towers.text_projection.weight.T.detach())
+    assert record.scale == pytest.approx(3**-0.5)  # what is added: the scale ...
+    kept = record.weights()[:, 0].masked_select(~there[:, None].expand(-1, patches.shape[1], -1))
+    assert kept.eq(0).all() and torch.allclose(record.weights().sum(-1), torch.ones(()).double())  # ... the softmax ...
+    updated = patches + record.weights()[:, 0] @ (words @ model.values.weight.T.detach())  # ... and the values
+    torch.testing.assert_close(model.look(patches, words, there).detach(), updated)
+
+
+def test_the_dual_encoders_comparison_is_the_score_product_read_over_patches_and_words(
+    model: CrossAttentionModel,
+) -> None:
+    """W_i x̄ · W_t t̄ = mean over patches of q · pooled key: the mean of all of QKᵀ, or of the column that is read.
+
+    Where every place has a map of its own, it is Σ_p W_p x_p · W_t t̄: the sum over patches, of which a cosine sees no
+    difference to the mean.
+    """
+    patches, words, there = looked(model)
+    towers = model.towers
+    with torch.no_grad():
+        products = towers.queries(patches) @ towers.keys(words).mT  # QKᵀ, before scale and softmax
+        number = there.sum(1)
+        read = products[..., 0].mean(1)
+        if towers.spec.pooling == "mean":
+            read = products.mean(1).masked_fill(~there, 0.0).sum(1) / number
+        images, texts = towers.project_image(patches), towers.project_text(words, there)
+        lengths = towers.queries(patches).mean(1).norm(dim=-1) * text_lengths(model, words, there)
+        torch.testing.assert_close(read / lengths, (images * texts).sum(-1))  # the cosine that the search compares
+
+
+def text_lengths(model: CrossAttentionModel, words: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
+    """How long W_t t̄ is, without the models' own pooling."""
+    kept = [
+        row[mask].mean(0) if model.towers.spec.pooling == "mean" else row[0]
+        for row, mask in zip(words, there, strict=True)
+    ]
+    return model.towers.text_projection(torch.stack(kept)).norm(dim=-1)
+
+
+def test_with_the_worked_case_s_numbers_the_trainable_form_gives_the_worked_case(worked: WorkedCross) -> None:
+    """E7's four numbers an image are the width of a patch, its two a sentence those of a word."""
+    towers = DualEncoder(
+        body=Encoder(vocabulary=9, **{**SIZES, "width": 2}), grid=1, patch=1, image_width=4, image_heads=2, shared=3
+    )
+    model = build(CrossAttention(towers=towers)).double()
+    with torch.no_grad():
+        model.towers.image_projection.weight.copy_(torch.tensor(worked.steps.maps.query).T)
+        model.towers.text_projection.weight.copy_(torch.tensor(worked.steps.maps.key).T)
+        model.values.weight.copy_(torch.tensor(worked.steps.maps.value).T)
+        patches, words = (torch.tensor([rows], dtype=torch.double) for rows in (IMAGES, SENTENCES))
+        updated = model.look(patches, words, torch.ones(1, 3, dtype=torch.bool))
+    np.testing.assert_allclose((updated - patches)[0].numpy(), worked.steps.outputs, atol=1e-12)

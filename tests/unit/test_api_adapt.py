@@ -269,7 +269,7 @@ def test_slips_of_the_caller_are_told_plainly(base: Path, home: Path, tmp_path: 
         lemma.adapt(base, targets="nothing.*", **given)
     with pytest.raises(RunError, match="no such folder"):
         lemma.adapt(tmp_path / "nowhere", **given)
-    with pytest.raises(SpecError, match="labels, text or pairs"):
+    with pytest.raises(SpecError, match="labels, text, pairs or images"):
         lemma.adapt(base, out=tmp_path / "run", **SHORT)
     with pytest.raises(SpecError, match="One kind of data"):
         lemma.adapt(base, text=home / "text.txt", **given)

@@ -1,11 +1,19 @@
-"""`lemma adapt`: a trained model made fit for labels, text or pairs of one's own, cheaply."""
+"""`lemma adapt`: a trained model made fit for labels, text, pairs or pictures of one's own, cheaply."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.columns import LabelColumn, SourceColumn, TargetColumn, TextColumn
+from lemma.cli.columns import (
+    CaptionColumn,
+    Captions,
+    ImageColumn,
+    LabelColumn,
+    SourceColumn,
+    TargetColumn,
+    TextColumn,
+)
 from lemma.cli.show import Json, show, sort_words
 from lemma.errors import SpecError
 
@@ -24,11 +32,23 @@ def adapt(
     pairs: Annotated[
         str | None, typer.Option("--pairs", metavar="NAME|FILE", help="Other pairs for an encoder-decoder.")
     ] = None,
-    method: Annotated[str, typer.Option(help="frozen, full, adapters, lora, or all of them on one board.")] = "lora",
+    images: Annotated[
+        str | None, typer.Option("--images", metavar="NAME|FOLDER", help="Other pictures for a dual-encoder.")
+    ] = None,
+    rerank: Annotated[
+        bool, typer.Option("--rerank", help="Make a re-ranker of a dual-encoder, by cross-attention.")
+    ] = False,
+    method: Annotated[
+        str | None,
+        typer.Option(help="frozen, full, adapters, lora (the usual one), or all of them on one board."),
+    ] = None,
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
     source_column: SourceColumn = None,
     target_column: TargetColumn = None,
+    captions: Captions = None,
+    image_column: ImageColumn = None,
+    caption_column: CaptionColumn = None,
     limit: Annotated[int | None, typer.Option(help="Learn from so many of the labelled texts only.")] = None,
     merge: Annotated[
         bool, typer.Option("--merge", help="Write the adapted RUN as a plain run, without a base.")
@@ -41,11 +61,14 @@ def adapt(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is there already.")] = False,
     json: Json = False,
 ) -> None:
-    """Adapt a trained model to your labels, your text or your pairs.
+    """Adapt a trained model to your labels, your text, your pairs or your pictures.
 
     RUN2 keeps only what changed, and the way to its base. Methods: frozen (only the head learns), full (everything),
     adapters (bottleneck=16 placement=…), lora (rank=8 alpha=16 lora_dropout=0 targets=…); all: each of them, and what
     each costs. As in: lemma adapt runs/a --labels mine.csv --out runs/b
+
+    With --rerank a dual-encoder's first findings (candidates=10) are looked at again; its towers stay frozen unless a
+    method is named. As in: lemma adapt runs/emoji --rerank --images emoji --out runs/again
     """
     from lemma.api import adapt as adapt_run
 
@@ -55,8 +78,10 @@ def adapt(
     if names and not text:
         raise SpecError(f"'{names[0]}' is no KEY=VALUE word.")
     data: dict[str, Any] = {"labels": labels, "text": [*text, *names] if text else None, "pairs": pairs}
+    data |= {"images": images, "rerank": rerank}
     columns = {"text_column": text_column, "label_column": label_column}
-    columns |= {"source_column": source_column, "target_column": target_column}
+    columns |= {"source_column": source_column, "target_column": target_column, "captions": captions}
+    columns |= {"image_column": image_column, "caption_column": caption_column}
     peft = "to" if to_peft else "from" if from_peft else None
     how: dict[str, Any] = {"method": method, "limit": limit, "merge": merge, "peft": peft, "folder": from_peft}
     show(adapt_run(run, out=out, overwrite=overwrite, **data, **columns, **how, **settings), json)

@@ -16,3 +16,13 @@ SourceColumn = Annotated[
 TargetColumn = Annotated[
     str | None, typer.Option("--target-column", metavar="NAME", help="The column of --pairs that holds the targets.")
 ]
+Captions = Annotated[
+    str | None,
+    typer.Option("--captions", metavar="FILE", help="The table of captions of --images; else the one in the folder."),
+]
+ImageColumn = Annotated[
+    str | None, typer.Option("--image-column", metavar="NAME", help="The column of the captions' picture files.")
+]
+CaptionColumn = Annotated[
+    str | None, typer.Option("--caption-column", metavar="NAME", help="The column of the captions themselves.")
+]

@@ -5,7 +5,15 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.columns import LabelColumn, SourceColumn, TargetColumn, TextColumn
+from lemma.cli.columns import (
+    CaptionColumn,
+    Captions,
+    ImageColumn,
+    LabelColumn,
+    SourceColumn,
+    TargetColumn,
+    TextColumn,
+)
 from lemma.cli.show import Json, show
 
 
@@ -25,6 +33,17 @@ def evaluate(
     labels: Annotated[
         str | None, typer.Option("--labels", metavar="NAME|FILE", help="Other labelled texts, to be classified.")
     ] = None,
+    images: Annotated[
+        str | None,
+        typer.Option("--images", metavar="NAME|FOLDER", help="Other pictures with captions, to find by each other."),
+    ] = None,
+    parser: Annotated[
+        str | None,
+        typer.Option("--parser", metavar="RUN", help="Of a tree body: another parser's run to draw --labels' trees."),
+    ] = None,
+    captions: Captions = None,
+    image_column: ImageColumn = None,
+    caption_column: CaptionColumn = None,
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
     source_column: SourceColumn = None,
@@ -46,7 +65,8 @@ def evaluate(
     """Measure a run by what it was made for, with the whole protocol.
 
     A language model by perplexity: a full pass, in which every token of the text but the first is predicted once. With
-    --treebank, and for a parser, trees: UAS and LAS. A translator by BLEU and chrF, a classifier by accuracy and F1.
+    --treebank, and for a parser, trees: UAS and LAS. A translator by BLEU and chrF, a classifier and a graph
+    model by accuracy and F1, a dual encoder by recall among the first 1, 5 and 10, both ways.
     """
     from lemma.api import evaluate as measure
 
@@ -54,6 +74,7 @@ def evaluate(
     settings |= {"beam": beam, "length_penalty": length_penalty, "limit": limit}
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     columns = {"text_column": text_column, "label_column": label_column}
-    columns |= {"source_column": source_column, "target_column": target_column}
-    data: dict[str, Any] = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels}
+    columns |= {"source_column": source_column, "target_column": target_column, "captions": captions, "parser": parser}
+    columns |= {"image_column": image_column, "caption_column": caption_column}
+    data: dict[str, Any] = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images}
     show(measure(run, split=split, **data, **columns, **given), json)

@@ -14,6 +14,7 @@ from lemma.cli.data import data
 from lemma.cli.evaluate import evaluate
 from lemma.cli.generate import generate
 from lemma.cli.look import app as look
+from lemma.cli.search import search
 from lemma.cli.study import study
 from lemma.cli.train import train
 from lemma.errors import LemmaError
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (count, train, evaluate, generate, adapt, study, data):
+for command in (count, train, evaluate, generate, adapt, search, study, data):
     app.command()(command)
 app.add_typer(check, name="check")
 app.add_typer(look, name="look")

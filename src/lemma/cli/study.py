@@ -13,7 +13,7 @@ def study(
         str,
         typer.Argument(
             metavar="NAME|FILE",
-            help="Built in: families, table-a5, positions, shaping, heads, length, lstm-gru, pretraining; "
+            help="Built in: families, table-a5, positions, shaping, heads, length, lstm-gru, pretraining, graph; "
             "or a TOML file of your own.",
         ),
     ],

@@ -5,7 +5,15 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.columns import LabelColumn, SourceColumn, TargetColumn, TextColumn
+from lemma.cli.columns import (
+    CaptionColumn,
+    Captions,
+    ImageColumn,
+    LabelColumn,
+    SourceColumn,
+    TargetColumn,
+    TextColumn,
+)
 from lemma.cli.show import Json, show, sort_words, to_json
 from lemma.errors import SpecError
 
@@ -33,6 +41,23 @@ def train(
         str | None,
         typer.Option("--labels", metavar="NAME|FILE", help="Labelled texts: any MODEL becomes a classifier's body."),
     ] = None,
+    images: Annotated[
+        str | None,
+        typer.Option("--images", metavar="NAME|FOLDER", help="What a dual-encoder learns: pictures with captions."),
+    ] = None,
+    graph: Annotated[
+        str | None,
+        typer.Option("--graph", metavar="NAME|FILE|FOLDER", help="What a graph model learns: cora, karate, or edges."),
+    ] = None,
+    nodes: Annotated[
+        str | None, typer.Option("--nodes", metavar="FILE", help="The table of nodes of a --graph that lists edges.")
+    ] = None,
+    parser: Annotated[
+        str | None, typer.Option("--parser", metavar="RUN", help="The parser's run that draws trees for a tree body.")
+    ] = None,
+    captions: Captions = None,
+    image_column: ImageColumn = None,
+    caption_column: CaptionColumn = None,
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
     source_column: SourceColumn = None,
@@ -44,17 +69,19 @@ def train(
     list_words: Annotated[bool, typer.Option("--words", help="List every word MODEL takes, and leave.")] = False,
     json: Json = False,
 ) -> None:
-    """Train a model on your text, labels, pairs or trees.
+    """Train a model on your text, labels, pairs, trees, pictures or graph.
 
-    MODEL is a preset (feed-forward attentive rnn lstm gru decoder encoder encoder-decoder parser, and the sources'
-    penn-rnn table-a5 transformer-c5) or a spec file.
+    MODEL is a preset (feed-forward attentive rnn lstm gru decoder encoder encoder-decoder dual-encoder graph
+    tree parser, and the sources' penn-rnn table-a5 transformer-c5) or a spec file.
     `lemma train MODEL --words` lists every KEY with its default and what it does.
     Under torchrun: torchrun --nproc-per-node 2 -m lemma train …
     """
     settings, names = sort_words(words or [])
     data: dict[str, Any] = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "dev": dev}
-    columns = {"text_column": text_column, "label_column": label_column, "limit": limit}
-    columns |= {"source_column": source_column, "target_column": target_column}
+    data |= {"images": images, "graph": graph}
+    columns: dict[str, Any] = {"text_column": text_column, "label_column": label_column, "limit": limit}
+    columns |= {"source_column": source_column, "target_column": target_column, "captions": captions}
+    columns |= {"image_column": image_column, "caption_column": caption_column, "nodes": nodes, "parser": parser}
     if resume:
         others = {**data, **columns, "out": out, "overwrite": overwrite or None, "words": list_words or None}
         return show(_resume(resume, names, others, settings), json)
@@ -65,7 +92,14 @@ def train(
     return show(_train(names, data, out, overwrite, columns, settings), json)
 
 
-LEARNS = {"parser": ("treebank", "ewt"), "encoder-decoder": ("pairs", "tatoeba-es"), "classifier": ("labels", "tweets")}
+LEARNS = {
+    "parser": ("treebank", "ewt"),
+    "encoder-decoder": ("pairs", "tatoeba-es"),
+    "classifier": ("labels", "tweets"),
+    "tree": ("labels", "tweets"),
+    "dual-encoder": ("images", "emoji"),
+    "graph": ("graph", "cora"),
+}
 """What models learn that do not learn text, and an example of it."""
 
 
@@ -91,7 +125,7 @@ def _train(names: list[str], data: dict[str, Any], out: Path | None, overwrite: 
     chosen = choose(model, settings, classify=bool(data["labels"]))  # a wrong word is told before all else
     option, example = LEARNS.get(chosen.model.family, ("text", "shakespeare"))
     command = f"lemma train {model} --{option}"
-    given = [name for name in ("text", "treebank", "pairs", "labels") if data[name]]
+    given = [name for name in ("text", "treebank", "pairs", "labels", "images", "graph") if data[name]]
     if given not in ([option], []) or (files and option != "text"):
         wrong = next((f"--{name}" for name in given if name != option), f"'{files[0]}'" if files else "")
         raise SpecError(f"{wrong} is not for {model}, which learns --{option}, as in: {command} {example} --out runs/a")
@@ -102,7 +136,8 @@ def _train(names: list[str], data: dict[str, Any], out: Path | None, overwrite: 
         raise SpecError(f"--out is missing, as in: {command} {said} --out runs/a")
     if option == "text":
         data["text"] = [*data["text"], *files]
-    return train_model(model, out=out, overwrite=overwrite, **data, **columns, **settings)
+    given_columns = {name: value for name, value in columns.items() if value is not None}
+    return train_model(model, out=out, overwrite=overwrite, **data, **{**settings, **given_columns})
 
 
 def _describe(model: str, as_json: bool) -> str:

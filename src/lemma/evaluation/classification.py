@@ -51,6 +51,7 @@ def score_classes(
     *,
     samples: int = 1000,
     seed: int = 0,
+    unit: str = "text",
 ) -> ClassificationScore:
     """Compare the likeliest class of each text with its own.
 
@@ -74,7 +75,8 @@ def score_classes(
         classes=_classes(metrics, right, guessed, labels),
         confusion=tuple(tuple(map(int, row)) for row in confusion),
         loss=_loss(table, right),
-        protocol={**(protocol or {}), **_bootstrap(samples, seed)},
+        protocol={**(protocol or {}), **_bootstrap(samples, seed, unit)},
+        unit=unit,
     )
 
 
@@ -127,8 +129,8 @@ def _loss(chances: Float[np.ndarray, "texts classes"], gold: Int64[np.ndarray, "
         return float(-np.log(chances[np.arange(len(gold)), gold]).mean())
 
 
-def _bootstrap(samples: int, seed: int) -> dict[str, str]:
-    return {"intervals": f"bootstrap over texts, {samples:,} samples, seed {seed}"} if samples else {}
+def _bootstrap(samples: int, seed: int, unit: str) -> dict[str, str]:
+    return {"intervals": f"bootstrap over {unit}s, {samples:,} samples, seed {seed}"} if samples else {}
 
 
 def _refuse_other_shapes(gold: np.ndarray, chances: np.ndarray, labels: Sequence[str]) -> None:

@@ -41,6 +41,8 @@ class ClassificationScore:
     loss: float
     """The mean of −log p(class), in nats."""
     protocol: Mapping[str, Any]
+    unit: str = "text"
+    """What is classified: a text, or a node of a graph."""
 
     @property
     def perplexity(self) -> float:
@@ -66,7 +68,7 @@ class ClassificationScore:
             **{name: estimate.value for name, estimate in means.items()},
             "intervals": {name: estimate.interval for name, estimate in means.items() if estimate.interval},
             "loss": self.loss if math.isfinite(self.loss) else None,
-            "texts": self.texts,
+            f"{self.unit}s": self.texts,
             "classes": [asdict(score) for score in self.classes],
             "confusion": [list(row) for row in self.confusion],
             "majority": {"label": label, "accuracy": share},
@@ -89,14 +91,14 @@ class ClassificationScore:
             ("recall", f"{self.recall.shown(100, ' %')}, mean of the classes"),
             ("F1", f"{self.f1.shown(100, ' %')}, mean of the classes"),
             ("majority", f"{100 * share:.2f} % by always saying '{_short(label)}'"),
-            ("loss", f"{self.loss:.4f} nats/text"),
-            ("texts", f"{self.texts:,}"),
+            ("loss", f"{self.loss:.4f} nats/{self.unit}"),
+            (f"{self.unit}s", f"{self.texts:,}"),
             *protocol_lines(self.protocol),
         ]
 
     def _table(self) -> list[str]:
         width = max(5, *(len(_short(score.label)) for score in self.classes)) + 1
-        head = f"{'class':<{width}}{'precision':>10}{'recall':>9}{'F1':>9}{'texts':>9}{'said':>9}"
+        head = f"{'class':<{width}}{'precision':>10}{'recall':>9}{'F1':>9}{self.unit + 's':>9}{'said':>9}"
         return [head, *(_line(score, width) for score in self.classes)]
 
     def _confusions(self) -> list[str]:
@@ -110,7 +112,7 @@ class ClassificationScore:
         head = "".join(f" {name[:width]:>{width}}" for name in names)
         rows = zip(names, self.confusion, strict=True)
         body = [f"{name[: left - 1]:<{left}}" + "".join(f" {n:>{width},}" for n in row) for name, row in rows]
-        return ["rows: the class of a text; columns: what it was said to be", " " * left + head, *body]
+        return [f"rows: the class of a {self.unit}; columns: what it was said to be", " " * left + head, *body]
 
     def _commonest(self) -> Iterator[str]:
         names = [_short(score.label) for score in self.classes]

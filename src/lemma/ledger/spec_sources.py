@@ -1,6 +1,6 @@
 """Subjects from specs: the family of models that differ from one spec in its sizes only."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,25 @@ from lemma.ledger.fitting import fit
 from lemma.ledger.ladders import DIVISORS
 from lemma.ledger.polynomial import Polynomial
 from lemma.ledger.subject import BATCH, Inputs, Subject, Values
-from lemma.models import EncoderModel, build
+from lemma.models import CrossAttentionModel, EncoderModel, TreeModel, build
 from lemma.spec import (
+    CHANNELS,
     Choice,
-    Classifier,
+    CrossAttention,
+    DualEncoder,
     EncoderDecoder,
+    Graph,
     ModelSpec,
+    Reading,
+    Reranking,
     Rotary,
     Transformer,
+    Tree,
     choose,
     distribute,
 )
 
-TIME, SOURCE = "T", "S"
+TIME, SOURCE, NODES = "T", "S", "n"
 STRETCH = 64  # tokens a row of a model without a context of its own
 WINDOWS = {"N": [3, 4, 5, 6, 7, 8], TIME: [12, 13, 14, 15, 16, 18]}
 """Sizes of window models: with one word before it a window needs no mask, and none may be longer than the text."""
@@ -38,6 +44,14 @@ MARKED = {
     **{depth: [2, 3, 4, 5] for depth in ("L", "L_enc", "L_dec")},  # layers take time
 }
 """Sizes of Transformers with marks among their tokens; no source may be longer than the context."""
+PICTURES = {
+    "G": [2, 3, 4, 5, 6, 7],  # attention among patches grows with the fourth power
+    "P": [2, 3, 4, 5],
+    "d_i": [12 * rung for rung in range(1, 7)],
+    "L_i": [2, 3, 4, 5],
+    "h_i": DIVISORS,
+}
+"""Sizes of an image tower."""
 
 
 def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], name: str | None = None) -> Subject:
@@ -58,7 +72,7 @@ def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], 
         name or (str(model) if isinstance(model, (str, Path)) else spec.family),
         symbols,
         make=lambda values: whole_pass(build(at(values))),
-        feed=_pairs if isinstance(spec, EncoderDecoder) else _tokens,
+        feed=_feed(spec),
         running={name: _positive(name, size) for name, size in running.items()},
         defaults=_defaults(spec),
         ladders=ladders_of(spec),
@@ -71,6 +85,8 @@ def _taken(words: dict[str, Any], base: ModelSpec) -> dict[str, Any]:
 
     A source is as long as the target, whose length is the context, if nothing is said of it.
     """
+    if isinstance(base, Graph):
+        return {NODES: words.pop(NODES, STRETCH)}
     if isinstance(base, EncoderDecoder):
         return {SOURCE: words.pop(SOURCE, words.get(TIME, words.get("context", base.context)))}
     return {} if TIME in base.sizes() else {TIME: words.pop(TIME, STRETCH)}
@@ -82,29 +98,52 @@ def _refuse_longer(spec: ModelSpec, running: Mapping[str, Any]) -> None:
 
 
 def with_words(spec: ModelSpec, words: Mapping[str, Any]) -> ModelSpec:
-    """Let words change a model; those of a classifier's body reach its body."""
-    if not isinstance(spec, Classifier):
+    """Let words change a model; those of its body reach its body, those of its towers its towers."""
+    if isinstance(spec, CrossAttention):
+        own = {word: value for word, value in words.items() if word in Reranking.known_words()}
+        others = {word: value for word, value in words.items() if word not in own}
+        return spec.replace(**own, towers=with_words(spec.towers, others).to_dict())
+    if not isinstance(spec, Reading):
         return spec.replace(**distribute(words, {"model": type(spec)})["model"])
     shares = distribute(words, {"model": type(spec), "body": type(spec.body)})
     return spec.replace(**{"body": spec.body.replace(**shares["body"]).to_dict(), **shares["model"]})
 
 
 def body_of(spec: ModelSpec) -> ModelSpec:
-    """The model itself; of a classifier its body."""
-    return spec.body if isinstance(spec, Classifier) else spec
+    """The model itself; of one that reads by a body, its body."""
+    spec = towers_of(spec)
+    return spec.body if isinstance(spec, Reading) else spec
+
+
+def towers_of(spec: ModelSpec) -> ModelSpec:
+    """The model itself; of a re-ranker its dual encoder, whose sizes it has."""
+    return spec.towers if isinstance(spec, CrossAttention) else spec
 
 
 def _without_sizes(spec: ModelSpec) -> dict[str, Any]:
     """The words of a spec that are no sizes."""
+    if isinstance(spec, CrossAttention):
+        return {"family": spec.family, "towers": _without_sizes(spec.towers)}
     kept = {word: value for word, value in spec.to_dict().items() if word not in type(spec).letters().values()}
-    return kept | {"body": _without_sizes(spec.body)} if isinstance(spec, Classifier) else kept
+    return kept | {"body": _without_sizes(spec.body)} if isinstance(spec, Reading) else kept
 
 
 def whole_pass(model: nn.Module) -> nn.Module:
     """Let a call of a model go through all of it: an encoder may have two outputs, or none for tokens."""
     if isinstance(model, EncoderModel) and model.follow is not None:
         model.forward = partial(_all_outputs, model)
+    if isinstance(model, TreeModel):
+        model.forward = model.vectors  # a body alone: nothing comes after its vectors
+    if isinstance(model, CrossAttentionModel):
+        model.forward = partial(_looked, model)  # pyright: ignore[reportAttributeAccessIssue]
     return model
+
+
+def _looked(model: CrossAttentionModel, images: Tensor, tokens: Tensor) -> Tensor:
+    """The logit of each image with the text of its row, from pixels and tokens."""
+    patches, words, there = model.towers.patches(images), model.towers.words(tokens), tokens >= 0
+    added = type(model).forward(model, patches, words, there)
+    return model.dual_logits(patches, words, there) + added
 
 
 def _all_outputs(model: EncoderModel, tokens: Tensor) -> Tensor:
@@ -120,8 +159,35 @@ def _positive(name: str, size: Any) -> int:
     return size
 
 
+def _feed(spec: ModelSpec) -> Callable[[Values], Inputs]:
+    match spec:
+        case EncoderDecoder():
+            return _pairs
+        case DualEncoder() | CrossAttention():
+            return _images
+        case Graph():
+            return _graph
+        case _:
+            return _trees if isinstance(body_of(spec), Tree) else _tokens
+
+
+def _images(values: Values) -> Inputs:
+    side = values["G"] * values["P"]
+    return Inputs((torch.zeros(values[BATCH], CHANNELS, side, side), *_tokens(values).positional))
+
+
+def _graph(values: Values) -> Inputs:
+    """Features of n nodes, and all n² entries of Â: how many of them are edges is the graph's, not the model's."""
+    return Inputs((torch.zeros(values[NODES], values["F"]), torch.zeros(values[NODES], values[NODES])))
+
+
 def _tokens(values: Values) -> Inputs:
     return Inputs((torch.zeros(values[BATCH], values[TIME], dtype=torch.long),))
+
+
+def _trees(values: Values) -> Inputs:
+    """Words that all hang on the first: what is counted is the same for every tree."""
+    return Inputs((torch.zeros(values[BATCH], values[TIME], 2, dtype=torch.long),))
 
 
 def _pairs(values: Values) -> Inputs:
@@ -149,9 +215,12 @@ def _defaults(spec: ModelSpec) -> dict[str, Polynomial]:
 def ladders_of(spec: ModelSpec) -> dict[str, list[int]]:
     """Where to probe a family whose sizes cannot be just any."""
     body = body_of(spec)
+    if isinstance(body, Graph):
+        return {"L": [3, 4, 5, 6]}  # a first layer, a last one, and those between
+    pictures = PICTURES if isinstance(towers_of(spec), DualEncoder) else {}
     if "N" in body.sizes():
-        return WINDOWS
-    return {**(MARKED if isinstance(body, Transformer) else {}), **_head_ladders(body)}
+        return {**WINDOWS, **pictures}
+    return {**(MARKED if isinstance(body, Transformer) else {}), **_head_ladders(body), **pictures}
 
 
 def _head_ladders(spec: ModelSpec) -> dict[str, list[int]]:

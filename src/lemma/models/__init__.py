@@ -3,26 +3,36 @@
 from lemma.models.body import Body
 from lemma.models.build import Model, build, parameters_of
 from lemma.models.classifier import ClassifierModel
+from lemma.models.cross_attention import CrossAttentionModel
+from lemma.models.dual_encoder import DualEncoderModel
 from lemma.models.encoder import EncoderModel
 from lemma.models.encoder_decoder import EncoderDecoderModel
+from lemma.models.graph import GraphInputs, GraphModel, graph_inputs
 from lemma.models.language_model import LanguageModel, count_parameters, evaluating
 from lemma.models.merging import Merging, merge
 from lemma.models.parser import ParserModel
+from lemma.models.tree import TreeModel
 from lemma.models.writing import Writing
 
 __all__ = [
     "Body",
     "ClassifierModel",
+    "CrossAttentionModel",
+    "DualEncoderModel",
     "EncoderDecoderModel",
     "EncoderModel",
+    "GraphInputs",
+    "GraphModel",
     "LanguageModel",
     "Merging",
     "Model",
     "ParserModel",
+    "TreeModel",
     "Writing",
     "build",
     "count_parameters",
     "evaluating",
+    "graph_inputs",
     "merge",
     "parameters_of",
 ]

@@ -7,31 +7,51 @@ import torch
 from torch import nn
 
 from lemma.models.attentive import AttentiveModel
+from lemma.models.body import Body
 from lemma.models.classifier import ClassifierModel
+from lemma.models.cross_attention import CrossAttentionModel
 from lemma.models.decoder import DecoderModel
+from lemma.models.dual_encoder import DualEncoderModel
 from lemma.models.encoder import EncoderModel
 from lemma.models.encoder_decoder import EncoderDecoderModel
 from lemma.models.feed_forward import FeedForwardModel
+from lemma.models.graph import GraphModel
 from lemma.models.language_model import LanguageModel, count_parameters
 from lemma.models.parser import ParserModel
 from lemma.models.recurrent import RecurrentModel
 from lemma.models.table_a5 import TableA5Model
+from lemma.models.tree import TreeModel
 from lemma.spec import (
     Attentive,
     Classifier,
+    CrossAttention,
     Decoder,
+    DualEncoder,
     Encoder,
     EncoderDecoder,
     FeedForward,
+    Graph,
     Gru,
     Lstm,
     ModelSpec,
     Parser,
+    Reading,
     Rnn,
     TableA5,
+    Tree,
 )
 
-Model = LanguageModel | ParserModel | EncoderModel | EncoderDecoderModel | ClassifierModel
+Model = (
+    LanguageModel
+    | ParserModel
+    | EncoderModel
+    | EncoderDecoderModel
+    | TreeModel
+    | ClassifierModel
+    | DualEncoderModel
+    | CrossAttentionModel
+    | GraphModel
+)
 """A model of any family."""
 
 
@@ -44,6 +64,14 @@ def build(spec: Encoder, dropout: float = 0.0) -> EncoderModel: ...  # pyright: 
 def build(spec: EncoderDecoder, dropout: float = 0.0) -> EncoderDecoderModel: ...  # pyright: ignore[reportOverlappingOverload]
 @overload
 def build(spec: Classifier, dropout: float = 0.0) -> ClassifierModel: ...  # pyright: ignore[reportOverlappingOverload]
+@overload
+def build(spec: DualEncoder, dropout: float = 0.0) -> DualEncoderModel: ...  # pyright: ignore[reportOverlappingOverload]
+@overload
+def build(spec: CrossAttention, dropout: float = 0.0) -> CrossAttentionModel: ...  # pyright: ignore[reportOverlappingOverload]
+@overload
+def build(spec: Graph, dropout: float = 0.0) -> GraphModel: ...  # pyright: ignore[reportOverlappingOverload]
+@overload
+def build(spec: Tree, dropout: float = 0.0) -> TreeModel: ...  # pyright: ignore[reportOverlappingOverload]
 @overload
 def build(spec: ModelSpec, dropout: float = 0.0) -> LanguageModel: ...
 def build(spec: ModelSpec, dropout: float = 0.0) -> Model:
@@ -83,17 +111,34 @@ def _module(spec: ModelSpec, dropout: float) -> Model:
         case EncoderDecoder():
             return EncoderDecoderModel(spec, dropout)
         case Classifier():
-            body = _module(spec.body, dropout)
-            assert not isinstance(body, (ParserModel, ClassifierModel))
-            return ClassifierModel(spec, body, dropout)
+            return ClassifierModel(spec, _body(spec, dropout), dropout)
+        case DualEncoder():
+            return DualEncoderModel(spec, _body(spec, dropout), dropout)
+        case CrossAttention():
+            towers = _module(spec.towers, dropout)
+            assert isinstance(towers, DualEncoderModel)
+            return CrossAttentionModel(spec, towers, dropout)
+        case Graph():
+            return GraphModel(spec, dropout)
+        case Tree():
+            return TreeModel(spec, dropout)
+
+
+def _body(spec: Reading, dropout: float) -> Body:
+    body = _module(spec.body, dropout)
+    assert isinstance(body, Body)
+    return body
 
 
 def _start(model: nn.Module) -> None:
     """Draw the first weights of a model as its family does."""
-    if isinstance(model, ClassifierModel):
+    if isinstance(model, (ClassifierModel, DualEncoderModel)):
         _start(model.body)
         model.start()
-    elif isinstance(model, (ParserModel, EncoderModel, EncoderDecoderModel)):
+    elif isinstance(model, CrossAttentionModel):
+        _start(model.towers)
+        model.start()
+    elif isinstance(model, (ParserModel, EncoderModel, EncoderDecoderModel, GraphModel)):
         model.start()
     elif isinstance(model, DecoderModel):
         _start_decoder(model)

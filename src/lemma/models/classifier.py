@@ -32,7 +32,8 @@ class ClassifierModel(nn.Module):
 
     def forward(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch classes"]:
         """Return the logits of each text's class."""
-        taken = pooled(self.body.vectors(tokens), tokens >= 0, self.spec.pooling)
+        there = (tokens if tokens.dim() == 2 else tokens[..., 0]) >= 0  # beside a tree's words stand its arcs
+        taken = pooled(self.body.vectors(tokens), there, self.spec.pooling)
         return self.head(self.dropout(taken))
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lemma.models.body import Body
 from lemma.parts import State
-from lemma.spec import ModelSpec
+from lemma.spec import LanguageSpec
 
 
 class LanguageModel(Body, ABC):
@@ -22,7 +22,7 @@ class LanguageModel(Body, ABC):
     stateful: ClassVar[bool] = False
     """Whether training carries the state from batch to batch."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: LanguageSpec) -> None:
         super().__init__()
         self.spec = spec
 

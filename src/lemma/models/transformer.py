@@ -49,14 +49,19 @@ class TransformerModel(Body):
         return self.dropout(stream) if self.training else stream
 
     def start(self) -> None:
-        """Draw the first weights: tables and outputs small, so that all tokens begin about equally likely."""
-        for name, parameter in self.named_parameters():
-            if parameter.dim() >= 2:
-                nn.init.normal_(parameter, std=FIRST)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
-        for stack in (part for part in self.modules() if isinstance(part, Stack)):
-            _start_layers(stack)
+        """Draw the first weights."""
+        start_transformer(self)
+
+
+def start_transformer(model: nn.Module) -> None:
+    """Draw the first weights: tables and outputs small, so that all tokens begin about equally likely."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() >= 2:
+            nn.init.normal_(parameter, std=FIRST)
+        elif name.endswith("bias"):
+            nn.init.zeros_(parameter)
+    for stack in (part for part in model.modules() if isinstance(part, Stack)):
+        _start_layers(stack)
 
 
 def _start_layers(stack: Stack) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lemma.models.language_model import LanguageModel
 from lemma.parts import State, Window
-from lemma.spec import ModelSpec
+from lemma.spec import LanguageSpec
 
 
 class WindowModel(LanguageModel):
@@ -15,7 +15,7 @@ class WindowModel(LanguageModel):
 
     output: nn.Linear
 
-    def __init__(self, spec: ModelSpec, context: int) -> None:
+    def __init__(self, spec: LanguageSpec, context: int) -> None:
         super().__init__(spec)
         self.span = context - 1
 

@@ -14,14 +14,17 @@ from torch import Tensor, nn
 from lemma.adaptation import adapt_model, merged
 from lemma.data.hashing import text_sum
 from lemma.errors import RunError
-from lemma.models import ClassifierModel, build
+from lemma.models import ClassifierModel, CrossAttentionModel, build
 from lemma.runs.folder import ADAPTATION, WEIGHTS, RunFolder
 from lemma.runs.weights import hash_of, put_weights, read_weights, refuse_other_spec, weights_of
-from lemma.spec import AdaptationSpec, Classifier, Method, ModelSpec
+from lemma.spec import AdaptationSpec, Classifier, CrossAttention, DualEncoder, Method, ModelSpec
 
 BODY = "body."
 HEAD = ("head.*",)
 OUTPUT = ("output.*",)
+MEETING = ("image_projection.*", "text_projection.*", "log_scale")
+"""Where a dual encoder's towers meet."""
+TOWERS = "towers."
 
 
 def first_model(folder: RunFolder, dropout: float = 0.0) -> nn.Module:
@@ -37,18 +40,35 @@ def first_model(folder: RunFolder, dropout: float = 0.0) -> nn.Module:
 
 
 def always_learned(spec: ModelSpec, method: Method) -> tuple[str, ...]:
-    """What learns whatever the method: the head of a classifier; where all else is frozen, the output layer."""
+    """What learns whatever the method: the head of a classifier, what a re-ranker adds to its dual encoder.
+
+    Where all else is frozen, a language model's output layer, and the maps of a dual encoder to the shared space.
+    """
     if isinstance(spec, Classifier):
         return HEAD
-    return OUTPUT if method.kind == "frozen" else ()
+    if isinstance(spec, CrossAttention):
+        return CrossAttentionModel.added
+    last = MEETING if isinstance(spec, DualEncoder) else OUTPUT
+    return last if method.kind == "frozen" else ()
 
 
 def put_base(model: nn.Module, weights: Mapping[str, Tensor], where: Path) -> None:
-    """Give a model, or the body of a classifier, the weights of its base; what a body leaves out is not asked for."""
-    inside = {name.removeprefix(BODY): tensor for name, tensor in weights.items() if name.startswith(BODY)}
-    body, own = (model.body, inside or weights) if isinstance(model, ClassifierModel) else (model, weights)
+    """Give a model the weights of its base, or else the body of a classifier or the dual encoder of a re-ranker.
+
+    What a body leaves out is not asked for.
+    """
+    body, own = model, weights
+    if isinstance(model, ClassifierModel):
+        body, own = model.body, _inside(weights, BODY) or weights
+    elif isinstance(model, CrossAttentionModel) and not _inside(weights, TOWERS):
+        body = model.towers
     wanted = weights_of(body, frozen=True)
     put_weights(body, {name: own[name] for name in wanted if name in own}, where, frozen=True)
+
+
+def _inside(weights: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    """The weights of a part, by their names in it."""
+    return {name.removeprefix(part): tensor for name, tensor in weights.items() if name.startswith(part)}
 
 
 def plain_weights(folder: RunFolder) -> dict[str, Tensor]:
@@ -74,7 +94,8 @@ def run_hash(folder: RunFolder) -> str:
     """The hash that tells what a run answers from all others: its weights and its tokenizer, or method and base."""
     own = hash_of(folder.path / WEIGHTS)
     if folder.adaptation is None:
-        return text_sum(f"{own} {folder.vocabulary().hash}")
+        words = folder.vocabulary()
+        return text_sum(f"{own} {words.hash}") if words else own
     return text_sum(f"{own} {json.dumps(folder.adaptation.method.to_dict())} on {folder.adaptation.base_hash}")
 
 

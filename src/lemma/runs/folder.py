@@ -30,6 +30,7 @@ from lemma.spec import (
     AdaptationSpec,
     AnyDataSpec,
     Classifier,
+    Graph,
     Method,
     ModelSpec,
     Parser,
@@ -57,7 +58,9 @@ class RunFolder:
     data_hash: str
     adaptation: AdaptationSpec | None = None
 
-    def create(self, tokenizer: Tokenizer | Lexicon, overwrite: bool = False, labels: Sequence[str] = ()) -> Self:
+    def create(
+        self, tokenizer: Tokenizer | Lexicon | None, overwrite: bool = False, labels: Sequence[str] = ()
+    ) -> Self:
         """Write a new run to the disk in one go; what stands there already is refused, or replaced if it is a run."""
         refuse_occupied(self.path, overwrite)
         try:
@@ -130,13 +133,15 @@ class RunFolder:
         except DataError as error:
             raise RunError(f"The run folder {self.path} is damaged. {error}") from None
 
-    def vocabulary(self) -> Tokenizer | Lexicon:
-        """Read the tokenizer or the lexicon that the run was trained with."""
+    def vocabulary(self) -> Tokenizer | Lexicon | None:
+        """Read the tokenizer or the lexicon that the run was trained with; a graph has neither."""
+        if isinstance(self.spec, Graph):
+            return None
         return self.lexicon() if isinstance(self.spec, Parser) else self.tokenizer()
 
     def labels(self) -> tuple[str, ...]:
-        """Read the names of a classifier's classes, in the order of its outputs; any other run has none."""
-        if not isinstance(self.spec, Classifier):
+        """Read the names of a classifier's classes, in the order of its outputs; a run without classes has none."""
+        if not isinstance(self.spec, Classifier | Graph):
             return ()
         names = read_json(self.path / LABELS).get("labels")
         if not isinstance(names, list) or len(names) != self.spec.classes:
@@ -164,11 +169,11 @@ class RunFolder:
         write_weights(self.path / WEIGHTS, weights, self.spec, self.method)
         write_atomically(self.path / SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
 
-    def _save_words(self, folder: Path, tokenizer: Tokenizer | Lexicon, labels: Sequence[str]) -> None:
+    def _save_words(self, folder: Path, tokenizer: Tokenizer | Lexicon | None, labels: Sequence[str]) -> None:
         """What turns text into numbers and numbers into names, unless the base has it, and the way to the base."""
         if self.adaptation:
             (folder / ADAPTATION).write_text(to_toml(self.adaptation.to_dict()), encoding="utf-8")
-        else:
+        elif tokenizer is not None:
             tokenizer.save(folder / (LEXICON if isinstance(tokenizer, Lexicon) else TOKENIZER))
         if labels:
             (folder / LABELS).write_text(json.dumps({"labels": list(labels)}, ensure_ascii=False), encoding="utf-8")

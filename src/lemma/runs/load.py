@@ -12,7 +12,16 @@ from torch import Tensor, nn
 from lemma.adaptation import fold
 from lemma.data import Lexicon, Tokenizer
 from lemma.errors import RunError
-from lemma.models import ClassifierModel, EncoderDecoderModel, EncoderModel, LanguageModel, ParserModel
+from lemma.models import (
+    ClassifierModel,
+    CrossAttentionModel,
+    DualEncoderModel,
+    EncoderDecoderModel,
+    EncoderModel,
+    GraphModel,
+    LanguageModel,
+    ParserModel,
+)
 from lemma.runs.based import first_model
 from lemma.runs.checkpoint import Checkpoint, latest_good
 from lemma.runs.folder import WEIGHTS, RunFolder
@@ -24,6 +33,10 @@ USES = {
     "encoder": "an encoder, which says what was hidden and does not write on. To adapt it: lemma adapt {} --labels …",
     "encoder-decoder": "a translator, which writes the target of a source. As in: lemma generate {} --source '…'",
     "classifier": "a classifier, which names the class of a text. As in: lemma generate {} --source '…'",
+    "dual-encoder": "a dual encoder, which writes nothing. As in: lemma search {} --images FOLDER --query '…'",
+    "cross-attention": "a re-ranker, which writes nothing. As in: lemma search {} --images FOLDER --query '…'",
+    "graph": "a model of a graph's nodes, which writes nothing. To see how well it names them: lemma evaluate {}",
+    "tree": "a body of a classifier, which writes nothing.",
 }
 """What runs hold that are no language models, and what they are for."""
 
@@ -37,7 +50,7 @@ class Run:
     recipe: Recipe
     data: AnyDataSpec
     data_hash: str
-    vocabulary: Tokenizer | Lexicon
+    vocabulary: Tokenizer | Lexicon | None
     module: nn.Module
     summary: dict[str, Any] | None
     note: str | None = None
@@ -88,8 +101,39 @@ class Run:
         return self.module
 
     @property
+    def dual_encoder(self) -> DualEncoderModel:
+        """The dual encoder, a re-ranker's too; any other run has none."""
+        if isinstance(self.module, CrossAttentionModel):
+            return self.module.towers
+        if not isinstance(self.module, DualEncoderModel):
+            raise RunError(
+                f"{self.path} holds a model of the family {self.spec.family}, which knows no pictures. To train one "
+                "that does: lemma train dual-encoder --images emoji --out RUN"
+            )
+        return self.module
+
+    @property
+    def reranker(self) -> CrossAttentionModel:
+        """The re-ranker; any other run has none."""
+        if not isinstance(self.module, CrossAttentionModel):
+            raise RunError(
+                f"{self.path} holds a model of the family {self.spec.family}, no re-ranker. To make one of a dual "
+                f"encoder: lemma adapt {quote(str(self.path))} --rerank --images emoji --out RUN"
+            )
+        return self.module
+
+    @property
+    def graph(self) -> GraphModel:
+        """The graph model; any other run has none."""
+        if not isinstance(self.module, GraphModel):
+            raise RunError(f"{self.path} holds a model of the family {self.spec.family}, no graph model.")
+        return self.module
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the language model; a parser's run has a lexicon instead."""
+        if self.vocabulary is None:
+            raise RunError(f"{self.path} holds {USES['graph'].format(quote(str(self.path)))}")
         if not isinstance(self.vocabulary, Tokenizer):
             raise RunError(
                 f"{self.path} holds a parser, which reads whole words and has no tokenizer. "

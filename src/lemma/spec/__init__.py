@@ -2,13 +2,18 @@
 
 from lemma.spec.adaptation import METHODS, AdaptationSpec, Adapters, Frozen, Full, Lora, Method
 from lemma.spec.base import Letter, Spec
+from lemma.spec.bodies import BODIES, BodySpec, Pooling, Reading
 from lemma.spec.choose import Choice, choose, read_choice, read_model, refuse_idle
-from lemma.spec.classifier import BODIES, BodySpec, Classifier, Pooling
+from lemma.spec.classifier import Classifier
 from lemma.spec.costs import COSTS, CostSpec, HeadsStudy, LengthStudy, read_cost
 from lemma.spec.data import BytePairs, Characters, DataSpec, TokenizerSpec, Words
 from lemma.spec.describe import WordRow, describe_words
+from lemma.spec.dual_encoder import CHANNELS, CrossAttention, DualEncoder, Reranking
 from lemma.spec.examples import AnyDataSpec, LabelsSpec, PairsSpec, read_data
-from lemma.spec.families import FAMILIES, ModelSpec
+from lemma.spec.families import FAMILIES, LanguageSpec, ModelSpec
+from lemma.spec.graph import Graph, GraphSpec
+from lemma.spec.graph_studies import GRAPH_STUDIES, GraphStudy, read_graph_study
+from lemma.spec.images import ImagesSpec
 from lemma.spec.label_studies import (
     LABEL_STUDIES,
     ClassifiersStudy,
@@ -35,12 +40,15 @@ from lemma.spec.studies import STUDIES, read_study
 from lemma.spec.study import Budget, Claim, Comparison, Contender, StudySpec
 from lemma.spec.toml import read_toml, to_toml
 from lemma.spec.transformer import MARKS, Encoder, EncoderDecoder, Transformer
+from lemma.spec.tree import Tree
 from lemma.spec.words import distribute, parse_value, parse_words
 
 __all__ = [
     "BODIES",
+    "CHANNELS",
     "COSTS",
     "FAMILIES",
+    "GRAPH_STUDIES",
     "LABEL_STUDIES",
     "MARKS",
     "METHODS",
@@ -63,18 +71,25 @@ __all__ = [
     "Comparison",
     "Contender",
     "CostSpec",
+    "CrossAttention",
     "DataSpec",
     "Decoder",
+    "DualEncoder",
     "Encoder",
     "EncoderDecoder",
     "FeedForward",
     "Frozen",
     "Full",
+    "Graph",
+    "GraphSpec",
+    "GraphStudy",
     "Gru",
     "HeadsStudy",
+    "ImagesSpec",
     "LabelStudy",
     "LabelStudySpec",
     "LabelsSpec",
+    "LanguageSpec",
     "Learned",
     "LengthStudy",
     "Letter",
@@ -89,8 +104,10 @@ __all__ = [
     "Positions",
     "Preset",
     "PretrainingStudy",
+    "Reading",
     "Recipe",
     "Recurrent",
+    "Reranking",
     "Rnn",
     "Rotary",
     "Sinusoidal",
@@ -100,6 +117,7 @@ __all__ = [
     "TokenizerSpec",
     "Transformer",
     "TransformerEncoder",
+    "Tree",
     "TreebankSpec",
     "WordRow",
     "Words",
@@ -112,6 +130,7 @@ __all__ = [
     "read_choice",
     "read_cost",
     "read_data",
+    "read_graph_study",
     "read_label_study",
     "read_model",
     "read_study",

@@ -1,16 +1,20 @@
 """From what a person asks for to three specs: a model, a recipe and the data."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from lemma.errors import SpecError, unknown
 from lemma.spec.base import Spec
-from lemma.spec.classifier import BodySpec, Classifier
+from lemma.spec.bodies import BodySpec, Reading
+from lemma.spec.classifier import Classifier
 from lemma.spec.data import KINDS, BytePairs, Characters, DataSpec, Words
+from lemma.spec.dual_encoder import CrossAttention, DualEncoder
 from lemma.spec.examples import LabelsSpec, PairsSpec
 from lemma.spec.families import FAMILIES, ModelSpec
+from lemma.spec.graph import Graph, GraphSpec
+from lemma.spec.images import ImagesSpec
 from lemma.spec.model import Attentive, Decoder, FeedForward, Gru, Lstm, Rnn, TableA5
 from lemma.spec.parser import Parser, TreebankSpec
 from lemma.spec.presets import PRESETS
@@ -29,10 +33,12 @@ class Choice:
     tokenizer: Characters | Words | BytePairs
     held_out: float | None = None
     """What the kind of data has for it, if unset."""
+    graph_words: Mapping[str, Any] = field(default_factory=dict)
+    """The words that say how a graph is divided, and how large a generated one is."""
 
     def data(self, text: Sequence[str]) -> DataSpec:
         """The data spec of this choice for these texts."""
-        if isinstance(self.model, Parser | EncoderDecoder | Classifier):
+        if self.model.family in LEARNS:
             raise SpecError(f"{LEARNS[self.model.family]}, not plain text.")
         return DataSpec.read({"text": tuple(text), **self._cut()}, "data")
 
@@ -54,6 +60,18 @@ class Choice:
             raise SpecError(f"--labels is for a classifier; a model of the family {self.model.family} is none.")
         return LabelsSpec.read({"labels": labels, **self._cut(), **columns}, "data")
 
+    def images(self, images: str, **columns: Any) -> ImagesSpec:
+        """The data spec of this choice for images with captions; only a dual encoder and its re-ranker learn them."""
+        if not isinstance(self.model, DualEncoder | CrossAttention):
+            raise SpecError(f"--images is for a dual-encoder; a model of the family {self.model.family} is none.")
+        return ImagesSpec.read({"images": images, **self._cut(), **columns}, "data")
+
+    def graph(self, graph: str, **words: Any) -> GraphSpec:
+        """The data spec of this choice for a graph; only a model of the family graph learns one."""
+        if not isinstance(self.model, Graph):
+            raise SpecError(f"--graph is for a graph model; a model of the family {self.model.family} is none.")
+        return GraphSpec.read({"split": self.recipe.seed, **self.graph_words, **words, "graph": graph}, "data")
+
     def classified(self) -> "Choice":
         """The classifier that has this choice's model for its body."""
         if isinstance(self.model, Classifier):
@@ -73,6 +91,10 @@ LEARNS = {
     "parser": "a parser learns trees (--treebank ewt, or --treebank FILE.conllu)",
     "encoder-decoder": "an encoder-decoder learns pairs of texts (--pairs tatoeba-es, or --pairs FILE.tsv)",
     "classifier": "a classifier learns labelled texts (--labels tweets, or --labels FILE.csv)",
+    "tree": "a tree is the body of a classifier (--labels tweets --parser runs/parser)",
+    "dual-encoder": "a dual-encoder learns images with captions (--images emoji, or --images FOLDER)",
+    "cross-attention": "a re-ranker is made of a dual encoder (lemma adapt RUN --rerank --images emoji)",
+    "graph": "a graph model learns a graph (--graph cora, or --graph FILE)",
 }
 """What models learn that do not learn plain text."""
 
@@ -89,12 +111,14 @@ def choose(
     """
     base, words = _base(model), dict(words or {})
     base = base.classified() if classify else base
+    if isinstance(base.model, Graph):
+        return _chosen_graph(base, base.model, words)
     tokenizer = _tokenizer(base.tokenizer, words)
     held_out = words.pop("held_out", base.held_out)
     kinds: dict[str, type[Spec]] = {"tokenizer": type(tokenizer), "model": type(base.model), "recipe": Recipe}
-    kinds |= {"body": type(base.model.body)} if isinstance(base.model, Classifier) else {}
+    kinds |= {"body": type(base.model.body)} if isinstance(base.model, Reading) else {}
     shares = distribute(words, kinds)
-    if isinstance(base.model, Classifier) and shares["body"]:
+    if isinstance(base.model, Reading) and shares["body"]:
         shares["model"]["body"] = base.model.body.replace(**shares["body"]).to_dict()
     refuse_idle(shares["recipe"], base.model)
     return replace(
@@ -106,22 +130,44 @@ def choose(
     )
 
 
+def _chosen_graph(base: Choice, model: Graph, words: Mapping[str, Any]) -> Choice:
+    """The same for a graph model, which has no tokenizer; some words are its graph's."""
+    shares = distribute(words, {"model": Graph, "recipe": Recipe, "data": GraphSpec})
+    refuse_idle(shares["recipe"], model)
+    GraphSpec.read({"graph": "graph", **shares["data"]}, "data")  # a wrong word is told before all else
+    changed, recipe = model.replace(**shares["model"]), base.recipe.replace(**shares["recipe"])
+    return replace(base, model=changed, recipe=recipe, graph_words={**base.graph_words, **shares["data"]})
+
+
 IDLE: dict[str, tuple[tuple[type[Spec], ...], str]] = {
     "mask_rate": ((Encoder,), "it is for an encoder, which learns what is hidden"),
-    "label_smoothing": ((EncoderDecoder, Classifier), "it is for translators and classifiers"),
+    "label_smoothing": (
+        (EncoderDecoder, Classifier, Graph, DualEncoder, CrossAttention),
+        "it is for translators, classifiers and dual encoders",
+    ),
+    "augment": ((DualEncoder, CrossAttention), "it is for dual encoders, which learn pictures"),
     "stretch": (
         (FeedForward, Attentive, Rnn, Lstm, Gru, Decoder, TableA5),
         "it is for language models, which read stretches of running text",
     ),
 }
 """Words of the recipe that only some families have a use for."""
+WHOLE = {
+    "batch": "it learns all labelled nodes at every step",
+    "accumulate": "a graph is read as a whole, and cannot be cut into parts",
+    "focus": "it has no attention to shape",
+    "near": "it has no attention to shape",
+    "near_max": "it has no attention to shape",
+}
+"""Words of the recipe that a graph model has no use for."""
 
 
 def refuse_idle(words: Iterable[str], model: ModelSpec) -> None:
     """Refuse words of the recipe that would change nothing for this model."""
     for word in words:
         kinds, why = IDLE.get(word, ((Spec,), ""))
-        if not isinstance(model, kinds):
+        why = WHOLE.get(word, why) if isinstance(model, Graph) else why
+        if not isinstance(model, kinds) or (isinstance(model, Graph) and word in WHOLE):
             raise SpecError(
                 f"recipe.{word} has no effect on a model of the family {model.family}: {why}. Leave it out."
             )

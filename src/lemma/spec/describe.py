@@ -6,8 +6,9 @@ from typing import Any
 from pydantic_core import PydanticUndefined
 
 from lemma.spec.base import Spec, letter_of
-from lemma.spec.choose import Choice, choose
+from lemma.spec.choose import IDLE, WHOLE, Choice, choose
 from lemma.spec.classifier import Classifier
+from lemma.spec.graph import Graph
 from lemma.spec.parser import Parser
 from lemma.spec.transformer import EncoderDecoder
 
@@ -43,6 +44,10 @@ def describe_words(model: str) -> list[WordRow]:
     if isinstance(chosen.model, Parser):  # it learns words as they stand in a treebank
         trees = _rows("data", chosen.trees("treebank"))
         return [*_rows("model", chosen.model), *_rows("recipe", chosen.recipe), *trees]
+    if isinstance(chosen.model, Graph):
+        graph = [row for row in _rows("data", chosen.graph("graph")) if row.word not in ("graph", "nodes_file")]
+        recipe = [row for row in _rows("recipe", chosen.recipe) if row.word not in (*IDLE, *WHOLE)]
+        return [*_rows("model", chosen.model), *recipe, *graph]
     data = _rows("data", _data(chosen))
     return [
         *_rows("model", chosen.model),

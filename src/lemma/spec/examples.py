@@ -7,6 +7,8 @@ from pydantic import Field
 
 from lemma.spec.base import Spec
 from lemma.spec.data import BytePairs, DataSpec, TokenizerSpec
+from lemma.spec.graph import GraphSpec
+from lemma.spec.images import ImagesSpec
 from lemma.spec.parser import TreebankSpec
 
 
@@ -38,15 +40,19 @@ class LabelsSpec(Spec):
     """How texts become tokens."""
     held_out: float = Field(default=0.1, gt=0, lt=0.5)
     """The share of the texts held out for validation, and as many again for the test."""
+    parser: str | None = None
+    """The run of the parser that draws the texts' trees, for a body that reads trees."""
     limit: int | None = Field(default=None, ge=2)
     """Learn from so many labelled texts only, drawn by the seed 0; all of them if unset."""
 
 
-AnyDataSpec = DataSpec | TreebankSpec | PairsSpec | LabelsSpec
+AnyDataSpec = DataSpec | TreebankSpec | PairsSpec | LabelsSpec | ImagesSpec | GraphSpec
 KINDS: dict[str, type[AnyDataSpec]] = {
     "treebank": TreebankSpec,
     "pairs": PairsSpec,
     "labels": LabelsSpec,
+    "images": ImagesSpec,
+    "graph": GraphSpec,
     "text": DataSpec,  # last, since labelled texts have a column of that name
 }
 

@@ -36,6 +36,8 @@ class Recipe(Spec):
     """The share of tokens that an encoder has to predict: of these 80 % are hidden, 10 % exchanged, 10 % left."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """The share of each target's probability that is spread over all tokens or classes."""
+    augment: float = Field(default=1.0, ge=0)
+    """How much pictures are changed while they are learned: turned, moved, recoloured; 0 leaves them as they are."""
     focus: float = Field(default=0.0, ge=0)
     """Weight of the mean entropy of attention's rows in what is minimised (B2); 0 leaves it out."""
     near: float = Field(default=0.0, ge=0)

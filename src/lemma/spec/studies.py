@@ -8,6 +8,7 @@ from lemma.errors import SpecError, unknown
 from lemma.spec.base import Spec
 from lemma.spec.costs import COSTS
 from lemma.spec.data import Characters, DataSpec, Words
+from lemma.spec.graph_studies import GRAPH_STUDIES
 from lemma.spec.label_studies import LABEL_STUDIES
 from lemma.spec.study import Budget, Claim, Comparison, Contender, StudySpec
 from lemma.spec.toml import read_toml
@@ -120,7 +121,8 @@ def _named(name: str) -> tuple[str, dict[str, Any]]:
     if path.suffix == ".toml" or path.is_file():
         return str(path), {"name": path.stem, **read_toml(path)}
     raise SpecError(
-        unknown("study", name, [*STUDIES, *COSTS, *LABEL_STUDIES]) + " A study file (name.toml) will do too."
+        unknown("study", name, [*STUDIES, *COSTS, *LABEL_STUDIES, *GRAPH_STUDIES])
+        + " A study file (name.toml) will do too."
     )
 
 

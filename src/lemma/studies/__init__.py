@@ -3,6 +3,7 @@
 from lemma.studies.budget import Fit, fit_parameters
 from lemma.studies.costing import run_cost
 from lemma.studies.costs import Cost, CostResult
+from lemma.studies.graph_study import run_graph_study
 from lemma.studies.grid import Cell, open_grid
 from lemma.studies.label_result import LabelResult
 from lemma.studies.labelling import run_label_study
@@ -23,6 +24,7 @@ __all__ = [
     "fit_parameters",
     "open_grid",
     "run_cost",
+    "run_graph_study",
     "run_label_study",
     "run_study",
 ]

@@ -1,4 +1,4 @@
-"""Adapting a trained model to labels, text or pairs of one's own: the base, the recipe, the training, the score."""
+"""Adapting a trained model to labels, text, pairs or pictures of one's own: base, recipe, training and score."""
 
 import math
 import os
@@ -17,11 +17,17 @@ from lemma.spec import (
     BytePairs,
     Choice,
     Classifier,
+    CrossAttention,
+    DualEncoder,
+    Graph,
+    GraphSpec,
     Method,
     ModelSpec,
     Parser,
     Pooling,
+    Reading,
     Recipe,
+    Reranking,
     Spec,
     TreebankSpec,
     distribute,
@@ -40,7 +46,9 @@ EPOCHS = 6
 STEPS = (60, 1500)
 """Labelled texts are read so often, within these bounds, unless steps are given."""
 OTHERWISE = 400
-"""Steps on text and pairs unless they are given."""
+"""Steps on text, pairs and pictures unless they are given."""
+BATCHES = {"dual-encoder": 128, "cross-attention": 64}
+"""Pictures a batch are each other's wrong answers, so that there must be many; of all else 32 a batch."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +70,16 @@ def plan_adaptation(
     words: Mapping[str, Any],
     watcher: Observer,
     lesson: AnyLesson | None = None,
+    rerank: bool = False,
 ) -> Plan:
     """Find the base, the data as it reads them, and the recipe; what cannot be adapted is said before any work.
 
-    A `lesson` that is ready already, for another method, is taken as it is.
+    A `lesson` that is ready already, for another method, is taken as it is. With `rerank` a re-ranker is made of a dual
+    encoder.
     """
     base = RunFolder.open(Path(run))
     refuse_unfinished(base)
-    model = adapted_spec(base.spec, asked)
+    model = reranker_spec(base.spec, asked) if rerank else adapted_spec(base.spec, asked)
     refuse_adapters(base)
     chosen = method if isinstance(method, Spec) else method_named(method)
     refuse_words_of_others(words, chosen, base.spec)
@@ -78,10 +88,10 @@ def plan_adaptation(
     refuse_idle(shares["recipe"], model)
     known = Recipe.read(shares["recipe"], "recipe")
     data = asked.spec(Choice(model, Recipe(), BytePairs()))
-    assert not isinstance(base.data, TreebankSpec)  # a parser's, which was refused
+    assert not isinstance(base.data, TreebankSpec | GraphSpec)  # what these teach was refused
     data = data.replace(tokenizer=base.data.tokenizer.to_dict())
     lesson = lesson or lesson_for_data(data, model, known, watcher, base.tokenizer())
-    recipe = recipe_for(chosen.kind, lesson, shares["recipe"])
+    recipe = recipe_for(chosen.kind, lesson, shares["recipe"], BATCHES.get(model.family, 32))
     return Plan(base, model, chosen.replace(**shares["method"]), recipe, data, lesson)
 
 
@@ -89,11 +99,25 @@ def adapted_spec(base: ModelSpec, asked: Asked) -> ModelSpec:
     """The model that is learned: a classifier with the base for its body, or the base itself."""
     if isinstance(base, Parser):
         raise SpecError("a parser reads whole words of a treebank and cannot be adapted. Adapt a language model.")
-    if asked.kind == "labels":
-        return Classifier(body=base.body if isinstance(base, Classifier) else base)
-    if asked.kind is None or asked.kind == "treebank":
-        raise SpecError("adapt: give labels, text or pairs to adapt to, as in --labels FILE.csv.")
+    if isinstance(base, Graph):
+        raise SpecError("a graph model knows the graph that it learned and cannot be adapted. Adapt a language model.")
+    if asked.kind is None or asked.kind in ("treebank", "graph"):
+        raise SpecError("adapt: give labels, text, pairs or images to adapt to, as in --labels FILE.csv.")
+    if asked.kind == "labels" and not isinstance(base, CrossAttention):
+        return Classifier(body=base.body if isinstance(base, Reading) else base)
+    if isinstance(base, DualEncoder | CrossAttention) and asked.kind != "images":
+        raise SpecError(f"adapt: a model of the family {base.family} learns images, as in --images FOLDER.")
     return base
+
+
+def reranker_spec(base: ModelSpec, asked: Asked) -> ModelSpec:
+    """The re-ranker of a dual encoder."""
+    if asked.kind != "images":
+        raise SpecError("adapt: a re-ranker learns images with captions, as in --rerank --images FOLDER.")
+    if not isinstance(base, DualEncoder):
+        more = " It is one already: leave --rerank out to let it learn on." if base.family == "cross-attention" else ""
+        raise SpecError(f"adapt: a re-ranker is made of a dual-encoder, not of a model of {base.family}.{more}")
+    return CrossAttention(towers=base)
 
 
 def refuse_words_of_others(words: Mapping[str, Any], method: Method, base: ModelSpec) -> None:
@@ -114,9 +138,9 @@ def method_named(name: str) -> Method:
     return METHODS[name]()
 
 
-def recipe_for(method: str, lesson: AnyLesson, words: Mapping[str, Any]) -> Recipe:
+def recipe_for(method: str, lesson: AnyLesson, words: Mapping[str, Any], usual: int = 32) -> Recipe:
     """The recipe of an adaptation: what was asked for, or else what suits the method and the amount of data."""
-    batch = words.get("batch", 32)
+    batch = words.get("batch", usual)
     steps = words.get("steps", steps_for(lesson, batch))
     own = {"learning_rate": RATES[method], "batch": batch, "steps": steps, "warm_up": max(1, steps // 10)}
     return Recipe.read({**own, "weight_decay": 0.01, **words}, "recipe")
@@ -148,7 +172,9 @@ def adapt_run(plan: Plan, out: Path, watcher: Observer, overwrite: bool = False)
 
 
 def _kinds(model: ModelSpec) -> dict[str, type[Spec]]:
-    """Of the model's own words only a classifier's can be chosen: the rest is the base's."""
+    """Of the model's own words only a classifier's and a re-ranker's can be chosen: the rest is the base's."""
+    if isinstance(model, CrossAttention):
+        return {"model": Reranking}
     return {"model": Pooling} if isinstance(model, Classifier) else {}
 
 

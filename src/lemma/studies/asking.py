@@ -3,13 +3,14 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from lemma.data import CORPORA, LABELLED, PAIRED, TREEBANKS
+from lemma.data import CORPORA, GRAPHS, LABELLED, PAIRED, PICTURES, TREEBANKS
 from lemma.errors import SpecError
 from lemma.spec import AnyDataSpec, Choice
 
 Names = str | Path | Sequence[str | Path]
-KINDS = ("text", "treebank", "pairs", "labels")
+KINDS = ("text", "treebank", "pairs", "labels", "images", "graph")
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,16 @@ class Asked:
     dev: str | Path | None = None
     pairs: str | Path | None = None
     labels: str | Path | None = None
+    images: str | Path | None = None
+    graph: str | Path | None = None
+    captions: str | Path | None = None
+    """The table of captions that belongs to images."""
+    nodes: str | Path | None = None
+    """The table of nodes that belongs to a graph's table of edges."""
+    parser: str | Path | None = None
+    """The run of the parser that draws the trees of labelled texts."""
+    image_column: str | None = None
+    caption_column: str | None = None
     source_column: str | None = None
     target_column: str | None = None
     text_column: str | None = None
@@ -32,7 +43,8 @@ class Asked:
         given = [kind for kind in KINDS if getattr(self, kind) is not None]
         if len(given) > 1:
             raise SpecError(
-                f"{' and '.join(given)} are given. One kind of data at a time: text, a treebank, pairs or labels."
+                f"{' and '.join(given)} are given. One kind of data at a time: text, a treebank, pairs, "
+                "labels, images or a graph."
             )
         for column, kind in COLUMNS.items():
             if getattr(self, column) is not None and getattr(self, kind) is None:
@@ -57,7 +69,7 @@ class Asked:
     def columns(self, kind: str) -> dict[str, str]:
         """The columns that were named for this kind of data."""
         named = {column: getattr(self, column) for column, owner in COLUMNS.items() if owner == kind}
-        return {column.removesuffix("_column"): name for column, name in named.items() if name is not None}
+        return {_word(column, name): _found(column, name) for column, name in named.items() if name is not None}
 
     def spec(self, chosen: Choice) -> AnyDataSpec:
         """The data spec that goes with a choice of model."""
@@ -71,7 +83,13 @@ class Asked:
                 return chosen.pairs(rooted(self.pairs, PAIRED), **self.columns("pairs"))
             case "labels":
                 return chosen.labels(rooted(self.labels, LABELLED), **self.columns("labels"))
-        raise SpecError("nothing to learn from is given: text, a treebank for a parser, pairs of texts, or labels.")
+            case "images":
+                return chosen.images(rooted(self.images, PICTURES), **self.columns("images"))
+            case "graph":
+                return chosen.graph(rooted(self.graph, GRAPHS), **self.columns("graph"))
+        raise SpecError(
+            "nothing to learn from is given: text, a treebank for a parser, pairs of texts, labels, images or a graph."
+        )
 
 
 COLUMNS = {
@@ -80,7 +98,23 @@ COLUMNS = {
     "text_column": "labels",
     "label_column": "labels",
     "limit": "labels",
+    "parser": "labels",
+    "captions": "images",
+    "image_column": "images",
+    "caption_column": "images",
+    "nodes": "graph",
 }
+FILES = ("parser", "captions", "nodes")
+
+
+def _word(column: str, name: Any) -> str:
+    """What the data spec calls it; nodes are a table, or else how many a generated graph has."""
+    return "nodes_file" if column == "nodes" and not isinstance(name, int) else column.removesuffix("_column")
+
+
+def _found(column: str, name: Any) -> Any:
+    """A file from the root, so that a run finds it from anywhere."""
+    return rooted(name, ()) if column in FILES and not isinstance(name, int) else name
 
 
 def rooted(name: str | Path | None, known: Collection[str]) -> str:

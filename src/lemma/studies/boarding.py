@@ -65,13 +65,17 @@ def adapt_to(
     out: Path,
     watcher: Observer,
     overwrite: bool = False,
+    rerank: bool = False,
 ) -> Adapted | Board | Unfinished | TrainingResult:
     """Adapt a run by one method, or by all of them into folders of their own, with the board that compares them."""
+    if method == ALL and asked.kind == "images":
+        raise SpecError("adapt: the board compares methods on labels, text or pairs. Name one method for images.")
     if method == ALL:
         return compare_methods(run, asked, words, out, watcher, overwrite)
     if leads():
         refuse_occupied(out, overwrite)  # known now, not after the data were read
-    return adapted_by(plan_adaptation(run, asked, method, words, watcher), out, watcher, overwrite)
+    plan = plan_adaptation(run, asked, method, words, watcher, rerank=rerank)
+    return adapted_by(plan, out, watcher, overwrite)
 
 
 def compare_methods(

@@ -99,7 +99,7 @@ def _refuse_impossible(smallest: ModelSpec, parameters: int, budget: int, sizes:
         at_least = ", ".join(f"{name}={getattr(smallest, name)}" for name in sizes)
         raise SpecError(
             f"study.budget.parameters = {budget:,} is too little for {smallest.family}: at its smallest ({at_least}), "
-            f"with a vocabulary of {smallest.vocabulary:,}, it has {parameters:,}. "
+            f"with a vocabulary of {smallest.sizes()['V']:,}, it has {parameters:,}. "
             "Raise the budget, or shrink the vocabulary."
         )
 

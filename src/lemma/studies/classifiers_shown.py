@@ -143,12 +143,12 @@ def _scores(rows: Sequence[LabelRow]) -> Plot:
 
 
 def _learning(rows: Sequence[LabelRow], axis: str, title: str) -> Plot | None:
-    curves = tuple(curve for row in rows if (curve := _curve(row, axis)))
+    curves = tuple(curve for row in rows if (curve := learning_curve(row, axis)))
     caption = f"Accuracy on the validation texts against {title}: means over the seeds with their 95 % intervals."
     return Plot(title, "validation accuracy, per cent", curves, caption=caption) if curves else None
 
 
-def _curve(row: LabelRow, axis: str) -> Curve | None:
+def learning_curve(row: LabelRow, axis: str) -> Curve | None:
     """The mean over the seeds, as far as all of them go."""
     points = list(zip(*(one.curve for one in row.measured.values()), strict=False))
     if len(points) < 2:

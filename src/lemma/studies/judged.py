@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lemma.data import Dataset, LabelsData, PairsData, prepare, read_labels, read_pairs, read_tokens
+from lemma.data import Dataset, ImagesData, LabelsData, PairsData, prepare, read_labels, read_pairs, read_tokens
 from lemma.errors import RunError, SpecError, unknown
 from lemma.evaluation import (
     ClassificationScore,
     MaskedScore,
     ParsingScore,
+    RerankingScore,
+    RetrievalScore,
     Score,
     TranslationScore,
     perplexity_of_split,
@@ -17,17 +19,40 @@ from lemma.evaluation import (
 )
 from lemma.generation import Beam, translate_texts
 from lemma.runs import Run
-from lemma.spec import Classifier, DataSpec, Encoder, EncoderDecoder, LabelsSpec, PairsSpec, Parser, Transformer
+from lemma.spec import (
+    Classifier,
+    CrossAttention,
+    DataSpec,
+    DualEncoder,
+    Encoder,
+    EncoderDecoder,
+    Graph,
+    LabelsSpec,
+    PairsSpec,
+    Parser,
+    Transformer,
+)
 from lemma.studies.asking import Asked, rooted
+from lemma.studies.drawing_trees import drawer_for
+from lemma.studies.graphs import judge_graph
+from lemma.studies.images import judged_images, learned_images, retrieved
 from lemma.studies.lessons import classified, lesson_for_data, longest, told
+from lemma.studies.reranking import base_of_reranker, reranked
 from lemma.studies.treebank import evaluate_trees
 from lemma.training import Observer, watched_reading
 
-AnyScore = Score | ParsingScore | MaskedScore | TranslationScore | ClassificationScore
+AnyScore = Score | ParsingScore | MaskedScore | TranslationScore | ClassificationScore | RetrievalScore | RerankingScore
 AT_ONCE = 512
 """Sources translated before progress is shown."""
 TRANSLATING = ("beam", "length_penalty", "limit")
-JUDGED_BY = {"parser": "treebank", "encoder-decoder": "pairs", "classifier": "labels"}
+JUDGED_BY = {
+    "parser": "treebank",
+    "encoder-decoder": "pairs",
+    "classifier": "labels",
+    "dual-encoder": "images",
+    "cross-attention": "images",
+    "graph": "graph",
+}
 """What runs are judged by that are not judged by text."""
 
 
@@ -43,6 +68,12 @@ def judge_run(run: Run, asked: Asked, split: str | None, settings: Mapping[str, 
     if isinstance(run.spec, Classifier):
         refuse_settings(windows, (), run)
         return judge_classifier(run, asked, split, watcher)
+    if isinstance(run.spec, DualEncoder | CrossAttention):
+        refuse_settings(windows, (), run)
+        return judge_images(run, asked, split, watcher)
+    if isinstance(run.spec, Graph):
+        refuse_settings(windows, (), run)
+        return judge_graph(run, asked, split, watcher)
     dataset, part = _text(run, asked, split, watcher)
     if isinstance(run.spec, Encoder):
         refuse_settings(windows, (), run)
@@ -87,15 +118,31 @@ def judge_classifier(run: Run, asked: Asked, split: str | None, watcher: Observe
             text=asked.text_column,
             label=asked.label_column,
             held_out=run.data.held_out,
+            drawer=drawer_for(run.spec.body, str(asked.labels), asked.parser or run.data.parser, watcher),
             progress=watched_reading(watcher),
         )
         dataset = told(found, watcher)
     else:
         lesson = lesson_for_data(run.data, run.spec, run.recipe, watcher, run.tokenizer, run.labels)
-        dataset = _unchanged(run, lesson.dataset, run.data.labels, "labels")
+        drawn = f" with the trees of {run.data.parser}" if run.data.parser else ""
+        dataset = _unchanged(run, lesson.dataset, f"{run.data.labels}{drawn}", "labels")
     assert isinstance(dataset, LabelsData)
     part = chosen_split(dataset, split)
     return classified(run.classifier, dataset, part, _protocol(dataset, part))
+
+
+def judge_images(run: Run, asked: Asked, split: str | None, watcher: Observer) -> RetrievalScore | RerankingScore:
+    """Find captions by pictures and pictures by captions: the run's own test part, or other pictures."""
+    spec = run.dual_encoder.spec
+    dataset = told(judged_images(run, spec, asked, split, watcher), watcher)
+    if asked.images is None:
+        dataset = _unchanged(run, dataset, getattr(run.data, "images", ""), "images")
+    part = chosen_split(dataset, None if asked.images else split)
+    protocol = _protocol(dataset, part)
+    if isinstance(run.spec, CrossAttention):
+        return reranked(run.reranker, dataset.tokens(part), base=base_of_reranker(run), protocol=protocol)
+    learned = learned_images(run, spec, watcher)
+    return retrieved(run.dual_encoder, dataset.tokens(part), run.recipe.batch, learned=learned, protocol=protocol)
 
 
 def judge_translator(
@@ -166,7 +213,7 @@ def _unchanged(run: Run, dataset: Any, name: str, option: str) -> Any:
     return dataset
 
 
-def chosen_split(dataset: Dataset | PairsData | LabelsData, asked: str | None) -> str:
+def chosen_split(dataset: Dataset | PairsData | LabelsData | ImagesData, asked: str | None) -> str:
     """The part that is asked for; the test part if there is one, else validation, else the only one."""
     if asked is None:
         return next((part for part in ("test", "validation") if part in dataset.splits), dataset.splits[0])
@@ -175,7 +222,7 @@ def chosen_split(dataset: Dataset | PairsData | LabelsData, asked: str | None) -
     return asked
 
 
-def _protocol(dataset: Dataset | PairsData | LabelsData, split: str) -> dict[str, Any]:
+def _protocol(dataset: Dataset | PairsData | LabelsData | ImagesData, split: str) -> dict[str, Any]:
     return {
         "tokenizer": dataset.tokenizer.about,
         "data": dataset.about,

@@ -12,7 +12,7 @@ from typing import Any
 
 from lemma.ledger.lines import NO_PLOT, Plot, can_draw
 from lemma.runs import write_atomically
-from lemma.spec import LabelStudySpec, to_toml
+from lemma.spec import GraphStudy, LabelStudySpec, to_toml
 from lemma.studies.label_outcome import LabelOutcome
 from lemma.studies.page import facts, grid, page, paragraph, section
 
@@ -95,7 +95,7 @@ def _block(lines: Sequence[Sequence[str]], places: Sequence[int], widths: Sequen
 class LabelResult:
     """The findings of a study of classifiers in the folder `out`; if it was interrupted, as far as they go."""
 
-    spec: LabelStudySpec
+    spec: LabelStudySpec | GraphStudy
     data: Mapping[str, str]
     """What the texts are, in words."""
     hardware: Mapping[str, str]

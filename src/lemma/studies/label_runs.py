@@ -10,7 +10,7 @@ import numpy as np
 from torch import nn
 
 from lemma.errors import LemmaError, RunError
-from lemma.evaluation import classify, score_classes
+from lemma.evaluation import ClassificationScore, classify, score_classes
 from lemma.models import ClassifierModel, count_parameters
 from lemma.runs import Run, RunFolder, load
 from lemma.spec import AdaptationSpec, Classifier, LabelsSpec
@@ -89,11 +89,18 @@ class Task:
 
     def _measured(self, watcher: Observer) -> LabelMeasures:
         self._train(watcher)
-        measures = measure(load(self.path, device_of(self.cell.recipe)), self.lesson)
+        run = load(self.path, device_of(self.cell.recipe))
+        if run.note:  # the weights are not those that the run ended with
+            raise RunError(run.note)
+        measures = self.measure(run)
         kept = {"of": self.identity, "measures": measures.to_dict()}
         write_plain(self.path.with_name(f"{self.path.name}.json"), kept)
         shutil.rmtree(RunFolder.open(self.path).checkpoints, ignore_errors=True)  # a study of many runs is to be small
         return measures
+
+    def measure(self, run: Run) -> LabelMeasures:
+        """Classify the test texts, and read off what the run was and took."""
+        return measure(run, self.lesson)
 
     def _train(self, watcher: Observer) -> None:
         lesson = self.lesson
@@ -132,18 +139,21 @@ def finish_all(tasks: Sequence[Task], watcher: Observer) -> tuple[tuple[LabelOut
 
 def measure(run: Run, lesson: LabelsLesson) -> LabelMeasures:
     """Classify the test texts, and read off what the run was and took."""
-    if run.note:  # the weights are not those that the run ended with
-        raise RunError(run.note)
     model, examples = run.classifier, lesson.dataset.tokens(TEST)
     found = classify(model, examples)
     score = score_classes(examples.classes, found, lesson.dataset.labels, {})
     right = np.asarray(found).argmax(-1) == examples.classes
+    return measures_of(run, score, right, layers_of(model))
+
+
+def measures_of(run: Run, score: ClassificationScore, right: np.ndarray, layers: int) -> LabelMeasures:
+    """What a run was and took, beside how it did."""
     summary: Mapping[str, Any] = run.summary or {}
     return LabelMeasures(
         model=run.spec.to_dict(),
         recipe=run.recipe.to_dict(),
-        parameters=count_parameters(model),
-        layers=layers_of(model),
+        parameters=count_parameters(run.module),
+        layers=layers,
         learned=summary["learned"],
         steps=summary["steps"],
         seconds=summary["seconds"],

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from lemma.data import Dataset, LabelsData, PairsData, prepare, prepare_labels, prepare_pairs
+from lemma.data import Dataset, ImagesData, LabelsData, PairsData, prepare, prepare_labels, prepare_pairs
 from lemma.evaluation import (
     ClassificationScore,
     MaskedScore,
@@ -22,9 +22,13 @@ from lemma.spec import (
     AnyDataSpec,
     BodySpec,
     Classifier,
+    CrossAttention,
     DataSpec,
+    DualEncoder,
     Encoder,
     EncoderDecoder,
+    GraphSpec,
+    ImagesSpec,
     LabelsSpec,
     ModelSpec,
     PairsSpec,
@@ -32,13 +36,16 @@ from lemma.spec import (
     Transformer,
     TreebankSpec,
 )
+from lemma.studies.drawing_trees import drawer_for, refuse_misfit
+from lemma.studies.graphs import GraphLesson, prepared_graph
+from lemma.studies.images import ImagesLesson, prepared_images
+from lemma.studies.reading_length import longest
+from lemma.studies.reranking import RerankingLesson
 from lemma.studies.treebank import TreeLesson, prepared_trees
 from lemma.training import Observer, watched_reading
 
 SAMPLES, SAMPLE_TOKENS = 3, 60
-Told = TypeVar("Told", LabelsData, PairsData)
-LONGEST = 256
-"""Tokens that a classifier reads of a text where its body has no context of its own."""
+Told = TypeVar("Told", LabelsData, PairsData, ImagesData)
 
 
 @dataclass(frozen=True)
@@ -105,7 +112,9 @@ class LabelsLesson:
         return []
 
 
-AnyLesson = TextLesson | MaskedLesson | TreeLesson | PairsLesson | LabelsLesson
+AnyLesson = (
+    TextLesson | MaskedLesson | TreeLesson | PairsLesson | LabelsLesson | ImagesLesson | RerankingLesson | GraphLesson
+)
 
 
 def classified(
@@ -142,6 +151,12 @@ def lesson_for_data(
         case LabelsSpec():
             assert isinstance(model, Classifier)
             return LabelsLesson(told(prepared_labels(data, model.body, vocabulary, labels, watcher), watcher))
+        case ImagesSpec():
+            assert isinstance(model, DualEncoder | CrossAttention)
+            towers, kind = (model, ImagesLesson) if isinstance(model, DualEncoder) else (model.towers, RerankingLesson)
+            return kind(told(prepared_images(data, towers, vocabulary, watcher), watcher), recipe.batch)
+        case GraphSpec():
+            return GraphLesson(prepared_graph(data, recipe, watcher, labels))
         case DataSpec():
             dataset = prepare(data, tokenizer=vocabulary, progress=progress)
             return MaskedLesson(dataset, recipe.mask_rate) if isinstance(model, Encoder) else TextLesson(dataset)
@@ -151,20 +166,16 @@ def prepared_labels(
     data: LabelsSpec, body: BodySpec, tokenizer: Any, labels: tuple[str, ...], watcher: Observer
 ) -> LabelsData:
     """Labelled texts as this body reads them."""
+    refuse_misfit(data, body)
     return prepare_labels(
         data,
         length=longest(body),
         marked=isinstance(body, Transformer),
         tokenizer=tokenizer,
         labels=labels or None,
+        drawer=drawer_for(body, data.labels, data.parser, watcher),
         progress=watched_reading(watcher),
     )
-
-
-def longest(body: BodySpec) -> int:
-    """The most tokens of a text that a body reads: its context, where it is a Transformer's."""
-    bounded = isinstance(body, Transformer) or body.family == "decoder"
-    return getattr(body, "context", LONGEST) if bounded else LONGEST
 
 
 def told(dataset: Told, watcher: Observer) -> Told:

@@ -3,17 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
 
 from lemma.data import Labelled
 from lemma.data.encoding import encode_texts
-from lemma.errors import InputError
+from lemma.data.labelled_trees import Governors, with_trees
+from lemma.errors import InputError, RunError
 from lemma.evaluation import classify
 from lemma.runs import Run
-from lemma.spec import Classifier, Transformer
+from lemma.spec import Classifier, LabelsSpec, Transformer, Tree
+from lemma.studies.drawing_trees import parser_drawer
 from lemma.studies.lessons import longest
+from lemma.training import Silent
 
 
 @dataclass(frozen=True)
@@ -53,15 +58,30 @@ def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:
         return []
     body, tokenizer = run.spec.body, run.tokenizer
     marked = isinstance(body, Transformer)
-    rows, _ = encode_texts(tokenizer, list(texts), lambda size: None)
+    spoken, governors = _spoken(run, texts)
+    rows, _ = encode_texts(tokenizer, spoken, lambda size: None)
     room = longest(body) - 2 * marked
     before, after = ([tokenizer.vocabulary], [tokenizer.vocabulary + 1]) if marked else ([], [])
     kept = rows.cut(room) if marked else rows.cut(room).filled(tokenizer.eos or 0)
     examples = Labelled(kept.marked(before, after), np.zeros(len(texts), dtype=np.int64))
-    chances = classify(run.classifier, examples)
-    left_out = [tokenizer.encode_known(text)[1] for text in texts]
+    chances = classify(run.classifier, with_trees(examples, governors) if governors else examples)
+    left_out = [tokenizer.encode_known(text)[1] for text in spoken]
     told = [_remark(int(length), room, missing) for length, missing in zip(rows.lengths, left_out, strict=True)]
     return [_named(run.labels, *one) for one in zip(texts, chances, told, strict=True)]
+
+
+def _spoken(run: Run, texts: Sequence[str]) -> tuple[list[str], Governors]:
+    """The texts as they are read; for a tree body the words of their trees, and these words' governors."""
+    assert isinstance(run.spec, Classifier) and isinstance(run.data, LabelsSpec)
+    if not isinstance(run.spec.body, Tree):
+        return list(texts), ()
+    if run.data.parser is None:
+        raise RunError(
+            f"{run.path} learned trees that were given, and has no parser to draw those of a text. Judge trees: "
+            f"lemma evaluate {quote(str(run.path))} --labels FILE.conllu"
+        )
+    drawn = parser_drawer(Path(run.data.parser), Silent()).draw(texts)
+    return [one.text for one in drawn], [one.governors for one in drawn]
 
 
 def _refuse_no_text(place: int, text: object) -> None:

@@ -12,9 +12,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lemma.data import Examples, RandomWindows, Streams
+from lemma.data import Captioned, Examples, GraphNodes, RandomWindows, Streams
 from lemma.spec import Decoder, Encoder, ModelSpec, Recipe
 from lemma.training.example_feed import ExampleFeed
+from lemma.training.graph_feed import GraphFeed
+from lemma.training.image_feed import ImageFeed
 from lemma.training.masked_feed import MaskedFeed
 from lemma.training.parallel import Team
 
@@ -106,14 +108,20 @@ class PrefetchingFeed(Feed):
         self.worker.shutdown(cancel_futures=True)
 
 
-AnyFeed = Feed | MaskedFeed | ExampleFeed
+AnyFeed = Feed | MaskedFeed | ExampleFeed | ImageFeed | GraphFeed
 
 
-def feed_for(model: Any, tokens: Int[np.ndarray, "length"] | Examples, recipe: Recipe, team: Team) -> AnyFeed:
+def feed_for(
+    model: Any, tokens: Int[np.ndarray, "length"] | Examples | Captioned | GraphNodes, recipe: Recipe, team: Team
+) -> AnyFeed:
     """Choose the order and the way of a model's batches: examples, windows with hidden tokens, or stretches of text.
 
     A model whose state is carried from batch to batch reads contiguous streams, others windows at random places.
     """
+    if isinstance(tokens, GraphNodes):
+        return GraphFeed(model, tokens, recipe, team)
+    if isinstance(tokens, Captioned):
+        return ImageFeed(tokens, recipe, team)
     if not isinstance(tokens, np.ndarray):
         return ExampleFeed(tokens, recipe, team)
     if isinstance(model.spec, Encoder):

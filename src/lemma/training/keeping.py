@@ -46,7 +46,7 @@ def refuse_other_text(folder: RunFolder, dataset: AnyData) -> None:
             f"{dataset.hash[:12]}…. Give the same text, or train a new run."
         )
     own = folder.vocabulary()
-    if dataset.tokenizer.hash != own.hash:
+    if own is not None and dataset.tokenizer is not None and dataset.tokenizer.hash != own.hash:
         raise RunError(f"{folder.path} has another tokenizer ({own.about}) than {dataset.tokenizer.about}.")
 
 

@@ -45,6 +45,8 @@ class Lesson(nn.Module):
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
         self.model = model
+        self.chance = (model.spec.vocabulary, "tokens", "V")
+        """Among how many, and of what, it guesses before it has learned anything; and their letter."""
 
     def forward(
         self, inputs: Int[Tensor, "rows stretch"], targets: Int[Tensor, "rows stretch"], state: State | None

@@ -2,22 +2,45 @@
 
 from typing import Any
 
-from lemma.data import Dataset, LabelsData, PairsData, TreebankData
+from lemma.data import Dataset, GraphData, ImagesData, LabelsData, PairsData, TreebankData
 from lemma.errors import SpecError
-from lemma.models import ClassifierModel, EncoderDecoderModel, EncoderModel, ParserModel
-from lemma.spec import Classifier, EncoderDecoder, ModelSpec, Parser, Recipe
+from lemma.models import (
+    ClassifierModel,
+    CrossAttentionModel,
+    DualEncoderModel,
+    EncoderDecoderModel,
+    EncoderModel,
+    GraphModel,
+    ParserModel,
+)
+from lemma.spec import Classifier, CrossAttention, DualEncoder, EncoderDecoder, Graph, ModelSpec, Parser, Recipe
+from lemma.training.contrastive_lesson import ContrastiveLesson
 from lemma.training.example_lessons import ClassificationLesson, MaskedLesson, TranslationLesson
+from lemma.training.graph_lesson import GraphLesson
 from lemma.training.lesson import Lesson, lesson_for
 from lemma.training.masked_feed import hidden_places
+from lemma.training.parallel import Team
 from lemma.training.parsing import ParsingLesson
+from lemma.training.reranking_lesson import RerankingLesson
 
-AnyData = Dataset | TreebankData | PairsData | LabelsData
-AnyLesson = Lesson | ParsingLesson | MaskedLesson | TranslationLesson | ClassificationLesson
+AnyData = Dataset | TreebankData | PairsData | LabelsData | ImagesData | GraphData
+AnyLesson = (
+    Lesson
+    | ParsingLesson
+    | MaskedLesson
+    | TranslationLesson
+    | ClassificationLesson
+    | ContrastiveLesson
+    | RerankingLesson
+    | GraphLesson
+)
 LEARNS: dict[type[AnyData], str] = {
     Dataset: "text",
     TreebankData: "a treebank",
     PairsData: "pairs of texts",
     LabelsData: "labelled texts",
+    ImagesData: "images with captions",
+    GraphData: "a graph",
 }
 
 
@@ -30,6 +53,10 @@ def learns(spec: ModelSpec) -> type[AnyData]:
             return PairsData
         case Classifier():
             return LabelsData
+        case DualEncoder() | CrossAttention():
+            return ImagesData
+        case Graph():
+            return GraphData
         case _:
             return Dataset
 
@@ -42,8 +69,8 @@ def refuse_other_kind(spec: ModelSpec, dataset: AnyData) -> None:
         raise SpecError(f"a model of the family {spec.family} learns {LEARNS[wanted]}, not {got}.")
 
 
-def lesson_of(model: Any, recipe: Recipe) -> AnyLesson:
-    """The lesson of a model."""
+def lesson_of(model: Any, recipe: Recipe, team: Team | None = None, feed: Any = None) -> AnyLesson:
+    """The lesson of a model; a team's is the same unless the whole batch is compared."""
     match model:
         case ParserModel():
             _refuse_shaping(recipe, "a parser's heads are shaped by their relations")
@@ -57,6 +84,15 @@ def lesson_of(model: Any, recipe: Recipe) -> AnyLesson:
         case ClassifierModel():
             _refuse_shaping(recipe, "a classifier learns labels")
             return ClassificationLesson(model, recipe.label_smoothing)
+        case DualEncoderModel():
+            _refuse_shaping(recipe, "a dual encoder learns images and captions")
+            return ContrastiveLesson(model, recipe, team or Team(model.log_scale.device))
+        case CrossAttentionModel():
+            _refuse_shaping(recipe, "a re-ranker learns images and captions")
+            return RerankingLesson(model, recipe)
+        case GraphModel():
+            _refuse_shaping(recipe, "a graph model has fixed weights in its place")
+            return GraphLesson(model, feed, recipe.label_smoothing)
         case _:
             return lesson_for(model, recipe)
 

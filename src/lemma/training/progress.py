@@ -136,11 +136,13 @@ def describe(row: Mapping[str, float]) -> str:
         "las": "LAS {:.2f}",
         "accuracy": "validation accuracy {:.3f}",
         "f1": "F1 {:.3f}",
+        "recall_at_1": "recall@1 {:.3f}",
+        "recall_at_10": "recall@10 {:.3f}",
         "tokens_per_second": "{:,.0f} tokens/s",
     }
     if "uas" in row:  # trees: the loss is of arcs, nats a word
         words |= {"loss": "loss {:.3f} nats a word"}
-    if "uas" in row or "f1" in row:
+    if "uas" in row or "f1" in row or "recall_at_10" in row:
         del words["perplexity"]
     return " · ".join(template.format(row[name]) for name, template in words.items() if name in row)
 
@@ -153,15 +155,15 @@ def observer(stream: TextIO | None = None) -> Observer:
     return Bar(stream) if stream.isatty() else Lines(stream)
 
 
-def watched_reading(watcher: Observer) -> Callable[[str, int, int], None]:
-    """Let an observer follow the reading of a text, which reports (what, bytes done, bytes in all)."""
+def watched_reading(watcher: Observer, units: Mapping[str, str] | None = None) -> Callable[[str, int, int], None]:
+    """Let an observer follow a reading, which reports (what, done, in all), in bytes or in the unit told for what."""
     phase = ""
 
     def progress(what: str, done: int, total: int) -> None:
         nonlocal phase
         if what != phase:
             phase = what
-            watcher.begin(what, total, "bytes")
+            watcher.begin(what, total, (units or {}).get(what, "bytes"))
         watcher.advance(done)
         if done >= total:
             watcher.end()

@@ -7,7 +7,14 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal, Self
 
-UNITS = {"parser": "nats a word", "encoder": "nats a hidden token", "classifier": "nats a text"}
+UNITS = {
+    "parser": "nats a word",
+    "encoder": "nats a hidden token",
+    "classifier": "nats a text",
+    "graph": "nats a node",
+    "dual-encoder": "nats a pair",
+    "cross-attention": "nats a pair",
+}
 """What the loss of some families is the mean of."""
 
 
@@ -75,9 +82,11 @@ class TrainingResult:
         return f"{self.family}, {self.parameters:,} parameters{learned}: {steps}, {way}"
 
     def _speed(self) -> str:
-        speed = f" ({self.tokens_per_second:,.0f} tokens/s)" if self.tokens_per_second else ""
+        shown = self.tokens_per_second and self.family != "graph"  # its steps read the whole graph, not its few nodes
+        speed = f" ({self.tokens_per_second:,.0f} tokens/s)" if shown else ""
+        read = "nodes" if self.family == "graph" else "tokens"
         return (
-            f"time        {self.seconds:.1f} s for {self.tokens:,} tokens{speed}, {self.setup_seconds:.1f} s of set-up"
+            f"time        {self.seconds:.1f} s for {self.tokens:,} {read}{speed}, {self.setup_seconds:.1f} s of set-up"
         )
 
     def _scores(self) -> list[str]:
@@ -101,7 +110,7 @@ class TrainingResult:
 
     def _loss(self, loss: float, perplexity: float | None) -> str:
         """Of trees and classes the loss alone: a perplexity among them is comparable with no other."""
-        alone = self.family in ("parser", "classifier")
+        alone = self.family in ("parser", "classifier", "graph", "dual-encoder", "cross-attention")
         return f"loss {loss:.4f} {self._unit}" if alone else f"loss {loss:.4f}, perplexity {perplexity:,.2f}"
 
     def _next_step(self) -> str:
@@ -113,7 +122,8 @@ class TrainingResult:
 
 def _figure(name: str, value: float) -> str:
     """A figure of a validation: shares to three places, percentages to two."""
-    return f"{name.upper()} {value:.2f}" if name in ("uas", "las") else f"{name.replace('_', ' ')} {value:.3f}"
+    said = name.replace("_at_", "@").replace("_", " ")
+    return f"{name.upper()} {value:.2f}" if name in ("uas", "las") else f"{said} {value:.3f}"
 
 
 def _no_number(value: Any) -> bool:

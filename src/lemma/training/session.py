@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lemma.data import Examples
-from lemma.models import LanguageModel, build
+from lemma.data import Examples, GraphNodes
+from lemma.models import build
 from lemma.parts import State
 from lemma.runs import weights_of
 from lemma.spec import ModelSpec, Recipe
@@ -22,6 +22,7 @@ from lemma.training.lessons import AnyLesson, lesson_of
 from lemma.training.optimizer import optimizer_for
 from lemma.training.parallel import Team, delay_sharing, refuse_uneven
 from lemma.training.precision import Forward, choose_arithmetic, compiled, fork_random, matrix_products
+from lemma.training.reranking_lesson import RerankingLesson
 from lemma.training.schedule import learning_rate
 from lemma.training.standing import Meter, Standing
 from lemma.training.watch import nothing_learned, read_too_often, refuse_no_number, too_good
@@ -36,7 +37,7 @@ class Session:
         self,
         spec: ModelSpec,
         recipe: Recipe,
-        tokens: np.ndarray | Examples,
+        tokens: np.ndarray | Examples | GraphNodes,
         team: Team,
         tell: Callable[[str], None],
         first: Callable[[float], nn.Module] | None = None,
@@ -49,7 +50,8 @@ class Session:
         self.model: Any = model.to(team.device).train()
         self.feed = feed_for(self.model, tokens, recipe, team)
         self.optimizer = optimizer_for(self.model, recipe)
-        lesson = lesson_of(self.model, recipe)
+        lesson = lesson_of(self.model, recipe, team, self.feed)
+        self.chance: tuple[int, str, str] | None = getattr(lesson, "chance", None)
         self.standing, self.meter = Standing(), Meter(team, lesson.terms[1:])
         self.carried: list[State | None] = [None] * recipe.accumulate
         self.best: dict[str, Tensor] | None = None
@@ -57,7 +59,9 @@ class Session:
         self.arithmetic = choose_arithmetic(recipe, team.device, self._worth_compiling(lesson))
         self.shared = team.wrap(lesson)
         self.lesson: Forward = self._compiled() if self.arithmetic.compiles else self.shared
-        self.warn("read_too_often", read_too_often(recipe, len(tokens), self.feed.stretch))
+        self.apart = getattr(self.feed, "apart", False)  # its loss and its number of readings are like no text's
+        if not self.apart:
+            self.warn("read_too_often", read_too_often(recipe, len(tokens), self.feed.stretch))
         torch.manual_seed(recipe.seed + APART * (team.rank + 1))
         self.restart_clock()
 
@@ -122,8 +126,8 @@ class Session:
         standing.training_loss = loss
         speed = steps * self.tokens_a_step / (standing.seconds - self.meter.since)
         self.meter.reset(standing.seconds)
-        if isinstance(self.model, LanguageModel):
-            self.warn("nothing_learned", nothing_learned(self.recipe, standing.step, loss, self.model.spec.vocabulary))
+        if self.chance:
+            self.warn("nothing_learned", nothing_learned(self.recipe, standing.step, loss, *self.chance))
         return {
             "step": standing.step,
             "tokens": standing.tokens,
@@ -147,7 +151,7 @@ class Session:
         if self.standing.judge(loss, perplexity):
             self.best = {name: tensor.cpu().clone() for name, tensor in weights_of(self.model).items()}
         training = self.standing.training_loss
-        if training is not None:
+        if training is not None and not self.apart:
             self.warn("too_good", too_good(self.recipe, self.standing.step, loss, training))
         self.restart_clock()
         return {"validation_loss": loss, "perplexity": perplexity, **self.standing.figures}
@@ -169,9 +173,9 @@ class Session:
             self.tell(message)
 
     def _worth_compiling(self, lesson: AnyLesson) -> bool:
-        """A recurrent model runs in one kernel already, uneven batches are compiled anew, listeners must not be."""
+        """A recurrent model runs in one kernel already, what is uneven is compiled anew, listeners must not be."""
         stateful = getattr(self.model, "stateful", False)
-        return not stateful and self.feed.even and not isinstance(lesson, ShapedLesson)
+        return not stateful and self.feed.even and not isinstance(lesson, ShapedLesson | RerankingLesson)
 
     def _compiled(self) -> Forward:
         inputs, targets = (tensor.chunk(self.recipe.accumulate)[0] for tensor in self.feed.batch(0))

@@ -5,20 +5,26 @@ import math
 from lemma.errors import TrainingError
 from lemma.spec import Recipe
 
-GUESSING = 0.98  # a loss above this share of ln V is no better than guessing
+GUESSING = 0.98  # a loss above this share of the logarithm of all choices is no better than guessing
 FAR_BELOW = 0.8  # validation below this share of the training loss, and by this many nats, is too good to be true
 NATS = 0.2
 READINGS = 200  # more passes through the same text than this are absurd
 
 
-def nothing_learned(recipe: Recipe, step: int, loss: float, vocabulary: int) -> str | None:
-    """Warn of a loss that still stands at ln V after a fifth of the steps, the warm-up twice over and fifty steps."""
-    guess = math.log(vocabulary)
+def nothing_learned(
+    recipe: Recipe, step: int, loss: float, choices: int, what: str = "tokens", letter: str = "V"
+) -> str | None:
+    """Warn of a loss that still stands at chance after a fifth of the steps, the warm-up twice over and fifty steps.
+
+    Chance is the logarithm of the choices: ln V among V tokens, ln B among the B captions of a batch.
+    """
+    guess = math.log(choices)
     if step < max(recipe.steps / 5, 2 * recipe.warm_up, 50) or loss < GUESSING * guess:
         return None
     return (
-        f"Nothing is learned: at step {step} the loss is {loss:.3f}, guessing among {vocabulary} tokens gives "
-        f"ln V = {guess:.3f}. Try another learning_rate (now {recipe.learning_rate:g}), and look at the text."
+        f"Nothing is learned: at step {step} the loss is {loss:.3f}, guessing among {choices} {what} gives "
+        f"ln {letter} = {guess:.3f}. Try another learning_rate (now {recipe.learning_rate:g}), and look at the "
+        f"{'text' if what == 'tokens' else what}."
     )
 
 

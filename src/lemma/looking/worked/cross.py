@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lemma.errors import SpecError, unknown
+from lemma.looking.worked.alike import directions, largest
 from lemma.looking.worked.blocks import Block, Blocks, Grid, Heading, Matrix
 from lemma.looking.worked.cases import CrossCase
 from lemma.looking.worked.maps import make_maps, stack
@@ -157,14 +158,7 @@ def _focus(case: CrossCase, where: str) -> tuple[int, ...]:
 
 def _cosines(steps: Steps) -> Float[np.ndarray, "rows columns"]:
     """q·k / (|q| |k|); no number where one of them is zero."""
-    return _directions(steps.queries) @ _directions(steps.keys).T
-
-
-def _directions(vectors: Float[np.ndarray, "names width"]) -> Float[np.ndarray, "names width"]:
-    """Vectors of length 1; first brought to size 1, so that squares of very small or large numbers are not lost."""
-    sizes = np.abs(vectors).max(axis=1, keepdims=True)
-    vectors = np.divide(vectors, sizes, out=np.full_like(vectors, np.nan), where=sizes > 0)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return directions(steps.queries) @ directions(steps.keys).T
 
 
 def _preference(steps: Steps, cosines: Float[np.ndarray, "rows columns"], row: int) -> Preference:
@@ -172,14 +166,8 @@ def _preference(steps: Steps, cosines: Float[np.ndarray, "rows columns"], row: i
     best = float(known.max()) if known.size else None
     return Preference(
         steps.rows[row],
-        _largest(steps, steps.weights[row]),
+        largest(steps.columns, steps.weights[row]),
         float(steps.weights[row].max()),
-        _largest(steps, cosines[row]) if best is not None else (),
+        largest(steps.columns, cosines[row]) if best is not None else (),
         best,
     )
-
-
-def _largest(steps: Steps, values: Float[np.ndarray, "columns"]) -> tuple[str, ...]:
-    """The names of the largest values; equal up to rounding counts as equal."""
-    near = np.isclose(values, np.nanmax(values), rtol=1e-12, atol=1e-15)
-    return tuple(name for name, chosen in zip(steps.columns, near, strict=True) if chosen)

@@ -9,9 +9,10 @@ from lemma.errors import unknown
 from lemma.looking.worked.numerals import shortened
 
 TABLES = ("vectors", "queries", "source")
-MATRICES = ("W_Q", "W_K", "W_V", "W_u", "W_f", "W_o", "W_c", "W_y")
+MATRICES = ("W_Q", "W_K", "W_V", "W_u", "W_f", "W_o", "W_c", "W_y", "W_i", "W_t", "I", "T", "X", "W")
 GATES = ("gamma_u", "gamma_f", "gamma_o", "candidate")
 STATES = ("c_prev", "a_prev", "h_prev", "x", "da_next", "dh_next", "dc_next", "b_u", "b_f", "b_o", "b_c", "b_y")
+NAMED = ("sentences", "focus", "nodes", "edges", "image_names", "sentence_names")
 FORMS = {
     **{name: ("a matrix", f"{name} = [[1, 0], [0, 1]]") for name in MATRICES},
     **{name: ("a vector", f"{name} = [0.5, 0.9]") for name in (*GATES, *STATES)},
@@ -20,6 +21,9 @@ FORMS = {
     "sentences": ("one sentence or several", 'sentences = ["the cat sat"]'),
     "other_words": ("a vector", "other_words = [0, 0]"),
     "focus": ("a word or several", 'focus = ["cat"]'),
+    "nodes": ("names", 'nodes = ["a", "b"]'),
+    "edges": ("pairs of nodes", 'edges = [["a", "b"], ["b", "c"]]'),
+    **{name: ("names", f'{name} = ["a cat", "a dog"]') for name in ("image_names", "sentence_names")},
 }
 """What is expected under a word, and how it is written."""
 
@@ -77,7 +81,7 @@ def _place(word: str, path: list[Any]) -> str:
     """Where in the file: rows and numbers are counted from 1, as a person counts them."""
     names = [word, *(step for step in path if isinstance(step, str))]
     steps = [step + 1 for step in path if isinstance(step, int)]
-    kinds = ("row", "number") if word in MATRICES else ("number",) if word not in ("sentences", "focus") else ("entry",)
+    kinds = ("row", "number") if word in MATRICES else ("number",) if word not in NAMED else ("entry",)
     counts = [f"{kind} {step}" for kind, step in zip(kinds, steps, strict=False)]
     return ": ".join([".".join(names), *([", ".join(counts)] if counts else [])])
 

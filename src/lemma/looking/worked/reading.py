@@ -8,14 +8,22 @@ from typing import Any, Generic, TypeVar
 
 from lemma.errors import SpecError, unknown
 from lemma.looking.worked.cases import AttentionCase, Case, CrossCase
+from lemma.looking.worked.graph_case import GraphCase
 from lemma.looking.worked.lstm_case import LstmCase
+from lemma.looking.worked.matching_case import MatchingCase
 from lemma.spec.toml import read_toml, to_toml
 
 Given = str | Path | Mapping[str, Any]
 """An example's name, the path of a TOML file, or the words themselves."""
 Kind = TypeVar("Kind", bound=Case)
-COMMANDS: dict[type[Case], str] = {AttentionCase: "attention", CrossCase: "cross", LstmCase: "lstm"}
-MARKS = {"attention": "sentences", "cross": "queries", "lstm": "c_prev"}
+COMMANDS: dict[type[Case], str] = {
+    AttentionCase: "attention",
+    CrossCase: "cross",
+    GraphCase: "graph",
+    LstmCase: "lstm",
+    MatchingCase: "matching",
+}
+MARKS = {"attention": "sentences", "cross": "queries", "graph": "edges", "lstm": "c_prev", "matching": "W_i"}
 """The word that tells a file of one kind from those of the others."""
 LARGEST = 1 << 20
 
@@ -43,8 +51,8 @@ class Examples:
         return "\n".join(
             [
                 *lines,
-                f"Look at one:          lemma look {self.kind} {name}",
-                f"A copy to start from: lemma look {self.kind} {name} --out mine.toml",
+                f"Look at one:          {command(self.kind)} {name}",
+                f"A copy to start from: {command(self.kind)} {name} --out mine.toml",
             ]
         )
 
@@ -69,6 +77,11 @@ def read_case(kind: type[Kind], given: Given, changes: Mapping[str, Any]) -> Fou
     changed = {word: value for word, value in changes.items() if value is not None}
     case = kind.read({**table, **changed}, where)
     return Found(case, where, text or to_toml(case.to_dict()))
+
+
+def command(kind: str) -> str:
+    """What is typed before the name of a case of this kind."""
+    return "lemma search --matrices" if kind == "matching" else f"lemma look {kind}"
 
 
 def list_examples(kind: str) -> Examples:
@@ -115,6 +128,6 @@ def _refuse_other_kind(kind: str, where: str, table: Mapping[str, Any]) -> None:
     found = _kind_of(table)
     if found and found != kind:
         raise SpecError(
-            f"{where}: it holds '{MARKS[found]}', so it is a case for: lemma look {found} {where}. "
+            f"{where}: it holds '{MARKS[found]}', so it is a case for: {command(found)} {where}. "
             f"A case for {kind} holds '{MARKS[kind]}'."
         )

@@ -1,0 +1,147 @@
+"""How fast is the search? Exact over vectors mapped from the disk, warm and cold; building an index; faiss if there."""
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.compare import quartiles
+from lemma.data import learn_tokenizer
+from lemma.models import build
+from lemma.retrieval import Embedder, Index, find, open_pictures, update_index
+from lemma.retrieval.clustered import find_clustered, installed
+from lemma.retrieval.entries import Entry
+from lemma.retrieval.writing import append, start
+from lemma.runs import Run
+from lemma.spec import DualEncoder, ImagesSpec, Recipe, Words
+
+SIZES = (10_000, 100_000, 1_000_000)
+WIDTH, TOP, ROUNDS, PICTURES = 128, 10, 25, 512
+TARGET = 0.020
+"""Seconds for one query among 100,000 vectors, warm."""
+
+
+def unit(rows: int, seed: int) -> np.ndarray:
+    """Directions around a thousand random ones, as pictures of a thousand kinds would have them."""
+    kinds = np.random.default_rng(0).standard_normal((1000, WIDTH), dtype=np.float32)
+    random = np.random.default_rng([1, seed])
+    vectors = kinds[random.integers(0, len(kinds), rows)] + random.standard_normal((rows, WIDTH), dtype=np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def made_index(place: Path, rows: int) -> Index:
+    """An index of random vectors on the disk."""
+    place.mkdir()
+    head = start(place, "benchmark", WIDTH, "nowhere").head
+    for first in range(0, rows, 100_000):
+        count = min(100_000, rows - first)
+        entries = [Entry(f"{first + number}.png", 1, 1, "0") for number in range(count)]
+        head = append(place, head, entries, unit(count, first))
+    return Index.open(place)
+
+
+def timed(work: Callable[[], object], rounds: int = ROUNDS, before: Callable[[], object] | None = None) -> list[float]:
+    """Seconds of each round."""
+    spent = []
+    for _ in range(rounds):
+        if before:
+            before()
+        begin = time.perf_counter()
+        work()
+        spent.append(time.perf_counter() - begin)
+    return spent
+
+
+def told(name: str, spent: list[float]) -> str:
+    """The median and the quartiles, in milliseconds."""
+    low, middle, high = (1000 * value for value in quartiles(spent))
+    return f"  {name:<44}{middle:9.2f} ms  (quartiles {low:.2f} to {high:.2f})"
+
+
+def forget(index: Index) -> None:
+    """Ask the system to drop the vectors from its memory, as far as it will."""
+    handle = os.open(index.place / index.head.vectors, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(handle)
+
+
+def cold(place: Path, query: np.ndarray) -> Iterator[float]:
+    """Seconds of searching an index just opened whose vectors were dropped."""
+    for _ in range(3):
+        index = Index.open(place)
+        forget(index)
+        yield from timed(lambda index=index: find(index.vectors, query, TOP), 1)
+
+
+def search_times(place: Path, rows: int) -> float:
+    """Print what searching so many vectors takes; return the median of one query."""
+    index, one, many = made_index(place, rows), unit(1, 9), unit(32, 10)
+    print(f"{rows:,} vectors of {WIDTH} numbers, the {TOP} nearest")
+    opening = timed(lambda: Index.open(place), 3)
+    print(told("opening the index (names read)", opening))
+    find(index.vectors, one, TOP)
+    warm = timed(lambda: find(index.vectors, one, TOP))
+    print(told("one query, warm", warm))
+    print(told("32 queries at once, warm", timed(lambda: find(index.vectors, many, TOP), 7)))
+    print(told("one query, vectors dropped from memory", list(cold(place, one))), flush=True)
+    if installed():
+        begin = time.perf_counter()
+        found = find_clustered(index, many, TOP)
+        built = time.perf_counter() - begin
+        print(f"  faiss: cells made in {built:.1f} s; of the true {TOP} it finds {share(index, many, found.rows):.0%}")
+        print(told("faiss, one query, warm", timed(lambda: find_clustered(index, one, TOP))), flush=True)
+    return statistics.median(warm)
+
+
+def share(index: Index, queries: np.ndarray, rows: np.ndarray) -> float:
+    """How many of the exact results are among those found."""
+    exact = find(index.vectors, queries, TOP).rows
+    return float(np.mean([len(set(a) & set(b)) / TOP for a, b in zip(exact.tolist(), rows.tolist(), strict=True)]))
+
+
+def untrained(folder: Path) -> Embedder:
+    """The preset's towers with their first weights."""
+    tokenizer = learn_tokenizer(Words(), ["a red heart"])
+    spec = DualEncoder().sized({"vocabulary": tokenizer.vocabulary + 3})
+    run = Run(folder, spec, Recipe(), ImagesSpec(images="emoji"), "", tokenizer, build(spec, 0.0).eval(), None)
+    return Embedder(run)
+
+
+def build_times(folder: Path) -> None:
+    """Print how fast pictures become an index, and what a look at one that is up to date takes."""
+    from PIL import Image
+
+    pictures, random = folder / "pictures", np.random.default_rng(0)
+    pictures.mkdir()
+    for number in range(PICTURES):
+        small = random.integers(0, 256, (9, 9, 3)).astype(np.uint8)
+        Image.fromarray(small).resize((72, 72)).save(pictures / f"{number}.png")
+    embedder, place = untrained(folder), folder / "built"
+    torch.manual_seed(0)
+    begin = time.perf_counter()
+    update_index(place, embedder, open_pictures(pictures))
+    spent = time.perf_counter() - begin
+    print(f"{PICTURES} pictures of 72 × 72 (PNG), the preset's towers")
+    print(f"  {'read, embedded and written':<44}{PICTURES / spent:9,.0f} pictures/s")
+    again = timed(lambda: update_index(place, embedder, open_pictures(pictures)), 5)
+    print(told("looked through again, nothing new", again), flush=True)
+
+
+def main() -> int:
+    """Print all; return 1 if 100,000 vectors take longer than the target."""
+    medians = {}
+    with tempfile.TemporaryDirectory(prefix="lemma-search-") as folder:
+        for rows in SIZES:
+            medians[rows] = search_times(Path(folder) / str(rows), rows)
+        build_times(Path(folder))
+    met = medians[100_000] < TARGET
+    print(f"100,000 vectors in {1000 * TARGET:.0f} ms: {'met' if met else 'MISSED'}")
+    return int(not met)

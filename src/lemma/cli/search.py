@@ -1,0 +1,91 @@
+"""`lemma search`: pictures for a text, texts for a picture, similar pictures; or a small search by hand."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lemma.cli.show import Json, show
+from lemma.errors import InputError
+
+
+def search(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help="The run folder of a dual encoder or of its re-ranker.")
+    ] = None,
+    images: Annotated[
+        str | None, typer.Option("--images", metavar="NAME|FOLDER", help="The pictures to search, indexed as needed.")
+    ] = None,
+    query: Annotated[
+        list[str] | None, typer.Option("--query", metavar="TEXT", help="What to look for; may be given several times.")
+    ] = None,
+    image: Annotated[
+        Path | None, typer.Option("--image", metavar="FILE", help="A picture to look for, among --texts or --images.")
+    ] = None,
+    texts: Annotated[
+        str | None,
+        typer.Option("--texts", metavar="NAME|FILE", help="Texts to rank for --image: one a line, or a table."),
+    ] = None,
+    text_column: Annotated[
+        str | None, typer.Option("--text-column", metavar="NAME", help="The column of the texts, if it is a table.")
+    ] = None,
+    top: Annotated[int, typer.Option("-k", "--top", help="How many results.")] = 10,
+    index: Annotated[
+        Path | None,
+        typer.Option("--index", metavar="FOLDER", help="Where the index is kept; alone, it is searched as it stands."),
+    ] = None,
+    faiss: Annotated[
+        bool | None,
+        typer.Option(
+            "--faiss/--exact",
+            help="Look only near the query, by faiss; or at all. Else: at all, and past a"
+            " million pictures by faiss if it is installed.",
+        ),
+    ] = None,
+    matrices: Annotated[
+        str | None,
+        typer.Option("--matrices", metavar="FILE|EXAMPLE", help="Work a search by hand: I, T, W_i and W_t in a file."),
+    ] = None,
+    word: Annotated[
+        list[str] | None, typer.Option("--word", metavar="NAME", help="Of --matrices: this image's arithmetic.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Of --matrices: print what was given, too.")] = False,
+    decimals: Annotated[int, typer.Option(min=0, max=12, help="Of --matrices: decimals of printed numbers.")] = 4,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Write it there: .html, .json or .csv; of --matrices also .svg, .md,"
+            " .txt, or .toml for a copy of the case.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Find pictures by a text or a picture, or texts by a picture.
+
+    As in: lemma search RUN --images FOLDER --query "a red heart" --out found.html. A folder is indexed the first time;
+    then only what is new or changed is read. By hand: lemma search --matrices e7
+    """
+    from lemma.api import search as look_for
+
+    if matrices is not None:
+        asked = {"images": images, "query": query, "image": image, "texts": texts, "index": index}
+        _refuse_beside_matrices(run, [word for word, value in asked.items() if value is not None])
+        found: Any = look_for(matrices=matrices, words=word, full=full, decimals=decimals)
+    else:
+        if run is None:
+            raise InputError("RUN is missing, as in: lemma search RUN --images FOLDER --query 'a red heart'")
+        data: dict[str, Any] = {"images": images, "query": query, "image": image, "texts": texts, "index": index}
+        found = look_for(run, **data, text_column=text_column, k=top, faiss=faiss)
+    if out:
+        found.save(out)
+    show(found, json)
+    if out:
+        typer.echo(f"written to {out}", err=True)
+
+
+def _refuse_beside_matrices(run: Path | None, words: list[str]) -> None:
+    beside = ["RUN"] * (run is not None) + [f"--{word}" for word in words]
+    if beside:
+        raise InputError(f"--matrices works by hand, with no run: leave out {', '.join(beside)}.")

@@ -1,0 +1,1 @@
+"""Graphs whose nodes are to be classified: by name, generated, or a person's own."""

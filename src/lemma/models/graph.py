@@ -1,0 +1,69 @@
+"""The graph model: layers of graph convolution that classify every node (problem D4; Kipf & Welling 2017)."""
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lemma.data import Compressed, GraphData
+from lemma.parts import Adjacency, GraphConvolution, Sparse, adjacency_of
+from lemma.parts.graph import Normalisation
+from lemma.spec import Graph
+
+
+class GraphModel(nn.Module):
+    """H ← relu(Â H W + b) layer after layer, the last one to the classes."""
+
+    stateful: ClassVar[bool] = False
+
+    def __init__(self, spec: Graph, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.spec = spec
+        width = spec.hidden if spec.depth > 1 else spec.features  # a single layer goes straight to the classes
+        between = range(spec.depth - 2)
+        self.first = GraphConvolution(spec.features, width, spec.bias) if spec.depth > 1 else None
+        self.layers = nn.ModuleList(GraphConvolution(width, width, spec.bias) for _ in between)
+        self.last = GraphConvolution(width, spec.classes, spec.bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def start(self) -> None:
+        """Draw maps that neither stretch nor shrink (Glorot & Bengio 2010), and no biases."""
+        for parameter in self.parameters():
+            (nn.init.xavier_uniform_ if parameter.dim() == 2 else nn.init.zeros_)(parameter)
+
+    def forward(
+        self, features: Float[Tensor, "nodes features"] | Sparse, adjacency: Adjacency | Tensor
+    ) -> Float[Tensor, "nodes classes"]:
+        """Return the logits of every node's class."""
+        if self.first is None:
+            return self.last(self._dropped(features), adjacency)
+        hidden = self.dropout(torch.relu(self.first(self._dropped(features), adjacency)))
+        for layer in self.layers:
+            hidden = self.dropout(torch.relu(layer(hidden, adjacency)))
+        return self.last(hidden, adjacency)
+
+    def _dropped(self, features: Tensor | Sparse) -> Tensor | Sparse:
+        """Features with some dropped; of sparse ones there is nothing to drop but their entries."""
+        if isinstance(features, Sparse):
+            return features.with_values(self.dropout(features.values)) if self.training else features
+        return self.dropout(features)
+
+
+GraphInputs = tuple[Float[Tensor, "nodes features"] | Sparse, Adjacency]
+"""Features and adjacency, ready for a model."""
+
+
+def graph_inputs(graph: GraphData, normalise: Normalisation, device: torch.device | str = "cpu") -> GraphInputs:
+    """What a graph model reads of a graph: its features and its normalised adjacency, on a device."""
+    weights = None if graph.weights is None else torch.from_numpy(graph.weights)
+    adjacency = adjacency_of(torch.from_numpy(graph.edges), len(graph.classes), normalise, weights)
+    return _features(graph, device), adjacency.to(device)
+
+
+def _features(graph: GraphData, device: torch.device | str) -> Tensor | Sparse:
+    features = graph.features
+    if not isinstance(features, Compressed):
+        return torch.from_numpy(features).to(device)
+    places = torch.stack([torch.from_numpy(features.rows), torch.from_numpy(features.columns)])
+    return Sparse.of(places, torch.from_numpy(features.values), features.shape).to(device)

@@ -1,0 +1,185 @@
+"""What a search found, for the terminal, the notebook, a page or a file."""
+
+import csv
+import io
+import json
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lemma.data.atomic import write_atomically
+from lemma.errors import InputError
+from lemma.retrieval.page import as_fragment, as_page
+
+WIDTH = 80
+NAMED = 5
+"""Broken pictures that are named where there is little room."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One thing that was found."""
+
+    rank: int
+    name: str
+    """The path of a picture within its folder, or a text."""
+    score: float
+    """The cosine of its vector and the query's."""
+    caption: str = ""
+    """What its set says of a picture."""
+    again: float | None = None
+    """The re-ranker's score, if it was ranked once more."""
+    path: Path | None = field(default=None, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        plain = {"rank": self.rank, "name": self.name, "score": self.score}
+        more = {"caption": self.caption, "reranked_score": self.again, "path": self.path and str(self.path)}
+        return plain | {word: value for word, value in more.items() if value not in ("", None)}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one query found, the best first."""
+
+    query: str
+    hits: tuple[Hit, ...]
+    remark: str = ""
+    """What of the query was not read."""
+    picture: Path | None = field(default=None, repr=False)
+    """The query itself, where it is a picture."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        remark = {"remark": self.remark} if self.remark else {}
+        return {"query": self.query, **remark, "hits": [hit.to_dict() for hit in self.hits]}
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a search was made among."""
+
+    indexed: int
+    new: int = 0
+    removed: int = 0
+    broken: tuple[tuple[str, str], ...] = ()
+    """Names of pictures that cannot be read, each with the reason."""
+
+    def __str__(self) -> str:
+        changes = {"new": self.new, "removed": self.removed, "broken and left out": len(self.broken)}
+        told = [f"{count:,} {what}" for what, count in changes.items() if count]
+        return ", ".join([f"{self.indexed:,} indexed", *told])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        broken = [{"name": name, "reason": reason} for name, reason in self.broken]
+        return {"indexed": self.indexed, "new": self.new, "removed": self.removed, "broken": broken}
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What each query found."""
+
+    run: str
+    among: str
+    """What was searched: pictures or texts."""
+    where: str
+    """The folder, the set or the file."""
+    answers: tuple[Answer, ...]
+    counts: Counts
+    how: str
+    """How the nearest were found: exact, or not."""
+    index: Path | None = None
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        for answer in self.answers:
+            yield clipped(answer.query)
+            if answer.remark:
+                yield clipped(f"  ({answer.remark})")
+            yield from (_line(hit) for hit in answer.hits)
+            yield ""
+        yield from (clipped(line) for line in self.about())
+
+    def about(self) -> list[str]:
+        """What was searched, what was left out, and where the index is."""
+        lines = [f"{self.among} of {self.where}: {self.counts}; {self.how}"]
+        lines += [f"  {name}: {reason}" for name, reason in self.counts.broken[:NAMED]]
+        rest = len(self.counts.broken) - NAMED
+        lines += [f"  and {rest:,} more (--json names all)"] if rest > 0 else []
+        return [*lines, *self.notes, *([f"index: {self.index}"] if self.index else [])]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "run": self.run,
+            "among": self.among,
+            "where": self.where,
+            "answers": [answer.to_dict() for answer in self.answers],
+            **self.counts.to_dict(),
+            "how": self.how,
+            "index": self.index and str(self.index),
+            "notes": list(self.notes),
+        }
+
+    def _repr_html_(self) -> str:
+        return as_fragment(self)
+
+    def save(self, path: Path | str) -> Path:
+        """Write a page (.html), everything (.json) or a table (.csv)."""
+        target = Path(path)
+        writers = {".html": lambda: as_page(self), ".json": self._json, ".csv": self._csv}
+        if target.suffix.lower() not in writers:
+            raise InputError(f"{target}: a search is saved as {', '.join(writers)}, not as '{target.suffix}'.")
+        if not target.absolute().parent.is_dir():
+            raise InputError(f"{target}: there is no folder {target.parent} to write to. Make it first.")
+        write_atomically(target, writers[target.suffix.lower()]())
+        return target
+
+    def _json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+
+    def _csv(self) -> str:
+        written = io.StringIO()
+        table = csv.writer(written, lineterminator="\n")
+        table.writerow(("query", "rank", "score", "name", "caption"))
+        for answer in self.answers:
+            table.writerows((answer.query, hit.rank, hit.score, hit.name, hit.caption) for hit in answer.hits)
+        return written.getvalue()
+
+
+def _line(hit: Hit) -> str:
+    again = "" if hit.again is None else f"  {hit.again:8.3f}"
+    return clipped(f"{hit.rank:>4}  {hit.score:7.4f}{again}  {_named(hit)}")
+
+
+def _named(hit: Hit) -> str:
+    return f"{hit.caption}  ({hit.name})" if hit.caption else hit.name
+
+
+def clipped(text: str, width: int = WIDTH) -> str:
+    """A line that can do nothing to a terminal and fits it.
+
+    >>> clipped("a\\x1b[2Jb"), clipped("x" * 90)[-2:]
+    ('a\\\\x1b[2Jb', 'x…')
+    """
+    seen = "".join(_visible(sign) for sign in text)
+    sizes = [2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in seen]
+    if sum(sizes) <= width:
+        return seen
+    kept, room = "", width - 1
+    for sign, size in zip(seen, sizes, strict=True):
+        room -= size
+        if room < 0:
+            break
+        kept += sign
+    return kept + "…"
+
+
+def _visible(sign: str) -> str:
+    return sign.encode("unicode_escape").decode() if unicodedata.category(sign) in {"Cc", "Cf", "Cs", "Zl"} else sign

@@ -1,0 +1,50 @@
+"""What every dual encoder keeps to, whatever reads its texts."""
+
+import pytest
+import torch
+
+from lemma.models import build, count_parameters, parameters_of
+from lemma.spec import DualEncoder
+
+from families import BODIES
+
+SIZES = {"grid": 2, "patch": 3, "image_width": 8, "image_depth": 1, "image_heads": 2, "shared": 5}
+READING = [name for name in BODIES if BODIES[name].family != "tree"]
+IMAGES = torch.rand(3, 3, 6, 6, generator=torch.Generator().manual_seed(1))
+TOKENS = torch.tensor([[1, 2, 3, 4], [5, 6, -1, -1], [7, 8, 9, -1]])
+
+
+def built(name: str):
+    torch.manual_seed(2)
+    return build(DualEncoder(body=BODIES[name].to_dict(), **SIZES)).eval()
+
+
+@pytest.mark.parametrize("name", READING)
+def test_logits_are_cosines_over_the_temperature(name: str) -> None:
+    model = built(name)
+    images, texts = model.image_vectors(IMAGES), model.text_vectors(TOKENS)
+    for vectors in (images, texts):
+        torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(3))
+    cosines = torch.nn.functional.cosine_similarity(images[:, None], texts[None], dim=-1)
+    torch.testing.assert_close(model(IMAGES, TOKENS), cosines / 0.07)
+
+
+@pytest.mark.parametrize("name", READING)
+def test_a_pair_is_compared_the_same_whatever_stands_beside_it_or_is_filled_up(name: str) -> None:
+    model = built(name)
+    alone = model(IMAGES[1:2], TOKENS[1:2, :2])
+    torch.testing.assert_close(model(IMAGES, TOKENS)[1, 1], alone[0, 0], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", READING)
+def test_every_parameter_learns_and_is_counted(name: str) -> None:
+    model = built(name)
+    model(IMAGES, TOKENS).logsumexp(-1).square().sum().backward()
+    assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+    assert parameters_of(model.spec) == count_parameters(model)
+
+
+def test_bytes_and_shares_are_the_same_picture() -> None:
+    model = built(READING[0])
+    whole = (255 * IMAGES).round().byte()
+    torch.testing.assert_close(model.image_vectors(whole), model.image_vectors(whole / 255))

@@ -1,0 +1,63 @@
+"""Problem E7: images and sentences taken to one space, every product, and who fits whom by product and by cosine."""
+
+import numpy as np
+import pytest
+import torch
+
+from lemma.looking.worked import WorkedMatching, matching_by_hand
+
+IMAGES = [[0.2, -1.5, 0.6, 0.3], [-0.4, -0.5, 1.2, -0.1]]
+SENTENCES = [[0.9, 0.3], [-0.8, -0.1], [0.3, -0.5]]
+
+
+@pytest.fixture(scope="module")
+def worked() -> WorkedMatching:
+    return matching_by_hand("e7")
+
+
+def test_images_sentences_and_maps_are_those_of_the_problem(worked: WorkedMatching) -> None:
+    assert [list(row) for row in worked.case.I] == IMAGES
+    assert [list(row) for row in worked.case.T] == SENTENCES
+    assert worked.case.W_i == ((0.6, 0.3, -0.2), (1.3, 0.3, -0.6), (0.8, 0.2, -0.3), (0.4, 0.4, 0.7))
+    assert worked.case.W_t == ((-1.2, 0.5, 0.8), (0.4, -0.1, -1.6))
+
+
+def test_projections_are_the_stated_ones(worked: WorkedMatching) -> None:
+    np.testing.assert_allclose(worked.steps.image_vectors, [[-1.23, -0.15, 0.89], [0.03, -0.07, -0.05]], atol=1e-12)
+    stated = [[-0.96, 0.42, 0.24], [0.92, -0.39, -0.48], [-0.56, 0.2, 1.04]]
+    np.testing.assert_allclose(worked.steps.sentence_vectors, stated, atol=1e-12)
+
+
+def test_scores_are_the_stated_ones(worked: WorkedMatching) -> None:
+    stated = [[1.3314, -1.5003, 1.5844], [-0.0702, 0.0789, -0.0828]]
+    np.testing.assert_allclose(worked.steps.scores, stated, atol=1e-12)
+
+
+def test_image_1_finds_sentence_3_and_image_2_sentence_2_by_product_and_by_cosine(worked: WorkedMatching) -> None:
+    assert [one.by_product for one in worked.of_images] == [("sentence 3",), ("sentence 2",)]
+    assert [one.by_cosine for one in worked.of_images] == [("sentence 3",), ("sentence 2",)]
+    assert all(one.agree for one in worked.of_images)
+
+
+def test_cosines_are_those_of_torch(worked: WorkedMatching) -> None:
+    images, sentences = (torch.tensor(x) for x in (worked.steps.image_vectors, worked.steps.sentence_vectors))
+    wanted = torch.nn.functional.cosine_similarity(images[:, None], sentences[None], dim=-1)
+    np.testing.assert_allclose(worked.steps.cosines, wanted.numpy(), atol=1e-12)
+
+
+def test_sentences_1_and_3_find_image_1_and_sentence_2_image_2(worked: WorkedMatching) -> None:
+    assert [one.by_product for one in worked.of_sentences] == [("image 1",), ("image 2",), ("image 1",)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "p(image 1)₁ = 0.2·0.6 − 1.5·1.3 + 0.6·0.8 + 0.3·0.4 = −1.23",
+        "q(sentence 3)₃ = 0.3·0.8 − 0.5·(−1.6) = 1.04",
+        "p(image 1)·q(sentence 3) = −1.23·(−0.56) − 0.15·0.2 + 0.89·1.04 = 1.5844",
+        "p(image 2)·q(sentence 2) = 0.03·0.92 − 0.07·(−0.39) − 0.05·(−0.48) = 0.0789",
+        "cos(image 1, sentence 3) = 1.5844 / (1.5256·1.198) = 0.8669",
+    ],
+)
+def test_every_product_is_written_out(worked: WorkedMatching, line: str) -> None:
+    assert line in str(worked)

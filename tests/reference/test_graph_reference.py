@@ -1,0 +1,69 @@
+"""The normalised adjacency and the graph layer against networkx and, where it is installed, torch_geometric."""
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+from lemma.data import prepare_graph
+from lemma.data.graphs.karate import karate
+from lemma.parts import GraphConvolution, adjacency_of
+from lemma.spec import GraphSpec
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_symmetric_one_is_the_identity_less_networkx_normalised_laplacian_with_loops(seed: int, weighted: bool):
+    graph = nx.gnp_random_graph(30, 0.2, seed=seed)
+    random = np.random.default_rng(seed)
+    for one, other in graph.edges:
+        graph.edges[one, other]["weight"] = float(random.random() + 0.1) if weighted else 1.0
+    edges = torch.tensor(list(graph.edges)).T
+    weights = torch.tensor([graph.edges[edge]["weight"] for edge in graph.edges], dtype=torch.double)
+    mine = adjacency_of(edges, len(graph), weights=weights).to_dense().numpy()
+    graph.add_edges_from([(node, node, {"weight": 1.0}) for node in graph])
+    degrees = nx.to_numpy_array(graph).sum(axis=1)  # networkx counts a loop twice in a degree, D̃ once
+    expected = nx.to_numpy_array(graph) / np.sqrt(np.outer(degrees, degrees))
+    np.testing.assert_allclose(mine, expected, atol=1e-12)
+
+
+def test_on_a_graph_with_loops_one_less_networkx_laplacian_is_the_same_matrix() -> None:
+    graph = nx.karate_club_graph()
+    graph.add_edges_from([(node, node) for node in graph])
+    matrix = (nx.to_numpy_array(graph) > 0).astype(float)
+    laplacian = nx.normalized_laplacian_matrix(nx.from_numpy_array(matrix)).toarray()
+    ends = torch.tensor([edge for edge in graph.edges if edge[0] != edge[1]]).T
+    ones = torch.ones(ends.shape[1], dtype=torch.double)
+    np.testing.assert_allclose(
+        np.eye(34) - adjacency_of(ends, 34, weights=ones).to_dense().numpy(), laplacian, atol=1e-12
+    )
+
+
+def test_the_karate_club_is_networkx_own() -> None:
+    graph, own = nx.karate_club_graph(), karate()
+    assert {tuple(sorted(edge)) for edge in graph.edges} == set(map(tuple, own.edges.T.tolist()))
+    assert list(own.labels) == [graph.nodes[node]["club"] for node in sorted(graph)]
+
+
+def test_a_node_link_file_that_networkx_writes_is_read_back_as_the_same_graph(tmp_path) -> None:
+    import json
+
+    graph = nx.karate_club_graph()
+    (tmp_path / "club.json").write_text(json.dumps(nx.node_link_data(graph, edges="links")))
+    read = prepare_graph(GraphSpec(graph=str(tmp_path / "club.json")), seed=1)
+    assert read.labels == ("Mr. Hi", "Officer") and read.features.shape == (34, 34)
+    assert {tuple(edge) for edge in read.edges.T.tolist()} == {tuple(sorted(edge)) for edge in graph.edges}
+    given = {tuple(sorted(edge)): graph.edges[edge]["weight"] for edge in graph.edges}
+    assert read.weights is not None
+    assert {tuple(e): w for e, w in zip(read.edges.T.tolist(), read.weights.tolist(), strict=True)} == given
+
+
+def test_the_layer_is_torch_geometrics_where_that_is_installed() -> None:
+    geometric = pytest.importorskip("torch_geometric.nn")
+    graph = nx.gnp_random_graph(20, 0.3, seed=1)
+    edges = torch.tensor(list(graph.edges)).T
+    layer, other = GraphConvolution(5, 3), geometric.GCNConv(5, 3)
+    other.load_state_dict({"bias": layer.bias, "lin.weight": layer.map.weight})
+    features = torch.randn(20, 5)
+    expected = other(features, torch.cat([edges, edges.flip(0)], dim=1))
+    torch.testing.assert_close(layer(features, adjacency_of(edges, 20)), expected)

@@ -1,0 +1,49 @@
+"""An untrained dual encoder as a finished run, for the tests of search: what it finds is fixed by its seed."""
+
+from pathlib import Path
+
+import torch
+
+from lemma.data import Tokenizer, learn_tokenizer
+from lemma.models import build
+from lemma.runs import RunFolder, weights_of
+from lemma.spec import (
+    Characters,
+    CrossAttention,
+    ImagesSpec,
+    ModelSpec,
+    Recipe,
+    Words,
+)
+from picture_runs import COLOURS, LSTM, SHAPES, SPEC, drawn
+
+WORDS = [f"a {colour} {shape}" for colour in COLOURS for shape in SHAPES]
+
+
+def untrained_run(out: Path, seed: int = 1, *, spec: ModelSpec = SPEC, words: bool = False) -> Path:
+    """Write a run whose weights are those it would begin with."""
+    tokenizer: Tokenizer = learn_tokenizer(Words() if words else Characters(), WORDS)
+    sized = spec.sized({"vocabulary": tokenizer.vocabulary + 3})
+    torch.manual_seed(seed)
+    folder = RunFolder(out, sized, Recipe(device="cpu"), ImagesSpec(images="emoji"), "0").create(tokenizer)
+    folder.finish(weights_of(build(sized, 0.0), frozen=True), {"steps": 0})
+    return out
+
+
+def untrained_reranker(out: Path, candidates: int = 4) -> Path:
+    """The same with a re-ranker whose score is not nought."""
+    return untrained_run(out, spec=CrossAttention(towers=SPEC, candidates=candidates))
+
+
+def picture_folder(folder: Path, count: int = 12) -> Path:
+    """Pictures of different content, some in folders within."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in range(count):
+        colour, shape = list(COLOURS)[place % 4], SHAPES[place % 3]
+        path = folder / ("inner" if place % 5 == 4 else ".") / f"{place:02}-{colour}-{shape}.png"
+        path.parent.mkdir(exist_ok=True)
+        drawn(colour, shape, place % 3 - 1, side=16 + place).save(path)
+    return folder
+
+
+__all__ = ["LSTM", "SPEC", "WORDS", "picture_folder", "untrained_reranker", "untrained_run"]

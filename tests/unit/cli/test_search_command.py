@@ -1,0 +1,69 @@
+"""`lemma search` as a person meets it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lemma.cli.main import main
+from search_runs import picture_folder, untrained_run
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("search")
+    untrained_run(place / "run")
+    picture_folder(place / "pictures", 5)
+    return place
+
+
+def search(*words: object) -> int:
+    """Run the command in this process and return its exit status."""
+    with pytest.raises(SystemExit) as left:
+        main(["search", *map(str, words)])
+    return int(left.value.code or 0)
+
+
+def test_pictures_are_found_and_counted_and_a_page_is_written(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [place / "run", "--images", place / "pictures", "--index", place / "index", "--query", "a red", "-k", "2"]
+    assert search(*words, "--out", place / "found.html") == 0
+    printed = capsys.readouterr()
+    assert "5 indexed, 5 new" in printed.out and "   2  " in printed.out and "   3  " not in printed.out
+    assert "written to" in printed.err and (place / "found.html").stat().st_size > 1000
+    assert search(*words, "--json", "--query", "blue") == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert [answer["query"] for answer in plain["answers"]] == ["a red", "blue"] and plain["new"] == 0
+
+
+def test_texts_are_ranked_for_a_picture(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "texts.csv").write_text("id,what\n1,a red\n2,a blue\n")
+    picture = place / "pictures" / "00-red-circle.png"
+    words = [place / "run", "--image", picture, "--texts", place / "texts.csv", "--text-column", "what"]
+    assert search(*words) == 0
+    assert "texts of" in capsys.readouterr().out
+
+
+def test_a_search_by_hand_prints_the_figures_of_the_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert search("--matrices", "e7") == 0
+    printed = capsys.readouterr().out
+    assert all(figure in printed for figure in ("1.5844", "−1.5003", "0.0789", "sentence 3"))
+    assert search("--matrices", "e7", "--json", "--word", "image 2") == 0
+    assert json.loads(capsys.readouterr().out)["of_images"][1]["by_product"] == ["sentence 2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "RUN is missing"),
+        (["nowhere", "--images", "emoji", "--query", "a"], "there is no such folder"),
+        (["--matrices", "e7", "--query", "a"], "leave out --query"),
+        (["nowhere", "--matrices", "e7"], "leave out RUN"),
+        (["--matrices", "e77"], "Did you mean 'e7'"),
+        (["--matrices", "e7", "--word", "image 9"], "focus = 'image 9' is unknown"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line_with_status_2(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert search(*words) == 2
+    assert said in capsys.readouterr().err

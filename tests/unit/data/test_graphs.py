@@ -1,0 +1,152 @@
+"""Graphs as data: by name, generated, and a person's own files with their mistakes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lemma.data import Compressed, GraphData, prepare_graph
+from lemma.data.graphs.blocks import WITHIN, blocks
+from lemma.errors import DataError, SpecError
+from lemma.spec import GraphSpec
+
+NODES = "id,label,age,height\na,x,1,2.5\nb,y,3,0.5\nc,x,5,1.5\nd,,7,9.5\ne,y,2,2\nf,y,2,3\n"
+EDGES = "source,target\na,b\nb,a\nb,c\nc,c\nd,e\n"
+
+
+def folder(place: Path, nodes: str = NODES, edges: str = EDGES) -> Path:
+    (place / "nodes.csv").write_text(nodes)
+    (place / "edges.csv").write_text(edges)
+    return place
+
+
+def read(graph: Path | str, **words) -> GraphData:
+    return prepare_graph(GraphSpec(graph=str(graph), **words), seed=1)
+
+
+def test_a_folder_is_read_with_each_edge_once_and_its_features_brought_to_one_scale(tmp_path: Path) -> None:
+    graph = read(folder(tmp_path))
+    assert graph.edges.tolist() == [[0, 1, 3], [1, 2, 4]] and graph.weights is None
+    assert graph.labels == ("x", "y") and graph.classes.tolist() == [0, 1, 0, -1, 1, 1]
+    assert isinstance(graph.features, np.ndarray) and graph.sizes() == {"features": 2, "classes": 2}
+    np.testing.assert_allclose(graph.features.mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(graph.features.std(0), 1, atol=1e-6)
+    assert any("2 edges were loops or came twice" in said for said in graph.skipped)
+    assert 3 not in np.concatenate(list(graph.by_split.values())), "a node without a label is in no split"
+
+
+def test_a_table_of_edges_takes_its_nodes_from_another_file_and_weights_from_a_column(tmp_path: Path) -> None:
+    folder(tmp_path, edges="from\tto\tweight\n")
+    (tmp_path / "links.tsv").write_text("from\tto\tweight\na\tb\t2\nb\ta\t5\nc\td\t0.5\n")
+    graph = read(tmp_path / "links.tsv", nodes_file=str(tmp_path / "nodes.csv"))
+    assert graph.edges.tolist() == [[0, 2], [1, 3]]
+    assert graph.weights is not None and graph.weights.tolist() == [5.0, 0.5]
+
+
+def test_words_become_shares_and_nodes_without_features_are_their_own(tmp_path: Path) -> None:
+    words = read(folder(tmp_path, "id,label,features\na,x,red big\nb,y,red\nc,x,\nd,y,big small red red\n", "a,b\n"))
+    assert isinstance(words.features, Compressed)
+    expected = [[0.5, 0.5, 0], [0, 1, 0], [0, 0, 0], [1 / 3, 1 / 3, 1 / 3]]
+    np.testing.assert_allclose(words.features.dense(), expected, atol=1e-6)
+    bare = read(folder(tmp_path, "id,label\na,x\nb,y\nc,x\nd,y\n", "a,b\n"))
+    assert isinstance(bare.features, Compressed)
+    assert np.array_equal(bare.features.dense(), np.eye(4, dtype=np.float32))
+
+
+def test_columns_of_noughts_and_ones_become_shares_and_words_among_numbers_are_left_out(tmp_path: Path) -> None:
+    graph = read(folder(tmp_path, "id,label,p,q,town\na,x,1,1,Ulm\nb,y,0,1,Bern\nc,x,0,0,Bonn\nd,y,1,0,Ulm\n", "a,b\n"))
+    assert isinstance(graph.features, Compressed)
+    assert graph.features.dense().tolist() == [[0.5, 0.5], [0, 1], [0, 0], [1, 0]]
+    assert any("'town' holds no numbers" in said for said in graph.skipped)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "said"),
+    [
+        (NODES, "source,target\na,b\na,z\n", r"edges.csv, line 3: there is no node 'z'"),
+        (NODES, "p,q\na,b\n", r"line 1: there is no node 'p'.*call its columns source and target"),
+        (NODES, "source,target,weight\na,b,-1\n", r"edges.csv, line 2: the weight is '-1'"),
+        (NODES, "source,target\na\n", r"edges.csv, line 2: 1 columns"),
+        (NODES + "a,x,1,1\n", EDGES, r"nodes.csv, line 8: the node 'a' stands on line 2 already"),
+        (NODES + "g,x,1\n", EDGES, r"nodes.csv, line 8: 3 columns where the table has 4"),
+        (NODES + "g,x,1,tall\n", EDGES, r"nodes.csv, line 8: the feature 'height' is 'tall'"),
+        (NODES + ",x,1,1\n", EDGES, r"nodes.csv, line 8: the node has no name"),
+        ("id,label\na,x\nb,x\nc,\n", "a,b\n", r"one class, 'x'"),
+        ("id,label\na,\nb,\n", "a,b\n", r"no node has a label"),
+        ("id,age\na,1\nb,2\n", "a,b\n", r"no column of labels"),
+        ("id,label\n", "a,b\n", r"nothing but a header"),
+        ("id,label\na,x\nb,y\n", "a,b\n", r"0 labelled nodes are left"),
+        ("id,label,features\na,x,1 2\nb,y,1\n", "a,b\n", r"nodes.csv, line 3: 2 numbers are expected"),
+    ],
+)
+def test_a_mistake_names_the_file_and_the_line(tmp_path: Path, nodes: str, edges: str, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        read(folder(tmp_path, nodes, edges))
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ("[1]", "an object with"),
+        ("{", "no valid JSON"),
+        ({"nodes": [{"id": 1, "label": "x"}, {"id": 1, "label": "y"}], "links": []}, r"nodes\[1\]: the node '1'"),
+        (
+            {"nodes": [{"id": 1, "label": "x"}], "links": [{"source": 1, "target": 2}]},
+            r"links\[0\]: there is no node '2'",
+        ),
+        ({"nodes": [{"label": "x"}], "links": []}, r"nodes\[0\]: 'id' is missing"),
+        ({"nodes": [{"id": 1}], "links": []}, "no node has a 'label'"),
+        ({"nodes": [], "links": []}, "no nodes"),
+        ({"links": []}, '"nodes" is to be a list'),
+    ],
+)
+def test_a_mistake_in_a_node_link_file_names_the_entry(tmp_path: Path, document, said: str) -> None:
+    path = tmp_path / "graph.json"
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    with pytest.raises(DataError, match=said):
+        read(path)
+
+
+def test_what_is_no_graph_is_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="Did you mean 'cora'"):
+        read("coro")
+    with pytest.raises(DataError, match="no such file or folder"):
+        read(tmp_path / "none.csv")
+    with pytest.raises(DataError, match="no table of nodes"):
+        read(tmp_path)
+    (tmp_path / "edges.csv").write_text(EDGES)
+    with pytest.raises(DataError, match="--nodes FILE"):
+        read(tmp_path / "edges.csv")
+    with pytest.raises(SpecError, match="only the generated graph"):
+        read("karate", nodes=50)
+
+
+def test_the_splits_are_disjoint_drawn_by_the_seed_and_have_as_many_of_each_class() -> None:
+    ones, others = (prepare_graph(GraphSpec(graph="blocks", labelled=7), seed=seed) for seed in (1, 2))
+    again = prepare_graph(GraphSpec(graph="blocks", labelled=7, split=1), seed=5)
+    assert np.bincount(ones.tokens("train").classes).tolist() == [7, 7, 7, 7]
+    joined = np.concatenate(list(ones.by_split.values()))
+    assert len(np.unique(joined)) == len(joined)
+    assert all(np.array_equal(ones.by_split[name], again.by_split[name]) for name in ones.splits)
+    assert not np.array_equal(ones.by_split["train"], others.by_split["train"])
+    assert ones.hash == others.hash
+
+
+def test_a_small_graph_learns_fewer_nodes_and_says_so() -> None:
+    club = read("karate")
+    assert {name: len(nodes) for name, nodes in club.by_split.items()} == {"train": 4, "validation": 10, "test": 20}
+    assert any("2 nodes of each class" in said for said in club.skipped)
+
+
+def test_generated_graphs_have_just_so_many_edges_mostly_within_and_are_the_same_every_time() -> None:
+    one, other = blocks(2000, 9000), blocks(2000, 9000)
+    assert isinstance(one.features, np.ndarray) and isinstance(other.features, np.ndarray)
+    assert np.array_equal(one.edges, other.edges) and np.array_equal(one.features, other.features)
+    assert one.edges.shape == (2, 9000) and (one.edges[0] < one.edges[1]).all()
+    assert len({tuple(edge) for edge in one.edges.T.tolist()}) == 9000
+    labels = np.array(one.labels)
+    within = (labels[one.edges[0]] == labels[one.edges[1]]).mean()
+    assert within == pytest.approx(WITHIN + (1 - WITHIN) / 4, abs=0.02)
+    with pytest.raises(SpecError, match="too dense"):
+        blocks(100, 5000)

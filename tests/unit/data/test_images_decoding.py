@@ -1,0 +1,240 @@
+"""One picture of any format: its colours, its turning, its square, and what is said of a broken one."""
+
+import io
+import struct
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lemma.data import picture_files, read_picture, read_pictures, thumbnail
+from lemma.data.images import canvas, decoding
+from lemma.errors import DataError
+
+RED, HALF_RED_ON_WHITE, WHITE = (255, 0, 0), (255, 127, 127), (255, 255, 255)
+GREY = (51, 51, 51)
+
+
+def saved(tmp_path: Path, image: Image.Image, name: str, **options: object) -> Path:
+    image.save(tmp_path / name, **options)
+    return tmp_path / name
+
+
+def colour(path: Path, side: int = 8) -> tuple[int, ...]:
+    """The one colour of a picture that has no other."""
+    pixels = read_picture(path, side)
+    assert pixels.shape == (3, side, side) and pixels.dtype == np.uint8
+    assert (pixels.max(axis=(1, 2)) - pixels.min(axis=(1, 2)) <= 1).all()
+    return tuple(int(value) for value in pixels[:, 0, 0])
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.gif", "a.webp", "a.bmp", "a.tiff", "a.ppm", "a.ico", "a.jp2", "A.JPG"])
+def test_every_common_format_gives_the_colour_that_was_saved(tmp_path: Path, name: str) -> None:
+    options = {"lossless": True} if name == "a.webp" else {}
+    path = saved(tmp_path, Image.new("RGB", (20, 20), RED), name, **options)
+    assert np.abs(np.subtract(colour(path), RED)).max() <= (2 if name == "A.JPG" else 0)
+
+
+MODES = {
+    "1": (Image.new("1", (9, 9), 1), WHITE),
+    "L": (Image.new("L", (9, 9), 51), GREY),
+    "LA": (Image.new("LA", (9, 9), (0, 51)), (204, 204, 204)),
+    "P": (Image.new("RGB", (9, 9), RED).quantize(4), RED),
+    "RGBA": (Image.new("RGBA", (9, 9), (255, 0, 0, 128)), HALF_RED_ON_WHITE),
+    "nothing drawn": (Image.new("RGBA", (9, 9), (255, 0, 0, 0)), WHITE),
+    "16 bit": (Image.fromarray(np.full((9, 9), 51 * 257, np.uint16)), GREY),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_of_a_png_gives_its_colour_on_white(tmp_path: Path, mode: str) -> None:
+    image, expected = MODES[mode]
+    assert colour(saved(tmp_path, image, "a.png")) == expected
+
+
+DEEP = {
+    "CMYK": (Image.new("CMYK", (9, 9), (0, 255, 255, 0)), RED),
+    "fractions": (Image.fromarray(np.full((9, 9), 0.2, np.float32)), GREY),
+    "32 bit": (Image.fromarray(np.full((9, 9), 51 * 257, np.int32)), GREY),
+    "16 bit": (Image.fromarray(np.full((9, 9), 51 * 257, np.uint16)), GREY),
+}
+
+
+@pytest.mark.parametrize("mode", DEEP)
+def test_deep_and_printed_colours_of_a_tiff_are_read(tmp_path: Path, mode: str) -> None:
+    image, expected = DEEP[mode]
+    assert colour(saved(tmp_path, image, "a.tif")) == expected
+
+
+def test_numbers_beyond_sixteen_bits_run_from_the_least_to_the_most(tmp_path: Path) -> None:
+    steps = np.repeat(np.array([[-70_000], [0], [70_000]], np.int32), 3, axis=1)
+    pixels = read_picture(saved(tmp_path, Image.fromarray(steps), "a.tif"), 3)
+    assert pixels[0, :, 0].tolist() == [0, 128, 255]
+
+
+@pytest.mark.parametrize("options", [{"transparency": 0}, {"transparency": bytes([0, 255])}])
+def test_a_transparent_colour_of_a_palette_is_white(tmp_path: Path, options: dict[str, object]) -> None:
+    image = Image.new("P", (9, 9), 0)
+    image.putpalette([0, 0, 0, 0, 0, 255])
+    assert colour(saved(tmp_path, image, "a.png", **options)) == WHITE
+
+
+def test_of_a_moving_picture_the_first_frame_is_read(tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (9, 9), tint) for tint in (RED, (0, 0, 255))]
+    path = saved(tmp_path, frames[0], "a.gif", save_all=True, append_images=frames[1:])
+    assert colour(path) == RED
+
+
+def corners(path: Path) -> list[int]:
+    """Of a picture of 4 × 4 whose colours are those of its four corners: which corner is where."""
+    pixels = read_picture(path, 4)[0]
+    return [round(float(pixels[row, column]) / 60) for row in (0, 3) for column in (0, 3)]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_picture_is_turned_as_its_camera_says(tmp_path: Path, orientation: int) -> None:
+    upright = np.kron(np.array([[0, 60], [120, 180]], np.uint8), np.ones((2, 2), np.uint8))
+    # What EXIF 2.3 says of where the stored first row and first column are in the picture that is seen.
+    stored = {
+        1: upright,
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.T,
+        6: np.rot90(upright),
+        7: upright[::-1, ::-1].T,
+        8: np.rot90(upright, -1),
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = saved(tmp_path, Image.fromarray(np.ascontiguousarray(stored)), "a.png", exif=exif)
+    assert corners(path) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("size", "inside"), [((40, 20), np.s_[:, 2:6, :]), ((20, 40), np.s_[:, :, 2:6])])
+def test_what_is_not_square_stands_in_the_middle_of_white(
+    tmp_path: Path, size: tuple[int, int], inside: tuple[slice, ...]
+) -> None:
+    pixels = read_picture(saved(tmp_path, Image.new("RGB", size, (10, 20, 30)), "a.png"), 8).copy()
+    assert (pixels[inside] == np.array([10, 20, 30])[:, None, None]).all()
+    pixels[inside] = 255
+    assert (pixels == 255).all()
+
+
+def test_a_line_of_one_pixel_stays_a_line(tmp_path: Path) -> None:
+    pixels = read_picture(saved(tmp_path, Image.new("RGB", (500, 1), 0), "a.png"), 16)
+    assert (pixels == 0).all(axis=(0, 2)).sum() == 1
+
+
+def test_smaller_pixels_are_means_of_larger_ones_not_some_of_them(tmp_path: Path) -> None:
+    board = np.indices((64, 64)).sum(axis=0) % 2 * 255
+    pixels = read_picture(saved(tmp_path, Image.fromarray(board.astype(np.uint8)), "a.png"), 8)
+    assert np.abs(pixels.astype(int) - 127).max() <= 8
+
+
+def test_a_frame_leaves_the_same_margin_wherever_the_drawing_stood(tmp_path: Path) -> None:
+    def framed(box: tuple[int, int, int, int], name: str) -> np.ndarray:
+        image = Image.new("RGBA", (100, 100))
+        image.paste((255, 0, 0, 255), box)
+        return decoding.decode(saved(tmp_path, image, name), 18, framed=True)
+
+    first, second = framed((0, 0, 32, 32), "a.png"), framed((40, 60, 72, 92), "b.png")
+    assert (first == second).all()
+    drawn = np.argwhere(first[1] < 128)
+    assert drawn.min() == 1 and drawn.max() == 16  # 32 pixels and 2 × 2 of margin are 36, here half as many
+
+
+def test_a_drawing_of_nothing_is_refused_when_framed(tmp_path: Path) -> None:
+    path = saved(tmp_path, Image.new("RGBA", (9, 9)), "a.png")
+    with pytest.raises(DataError, match=r"a\.png: nothing is drawn in it"):
+        decoding.decode(path, 8, framed=True)
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG of a few bytes that says it is large."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+def half(name: str) -> bytes:
+    written = io.BytesIO()
+    Image.effect_noise((64, 64), 90).save(written, format=name)
+    return written.getvalue()[: len(written.getvalue()) // 2]
+
+
+BROKEN = {
+    "empty.png": (b"", "the file is empty"),
+    "text.png": (b"not a picture at all", "no picture of a format that is known"),
+    "half.png": (half("PNG"), "truncated"),
+    "half.jpg": (half("JPEG"), "truncated"),
+    "half.webp": (half("WEBP"), ""),
+    "large.png": (bomb(12_000, 12_000), "12,000 × 12,000 pixels are more than the 100,000,000"),
+    "huge.png": (bomb(60_000, 60_000), "more than the 100,000,000 pixels"),
+    "page.png": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "no picture of a format"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_picture_is_an_error_with_its_name_and_the_reason(tmp_path: Path, name: str) -> None:
+    content, reason = BROKEN[name]
+    (tmp_path / name).write_bytes(content)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for read in (lambda path: read_picture(path, 8), lambda path: thumbnail(path, 8)):
+            with pytest.raises(DataError, match=name) as caught:
+                read(tmp_path / name)
+            assert reason in str(caught.value)
+
+
+def test_a_picture_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"a\.png: there is no such file"):
+        read_picture(tmp_path / "a.png", 8)
+
+
+def test_many_pictures_come_in_order_with_errors_in_their_places(tmp_path: Path) -> None:
+    paths = [saved(tmp_path, Image.new("L", (9, 9), shade), f"{shade}.png") for shade in range(100)]
+    paths[50].write_bytes(b"broken")
+    read = list(read_pictures(paths, 4))
+    assert isinstance(read[50], DataError)
+    assert [place for place, pixels in enumerate(read) if place != 50 and pixels[0, 0, 0] != place] == []
+
+
+def test_only_a_few_pictures_are_decoded_before_the_first_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, decoded = saved(tmp_path, Image.new("L", (9, 9)), "a.png"), []
+    monkeypatch.setattr(
+        decoding, "decode", lambda path, side, framed: decoded.append(path) or np.zeros((3, side, side))
+    )
+    next(read_pictures([path] * 10_000, 4))
+    assert 1 <= len(decoded) <= 100
+
+
+def test_a_thumbnail_is_a_small_png_of_the_same_shape(tmp_path: Path) -> None:
+    path = saved(tmp_path, Image.new("RGBA", (200, 100), (255, 0, 0, 128)), "a.png")
+    small = Image.open(io.BytesIO(thumbnail(path, 50)))
+    assert (small.format, small.size, small.getpixel((3, 3))) == ("PNG", (50, 25), HALF_RED_ON_WHITE)
+
+
+def test_picture_files_are_found_in_folders_below_and_hidden_ones_are_not(tmp_path: Path) -> None:
+    for name in ("b.PNG", "sub/deep/a.jpeg", "sub/notes.txt", ".hidden.png", ".git/c.png", "d.png/e.webp"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    found = [path.relative_to(tmp_path).as_posix() for path in picture_files(tmp_path)]
+    assert found == ["b.PNG", "d.png/e.webp", "sub/deep/a.jpeg"]
+
+
+def test_without_pillow_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+    with pytest.raises(DataError, match=r"pip install 'lemma\[images\]'"):
+        canvas.pillow()
+    with pytest.raises(DataError, match=r"pip install 'lemma\[images\]'"):
+        read_picture(tmp_path / "a.png", 8)

@@ -1,0 +1,153 @@
+"""The emoji by name, as published, in two styles. They are fetched into the usual data home; offline: skipped."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lemma.data import PICTURES, ImagesData, prepare_images, read_images
+from lemma.data.images.drawing import drawn_pictures
+from lemma.data.images.emoji import convert_font, emoji_names
+from lemma.data.library import corpus_files
+from lemma.errors import DataError
+from lemma.spec import ImagesSpec
+
+USUAL_HOME = os.environ.get("LEMMA_HOME")
+STYLES = ("emoji", "emoji-openmoji")
+
+
+@contextmanager
+def in_usual_home() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEMMA_HOME", USUAL_HOME) if USUAL_HOME else patch.delenv("LEMMA_HOME", raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def styles() -> dict[str, ImagesData]:
+    """Both styles, prepared in the usual data home, where the second is drawn once."""
+    try:
+        with in_usual_home():
+            return {name: prepare_images(ImagesSpec(images=name), side=32, length=16, marked=True) for name in STYLES}
+    except DataError as error:
+        if "pip could not download" in str(error):
+            pytest.skip("the emoji cannot be fetched here")
+        raise
+
+
+@pytest.fixture
+def usual_home(styles: dict[str, ImagesData]) -> Iterator[None]:
+    with in_usual_home():
+        yield
+
+
+def names_of(data: ImagesData, split: str) -> list[str]:
+    return [caption for picture in data.pictures(split) for caption in picture.captions]
+
+
+def test_both_styles_have_the_same_names_in_the_same_splits(styles: dict[str, ImagesData]) -> None:
+    flat, drawn = (styles[name] for name in STYLES)
+    assert {split: len(names_of(flat, split)) for split in flat.splits} == {
+        "train": 1323,
+        "validation": 162,
+        "test": 167,
+    }
+    assert all(names_of(flat, split) == names_of(drawn, split) for split in flat.splits)
+    everything = [name for split in flat.splits for name in names_of(flat, split)]
+    assert len(everything) == len(set(everything)) == 1652
+    assert {"red heart", "grinning face", "piñata", "black cat"} < set(everything)
+    assert not any("skin tone" in name or (name.startswith("flag ") and name != "flag in hole") for name in everything)
+    assert flat.skipped == () and drawn.skipped[0].startswith("9 names have no picture in the font: cracking face")
+
+
+@pytest.mark.usefixtures("usual_home")
+def test_what_is_kept_is_as_large_and_as_many_as_is_said(styles: dict[str, ImagesData]) -> None:
+    for name, data in styles.items():
+        assert sum(path.stat().st_size for path in corpus_files(PICTURES[name])) == PICTURES[name].size
+        assert data.hash == PICTURES[name].kept_hash
+    assert "1,652 emoji" in PICTURES["emoji"].about
+
+
+def test_both_styles_fill_their_square_alike(styles: dict[str, ImagesData]) -> None:
+    for data in styles.values():
+        inked = (np.asarray(data.tokens("train").pixels) < 250).any(axis=1)
+        longest = np.maximum(*(inked.any(axis=axis).sum(axis=1) for axis in (1, 2)))
+        assert np.quantile(longest, 0.02) >= 27 and longest.max() <= 31  # 32 less a margin of a sixteenth on each side
+
+
+def test_a_red_heart_is_red_in_both_styles_and_near_itself(styles: dict[str, ImagesData]) -> None:
+    hearts = []
+    for data in styles.values():
+        split, place = next(
+            (split, names_of(data, split).index("red heart"))
+            for split in data.splits
+            if "red heart" in names_of(data, split)
+        )
+        hearts.append(data.tokens(split).pixels[place])
+    assert all(heart[0, 14:18, 14:18].min() > 200 and heart[1, 14:18, 14:18].max() < 110 for heart in hearts)
+    assert all(heart[:, 0, 0].tolist() == [255, 255, 255] for heart in hearts)
+
+
+@pytest.mark.usefixtures("usual_home")
+def test_judging_takes_the_test_names_unless_others_are_asked_for(styles: dict[str, ImagesData]) -> None:
+    data = styles["emoji-openmoji"]
+    given = {"side": 32, "length": 16, "marked": True, "tokenizer": styles["emoji"].tokenizer}
+    assert read_images("emoji-openmoji", **given).pictures("test") == data.pictures("test")
+    seen = read_images("emoji-openmoji", split="train", **given)
+    assert seen.splits == ("train",) and seen.about == "emoji-openmoji (train)"
+
+
+@pytest.fixture
+def font(styles: dict[str, ImagesData]) -> Path:
+    """OpenMoji's font; what is drawn goes to the test's own data home."""
+    with in_usual_home():
+        return next(path for path in corpus_files(PICTURES["emoji-openmoji"]) if path.suffix == ".ttf")
+
+
+SOME = ["1f600.png", "2764-fe0f.png", "1f468-200d-1f4bb.png"]
+
+
+def test_what_the_font_cannot_draw_as_one_picture_is_left_out(font: Path) -> None:
+    lacking = ["1faeb.png", "1f600-1f600.png", "200d.png"]
+    assert list(drawn_pictures(font, [*SOME, *lacking])) == sorted(SOME)
+
+
+def test_without_shaping_sequences_are_left_out_not_drawn_in_pieces(
+    font: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from PIL import ImageFont
+
+    basic = ImageFont.truetype(font, 128, layout_engine=ImageFont.Layout.BASIC)
+    monkeypatch.setattr(ImageFont, "truetype", lambda *_: basic)
+    assert "1f468-200d-1f4bb.png" not in drawn_pictures(font, SOME) and "1f600.png" in drawn_pictures(font, SOME)
+
+
+def test_drawings_are_kept_and_drawn_again_when_damaged(font: Path) -> None:
+    first = {name: path.read_bytes() for name, path in drawn_pictures(font, SOME).items()}
+    path = drawn_pictures(font, SOME)["1f600.png"]
+    stamp = path.stat().st_mtime_ns
+    assert drawn_pictures(font, SOME)["1f600.png"].stat().st_mtime_ns == stamp
+    path.write_bytes(b"damaged")
+    assert {name: path.read_bytes() for name, path in drawn_pictures(font, SOME).items()} == first
+
+
+def test_names_have_no_flags_no_skin_tones_and_no_underscores(tmp_path: Path) -> None:
+    rows = {
+        "\U0001f44b": ":waving_hand:",
+        "\U0001f44b\U0001f3fd": ":waving_hand_medium_skin_tone:",
+        "\U0001f1eb\U0001f1f7": ":France:",
+        "\U0001f3f4\U000e0067\U000e0062\U000e007f": ":England:",
+        "\U0001f3c1": ":chequered_flag:",
+    }
+    known = {text: {"en": name, "status": 2} for text, name in rows.items()} | {"x": {"en": ":x:", "status": 4}}
+    (tmp_path / "emoji.json").write_text(json.dumps(known))
+    assert emoji_names(tmp_path / "emoji.json") == {"1f44b": "waving hand", "1f3c1": "chequered flag"}
+    (tmp_path / "into").mkdir()
+    (tmp_path / "a.ttf").write_bytes(b"font")
+    convert_font([tmp_path / "a.ttf", tmp_path / "emoji.json"], tmp_path / "into")
+    table = (tmp_path / "into" / "captions.csv").read_text()
+    assert table == "image,caption\n1f44b.png,waving hand\n1f3c1.png,chequered flag\n"

@@ -1,0 +1,321 @@
+"""A folder of one's own: which captions go with which picture, what is left out and said, and how it is divided."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lemma.data import Examples, ImagesData, learn_tokenizer, prepare_images, read_images
+from lemma.data.images import pixels
+from lemma.errors import DataError
+from lemma.spec import BytePairs, ImagesSpec
+
+Folder = Callable[..., Path]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """Make a folder of grey pictures, each with a shade of its own, and a table of captions."""
+
+    def make(
+        rows: Sequence[tuple[str, str]], pictures: Sequence[str] | None = None, table: str = "captions.csv"
+    ) -> Path:
+        root = tmp_path / "pictures"
+        for shade, name in enumerate(dict.fromkeys([name for name, _ in rows] if pictures is None else pictures)):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            Image.new("L", (10, 10), shade).save(root / name)
+        (root / table).parent.mkdir(parents=True, exist_ok=True)
+        (root / table).write_text("image,caption\n" + "".join(f'"{name}","{text}"\n' for name, text in rows))
+        return root
+
+    return make
+
+
+def many(count: int) -> list[tuple[str, str]]:
+    return [(f"{number}.png", f"number {number}") for number in range(count)]
+
+
+def prepared(root: Path | str, **words: object) -> ImagesData:
+    spec = ImagesSpec.model_validate({"images": str(root), "tokenizer": "words", **words})
+    return prepare_images(spec, side=4, length=8, marked=True)
+
+
+def judged(root: Path, **words: str) -> ImagesData:
+    tokenizer = learn_tokenizer(BytePairs(vocabulary=300), ["number one two three"])
+    return read_images(str(root), side=4, length=8, marked=True, tokenizer=tokenizer, **words)
+
+
+def named(data: ImagesData) -> dict[str, tuple[str, ...]]:
+    return {picture.name: picture.captions for split in data.splits for picture in data.pictures(split)}
+
+
+def test_a_picture_and_its_caption_stay_together(folder: Folder) -> None:
+    data = prepared(folder(many(50)))
+    for split in data.splits:
+        tokens = data.tokens(split)
+        for place, picture in enumerate(data.pictures(split)):
+            shade, text = tokens.batch([place])
+            assert (shade == int(Path(picture.name).stem)).all()
+            known = data.tokenizer.encode_known(picture.captions[0])[0].tolist()
+            start = data.tokenizer.vocabulary
+            assert text.tolist() == [[start, *known, start + 1]]
+
+
+def test_a_tenth_each_is_held_out_and_no_picture_is_in_two_splits(folder: Folder) -> None:
+    data = prepared(folder(many(50)))
+    names = {split: {picture.name for picture in data.pictures(split)} for split in data.splits}
+    assert {split: len(some) for split, some in names.items()} == {"train": 40, "validation": 5, "test": 5}
+    assert not any(one & other for one, other in combinations(names.values(), 2))
+    assert data.sizes() == {"vocabulary": data.tokenizer.vocabulary + 3}
+
+
+def test_the_tokenizer_is_learned_from_the_training_captions_alone(folder: Folder) -> None:
+    data = prepared(folder([(f"{number}.png", f"word{number}") for number in range(20)]))
+    tokenizer = data.tokenizer
+    learned = {word for number in range(20) if tokenizer.encode(word := f"word{number}").tolist() != [tokenizer.unk]}
+    assert learned == {picture.captions[0] for picture in data.pictures("train")}
+
+
+def test_equal_files_under_two_names_are_in_one_split(folder: Folder) -> None:
+    rows = many(15)
+    root = folder([*rows, *((f"copies/{name}", f"copy of {name}") for name, _ in rows)])
+    for name, _ in rows:
+        (root / "copies" / name).write_bytes((root / name).read_bytes())
+    data = prepared(root)
+    split_of = {picture.name: split for split in data.splits for picture in data.pictures(split)}
+    assert all(split_of[name] == split_of[f"copies/{name}"] for name, _ in rows)
+    assert any(sentence.startswith("15 pictures are the same file as another") for sentence in data.skipped)
+
+
+def test_most_pictures_keep_their_split_when_others_are_added(folder: Folder) -> None:
+    def split_of(count: int) -> dict[str, str]:
+        data = prepared(folder(many(count)))
+        return {picture.name: split for split in data.splits for picture in data.pictures(split)}
+
+    before, after = split_of(100), split_of(110)
+    assert sum(after[name] != split for name, split in before.items()) < 12
+
+
+def test_a_picture_may_have_several_captions_of_which_one_is_chosen(folder: Folder) -> None:
+    rows = [(f"{number}.png", caption) for number in range(8) for caption in ("a", "a b", "a b c", "a")]
+    data = prepared(folder(rows))
+    assert set(named(data).values()) == {("a", "a b", "a b c")}
+    tokens = data.tokens("train")
+    assert tokens.lengths.tolist() == [5] * len(data.pictures("train"))
+    lengths = [int((tokens.batch([0, 1], choice)[1] >= 0).sum(axis=1).max()) for choice in range(4)]
+    assert lengths == [3, 4, 5, 3]
+    each = tokens.batch([0, 1], np.array([0, 2]))[1]
+    assert (each >= 0).sum(axis=1).tolist() == [3, 5]
+
+
+def test_batches_have_the_shapes_that_were_agreed(folder: Folder) -> None:
+    tokens: Examples = prepared(folder(many(20))).tokens("train")
+    images, text = tokens.batch([3, 1, 2])
+    assert images.shape == (3, 3, 4, 4) and images.dtype == np.uint8 and images.flags.writeable
+    assert text.shape == (3, int(tokens.lengths[[3, 1, 2]].max())) and text.dtype == np.int64
+    assert len(tokens) == int(tokens.lengths.sum())
+
+
+def test_long_captions_are_cut_and_counted(folder: Folder) -> None:
+    data = prepared(folder([(f"{number}.png", "a b c d e f g h i j") for number in range(10)]))
+    assert data.tokens("train").lengths.max() == 8
+    assert "10 of 10 captions are longer than 8 tokens: their start was kept" in data.skipped
+
+
+def test_whatever_is_wrong_with_single_pictures_is_named_counted_and_skipped(folder: Folder, tmp_path: Path) -> None:
+    good = many(20)
+    wrong = [("../secret.png", "x"), ("/etc/passwd", "x"), ("sub/../../secret.png", "x"), ("gone.png", "x")]
+    broken = [("empty.png", "x"), ("half.png", "x"), ("text.png", "x"), ("locked.png", "x")]
+    root = folder([*good, *wrong, *broken], [*(name for name, _ in good + broken), "silent.png"])
+    Image.new("L", (10, 10)).save(tmp_path / "secret.png")
+    (root / "empty.png").write_bytes(b"")
+    (root / "half.png").write_bytes((root / "0.png").read_bytes()[:40])
+    (root / "text.png").write_text("no picture")
+    (root / "locked.png").chmod(0)
+    data = prepared(root)
+    kept = {name for name, _ in good} | ({"locked.png"} if os.access(root / "locked.png", os.R_OK) else set())
+    assert set(named(data)) == kept
+    said = "\n".join(data.skipped)
+    assert "3 paths lead out of the folder, and were not read: ../secret.png, /etc/passwd, sub/../../secret.png" in said
+    assert "1 picture of the table is not in the folder: gone.png" in said
+    assert "1 picture has no caption: silent.png" in said
+    assert f"{24 - len(kept)} pictures cannot be read: empty.png (the file is empty), half.png (" in said
+    again = prepared(root)
+    assert again.skipped == data.skipped
+
+
+def test_nothing_usable_is_an_error_that_says_why(folder: Folder) -> None:
+    root = folder(many(5))
+    for number in range(5):
+        (root / f"{number}.png").write_bytes(b"")
+    with pytest.raises(DataError, match=r"no picture could be read: 5 pictures cannot be read: 0\.png \(the file is e"):
+        prepared(root)
+    root = folder([("a.png", "x")], [])
+    for number in range(5):
+        (root / f"{number}.png").unlink()
+    with pytest.raises(DataError, match=r"none of its 1 rows names a picture in .*not in the folder: a\.png"):
+        prepared(root)
+
+
+def test_too_few_pictures_to_divide_are_refused_but_judged(folder: Folder) -> None:
+    root = folder(many(3))
+    with pytest.raises(DataError, match=r"3 different pictures are too few .* Give at least 4"):
+        prepared(root)
+    data = judged(root)
+    assert data.splits == ("images",) and len(data.pictures("images")) == 3
+    assert {split: len(prepared(folder(many(4))).pictures(split)) for split in ("train", "validation", "test")} == {
+        "train": 2,
+        "validation": 1,
+        "test": 1,
+    }
+
+
+def test_a_folder_is_judged_whole_or_by_the_split_that_is_asked_for(folder: Folder) -> None:
+    root = folder(many(30))
+    data = prepared(root)
+    judge = {"side": 4, "length": 8, "marked": True, "tokenizer": data.tokenizer}
+    assert len(read_images(str(root), **judge).pictures("images")) == 30
+    test = read_images(str(root), split="test", **judge)
+    assert test.splits == ("test",) and test.pictures("test") == data.pictures("test")
+    assert (test.tokens("test").pixels == data.tokens("test").pixels).all()
+    with pytest.raises(DataError, match=r"split = 'tset' is unknown\. Did you mean 'test'"):
+        read_images(str(root), split="tset", **judge)
+    with pytest.raises(DataError, match="there is no split 'train' in"):
+        test.tokens("train")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "filename;description\nx/1.png;one\n2.png;two\n"),
+        ("a.tsv", "x\\1.png\tone\n2.png\ttwo\n"),
+        ("a.tsv", "id\tname\tpath\n7\tone\t./x/1.png\n8\ttwo\t2.png\n"),
+        ("a.csv", "1.png,one\n2.png,two\n"),
+        ("x/a.jsonl", '{"file": "x/1.png", "text": "one"}\n{"file": "2.png", "text": "two"}\n'),
+    ],
+)
+def test_tables_of_many_kinds_are_understood(folder: Folder, name: str, content: str) -> None:
+    root = folder([], ["x/1.png", "2.png"])
+    (root / "captions.csv").unlink()
+    (root / name).write_text(content)
+    data = judged(root)
+    assert named(data) == {"x/1.png": ("one",), "2.png": ("two",)}
+    assert "column" in data.skipped[0]
+
+
+def test_a_caption_that_is_called_like_a_column_makes_no_header(folder: Folder) -> None:
+    root = folder([], ["1.png", "2.png"])
+    (root / "captions.csv").write_text("1.png,name\n2.png,title\n")
+    assert named(judged(root)) == {"1.png": ("name",), "2.png": ("title",)}
+
+
+def test_columns_and_tables_can_be_named(folder: Folder, tmp_path: Path) -> None:
+    root = folder(many(5))
+    (tmp_path / "other.csv").write_text("caption,image,what,where\nno,no.png,yes,1.png\n")
+    given = {"captions": str(tmp_path / "other.csv"), "image": "where", "caption": "what"}
+    assert named(judged(root, **given)) == {"1.png": ("yes",)}
+    (root / "second.csv").write_text("image,caption\n2.png,second\n")
+    assert named(judged(root, captions="second.csv")) == {"2.png": ("second",)}
+    with pytest.raises(DataError, match=r"2 tables \(captions\.csv, second\.csv\)\. Say which .* captions=FILE"):
+        judged(root)
+
+
+def test_accents_are_found_however_they_are_spelled(folder: Folder) -> None:
+    root = folder([("cafe\u0301.png", "coffee")], ["caf\u00e9.png"])
+    assert set(named(judged(root)).values()) == {("coffee",)}
+
+
+def test_of_two_files_of_a_name_neither_is_guessed(folder: Folder) -> None:
+    root = folder([("1.png", "one"), ("2.png", "two")], ["x/1.png", "y/1.png", "x/2.png"])
+    data = judged(root)
+    assert named(data) == {"x/2.png": ("two",)}
+    assert any("1 picture of the table is not in the folder: 1.png" in sentence for sentence in data.skipped)
+
+
+def test_without_a_table_an_example_of_one_is_shown(folder: Folder) -> None:
+    root = folder(many(5))
+    (root / "captions.csv").unlink()
+    with pytest.raises(DataError, match=r"no table says what the pictures show[\s\S]*image,caption\n  dogs/rex\.jpg,"):
+        prepared(root)
+
+
+def test_what_is_no_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"images = 'emojy' is unknown\. Did you mean 'emoji'"):
+        prepared("emojy")
+    with pytest.raises(DataError, match="there is no such folder"):
+        prepared(tmp_path / "nowhere")
+    (tmp_path / "a.csv").write_text("image,caption\n")
+    with pytest.raises(DataError, match="this is no folder"):
+        prepared(tmp_path / "a.csv")
+    with pytest.raises(DataError, match=r"captions = 'a\.csv': emoji has captions of its own"):
+        prepared("emoji", captions="a.csv")
+
+
+def test_pixels_are_mapped_from_one_file_and_taken_again(
+    folder: Folder, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = folder(many(20))
+    first = prepared(root)
+    monkeypatch.setattr(pixels, "read_pictures", None)
+    again = prepared(root, held_out=0.3)
+    for data in (first, again):
+        assert all(isinstance(data.tokens(split).pixels, np.memmap) for split in data.splits)
+    assert len(again.pictures("test")) == 6 and len(list((home / "pictures").iterdir())) == 1
+
+
+@pytest.mark.parametrize("damage", ["shorter", "longer", "header", "missing"])
+def test_a_damaged_cache_is_made_again(folder: Folder, home: Path, damage: str) -> None:
+    root = folder(many(20))
+    before = np.array(prepared(root).tokens("train").pixels)
+    (cache,) = (home / "pictures").iterdir()
+    if damage in ("shorter", "longer"):
+        (cache / "pixels.bin").write_bytes(b"\0" if damage == "shorter" else b"\0" * 10_000)
+    elif damage == "header":
+        (cache / "pixels.json").write_text(json.dumps([1, 2]))
+    else:
+        (cache / "pixels.bin").unlink()
+    assert (prepared(root).tokens("train").pixels == before).all()
+
+
+def test_a_reading_that_is_interrupted_leaves_nothing_half_written(
+    folder: Folder, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(paths: Sequence[Path], side: int, *, framed: bool) -> object:
+        yield np.zeros((3, side, side), np.uint8)
+        raise KeyboardInterrupt
+
+    root = folder(many(20))
+    with monkeypatch.context() as patch:
+        patch.setattr(pixels, "read_pictures", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            prepared(root)
+    assert list((home / "pictures").iterdir()) == []
+    assert len(prepared(root).pictures("train")) == 16
+
+
+def test_the_hash_changes_with_a_file_or_the_table_and_with_nothing_else(folder: Folder) -> None:
+    root = folder(many(20))
+    first = prepared(root)
+    assert prepared(root, held_out=0.2).hash == first.hash and len(first.hash) == 64
+    Image.new("L", (10, 10), 99).save(root / "3.png")
+    second = prepared(root)
+    assert second.hash != first.hash
+    shades = np.concatenate([second.tokens(split).pixels.max(axis=(1, 2, 3)) for split in second.splits])
+    assert 99 in shades and 3 not in shades
+    with (root / "captions.csv").open("a") as file:
+        file.write("4.png,another\n")
+    assert prepared(root).hash not in (first.hash, second.hash)
+
+
+def test_how_far_it_has_come_is_told(folder: Folder) -> None:
+    told: list[tuple[str, int, int]] = []
+    spec = ImagesSpec.model_validate({"images": str(folder(many(20))), "tokenizer": "words"})
+    prepare_images(spec, side=4, length=8, marked=True, progress=lambda *row: told.append(row))
+    last = {what: (done, total) for what, done, total in told}
+    assert list(last)[:2] == ["reading pictures", "decoding pictures"]
+    assert all(done == total > 0 for done, total in last.values())

@@ -1,0 +1,73 @@
+"""The image tower and the meeting of both towers, against plain numpy."""
+
+import numpy as np
+import pytest
+import torch
+
+from lemma.models import DualEncoderModel, build
+from lemma.models.image_tower import patches_of, standardised
+from lemma.spec import DualEncoder, Encoder
+
+SPEC = DualEncoder(
+    body=Encoder(vocabulary=9, width=6, depth=1, heads=1, context=8),
+    grid=3,
+    patch=2,
+    image_width=4,
+    image_depth=1,
+    image_heads=2,
+    shared=5,
+)
+IMAGES = torch.rand(4, 3, 6, 6, generator=torch.Generator().manual_seed(1)).double()
+
+
+def towers(pool: str) -> DualEncoderModel:
+    torch.manual_seed(3)
+    return build(SPEC.replace(image_pool=pool)).double().eval()
+
+
+@pytest.mark.parametrize("pool", ["places", "mean"])
+def test_an_image_s_vector_is_the_sum_of_its_patches_by_the_map_of_each_place(pool: str) -> None:
+    model = towers(pool)
+    with torch.no_grad():
+        patches = model.patches(IMAGES)
+        got, queries = model.project_image(patches), model.queries(patches)
+    weight = model.image_projection.weight.detach().numpy()
+    maps = [weight[:, 4 * place : 4 * place + 4] if pool == "places" else weight for place in range(9)]
+    by_hand = np.array([[maps[place] @ patch for place, patch in enumerate(image)] for image in patches.numpy()])
+    np.testing.assert_allclose(queries.numpy(), by_hand, atol=1e-12)
+    summed = by_hand.sum(1)
+    np.testing.assert_allclose(got.numpy(), summed / np.linalg.norm(summed, axis=1, keepdims=True), atol=1e-12)
+
+
+def test_only_with_a_map_for_every_place_does_it_matter_where_a_patch_ends_up() -> None:
+    for pool, moves in (("places", True), ("mean", False)):
+        model = towers(pool)
+        with torch.no_grad():
+            patches = model.patches(IMAGES)
+            turned = model.project_image(patches.flip(1))
+            assert (not torch.allclose(turned, model.project_image(patches))) is moves
+
+
+def test_neither_brightness_nor_contrast_reaches_the_image_tower() -> None:
+    dimmed = 0.2 + 0.5 * IMAGES
+    spread = IMAGES.flatten(1).std(1)
+    with torch.no_grad():
+        ratio = standardised(dimmed) / standardised(IMAGES)
+    wanted = 0.5 * (spread + 0.05) / (0.5 * spread + 0.05)  # only what keeps a plain picture from being all noise
+    np.testing.assert_allclose(ratio.flatten(1).numpy(), wanted[:, None].expand(-1, 108).numpy(), rtol=1e-9)
+    assert standardised(torch.full((1, 3, 6, 6), 0.7)).abs().max() < 1e-5
+
+
+def test_bytes_and_their_shares_of_255_are_the_same_picture() -> None:
+    grey = torch.randint(0, 256, (2, 3, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
+    model = towers("places").float()
+    with torch.no_grad():
+        torch.testing.assert_close(model.image_vectors(grey), model.image_vectors(grey / 255))
+
+
+def test_patches_are_squares_row_by_row() -> None:
+    patches = patches_of(IMAGES, 2)
+    for place in range(9):
+        row, column = divmod(place, 3)
+        square = IMAGES[:, :, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
+        assert torch.equal(patches[:, place], square.flatten(1))

@@ -1,0 +1,82 @@
+"""A body that goes along trees: Â of each, no padding in it, and words that have no order but their arcs."""
+
+import pytest
+import torch
+
+from lemma.models import TreeModel, build
+from lemma.models.tree import tree_adjacency
+from lemma.parts import adjacency_of
+from lemma.spec import Classifier, Tree
+
+TREES = [[1, -1, 1, 2], [-1, 0], [-1], [-1, -1, 1]]  # the last has two roots: a text of two sentences
+
+
+def filled(rows: list[list[int]], longest: int) -> torch.Tensor:
+    return torch.tensor([row + [-1] * (longest - len(row)) for row in rows])
+
+
+def read(seed: int = 1, longest: int = 4) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    tokens = [torch.randint(9, (len(tree),), generator=draw).tolist() for tree in TREES]
+    return torch.stack([filled(tokens, longest), filled(TREES, longest)], dim=2)
+
+
+def body(depth: int = 2) -> TreeModel:
+    torch.manual_seed(3)
+    return build(Tree(vocabulary=9, width=5, depth=depth)).eval()
+
+
+def test_the_adjacency_of_a_batch_is_that_of_each_tree_alone() -> None:
+    tokens = read()
+    made = tree_adjacency(tokens[..., 1], tokens[..., 0] >= 0)
+    for row, tree in enumerate(TREES):
+        arcs = [(word, governor) for word, governor in enumerate(tree) if governor >= 0]
+        edges = torch.tensor(arcs, dtype=torch.long).reshape(-1, 2).T
+        alone = adjacency_of(edges, len(tree)).to_dense()
+        torch.testing.assert_close(made[row, : len(tree), : len(tree)], alone)
+        torch.testing.assert_close(made[row, len(tree) :, : len(tree)], torch.zeros(4 - len(tree), len(tree)))
+
+
+def test_a_longer_pad_changes_no_vector_and_no_class() -> None:
+    model = build(Classifier(body=Tree(vocabulary=9, width=5), classes=3)).eval()
+    torch.testing.assert_close(model(read(longest=9)), model(read()))
+    for row, tree in enumerate(TREES):
+        torch.testing.assert_close(model(read(longest=9)[row : row + 1, : len(tree)])[0], model(read())[row])
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_words_in_another_order_with_the_same_arcs_have_the_same_vectors(depth: int) -> None:
+    """The tree is a graph: moved words, with their arcs moved too, give moved vectors."""
+    order = torch.tensor([2, 0, 3, 1])  # the word that comes to each place
+    place = order.argsort()
+    tokens = read()[:1]
+    governors = tokens[0, order, 1]
+    moved = torch.stack([tokens[0, order, 0], torch.where(governors >= 0, place[governors], governors)], dim=1)[None]
+    torch.testing.assert_close(body(depth).vectors(moved), body(depth).vectors(tokens)[:, order])
+
+
+def test_other_arcs_give_other_vectors_unless_words_are_read_alone() -> None:
+    tokens = read()[:1]
+    other = tokens.clone()
+    other[0, 3, 1] = 0
+    torch.testing.assert_close(body(0).vectors(other), body(0).vectors(tokens))
+    assert not torch.allclose(body(1).vectors(other), body(1).vectors(tokens))
+
+
+def test_a_word_sees_as_many_arcs_far_as_there_are_layers() -> None:
+    """Words 3 – 2 – 1 – 0 form a path: what word 0 is reaches word 2 through two layers, word 3 through three."""
+    tokens = read()[:1]
+    other = tokens.clone()
+    other[0, 0, 0] = (other[0, 0, 0] + 1) % 9
+    for depth, reached in ((1, [True, True, False, False]), (2, [True, True, True, False]), (3, [True] * 4)):
+        differs = (body(depth).vectors(other) - body(depth).vectors(tokens)).abs().sum(-1)[0] > 1e-7
+        assert differs.tolist() == reached
+
+
+def test_a_layer_is_a_residual_step_by_an_independent_product() -> None:
+    model, tokens = body(1), read()[:1]
+    words = model.embedding(tokens[0, :, 0])
+    dense = adjacency_of(torch.tensor([[0, 2, 3], [1, 1, 2]]), 4).to_dense()
+    layer = model.layers[0]
+    expected = words + torch.relu(dense @ words @ layer.map.weight.T + layer.bias)
+    torch.testing.assert_close(model.vectors(tokens)[0], expected)

@@ -1,0 +1,234 @@
+"""The index on the disk: only what is new is read, nothing is lost or mixed up, whatever stops it or stands there."""
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lemma.data import read_picture
+from lemma.errors import RunError
+from lemma.retrieval import Embedder, Index, Updated, open_pictures, update_index, updating, writing
+from lemma.retrieval.index import HEAD
+from lemma.runs import load
+from picture_runs import drawn
+from search_runs import picture_folder, untrained_run
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
+    return Embedder(load(untrained_run(tmp_path_factory.mktemp("runs") / "run")))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return picture_folder(tmp_path / "pictures")
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The names of the pictures that are decoded."""
+    seen: list[str] = []
+    real = updating.read_entries
+
+    def noted(pictures, entries, side):
+        seen.extend(entry.name for entry in entries)
+        return real(pictures, entries, side)
+
+    monkeypatch.setattr(updating, "read_entries", noted)
+    yield seen
+
+
+def update(embedder: Embedder, folder: Path, place: Path | None = None) -> Updated:
+    return update_index(place or folder.parent / "index", embedder, open_pictures(folder))
+
+
+def check_whole(index: Index, embedder: Embedder, folder: Path) -> None:
+    """Every readable picture is there once, with the vector that it has when embedded by itself."""
+    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.png"))
+    broken = {entry.name for entry in index.broken}
+    assert sorted(entry.name for entry in index.entries) == [name for name in files if name not in broken]
+    for entry, vector in zip(index.entries, index.vectors, strict=True):
+        alone = embedder.pictures(read_picture(folder / entry.name, embedder.side)[None])[0]
+        np.testing.assert_allclose(vector, alone, atol=1e-5)
+        assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
+
+
+def test_every_picture_has_its_own_vector_of_length_one_mapped_from_the_disk(embedder: Embedder, folder: Path) -> None:
+    done = update(embedder, folder)
+    assert (done.new, done.removed, len(done.index)) == (12, 0, 12)
+    assert isinstance(done.index.vectors, np.memmap) and done.index.vectors.dtype == np.float32
+    check_whole(done.index, embedder, folder)
+
+
+def test_a_second_time_nothing_is_read_and_no_file_is_written(embedder: Embedder, folder: Path, reads: list) -> None:
+    place = update(embedder, folder).index.place
+    before = {file.name: file.stat().st_mtime_ns for file in place.iterdir()}
+    reads.clear()
+    assert update(embedder, folder).new == 0 and reads == []
+    assert {file.name: file.stat().st_mtime_ns for file in place.iterdir()} == before
+
+
+def test_only_new_and_changed_pictures_are_read_and_removed_ones_go(
+    embedder: Embedder, folder: Path, reads: list
+) -> None:
+    update(embedder, folder)
+    reads.clear()
+    drawn("red", "circle", side=31).save(folder / "new.png")
+    drawn("blue", "square", side=33).save(folder / "01-green-square.png")
+    (folder / "02-blue-triangle.png").unlink()
+    done = update(embedder, folder)
+    assert sorted(reads) == ["01-green-square.png", "new.png"]
+    assert (done.new, done.removed, len(done.index)) == (2, 2, 12)
+    check_whole(done.index, embedder, folder)
+
+
+def test_renamed_and_touched_pictures_keep_their_vectors_unread(embedder: Embedder, folder: Path, reads: list) -> None:
+    update(embedder, folder)
+    reads.clear()
+    (folder / "00-red-circle.png").rename(folder / "inner" / "moved.png")
+    os.utime(folder / "03-yellow-circle.png", ns=(1, 1))
+    done = update(embedder, folder)
+    assert reads == [] and (done.new, done.removed) == (0, 0)
+    check_whole(done.index, embedder, folder)
+
+
+def test_broken_pictures_are_named_and_not_tried_again_until_they_change(
+    embedder: Embedder, folder: Path, reads: list
+) -> None:
+    (folder / "bad.png").write_bytes(b"no picture")
+    (folder / "empty.png").touch()
+    done = update(embedder, folder)
+    assert {entry.name: entry.broken for entry in done.index.broken} == {
+        "bad.png": "no picture of a format that is known",
+        "empty.png": "the file is empty",
+    }
+    reads.clear()
+    update(embedder, folder)
+    assert reads == []
+    drawn("red", "square").save(folder / "bad.png")
+    done = update(embedder, folder)
+    assert reads == ["bad.png"] and [entry.name for entry in done.index.broken] == ["empty.png"]
+    check_whole(done.index, embedder, folder)
+
+
+def test_another_runs_index_is_made_anew(embedder: Embedder, folder: Path, tmp_path: Path) -> None:
+    update(embedder, folder)
+    other = Embedder(load(untrained_run(tmp_path / "other", seed=2)))
+    done = update(other, folder)
+    assert done.new == 12 and "another run's" in done.note
+    check_whole(done.index, other, folder)
+
+
+@pytest.mark.parametrize("damage", ["vectors", "entries", "head", "missing"])
+def test_a_damaged_index_is_told_to_a_reader_and_made_anew_by_a_writer(
+    embedder: Embedder, folder: Path, damage: str
+) -> None:
+    index = update(embedder, folder).index
+    place = index.place
+    if damage == "vectors":
+        os.truncate(place / index.head.vectors, 100)
+    elif damage == "entries":
+        (place / index.head.entries).write_bytes(b"\xff{")
+    elif damage == "missing":
+        (place / index.head.vectors).unlink()
+    else:
+        (place / HEAD).write_text(json.dumps({"format": 1, "rows": "many"}))
+    with pytest.raises(RunError, match="damaged"):
+        Index.open(place)
+    done = update(embedder, folder)
+    assert "made anew" in done.note
+    check_whole(done.index, embedder, folder)
+
+
+def update_and_die(folder: Path, run: Path, blow: str, count: int) -> None:
+    """Bring an index up to date in blocks of three, and be killed just before the given step of writing."""
+    updating.BLOCK = 3
+    steps = 0
+
+    def killed(real):
+        def step(*given):
+            nonlocal steps
+            steps += 1
+            if steps == count:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*given)
+
+        return step
+
+    if blow == "sync":
+        writing._sync = killed(writing._sync)
+    else:
+        setattr(writing.Head, "write", killed(writing.Head.write))  # noqa: B010  (types forbid it, rightly)
+    update(Embedder(load(run)), folder)
+
+
+@pytest.mark.parametrize(("blow", "count"), [("sync", 3), ("sync", 4), ("head", 3), ("head", 1), ("sync", 1)])
+def test_a_killed_update_leaves_whole_blocks_and_the_next_one_goes_on_from_there(
+    embedder: Embedder, folder: Path, blow: str, count: int, reads: list
+) -> None:
+    process = multiprocessing.get_context("fork").Process(
+        target=update_and_die, args=(folder, embedder.run.path, blow, count)
+    )
+    process.start()
+    process.join(30)
+    assert process.exitcode == -signal.SIGKILL
+    place = folder.parent / "index"
+    kept = len(Index.open(place)) if (place / HEAD).exists() else 0
+    assert kept == (3 if (blow, count) in {("sync", 3), ("sync", 4), ("head", 3)} else 0)
+    done = update(embedder, folder)
+    assert len(reads) == 12 - kept
+    check_whole(done.index, embedder, folder)
+
+
+def test_a_killed_removal_leaves_the_old_index_or_the_new(embedder: Embedder, folder: Path) -> None:
+    update(embedder, folder)
+    (folder / "02-blue-triangle.png").unlink()
+    for blow, count in (("sync", 1), ("sync", 2), ("head", 1)):
+        process = multiprocessing.get_context("fork").Process(
+            target=update_and_die, args=(folder, embedder.run.path, blow, count)
+        )
+        process.start()
+        process.join(30)
+        assert process.exitcode == -signal.SIGKILL
+        assert len(Index.open(folder.parent / "index")) == 12
+    done = update(embedder, folder)
+    assert len(done.index) == 11
+    assert len(list(done.index.place.glob("*-*"))) == 2  # what the killed ones left is gone
+    check_whole(done.index, embedder, folder)
+
+
+def test_a_reader_keeps_its_vectors_while_the_index_goes_on(embedder: Embedder, folder: Path) -> None:
+    index = update(embedder, folder).index
+    before = np.array(index.vectors)
+    (folder / "00-red-circle.png").unlink()
+    drawn("red", "circle", side=40).save(folder / "later.png")
+    update(embedder, folder)
+    np.testing.assert_array_equal(index.vectors, before)
+
+
+def test_a_second_writer_is_refused_and_told_what_to_do(embedder: Embedder, folder: Path) -> None:
+    place = update(embedder, folder).index.place
+    with writing.only_updater(place), pytest.raises(RunError, match=r"another process\. Wait for it; or search it as"):
+        update(embedder, folder)
+
+
+def test_a_folder_that_holds_something_else_is_not_written_to(embedder: Embedder, folder: Path) -> None:
+    with pytest.raises(RunError, match="not empty and no index"):
+        update(embedder, folder, place=folder)
+    (folder.parent / "file").touch()
+    with pytest.raises(RunError, match="is a file"):
+        update(embedder, folder, place=folder.parent / "file")
+
+
+def test_the_hash_is_that_of_the_image_side_alone(embedder: Embedder, tmp_path: Path) -> None:
+    same = Embedder(load(untrained_run(tmp_path / "same")))
+    assert same.hash == embedder.hash
+    same.towers.text_projection.weight.data += 1
+    assert Embedder(same.run).hash == embedder.hash
+    same.towers.image_projection.weight.data[0, 0] += 1e-6
+    assert Embedder(same.run).hash != embedder.hash

@@ -1,0 +1,234 @@
+"""Searching against the model itself: what is found is what its towers find nearest; what cannot be asked is said."""
+
+import csv
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lemma
+from lemma.data import read_picture
+from lemma.errors import DataError, InputError, LemmaError, RunError, SpecError
+from lemma.models import CrossAttentionModel
+from lemma.retrieval import Embedder, SearchResult
+from lemma.runs import Run, load
+from lemma.spec import Lstm
+from search_runs import LSTM, SPEC, WORDS, picture_folder, untrained_reranker, untrained_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return load(untrained_run(tmp_path_factory.mktemp("runs") / "run"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return picture_folder(tmp_path_factory.mktemp("data") / "pictures")
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
+
+
+def found(run: Run | Path, **words: Any) -> SearchResult:
+    result = lemma.search(run, progress=False, **words)
+    assert isinstance(result, SearchResult)
+    return result
+
+
+def cosines(run: Run, folder: Path, text: str) -> dict[str, float]:
+    """What the model itself says of a text and every picture, one at a time."""
+    inside = run.tokenizer.encode(text)[:6]  # the context has room for eight, marks included
+    tokens = torch.tensor([[run.tokenizer.vocabulary, *inside, run.tokenizer.vocabulary + 1]])
+    with torch.no_grad():
+        sought = run.dual_encoder.text_vectors(tokens)
+        return {
+            path.relative_to(folder).as_posix(): float(
+                run.dual_encoder.image_vectors(torch.from_numpy(read_picture(path, SPEC.side))[None]) @ sought[0]
+            )
+            for path in folder.rglob("*.png")
+        }
+
+
+def test_a_text_finds_the_pictures_that_the_model_finds_nearest(run: Run, folder: Path) -> None:
+    result = found(run, images=folder, query=["a red", "blue"], k=5)
+    for answer, text in zip(result.answers, ["a red", "blue"], strict=True):
+        wanted = sorted(cosines(run, folder, text).items(), key=lambda item: -item[1])[:5]
+        assert [hit.name for hit in answer.hits] == [name for name, _ in wanted]
+        assert [hit.score for hit in answer.hits] == pytest.approx([score for _, score in wanted], abs=1e-5)
+        assert [hit.rank for hit in answer.hits] == [1, 2, 3, 4, 5]
+    assert (result.counts.indexed, result.counts.new, result.how) == (12, 12, "exact")
+    assert found(run, images=folder, query="blue").counts.new == 0
+
+
+def test_a_picture_finds_similar_ones_but_not_itself(run: Run, folder: Path) -> None:
+    own = folder / "00-red-circle.png"
+    (answer,) = found(run, images=folder, image=own, k=20).answers
+    assert len(answer.hits) == 11 and own.name not in [hit.name for hit in answer.hits]
+    copy = folder.parent / "elsewhere.png"
+    shutil.copy(own, copy)
+    (answer,) = found(run, images=folder, image=copy, k=3).answers
+    assert answer.hits[0].name == own.name and answer.hits[0].score == pytest.approx(1, abs=1e-5)
+
+
+def test_a_picture_ranks_texts_as_the_model_does(run: Run, folder: Path, tmp_path: Path) -> None:
+    path = folder / "00-red-circle.png"
+    (tmp_path / "texts.txt").write_text("\n".join(WORDS))
+    (answer,) = found(run, image=path, texts=tmp_path / "texts.txt", k=4).answers
+    scores = {text: cosines(run, folder, text)[path.name] for text in WORDS}
+    wanted = sorted(scores, key=lambda text: -scores[text])[:4]
+    # texts are cut to six characters, so that some are equal: then the earlier one comes first
+    assert [hit.score for hit in answer.hits] == pytest.approx([scores[text] for text in wanted], abs=1e-5)
+    assert [hit.name for hit in answer.hits] == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.csv", "id,caption\n1,a red\n2,a blue\n"),
+        ("t.tsv", "text\na red\na blue\n"),
+        ("t.jsonl", '{"id": "1", "text": "a red"}\n{"id": "2", "text": "a blue"}\n'),
+        ("t.txt", "\ufeffa red\n\n a blue \n"),
+    ],
+)
+def test_texts_come_from_lines_and_from_columns(
+    run: Run, folder: Path, tmp_path: Path, name: str, content: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    (answer,) = found(run, image=folder / "00-red-circle.png", texts=tmp_path / name).answers
+    assert sorted(hit.name for hit in answer.hits) == ["a blue", "a red"]
+
+
+def test_texts_of_which_nothing_is_known_are_left_out_and_counted(run: Run, folder: Path) -> None:
+    result = found(run, image=folder / "00-red-circle.png", texts=["a red", "ЖЖ"])
+    assert result.counts.indexed == 1 and "1 texts hold nothing" in result.notes[0]
+
+
+def test_an_index_is_searched_as_it_stands_without_its_pictures(run: Run, folder: Path, tmp_path: Path) -> None:
+    mine = Path(shutil.copytree(folder, tmp_path / "mine"))
+    first = found(run, images=mine, query="a red", index=tmp_path / "index")
+    shutil.rmtree(mine)
+    second = found(run, query="a red", index=tmp_path / "index")
+    assert [hit.name for hit in second.answers[0].hits] == [hit.name for hit in first.answers[0].hits]
+    assert "the picture is not here" in second._repr_html_() and "<img" not in second._repr_html_()
+    with pytest.raises(RunError, match="another run"):
+        found(untrained_run(tmp_path / "other", seed=2), query="a red", index=tmp_path / "index")
+
+
+def test_a_re_ranker_puts_the_first_few_in_the_order_of_its_logits(folder: Path, tmp_path: Path) -> None:
+    loaded = load(untrained_reranker(tmp_path / "reranker", candidates=4))
+    model = loaded.module
+    assert isinstance(model, CrossAttentionModel)
+    torch.nn.init.normal_(model.score.weight, std=3)
+    (answer,) = found(loaded, images=folder, query="a red", k=6).answers
+    plain = sorted(cosines(loaded, folder, "a red").items(), key=lambda item: -item[1])
+    assert {hit.name for hit in answer.hits[:4]} == {name for name, _ in plain[:4]}
+    assert [hit.name for hit in answer.hits[4:]] == [name for name, _ in plain[4:6]]
+    assert [hit.again is None for hit in answer.hits] == [False] * 4 + [True] * 2
+    tokenizer = loaded.tokenizer
+    tokens = torch.tensor([[tokenizer.vocabulary, *tokenizer.encode("a red"), tokenizer.vocabulary + 1]])
+    logits = []
+    for hit in answer.hits[:4]:
+        pixels = torch.from_numpy(read_picture(folder / hit.name, SPEC.side))[None]
+        with torch.no_grad():
+            parts = model.towers.patches(pixels), model.towers.words(tokens), tokens >= 0
+            logits.append(float(model.logits(*parts)))
+    assert logits == sorted(logits, reverse=True)
+    assert [hit.again for hit in answer.hits[:4]] == pytest.approx(logits, abs=1e-4)
+    (texts,) = found(loaded, image=folder / answer.hits[0].name, texts=WORDS, k=12).answers
+    again = [hit.again for hit in texts.hits if hit.again is not None]
+    assert len(again) == 4 and again == sorted(again, reverse=True)
+
+
+def test_a_body_without_marks_is_read_without_them(folder: Path, tmp_path: Path) -> None:
+    run = load(untrained_run(tmp_path / "lstm", spec=LSTM))
+    vectors, _ = Embedder(run).texts(["a red", "a blue square"])
+    with torch.no_grad():
+        alone = run.dual_encoder.text_vectors(torch.from_numpy(run.tokenizer.encode("a red"))[None])
+    np.testing.assert_allclose(vectors[0], alone[0].numpy(), atol=1e-5)
+
+
+def test_what_is_unknown_or_cut_in_a_query_is_remarked(folder: Path, tmp_path: Path) -> None:
+    run = load(untrained_run(tmp_path / "words", words=True))
+    result = found(run, images=folder, query=["a red zebra", "a a a a a a a red"])
+    assert result.answers[0].remark == "1 word of 3 not known"
+    assert result.answers[1].remark == "only the first 6 of 8 tokens were read"
+    with pytest.raises(InputError, match="holds nothing that the run's tokenizer knows"):
+        found(run, images=folder, query="zebra")
+
+
+def test_words_that_do_not_go_together_are_refused_before_anything_is_read(run: Run, folder: Path) -> None:
+    picture = folder / "00-red-circle.png"
+    wrong: list[tuple[dict[str, Any], type[LemmaError], str]] = [
+        ({"images": folder}, InputError, "query or image: one of them is looked for, got neither"),
+        ({"images": folder, "query": "a", "image": picture}, InputError, "got both"),
+        ({"query": "a"}, InputError, "images (or index) or texts: one of them is searched, got neither"),
+        ({"image": picture, "images": folder, "texts": ["a"]}, InputError, "got both"),
+        ({"query": "a", "texts": ["a"]}, InputError, "texts are ranked for a picture"),
+        ({"images": folder, "query": " "}, InputError, "query is empty"),
+        ({"images": folder, "query": []}, InputError, "there is none"),
+        ({"images": folder, "query": ["a", 3]}, InputError, "query 2 is 3 (int), and no text"),
+        ({"images": folder, "query": "a", "k": 0}, SpecError, "k = 0"),
+        ({"images": folder, "query": "ЖЖ"}, InputError, "knows"),
+        ({"images": folder, "query": "a", "text_column": "x"}, InputError, "no texts are given"),
+        ({"images": folder / "nowhere" / "x", "query": "a"}, DataError, "there is no such folder"),
+        ({"images": "emojy", "query": "a"}, DataError, "Did you mean 'emoji'"),
+        ({"images": picture, "query": "a"}, DataError, "is a file"),
+        ({"images": folder, "image": folder / "no.png"}, InputError, "there is no such picture"),
+        ({"images": folder, "image": folder}, InputError, "is a folder"),
+        ({"image": picture, "texts": folder / "no.txt"}, DataError, "there is no such file"),
+        ({"index": folder, "query": "a"}, RunError, "holds no index"),
+        ({"images": folder, "query": "a", "top": 3}, SpecError, "is unknown"),
+    ]
+    for words, kind, said in wrong:
+        with pytest.raises(kind, match=re.escape(said)):
+            found(run, **words)
+
+
+def test_a_folder_without_pictures_and_one_with_broken_ones_only_are_told(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no picture to search"):
+        found(run, images=tmp_path / "empty", query="a")
+    (tmp_path / "empty" / "bad.png").write_bytes(b"x")
+    with pytest.raises(DataError, match=r"1 broken: bad\.png: no picture of a format"):
+        found(run, images=tmp_path / "empty", query="a")
+
+
+def test_a_run_that_knows_no_pictures_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="knows no pictures"):
+        found(untrained_run(tmp_path / "lstm", spec=Lstm(width=4, hidden=4)), images=folder, query="a")
+
+
+def test_names_that_would_do_harm_are_escaped_everywhere(run: Run, tmp_path: Path) -> None:
+    folder = picture_folder(tmp_path / "pictures", 3)
+    evil = "<img src=x onerror=alert(1)>\x1b[2J.png"
+    (folder / "00-red-circle.png").rename(folder / evil)
+    (folder / "bad.png").write_bytes(b"x")
+    result = found(run, images=folder, query="a <b>&", k=3)
+    page = result.save(tmp_path / "found.html").read_text()
+    assert "<img src=x" not in page and "&lt;img src=x" in page and "a &lt;b&gt;&amp;" in page
+    assert page.count('src="data:image/png;base64,') == 3 and "http" not in page and "<script" not in page
+    assert "bad.png: no picture of a format that is known" in page
+    printed = str(result)
+    assert "\x1b" not in printed and max(map(len, printed.splitlines())) <= 80
+
+
+def test_it_is_saved_as_json_and_as_a_table(run: Run, folder: Path, tmp_path: Path) -> None:
+    result = found(run, images=folder, query=["a red", "blue"], k=2)
+    plain = json.loads(result.save(tmp_path / "found.json").read_text())
+    assert plain["answers"][0]["hits"][0]["name"] == result.answers[0].hits[0].name and plain["indexed"] == 12
+    rows = list(csv.DictReader(result.save(tmp_path / "found.csv").open()))
+    assert [(row["query"], row["rank"]) for row in rows] == [
+        ("a red", "1"),
+        ("a red", "2"),
+        ("blue", "1"),
+        ("blue", "2"),
+    ]
+    with pytest.raises(InputError, match=r"not as '\.pdf'"):
+        result.save(tmp_path / "found.pdf")

@@ -1,0 +1,189 @@
+"""Texts classified along trees that a parser draws: the same way through training, judging and naming."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lemma
+from labelled_tables import made_texts, write_table
+from lemma.data import DrawnText, Sentence, to_conllu
+from lemma.errors import RunError, SpecError
+from lemma.looking import parse_text
+from lemma.runs import RunFolder, load
+from lemma.studies import drawing_trees, drawn_trees
+from lemma.studies.drawing_trees import draw_texts, parser_drawer, sentences_of
+from lemma.studies.drawn_trees import kept_trees
+from lemma.training import Silent
+from treebanks import tiny
+
+PARSER: dict[str, Any] = {"steps": 6, "batch": 4, "width": 8, "buckets": 100, "device": "cpu"}
+TREE: dict[str, Any] = {"steps": 30, "batch": 16, "width": 8, "minimum_count": 1, "device": "cpu", "progress": False}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A parser, a table of texts, and a classifier that was trained on the trees of the one for the other."""
+    folder = tmp_path_factory.mktemp("trees")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEMMA_HOME", str(folder / "home"))
+        (folder / "bank.conllu").write_text(to_conllu(tiny()))
+        words = {**PARSER, "encoder": {"kind": "bilstm", "hidden": 8, "depth": 1}}
+        lemma.train("parser", treebank=folder / "bank.conllu", out=folder / "parser", progress=False, **words)
+        table = write_table(folder / "texts.csv", made_texts(120))
+        lemma.train("tree", labels=table, parser=folder / "parser", out=folder / "run", **TREE)
+        yield folder
+
+
+def test_the_trees_of_a_text_are_those_that_look_parse_draws(home: Path) -> None:
+    text = "I prefer the morning flight . They take a bus !\nyou want it"
+    drawn = list(draw_texts(home / "parser", [text, "it"], Silent()))
+    lines = "\n".join(" ".join(words) for words in sentences_of(text))
+    heads = [parsed.sentence.heads for parsed in parse_text(load(home / "parser"), lines).sentences]
+    starts = np.cumsum([0, *map(len, heads)])
+    expected = [start + head - 1 if head else -1 for start, own in zip(starts, heads, strict=False) for head in own]
+    assert list(drawn[0].governors) == expected
+    assert drawn[1] == DrawnText(("it",), (-1,))
+
+
+def test_a_text_is_cut_into_sentences_and_its_end_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sentences_of('He said "No!" Then he left.\n\nYes') == [
+        ["He", "said", '"', "No", "!", '"'],
+        ["Then", "he", "left", "."],
+        ["Yes"],
+    ]
+    monkeypatch.setattr(drawing_trees, "MOST_WORDS", 5)
+    monkeypatch.setattr(drawing_trees, "LONGEST", 3)
+    assert sentences_of("a b c d e f g") == [["a", "b", "c"], ["d", "e"]]
+
+
+def test_the_spec_names_the_parser_from_the_root_and_the_hash_tells_another_parser(home: Path) -> None:
+    data = RunFolder.open(home / "run").data
+    assert data.parser == str((home / "parser").resolve())
+    assert lemma.evaluate(home / "run", progress=False).accuracy.value > 0.6
+
+
+def test_other_labels_are_judged_by_trees_of_the_same_parser(home: Path) -> None:
+    other = write_table(home / "other.csv", made_texts(40, seed=5))
+    score = lemma.evaluate(home / "run", labels=other, progress=False)
+    assert score.texts == 40 and score.accuracy.value > 0.6
+
+
+def test_a_text_named_alone_has_the_class_that_evaluation_gives_it(home: Path) -> None:
+    rows = made_texts(40, seed=5)
+    other = write_table(home / "again.csv", rows)
+    named = lemma.generate(home / "run", source=[text for text, _ in rows])
+    right = [one.label == label for one, (_, label) in zip(named, rows, strict=True)]
+    assert np.mean(right) == pytest.approx(lemma.evaluate(home / "run", labels=other, progress=False).accuracy.value)
+
+
+def test_a_resumed_or_repeated_training_takes_the_trees_that_were_kept(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: Any) -> None:
+        raise AssertionError("parsed again")
+
+    monkeypatch.setattr(drawing_trees, "predict_trees", refuse)
+    lemma.train("tree", labels=home / "texts.csv", parser=home / "parser", out=home / "again", **{**TREE, "steps": 1})
+    assert RunFolder.open(home / "again").data_hash == RunFolder.open(home / "run").data_hash
+
+
+def test_trees_are_kept_by_text_and_parser_and_damaged_ones_are_drawn_again(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drawn_trees, "FEW", 0)
+    monkeypatch.setenv("LEMMA_HOME", str(home / "other-home"))
+    calls: list[list[str]] = []
+
+    def draw(texts: Any) -> list[DrawnText]:
+        calls.append(list(texts))
+        return [DrawnText(tuple(text.split()), tuple(range(-1, len(text.split()) - 1))) for text in texts]
+
+    texts = ["a b", "", "c d é", "a b"]
+    first = kept_trees(texts, "p", draw)
+    assert kept_trees(texts[::-1], "p", draw) == first[::-1] and calls == [["a b", "", "c d é"]]
+    kept_trees(["e", "a b"], "p", draw)
+    kept_trees(["a b"], "q", draw)
+    assert calls[1:] == [["e"], ["a b"]]
+    assert kept_trees(["e", *texts], "p", draw)[1:] == first and len(calls) == 3
+    monkeypatch.setattr(drawn_trees, "OFTEN", 1)
+    with pytest.raises(ZeroDivisionError):
+        kept_trees(["f", "g"], "p", lambda texts: (DrawnText((text,), (-1,)) for text in texts if text == "f" or 1 / 0))
+    kept_trees(["f", "g"], "p", draw)
+    assert calls.pop() == ["g"]
+    for path in (home / "other-home" / "trees").iterdir():
+        path.write_bytes(path.read_bytes()[:40])
+    assert kept_trees(texts, "p", draw) == first and len(calls) == 4
+
+
+def test_a_file_of_trees_needs_no_parser_and_its_arcs_decide(home: Path) -> None:
+    """The words are the same for both classes: only which of them is denied tells them apart."""
+    heads = {"good": (0, 1, 2, 1), "bad": (0, 1, 1, 1)}
+    words = [("good", "bad", "not", f"n{place}") for place in range(100)]
+    labels = ["good" if place % 2 else "bad" for place in range(len(words))]
+    sentences = [
+        Sentence(one, heads[label], ("dep",) * 4, label=label) for one, label in zip(words, labels, strict=True)
+    ]
+    path = home / "gold.conllu"
+    path.write_text(to_conllu(sentences))
+    right = {}
+    for depth in (0, 1):
+        settings = {**TREE, "steps": 60, "learning_rate": 0.02, "dropout": 0.0, "minimum_count": 2}
+        lemma.train("tree", labels=path, out=home / f"gold-{depth}", depth=depth, **settings)
+        right[depth] = lemma.evaluate(home / f"gold-{depth}", progress=False).accuracy.value
+    assert right == {0: 0.5, 1: 1.0}
+    assert lemma.evaluate(home / "run", labels=_relabelled(home, sentences), progress=False).texts == len(sentences)
+    with pytest.raises(RunError, match=r"no parser.*lemma evaluate .*FILE.conllu"):
+        lemma.generate(home / "gold-1", source="a text")
+    with pytest.raises(SpecError, match="holds trees already"):
+        lemma.train("tree", labels=path, parser=home / "parser", out=home / "x", **TREE)
+
+
+def _relabelled(home: Path, sentences: list[Sentence]) -> Path:
+    names = {"good": "positive", "bad": "negative"}
+    path = home / "relabelled.conllu"
+    path.write_text(to_conllu(Sentence(s.words, s.heads, s.relations, label=names[s.label]) for s in sentences))
+    return path
+
+
+def test_a_changed_parser_is_noticed(home: Path) -> None:
+    before = parser_drawer(home / "parser", Silent()).hash
+    words = {**PARSER, "steps": 2, "encoder": {"kind": "bilstm", "hidden": 8, "depth": 1}}
+    (home / "parser").rename(home / "kept")
+    try:
+        lemma.train("parser", treebank=home / "bank.conllu", out=home / "parser", progress=False, **words)
+        assert parser_drawer(home / "parser", Silent()).hash != before
+        with pytest.raises(RunError, match=r"trained on labels.*with the trees of .*parser"):
+            lemma.evaluate(home / "run", progress=False)
+    finally:
+        (home / "parser").rename(home / "changed")
+        (home / "kept").rename(home / "parser")
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "message"),
+    [
+        ("tree", {}, r"lemma train parser --treebank ewt[\s\S]*--parser runs/parser"),
+        ("tree", {"parser": "run"}, "no parser. To train one: lemma train parser"),
+        ("tree", {"parser": "parser", "tokenizer": "characters"}, "tokenizer=words"),
+        ("gru", {"parser": "parser"}, "only a tree body reads trees"),
+    ],
+)
+def test_what_does_not_go_together_is_told_before_anything_is_written(
+    home: Path, model: str, words: dict[str, Any], message: str
+) -> None:
+    given = {word: home / value if word == "parser" else value for word, value in words.items()}
+    settings: dict[str, Any] = {"steps": 1, "device": "cpu", "progress": False}
+    with pytest.raises(SpecError, match=message):
+        lemma.train(model, labels=home / "texts.csv", out=home / "refused", **settings, **given)
+    assert not (home / "refused").exists()
+
+
+def test_a_tree_is_counted_to_the_unit(home: Path) -> None:
+    run = load(home / "run")
+    account = lemma.count(home / "run", quantities=["parameters"])
+    assert account.parameters.total == sum(weight.numel() for weight in run.module.parameters())
+    d, depth, time = 8, 2, 64
+    assert lemma.count("tree", quantities=["flops"], d=d).flops.total == 2 * depth * d * time * (d + time)

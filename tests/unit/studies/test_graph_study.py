@@ -1,0 +1,79 @@
+"""The study of graph models: every contender with every seed, kept, gone on with, and shown."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from lemma.errors import RunError, SpecError
+from lemma.spec import GraphStudy, read_graph_study
+from lemma.studies import run_graph_study
+from lemma.studies.statistics import estimate
+from lemma.training import Silent
+
+WORDS = {"steps": 15, "device": "cpu"}
+
+
+def small(**words) -> GraphStudy:
+    study = read_graph_study("graph", {"graph": "karate", "seeds": 2, "words": WORDS, **words})
+    assert study is not None
+    return study
+
+
+class Interrupting(Silent):
+    """Presses Ctrl-C in the middle of the third run."""
+
+    third = False
+
+    def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        self.third = phase.startswith("run 3")
+
+    def advance(self, done: int) -> None:
+        if self.third and done == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_study_gives_means_with_intervals_that_its_runs_give_by_hand(tmp_path: Path) -> None:
+    result = run_graph_study(small(), tmp_path / "out")
+    assert len(result.runs) == 8 and not result.failed
+    own = [run.measures.accuracy for run in result.runs if run.cell.contender == "two layers" and run.measures]
+    row = result.table.plain[0]
+    assert row["accuracy"] == estimate(own).mean and row["accuracy_margin"] == estimate(own).margin
+    assert (tmp_path / "out" / "report.html").exists() and "two layers" in str(result)
+    assert all(len(line) <= 80 for line in str(result).splitlines() if str(tmp_path) not in line)
+    parameters = {row["contender"]: row["parameters"] for row in result.table.plain}
+    assert parameters["two layers"] == 34 * 64 + 64 + 64 * 2 + 2 and parameters["one layer"] == 34 * 2 + 2
+    assert read_graph_study(tmp_path / "out" / "study.toml") == result.spec
+
+
+def test_a_study_that_was_stopped_goes_on_and_ends_with_the_same_figures(tmp_path: Path) -> None:
+    whole = run_graph_study(small(), tmp_path / "whole")
+    stopped = run_graph_study(small(), tmp_path / "parts", Interrupting())
+    assert stopped.interrupted and sum(run.measures is not None for run in stopped.runs) == 2
+    again = run_graph_study(small(), tmp_path / "parts")
+    figures = [[run.measures.right if run.measures else None for run in result.runs] for result in (whole, again)]
+    assert figures[0] == figures[1] and not again.interrupted
+
+
+def test_a_folder_of_another_study_is_refused(tmp_path: Path) -> None:
+    study = small(seeds=1, contenders=[{"model": "graph", "name": "two layers"}])
+    run_graph_study(study, tmp_path / "out")
+    with pytest.raises(RunError, match="another split"):
+        run_graph_study(study.replace(labelled=3), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"words": {"seed": 1}}, "Give the study `seeds`"),
+        ({"words": {"K": 3}}, "come from the graph"),
+        ({"contenders": [{"model": "lstm"}]}, "family lstm"),
+        ({"contenders": [{"model": "graph"}, {"model": "graph"}]}, "stands there twice"),
+        ({"seedz": 3}, "Did you mean 'seeds'"),
+    ],
+)
+def test_wrong_words_are_refused_before_any_work(tmp_path: Path, words, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        run_graph_study(small(**words), tmp_path / "out")
+    assert not (tmp_path / "out" / "runs").exists()

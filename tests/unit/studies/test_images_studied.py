@@ -1,0 +1,128 @@
+"""Dual encoders from pictures to a judged run: what is learned is found, and a stopped run goes on bit for bit."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import lemma
+from lemma.data import Captioned, Rows
+from lemma.errors import RunError, SpecError
+from lemma.evaluation import embed_images, embed_texts
+from lemma.runs import RunFolder, load
+from lemma.runs.weights import read_weights
+from lemma.studies.images import retrieved
+from picture_runs import QUICK, SPEC, made_up, shapes
+
+CLOCK = {"seconds", "tokens_per_second"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shapes(tmp_path_factory.mktemp("pictures") / "shapes", 3)
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Path:
+    out = folder.parent / "run"
+    words = {**QUICK, "steps": 150, "batch": 12, "augment": 0.3, "keep": "last", "evaluate_every": 75}
+    lemma.train(SPEC, images=folder, out=out, progress=False, tokenizer="words", **words)
+    return out
+
+
+def test_twelve_coloured_shapes_are_learned(run: Path, folder: Path) -> None:
+    score = lemma.evaluate(run, images=folder, progress=False)
+    assert score.figures["recall_at_1"] == 1.0
+    assert score.found.image_to_text.chance[1] == pytest.approx(1 / 12)
+
+
+def test_the_score_is_of_the_vectors_of_the_model(run: Path) -> None:
+    model, examples = load(run).dual_encoder, made_up(7, captions=2, vocabulary=8)
+    images = torch.stack([model.image_vectors(torch.from_numpy(one[None]))[0] for one in examples.pixels]).detach()
+    rows = [torch.from_numpy(examples.rows.beside([row])) for row in range(14)]
+    texts = torch.cat([model.text_vectors(row) for row in rows]).detach()
+    np.testing.assert_allclose(embed_images(model, examples.pixels), images, atol=1e-5)
+    np.testing.assert_allclose(embed_texts(model, examples.rows), texts, atol=1e-5)
+    table = (images @ texts.T).numpy()
+    found = [min(np.argsort(-row).tolist().index(own) for own in (2 * i, 2 * i + 1)) for i, row in enumerate(table)]
+    score = retrieved(model, examples, 7, samples=0)
+    assert score.found.image_to_text.recall[5].value == pytest.approx(np.mean(np.array(found) < 5))
+    assert score.found.text_to_image.queries == 14
+
+
+def test_the_nearest_pixel_stands_beside_it_and_knows_what_it_has_seen(run: Path, folder: Path) -> None:
+    score = lemma.evaluate(run, images=folder, split="train", progress=False)
+    assert score.protocol["split"] == "train"
+    for _, way in score.baselines["nearest pixel"]:
+        assert way.recall[1].value == 1.0
+
+
+def test_a_run_that_is_stopped_and_resumed_equals_the_one_left_alone(folder: Path, tmp_path: Path) -> None:
+    class Stopped(Exception):
+        pass
+
+    words = {**QUICK, "steps": 12, "dropout": 0.2, "evaluate_every": 5, "checkpoint_every": 4}
+    given = {"images": folder, "progress": False, "tokenizer": "words"}
+    lemma.train(SPEC, **given, out=tmp_path / "whole", **words)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
+        from lemma.training import loop
+
+        step = loop.take_step
+
+        def some(session) -> None:
+            if session.standing.step == 9:
+                raise Stopped
+            step(session)
+
+        patch.setattr(loop, "take_step", some)
+        lemma.train(SPEC, **given, out=tmp_path / "stopped", **words)
+    lemma.resume(tmp_path / "stopped", progress=False)
+    one, other = (read_weights(tmp_path / name / "model.safetensors")[0] for name in ("whole", "stopped"))
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    rows = [
+        [{key: row[key] for key in row if key not in CLOCK} for row in RunFolder.open(tmp_path / name).metrics.rows()]
+        for name in ("whole", "stopped")
+    ]
+    assert rows[0] == rows[1] and any("recall_at_10" in row for row in rows[0])
+
+
+def test_a_dual_encoder_writes_nothing_and_says_what_it_is_for(run: Path) -> None:
+    with pytest.raises(RunError, match=r"dual encoder, which writes nothing.*lemma search"):
+        lemma.generate(run, "a red")
+    with pytest.raises(RunError, match=r"no re-ranker.*--rerank"):
+        _ = load(run).reranker
+    with pytest.raises(SpecError, match="judged by images"):
+        lemma.evaluate(run, text=__file__, progress=False)
+    with pytest.raises(SpecError, match="stride has no effect"):
+        lemma.evaluate(run, stride=3, progress=False)
+
+
+def test_a_changed_folder_is_not_taken_for_the_held_out_part(run: Path, folder: Path, tmp_path: Path) -> None:
+    table = folder / "captions.csv"
+    before = table.read_text()
+    try:
+        table.write_text(before.replace("a red circle", "a crimson disc"))
+        with pytest.raises(RunError, match="--images"):
+            lemma.evaluate(run, progress=False)
+        assert not lemma.evaluate(run, images=folder, progress=False).baselines
+    finally:
+        table.write_text(before)
+
+
+def test_a_tree_reads_no_captions(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="captions have none"):
+        lemma.train(SPEC, images=folder, out=tmp_path / "run", body="tree", progress=False)
+
+
+def test_duplicate_captions_are_right_for_both_pictures() -> None:
+    examples = made_up(4)
+    rows = Rows(np.array([3, 4, 3, 5]), np.arange(5))
+    score = retrieved(load_small(), Captioned(examples.pixels, rows, np.arange(5)), 4, samples=0)
+    assert score.found.image_to_text.chance[1] == pytest.approx((2 + 1 + 2 + 1) / 16)
+
+
+def load_small():
+    from lemma.models import build
+
+    return build(SPEC.sized({"vocabulary": 20}))

@@ -1,0 +1,163 @@
+"""A graph model in training: learned as a whole, kept, gone on with and judged."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lemma
+from lemma.data import Compressed, prepare_graph
+from lemma.errors import RunError, SpecError
+from lemma.models import build, graph_inputs
+from lemma.runs import RunFolder
+from lemma.spec import Graph, GraphSpec, choose
+from lemma.training import Session, Team, take_step
+
+
+def trained(out: Path, **words: Any):
+    return lemma.train("graph", graph="karate", out=out, progress=False, device="cpu", **{"steps": 60, **words})
+
+
+def test_a_run_learns_the_club_and_is_judged_on_the_nodes_held_out(tmp_path: Path) -> None:
+    result = trained(tmp_path / "run", steps=100)
+    assert result.figures["accuracy"] >= 0.8
+    score: Any = lemma.evaluate(tmp_path / "run", progress=False)
+    assert score.texts == 20 and "20" in str(score) and "nats/node" in str(score)
+    assert score.to_dict()["nodes"] == 20 and score.accuracy.value >= 0.8
+    other: Any = lemma.evaluate(tmp_path / "run", split="validation", progress=False)
+    assert other.texts == 10
+    files = {path.name for path in (tmp_path / "run").iterdir()}
+    assert "labels.json" in files and "tokenizer.json" not in files
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights_bit_for_bit(tmp_path: Path, monkeypatch) -> None:
+    from lemma.training import loop
+
+    trained(tmp_path / "whole", checkpoint_every=20)
+    real, taken = loop.take_step, []
+
+    def stopping(session: Session) -> None:
+        real(session)
+        taken.append(1)
+        if len(taken) == 33:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "take_step", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "parts", checkpoint_every=20)
+    monkeypatch.undo()
+    lemma.resume(tmp_path / "parts", progress=False)
+    ones, others = (lemma.load(tmp_path / name).graph.state_dict() for name in ("whole", "parts"))
+    assert all(torch.equal(ones[name], others[name]) for name in ones)
+
+
+def test_going_on_with_another_seed_leaves_the_split_as_it_was(tmp_path: Path) -> None:
+    trained(tmp_path / "run", seed=3, steps=20)
+    lemma.resume(tmp_path / "run", progress=False, seed=4, steps=30)
+    data = RunFolder.open(tmp_path / "run").data
+    assert isinstance(data, GraphSpec) and data.split == 3
+
+
+def test_a_graph_model_has_no_tokenizer_and_says_what_it_is_for(tmp_path: Path) -> None:
+    trained(tmp_path / "run", steps=2)
+    run = lemma.load(tmp_path / "run")
+    with pytest.raises(RunError, match="a model of a graph's nodes"):
+        _ = run.tokenizer
+    with pytest.raises(RunError, match="a model of a graph's nodes"):
+        lemma.generate(run, "a")
+    with pytest.raises(SpecError, match="judged by graph, not by text"):
+        lemma.evaluate(run, "shakespeare", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("batch", "all labelled nodes"),
+        ("accumulate", "read as a whole"),
+        ("stretch", "running text"),
+        ("mask_rate", "encoder"),
+        ("focus", "no attention"),
+    ],
+)
+def test_words_without_effect_are_refused_with_the_reason(word: str, why: str) -> None:
+    with pytest.raises(SpecError, match=rf"recipe.{word} has no effect on a model of the family graph: .*{why}"):
+        choose("graph", {word: 0.2 if word == "mask_rate" else 2})
+
+
+def test_words_of_the_graph_reach_the_data_and_unknown_ones_are_refused() -> None:
+    chosen = choose("graph", {"labelled": 5, "edges": 500, "D": 8, "seed": 7})
+    data = chosen.graph("blocks", nodes=200)
+    assert (data.labelled, data.edges, data.nodes, data.split) == (5, 500, 200, 7)
+    assert chosen.model.hidden == 8  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(SpecError, match="Did you mean 'labelled'"):
+        choose("graph", {"labeled": 5})
+    with pytest.raises(SpecError, match="tokenizer"):
+        choose("graph", {"tokenizer": "words"})
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_sparse_features_give_the_outputs_and_gradients_of_dense_ones(depth: int) -> None:
+    random = np.random.default_rng(depth)
+    graph = prepare_graph(GraphSpec(graph="blocks", nodes=60, edges=150), seed=1)
+    table = random.random((60, 9)).astype(np.float32) * (random.random((60, 9)) < 0.3)
+    rows, columns = np.nonzero(table)
+    kept = Compressed(np.searchsorted(rows, np.arange(61)), columns, table[rows, columns], 9)
+    model = build(Graph(features=9, hidden=5, classes=4, depth=depth))
+    _, adjacency = graph_inputs(graph, "symmetric")
+    found = []
+    for features in (kept, table):
+        object.__setattr__(graph, "features", features)
+        laid, _ = graph_inputs(graph, "symmetric")
+        result = model(laid, adjacency)
+        found.append((result, *torch.autograd.grad(result.square().sum(), list(model.parameters()))))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_of_sparse_features_drops_entries_and_scales_the_rest() -> None:
+    graph = prepare_graph(GraphSpec(graph="karate"), seed=1)
+    model = build(Graph(features=34, classes=2), dropout=0.5).train()
+    features: Any = graph_inputs(graph, "symmetric")[0]
+    torch.manual_seed(1)
+    dropped: Any = model._dropped(features).values
+    assert set(dropped.tolist()) == {0.0, 2.0}
+    assert torch.equal(model.eval()._dropped(features).values, features.values)  # pyright: ignore
+
+
+def test_a_step_is_that_of_plain_autograd_on_dense_matrices() -> None:
+    """The same loss and gradient as softmax(Â relu(Â X W) V) written out, with dropout off."""
+    graph = prepare_graph(GraphSpec(graph="blocks", nodes=80, edges=200), seed=1)
+    chosen = choose("graph", {"dropout": 0.0, "weight_decay": 0.0, "clip": 0.0, "bias": False})
+    spec = chosen.model.sized(graph.sizes())
+    session = Session(spec, chosen.recipe, graph.tokens("train"), Team(torch.device("cpu")), print)
+    weights = [parameter.detach().clone().requires_grad_() for parameter in session.model.parameters()]
+    dense = graph_inputs(graph, "symmetric")[1].to_dense()
+    hidden = torch.relu(dense @ torch.from_numpy(graph.features) @ weights[0].T)
+    nodes = torch.from_numpy(graph.by_split["train"])
+    logits = (dense @ hidden @ weights[1].T)[nodes]
+    expected = torch.nn.functional.cross_entropy(logits, torch.from_numpy(graph.classes)[nodes])
+    (loss,) = _gradients(session)
+    torch.testing.assert_close(loss, expected.detach(), rtol=1e-5, atol=1e-5)
+    for mine, theirs in zip(session.model.parameters(), torch.autograd.grad(expected, weights), strict=True):
+        torch.testing.assert_close(mine.grad, theirs, rtol=1e-4, atol=1e-5)
+
+
+def _gradients(session: Session) -> list[torch.Tensor]:
+    session.standing.step += 1
+    return session.gradients()
+
+
+def test_memory_of_a_step_grows_with_the_edges_and_not_with_the_pairs_of_nodes() -> None:
+    """A dense Â of 40,000 nodes would take 6.4 GB; nothing that a step saves is larger than nodes × width."""
+    graph = prepare_graph(GraphSpec(graph="blocks", nodes=40_000, edges=120_000), seed=1)
+    chosen = choose("graph", {"hidden": 8})
+    session = Session(
+        chosen.model.sized(graph.sizes()), chosen.recipe, graph.tokens("train"), Team(torch.device("cpu")), print
+    )
+    largest = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: largest.append(x.numel()) or x, lambda x: x):
+        take_step(session)
+    assert max(largest) <= 40_000 * 16
+    assert session.feed.adjacency.values.numel() == 40_000 + 2 * 120_000  # pyright: ignore

@@ -1,0 +1,104 @@
+"""What a re-ranker learns, against choosing candidates and scoring pairs one by one."""
+
+import math
+
+import pytest
+import torch
+
+from lemma.errors import SpecError
+from lemma.models import CrossAttentionModel, build
+from lemma.objectives import candidates_of, reranking
+from lemma.spec import CrossAttention, Recipe
+from lemma.training import reranking_lesson
+from lemma.training.reranking_lesson import RerankingLesson
+from picture_runs import SPEC
+
+IMAGES = torch.rand(7, 3, 16, 16, generator=torch.Generator().manual_seed(4))
+TOKENS = torch.randint(0, 20, (7, 5), generator=torch.Generator().manual_seed(5))
+TOKENS[2:4, 3:] = -1
+
+
+def lesson(candidates: int = 3, trained: bool = True) -> RerankingLesson:
+    torch.manual_seed(6)
+    towers = SPEC.replace(body={**SPEC.body.to_dict(), "vocabulary": 24})
+    model = build(CrossAttention(towers=towers, candidates=candidates)).double().eval()
+    if trained:
+        torch.nn.init.normal_(model.score.weight)
+    return RerankingLesson(model, Recipe())
+
+
+def pair_logit(model: CrossAttentionModel, image: int, text: int) -> float:
+    tokens = TOKENS[text : text + 1]
+    patches, words = model.towers.patches(IMAGES[image : image + 1].double()), model.towers.words(tokens)
+    return model.logits(patches, words, tokens >= 0).item()
+
+
+def by_hand(model: CrossAttentionModel, candidates: int) -> float:
+    dual = model.towers(IMAGES.double(), TOKENS).tolist()
+    losses = []
+    for own in range(7):
+        for likings, logit in (
+            (dual[own], lambda other, own=own: pair_logit(model, own, other)),
+            ([row[own] for row in dual], lambda other, own=own: pair_logit(model, other, own)),
+        ):
+            others = sorted((place for place in range(7) if place != own), key=lambda place: -likings[place])
+            logits = [logit(place) for place in [own, *others[: candidates - 1]]]
+            losses.append(math.log(sum(map(math.exp, logits))) - logits[0])
+    return sum(losses) / len(losses)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("candidates", [2, 3, 9])
+def test_the_loss_is_that_of_candidates_chosen_and_scored_one_by_one(candidates: int) -> None:
+    taught = lesson(candidates)
+    loss, (reported,), state = taught(IMAGES.double(), TOKENS)
+    assert loss.item() == pytest.approx(by_hand(taught.model, candidates)) == reported.item()
+    assert state is None
+
+
+@torch.no_grad()
+def test_it_begins_at_the_dual_encoders_own_loss_among_its_candidates() -> None:
+    taught = lesson(trained=False)
+    dual = taught.model.towers(IMAGES.double(), TOKENS)
+    loss, _, _ = taught(IMAGES.double(), TOKENS)
+    assert loss.item() == pytest.approx(reranking(dual, candidates_of(dual, 3)).item(), rel=1e-6)
+
+
+def test_blocks_change_neither_the_loss_nor_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    taught = lesson()
+    whole, _, _ = taught(IMAGES.double(), TOKENS)
+    wanted = torch.autograd.grad(whole, list(taught.parameters()))
+    monkeypatch.setattr(reranking_lesson, "BLOCK", 4 * 16 * 32)  # four pairs
+    blocks, _, _ = taught(IMAGES.double(), TOKENS)
+    torch.testing.assert_close(blocks, whole)
+    torch.testing.assert_close(torch.autograd.grad(blocks, list(taught.parameters())), wanted)
+
+
+def test_pictures_of_one_caption_are_not_each_others_wrong_answers() -> None:
+    dual = torch.randn(6, 6, generator=torch.Generator().manual_seed(1))
+    alike = torch.eye(6, dtype=torch.bool)
+    alike[0, 4] = alike[4, 0] = True
+    texts, images = candidates_of(dual + 9 * alike, 3, alike)
+    assert not any(chosen[0, 4] or chosen[4, 0] for chosen in (texts, images))
+    assert texts.sum(1).tolist() == images.sum(0).tolist() == [3] * 6
+    assert texts.diagonal().all() and images.diagonal().all()
+
+
+def test_where_all_captions_are_one_nothing_is_asked() -> None:
+    candidates = candidates_of(torch.randn(4, 4), 3, torch.ones(4, 4, dtype=torch.bool))
+    assert candidates.either.equal(torch.eye(4, dtype=torch.bool))
+    assert reranking(torch.randn(4, 4), candidates).item() == 0
+
+
+def test_frozen_towers_get_no_gradient_and_the_added_parts_all_do() -> None:
+    taught = lesson()
+    taught.model.towers.requires_grad_(False)
+    taught(IMAGES.double(), TOKENS)[0].backward()
+    for name, parameter in taught.model.named_parameters():
+        moved = parameter.grad is not None and parameter.grad.abs().max() > 1e-9
+        assert moved != name.startswith("towers."), name
+
+
+def test_a_batch_cut_into_parts_is_refused() -> None:
+    with pytest.raises(SpecError, match="accumulate"):
+        RerankingLesson(lesson().model, Recipe(accumulate=2))

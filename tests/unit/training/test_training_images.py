@@ -1,0 +1,254 @@
+"""Pictures in training: batches as functions of the step, changes that do what they say, the contrastive lesson."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from lemma.data import Captioned, Rows
+from lemma.errors import SpecError
+from lemma.models import build
+from lemma.objectives import contrastive
+from lemma.spec import Recipe
+from lemma.training import Session, take_step
+from lemma.training.augmenting import augment
+from lemma.training.changes import YIQ, changes
+from lemma.training.image_feed import ImageFeed
+from lemma.training.lessons import lesson_of
+from lemma.training.parallel import Team
+from lemma.training.watch import nothing_learned
+from picture_runs import LSTM, SPEC, made_up
+
+CPU = Team(torch.device("cpu"))
+RECIPE = Recipe(batch=6, seed=3, steps=100)
+STILL = changes(0, 0, 4, 0.0)
+
+
+def pictures(count: int = 4, side: int = 16, seed: int = 0) -> torch.Tensor:
+    return torch.randint(0, 256, (count, 3, side, side), generator=torch.Generator().manual_seed(seed)).byte()
+
+
+def test_a_batch_is_a_function_of_its_step_alone() -> None:
+    feed, other = (ImageFeed(made_up(captions=3), RECIPE, CPU) for _ in range(2))
+    later = [feed.batch(step) for step in range(5)]
+    for tensor, again in zip(later[4], other.batch(4), strict=True):
+        assert torch.equal(tensor, again)
+    assert not torch.equal(later[3][0], later[4][0])
+
+
+@pytest.mark.parametrize("strength", [0.0, 1.0])
+def test_the_processes_of_a_team_share_the_batch_of_one(strength: float) -> None:
+    recipe = RECIPE.replace(augment=strength)
+    whole = ImageFeed(made_up(captions=2), recipe, CPU).batch(7)
+    parts = [ImageFeed(made_up(captions=2), recipe, replace(CPU, rank=rank, size=2)).batch(7) for rank in range(2)]
+    for place in range(2):
+        torch.testing.assert_close(torch.cat([part[place] for part in parts]), whole[place])
+
+
+def test_every_epoch_shows_every_picture_once_in_a_new_order_and_all_batches_have_one_shape() -> None:
+    examples = made_up(12, captions=3)
+    feed = ImageFeed(examples, RECIPE.replace(augment=0.0), CPU)
+    batches = [feed.batch(step) for step in range(4)]
+    assert {tuple(tokens.shape) for _, tokens in batches} == {(6, int(examples.rows.lengths.max()))}
+    seen = [np.round(255 * images.numpy()).astype(np.uint8) for images, _ in batches]
+    epochs = [np.concatenate(seen[:2]), np.concatenate(seen[2:])]
+    keys = [[picture.tobytes() for picture in epoch] for epoch in epochs]
+    assert sorted(keys[0]) == sorted(keys[1]) == sorted(picture.tobytes() for picture in examples.pixels)
+    assert keys[0] != keys[1]
+
+
+def test_captions_of_unlike_length_are_mixed_and_filled_up_to_the_longest_of_all() -> None:
+    lengths = np.array([2] * 6 + [3] * 5 + [7])
+    rows = Rows(np.arange(lengths.sum()) % 20, np.concatenate([[0], np.cumsum(lengths)]))
+    feed = ImageFeed(Captioned(made_up(12).pixels, rows, np.arange(13)), RECIPE, CPU)
+    batches = [feed.batch(step)[1] for step in range(8)]
+    assert {tuple(tokens.shape) for tokens in batches} == {(6, 7)}
+    short = [int(((tokens >= 0).sum(1) == 2).sum()) for tokens in batches]
+    assert any(0 < number < 6 for number in short)
+
+
+def test_each_picture_comes_with_its_own_captions_and_over_time_with_all() -> None:
+    examples = made_up(6, captions=3)
+    feed = ImageFeed(examples, RECIPE.replace(augment=0.0), CPU)
+    known = {picture.tobytes(): place for place, picture in enumerate(examples.pixels)}
+    met: set[tuple[int, int]] = set()
+    for step in range(40):
+        images, tokens = feed.batch(step)
+        for image, caption in zip(images, tokens, strict=True):
+            place = known[np.round(255 * image.numpy()).astype(np.uint8).tobytes()]
+            own = [examples.rows.beside([row])[0].tolist() for row in range(3 * place, 3 * place + 3)]
+            met.add((place, own.index([token for token in caption.tolist() if token >= 0])))
+    assert len(met) == 18
+
+
+def test_a_picture_twice_in_a_batch_has_the_same_caption_so_that_it_is_no_negative_of_itself() -> None:
+    images, tokens = ImageFeed(made_up(2, captions=5), RECIPE.replace(augment=0.0), CPU).batch(0)
+    for one in range(6):
+        for other in range(6):
+            assert torch.equal(images[one], images[other]) == torch.equal(tokens[one], tokens[other])
+
+
+def test_at_strength_nought_nothing_changes() -> None:
+    torch.testing.assert_close(augment(pictures(), STILL), pictures() / 255, atol=1e-5, rtol=0)
+
+
+def test_moving_by_whole_pixels_is_a_roll_that_brings_white_in() -> None:
+    places = STILL.places.copy()
+    places[:, 0, 2] = 2 * 3 / 16  # each pixel is taken from three to the right
+    moved = augment(pictures(), replace(STILL, places=places))
+    torch.testing.assert_close(moved[..., :-3], pictures()[..., 3:] / 255, atol=1e-5, rtol=0)
+    assert (moved[..., -3:] == 1).all()
+
+
+def test_a_quarter_turn_is_rot90() -> None:
+    places = np.tile(np.array([[[0.0, -1.0, 0.0], [1.0, 0.0, 0.0]]]), (4, 1, 1))
+    turned = augment(pictures(), replace(STILL, places=places))
+    candidates = [torch.rot90(pictures() / 255, times, (2, 3)) for times in (1, 3)]
+    assert any(torch.allclose(turned, one, atol=1e-5) for one in candidates)
+
+
+def test_what_is_drawn_moves_no_point_further_than_promised() -> None:
+    drawn = changes(0, 5, 2000, 1.0)
+    scales = np.sqrt(np.linalg.det(drawn.places[:, :, :2]))
+    assert 0.89 < scales.min() < 0.9 and 1.11 < scales.max() < 1.12  # e^±0.11, and shear leaves areas alone
+    turns = np.degrees(np.arctan2(drawn.places[:, 1, 0], drawn.places[:, 0, 0]))
+    assert 7 < np.abs(turns).max() < 7.5 * np.exp(2 * 0.05)
+    assert 0.09 < np.abs(drawn.places[:, :, 2]).max() <= 0.1  # a side is two long
+    assert np.abs(changes(0, 5, 500, 0.1).places[:, :, 2]).max() <= 0.01
+
+
+def test_what_is_done_at_times_is_done_as_often_as_promised() -> None:
+    drawn = changes(0, 5, 4000, 1.0)
+    often = {
+        "filtered": (drawn.filtered > 0).mean(),
+        "grey": drawn.grey.mean(),
+        "blurred": (drawn.blurred > 0).mean(),
+        "painted": (drawn.box[:, 2] > drawn.box[:, 0]).mean(),
+        "pointwise": (drawn.filters[:, 0, 0, 0, 0] == 0).mean(),
+    }
+    expected = {"filtered": 0.7, "grey": 0.2, "blurred": 0.3, "painted": 0.25, "pointwise": 0.3}
+    assert often == pytest.approx(expected, abs=0.03)
+    assert drawn.filters.std(axis=0)[0, 0, 1, 1] == pytest.approx(27**-0.5, rel=0.1)
+
+
+def test_colours_turn_and_fade_while_grey_and_brightness_stay() -> None:
+    drawn = changes(1, 1, 300, 1.0).colours
+    np.testing.assert_allclose(YIQ[0] @ drawn, np.broadcast_to(YIQ[0], (300, 3)), atol=1e-9)
+    np.testing.assert_allclose(drawn @ np.ones(3), 1, atol=0.01)  # YIQ itself has three places
+    chroma = YIQ[1:] @ drawn @ np.linalg.inv(YIQ)[:, 1:]
+    stretch = np.sqrt(np.linalg.det(chroma))
+    np.testing.assert_allclose(chroma @ chroma.transpose(0, 2, 1), stretch[:, None, None] ** 2 * np.eye(2), atol=1e-9)
+    assert 0.5 <= stretch.min() < 0.55 and 1.45 < stretch.max() <= 1.5
+    assert 25 < np.degrees(np.abs(np.arctan2(chroma[:, 1, 0], chroma[:, 0, 0]))).max() <= 27 + 1e-6
+
+
+def test_brightness_multiplies_and_contrast_is_about_the_mean() -> None:
+    brightness, contrast = np.array([0.5, 1.0, 0.8, 0.9]), np.array([1.0, 0.6, 0.5, 0.1])
+    done = augment(pictures(), replace(STILL, brightness=brightness, contrast=contrast)).double()
+    for place in range(4):
+        lit = brightness[place] * pictures()[place].double() / 255
+        expected = lit.mean() + contrast[place] * (lit - lit.mean())
+        torch.testing.assert_close(done[place], expected, atol=1e-5, rtol=0)
+
+
+def test_a_filter_is_a_convolution_brought_back_to_the_pictures_mean_and_spread() -> None:
+    drawn = changes(2, 2, 4, 1.0)
+    share = np.array([0.0, 1.0, 0.5, 0.25])
+    soft = (pictures() / 4 + 96).byte()  # far from black and white, so that nothing is cut off
+    done = augment(soft, replace(STILL, filters=drawn.filters, filtered=share))
+    for place in range(4):
+        picture = soft[place : place + 1] / 255
+        filters = torch.from_numpy(drawn.filters[place]).float()
+        found = functional.conv2d(functional.pad(picture, [1] * 4, mode="replicate"), filters)
+        found = (found - found.mean((2, 3), keepdim=True)) / (found.std((2, 3), keepdim=True) + 1e-3)
+        found = found * picture.std((2, 3), keepdim=True) + picture.mean((2, 3), keepdim=True)
+        expected = (1 - share[place]) * picture + share[place] * found
+        torch.testing.assert_close(done[place], expected[0].clamp(0, 1), atol=1e-4, rtol=0)
+
+
+def test_grey_is_luma_in_all_three_channels() -> None:
+    done = augment(pictures(), replace(STILL, grey=np.array([False, True, False, True])))
+    red, green, blue = (pictures()[1] / 255).unbind(0)
+    torch.testing.assert_close(
+        done[1], (0.299 * red + 0.587 * green + 0.114 * blue).expand(3, -1, -1), atol=1e-5, rtol=0
+    )
+    torch.testing.assert_close(done[0], pictures()[0] / 255, atol=1e-5, rtol=0)
+
+
+def test_blur_mixes_in_a_box_filter_applied_twice() -> None:
+    share = np.array([0.0, 1.0, 0.3, 0.0])
+    done = augment(pictures(), replace(STILL, blurred=share))
+    box = torch.tensor([1.0, 2, 3, 2, 1]) / 9
+    for place in range(4):
+        picture = pictures()[place] / 255
+        padded = functional.pad(picture[None], [2] * 4, mode="replicate").transpose(0, 1)
+        soft = functional.conv2d(padded, torch.outer(box, box)[None, None])[:, 0]
+        torch.testing.assert_close(done[place], torch.lerp(picture, soft, float(share[place])), atol=1e-5, rtol=0)
+
+
+def test_paint_fills_its_box_and_nothing_else() -> None:
+    box, paint = np.zeros((4, 4)), np.tile([0.1, 0.2, 0.3], (4, 1))
+    box[2] = [0.25, 0.5, 0.5, 1.0]
+    done = augment(pictures(), replace(STILL, box=box, paint=paint))
+    expected = pictures() / 255
+    expected[2, :, 8:, 4:8] = torch.tensor([0.1, 0.2, 0.3])[:, None, None]
+    torch.testing.assert_close(done, expected, atol=1e-5, rtol=0)
+
+
+def test_changed_pictures_stay_pictures() -> None:
+    done = augment(pictures(64), changes(0, 1, 64, 2.0))
+    assert done.shape == (64, 3, 16, 16) and done.min() >= 0 and done.max() <= 1
+
+
+@pytest.mark.parametrize("spec", [SPEC, LSTM])
+def test_the_lesson_is_the_contrastive_loss_of_the_logits(spec) -> None:
+    model = build(spec.sized({"vocabulary": 20})).eval()
+    images, tokens = ImageFeed(made_up(), RECIPE, CPU).batch(0)
+    found, terms, state = lesson_of(model, RECIPE)(images, tokens)
+    torch.testing.assert_close(found, contrastive(model(images, tokens)).loss)
+    assert torch.equal(terms[0], found) and terms[1].item() == pytest.approx(spec.temperature) and state is None
+
+
+def test_what_is_smoothed_is_minimised_and_what_is_true_is_reported() -> None:
+    model = build(SPEC.sized({"vocabulary": 20})).eval()
+    images, tokens = ImageFeed(made_up(), RECIPE, CPU).batch(0)
+    found, terms, _ = lesson_of(model, RECIPE.replace(label_smoothing=0.3))(images, tokens)
+    logits = model(images, tokens)
+    torch.testing.assert_close(found, contrastive(logits, smoothing=0.3).objective)
+    torch.testing.assert_close(terms[0], contrastive(logits).loss)
+
+
+def test_equal_captions_in_a_batch_do_not_fight() -> None:
+    examples = made_up(6)
+    same = Captioned(examples.pixels, Rows(np.tile([4, 5], 6), 2 * np.arange(7)), examples.first)
+    images, tokens = ImageFeed(same, RECIPE, CPU).batch(0)
+    model = build(SPEC.sized({"vocabulary": 20}))
+    assert lesson_of(model, RECIPE)(images, tokens)[0].item() == pytest.approx(0, abs=1e-6)
+
+
+def test_a_batch_in_parts_is_refused_with_the_reason() -> None:
+    with pytest.raises(SpecError, match="compares every picture with every caption"):
+        lesson_of(build(SPEC), RECIPE.replace(accumulate=2))
+
+
+def session(recipe: Recipe, tell=lambda message: None) -> Session:
+    return Session(SPEC.sized({"vocabulary": 20}), recipe, made_up(64), CPU, tell)
+
+
+def test_a_loss_that_stays_at_the_logarithm_of_the_batch_is_warned_of() -> None:
+    heard: list[str] = []
+    recipe = Recipe(batch=16, steps=50, warm_up=0, learning_rate=1e-9, device="cpu", dropout=0.0)
+    asleep = session(recipe, heard.append)
+    asleep.model.log_scale.data.zero_()  # cosines of about nought: chance
+    for _ in range(50):
+        take_step(asleep)
+    row = asleep.measure()
+    assert row["loss"] == pytest.approx(math.log(16), abs=0.05) and "temperature" in row
+    assert len(heard) == 1 and "guessing among 16 captions gives ln B = 2.773" in heard[0]
+
+
+def test_a_loss_below_chance_is_not_warned_of() -> None:
+    assert nothing_learned(RECIPE, 60, 0.9 * math.log(6), 6, "captions", "B") is None
