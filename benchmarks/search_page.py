@@ -10,7 +10,7 @@ from pathlib import Path
 
 import lemma
 
-QUERIES = ("red heart", "cat", "a train")
+QUERIES = ("a red heart", "cat", "train")
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 

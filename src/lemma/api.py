@@ -439,6 +439,7 @@ def search(
     index: str | Path | None = None,
     faiss: bool | None = None,
     matrices: Any = None,
+    out: str | Path | None = None,
     progress: bool = True,
     **settings: Any,
 ) -> SearchResult | WorkedMatching:
@@ -448,17 +449,26 @@ def search(
     and brought up to date. An `index` alone is searched as it stands. `texts` are a list, a file or a set's captions.
     The search is exact unless `faiss` is asked for, or there are more than a million pictures and it is installed.
     With `matrices`, an example or a TOML file, a small search is worked by hand (settings: words, full, decimals).
+    What is found is written to `out`, if given; that it can be is seen to before any picture is read.
     """
     from lemma.looking.worked import matching_by_hand
-    from lemma.retrieval import Wanted, search_run
+    from lemma.retrieval import Wanted, refuse_target, search_run
 
     if matrices is not None:
-        return _viewed(matching_by_hand, (matrices,), settings)
+        worked = _viewed(matching_by_hand, (matrices,), settings)
+        if out is not None:
+            worked.save(out)
+        return worked
     _refuse_unknown(settings, ("images", "query", "image", "texts", "k", "index"), "search")
     if run is None:
         raise SpecError("search: a run is expected, as in search('runs/a', images='emoji', query='a red heart').")
+    if out is not None:
+        refuse_target(Path(out))
     wanted = Wanted(images, query, image, texts, text_column, k, index, faiss)
-    return search_run(_loaded(run), wanted, _watched_pictures(progress))
+    found = search_run(_loaded(run), wanted, _watched_pictures(progress))
+    if out is not None:
+        found.save(out)
+    return found
 
 
 def _watched_pictures(progress: bool) -> Callable[[str, int, int], None]:

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from lemma.models import build
 from lemma.parts import GraphConvolution, adjacency_of
+from lemma.parts import sparse as sparse_part
 from lemma.spec import Graph as GraphModelSpec
 
 NEAR = 1e-12
@@ -58,6 +59,19 @@ def test_the_symmetric_one_is_symmetric_and_its_spectral_norm_is_one_on_every_gr
     matrix = matrix_of(graph, "symmetric")
     assert np.array_equal(matrix, matrix.T)
     assert np.abs(np.linalg.eigvalsh(matrix)).max() == pytest.approx(1, abs=NEAR)
+
+
+@many
+@given(graphs, st.integers(0, 1000))
+def test_the_spectral_norm_is_one_whatever_the_magnitudes_of_the_weights(graph: nx.Graph, seed: int) -> None:
+    edges = edges_of(graph)
+    powers = np.random.default_rng(seed).uniform(-40, 38, edges.shape[1])
+    weights = torch.from_numpy(10**powers).float()
+    matrix = adjacency_of(edges, len(graph), weights=weights).to_dense().numpy()
+    assert np.array_equal(matrix, matrix.T)
+    assert np.linalg.norm(matrix.astype(np.float64), 2) == pytest.approx(1, abs=1e-5)
+    rows = adjacency_of(edges, len(graph), "rows", weights).to_dense().numpy()
+    np.testing.assert_allclose(rows.sum(axis=1), 1, atol=1e-5)
 
 
 @many
@@ -134,6 +148,19 @@ def test_sparse_and_dense_adjacency_give_the_same_outputs_and_gradients(graph, k
 def test_the_sparse_product_has_the_gradient_of_finite_differences(kind: str) -> None:
     layer, features, sparse = layer_and_inputs(nx.star_graph(4), kind)
     assert torch.autograd.gradcheck(lambda x: layer(x, sparse), features.requires_grad_())
+
+
+def test_places_of_64_bits_give_the_same_products_and_gradients_as_those_of_32(monkeypatch) -> None:
+    for kind in ("symmetric", "rows"):
+        layer, features, narrow = layer_and_inputs(nx.star_graph(4), kind)
+        with monkeypatch.context() as patch:
+            patch.setattr(sparse_part, "SMALL", 4)
+            _, _, wide = layer_and_inputs(nx.star_graph(4), kind)
+        assert (narrow.columns.dtype, wide.columns.dtype, wide.starts.dtype) == (torch.int32, torch.int64, torch.int64)
+        assert torch.equal(layer(features, narrow), layer(features, wide))
+        assert torch.autograd.gradcheck(
+            lambda x, adjacency=wide, own=layer: own(x, adjacency), features.requires_grad_()
+        )
 
 
 @many

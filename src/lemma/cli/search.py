@@ -29,7 +29,7 @@ def search(
     text_column: Annotated[
         str | None, typer.Option("--text-column", metavar="NAME", help="The column of the texts, if it is a table.")
     ] = None,
-    top: Annotated[int, typer.Option("-k", "--top", help="How many results.")] = 10,
+    top: Annotated[int | None, typer.Option("-k", "--top", help="How many results; else 10.")] = None,
     index: Annotated[
         Path | None,
         typer.Option("--index", metavar="FOLDER", help="Where the index is kept; alone, it is searched as it stands."),
@@ -50,7 +50,9 @@ def search(
         list[str] | None, typer.Option("--word", metavar="NAME", help="Of --matrices: this image's arithmetic.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Of --matrices: print what was given, too.")] = False,
-    decimals: Annotated[int, typer.Option(min=0, max=12, help="Of --matrices: decimals of printed numbers.")] = 4,
+    decimals: Annotated[
+        int | None, typer.Option(min=0, max=12, help="Of --matrices: decimals of printed numbers; else 4.")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -69,23 +71,39 @@ def search(
     """
     from lemma.api import search as look_for
 
+    data = {"images": images, "query": query, "image": image, "texts": texts, "text_column": text_column}
+    asked = _given({**data, "k": top, "index": index, "faiss": faiss})
+    settings = _given({"words": word, "full": full or None, "decimals": decimals})
     if matrices is not None:
-        asked = {"images": images, "query": query, "image": image, "texts": texts, "index": index}
-        _refuse_beside_matrices(run, [word for word, value in asked.items() if value is not None])
-        found: Any = look_for(matrices=matrices, words=word, full=full, decimals=decimals)
+        _refuse_beside_matrices(run, asked)
+        found = look_for(matrices=matrices, out=out, **settings)
     else:
-        if run is None:
-            raise InputError("RUN is missing, as in: lemma search RUN --images FOLDER --query 'a red heart'")
-        data: dict[str, Any] = {"images": images, "query": query, "image": image, "texts": texts, "index": index}
-        found = look_for(run, **data, text_column=text_column, k=top, faiss=faiss)
-    if out:
-        found.save(out)
+        _refuse_without_matrices(run, settings)
+        found = look_for(run, out=out, **asked)
     show(found, json)
     if out:
         typer.echo(f"written to {out}", err=True)
 
 
-def _refuse_beside_matrices(run: Path | None, words: list[str]) -> None:
-    beside = ["RUN"] * (run is not None) + [f"--{word}" for word in words]
+def _given(words: dict[str, Any]) -> dict[str, Any]:
+    return {word: value for word, value in words.items() if value is not None}
+
+
+def _refuse_beside_matrices(run: Path | None, asked: dict[str, Any]) -> None:
+    beside = ["RUN"] * (run is not None) + [_flag(word, value) for word, value in asked.items()]
     if beside:
         raise InputError(f"--matrices works by hand, with no run: leave out {', '.join(beside)}.")
+
+
+def _refuse_without_matrices(run: Path | None, settings: dict[str, Any]) -> None:
+    if settings:
+        beside = ", ".join(_flag(word, value) for word, value in settings.items())
+        raise InputError(f"{beside}: only what is worked by hand has that. Leave it out, or give --matrices e7.")
+    if run is None:
+        raise InputError("RUN is missing, as in: lemma search RUN --images FOLDER --query 'a red heart'")
+
+
+def _flag(word: str, value: Any) -> str:
+    """A word as it is typed."""
+    spelled = {"k": "-k", "words": "--word", "faiss": "--faiss" if value else "--exact"}
+    return spelled.get(word, f"--{word.replace('_', '-')}")

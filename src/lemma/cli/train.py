@@ -96,7 +96,7 @@ LEARNS = {
     "parser": ("treebank", "ewt"),
     "encoder-decoder": ("pairs", "tatoeba-es"),
     "classifier": ("labels", "tweets"),
-    "tree": ("labels", "tweets"),
+    "tree": ("labels", "tweets --parser runs/parser"),
     "dual-encoder": ("images", "emoji"),
     "graph": ("graph", "cora"),
 }

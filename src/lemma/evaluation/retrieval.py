@@ -22,6 +22,8 @@ from lemma.objectives import contrastive
 
 AT_ONCE = 1 << 22
 """Numbers drawn at once in the bootstrap."""
+EVEN = 1e-9
+"""How far from a half a chance may be by rounding."""
 Block = Float[np.ndarray, "queries candidates"]
 
 
@@ -104,8 +106,25 @@ def one_way(
         recall={first: Estimate.of(*both) for first, *both in zip(FIRST, hits.mean(1), recalls, strict=True)},
         median_rank=Estimate.of(float(np.median(ranks)), medians),
         chance={first: float(chance.hits(first).mean()) for first in FIRST},
-        chance_rank=float(np.median(chance.ranks())),
+        chance_rank=chance_rank(chance.right, candidates),
     )
+
+
+def chance_rank(right: Int[np.ndarray, "queries"], candidates: int) -> float:
+    """The median rank of the first right one if all orders are as likely, over queries with so many right ones each.
+
+    Of n candidates, r of them right, none is among the first j with C(n − r, j) / C(n, j).
+
+    >>> chance_rank(np.array([1]), 20), chance_rank(np.array([2]), 20)
+    (10.5, 6.0)
+    """
+    numbers, counts = np.unique(right, return_counts=True)
+    places, later = np.arange(candidates), np.zeros(candidates)
+    for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+        passed = np.maximum(candidates - number - places, 0) / (candidates - places)
+        later += count / len(right) * np.cumprod(passed)  # at place j: the chance of a rank above j + 1
+    lower, upper = (1 + int((later <= bound).argmax()) for bound in (0.5 + EVEN, 0.5 - EVEN))
+    return (lower + upper) / 2
 
 
 def resampled(

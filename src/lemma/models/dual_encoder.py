@@ -1,7 +1,7 @@
 """The dual encoder: an image tower and a text tower that meet in one space (problem E7; Radford et al. 2021)."""
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +18,27 @@ LARGEST = 100.0
 
 Tokens = Int[Tensor, "batch time"]
 Vectors = Float[Tensor, "batch shared"]
+
+
+class Bounded(torch.autograd.Function):
+    """A number that stays below a bound; past it a gradient still leads back, and only none leads further out."""
+
+    @staticmethod
+    def forward(value: Tensor, largest: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The value, or the bound if that is smaller."""
+        return value.clamp(max=largest)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Remember whether the bound is reached."""
+        value, largest = inputs
+        ctx.save_for_backward(value >= largest)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Pass the gradient, but for one that asks for more than the bound."""
+        (reached,) = ctx.saved_tensors
+        return torch.where(reached & (gradient < 0), torch.zeros_like(gradient), gradient), None
 
 
 class DualEncoderModel(nn.Module):
@@ -45,7 +66,7 @@ class DualEncoderModel(nn.Module):
     @property
     def scale(self) -> Float[Tensor, ""]:
         """What cosines are multiplied by: one over the temperature."""
-        return self.log_scale.exp().clamp(max=LARGEST)
+        return Bounded.apply(self.log_scale.exp(), LARGEST)  # pyright: ignore[reportReturnType]
 
     def patches(self, images: Images) -> Float[Tensor, "batch patches image_width"]:
         """A vector for every patch of every image."""

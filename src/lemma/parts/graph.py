@@ -1,7 +1,8 @@
 """Graph convolution (problem D4; Kipf & Welling 2017): Â, and the layer that multiplies by it.
 
-Ã = A + I; Â = D̃^{-1/2} Ã D̃^{-1/2} with D̃ the degrees of Ã. Its rows sum to one on regular graphs only, but its spectral
-norm is 1, so that repeated layers do not blow features up; D̃^{-1} Ã is the one whose rows always sum to one.
+Ã = A + I; Â = D̃^{-1/2} Ã D̃^{-1/2} with D̃ the degrees of Ã. All of its rows sum to one exactly if every connected
+part of the graph is regular, but its spectral norm is always 1, so that repeated layers do not blow features up;
+D̃^{-1} Ã is the one whose rows always sum to one.
 """
 
 from typing import Literal
@@ -59,10 +60,12 @@ def scaled(
     places: Int[Tensor, "two entries"], values: Float[Tensor, "entries"], nodes: int, kind: Normalisation
 ) -> Float[Tensor, "entries"]:
     """The entries of Ã divided by degrees: by the root of both ends' (symmetric), by the row's, or not at all."""
-    degrees = torch.zeros(nodes, dtype=values.dtype, device=values.device).index_add(0, places[0], values)
-    if kind == "symmetric":
-        return values / (degrees[places[0]] * degrees[places[1]]).sqrt()
-    return values / degrees[places[0]] if kind == "rows" else values
+    if kind not in ("symmetric", "rows"):
+        return values
+    wide = values.double()  # in 32 bits the product of two degrees past 10¹⁹ would be infinite
+    degrees = torch.zeros(nodes, dtype=wide.dtype, device=wide.device).index_add(0, places[0], wide)
+    first, second = degrees[places[0]], degrees[places[1]]
+    return (wide / ((first * second).sqrt() if kind == "symmetric" else first)).to(values.dtype)
 
 
 class GraphConvolution(nn.Module):

@@ -5,7 +5,7 @@ from lemma.retrieval.embedding import Embedder
 from lemma.retrieval.index import Index
 from lemma.retrieval.pictures import open_pictures
 from lemma.retrieval.ranking import Nearest, find
-from lemma.retrieval.result import Answer, Counts, Hit, SearchResult
+from lemma.retrieval.result import Answer, Counts, Hit, SearchResult, refuse_target
 from lemma.retrieval.updating import Updated, update_index
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Wanted",
     "find",
     "open_pictures",
+    "refuse_target",
     "search_run",
     "update_index",
 ]

@@ -82,8 +82,8 @@ def _text(hit: "Hit") -> str:
 
 
 def _score(hit: "Hit") -> str:
-    again = "" if hit.again is None else f' title="ranked again: {hit.again:.3f}"'
-    return f"<span{again}>{hit.score:.4f}</span>"
+    again = "" if hit.again is None else f'<br><b title="by which these are ordered">again {hit.again:.3f}</b>'
+    return f"<span>{hit.score:.4f}{again}</span>"
 
 
 def _image(path: Path, words: str) -> str:

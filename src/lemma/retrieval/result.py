@@ -108,7 +108,7 @@ class SearchResult:
 
     def about(self) -> list[str]:
         """What was searched, what was left out, and where the index is."""
-        lines = [f"{self.among} of {self.where}: {self.counts}; {self.how}"]
+        lines = [f"{self.among} of {self.where}: {self.counts}", self.how]
         lines += [f"  {name}: {reason}" for name, reason in self.counts.broken[:NAMED]]
         rest = len(self.counts.broken) - NAMED
         lines += [f"  and {rest:,} more (--json names all)"] if rest > 0 else []
@@ -133,12 +133,8 @@ class SearchResult:
     def save(self, path: Path | str) -> Path:
         """Write a page (.html), everything (.json) or a table (.csv)."""
         target = Path(path)
-        writers = {".html": lambda: as_page(self), ".json": self._json, ".csv": self._csv}
-        if target.suffix.lower() not in writers:
-            raise InputError(f"{target}: a search is saved as {', '.join(writers)}, not as '{target.suffix}'.")
-        if not target.absolute().parent.is_dir():
-            raise InputError(f"{target}: there is no folder {target.parent} to write to. Make it first.")
-        write_atomically(target, writers[target.suffix.lower()]())
+        refuse_target(target)
+        write_atomically(target, WRITERS[target.suffix.lower()](self))
         return target
 
     def _json(self) -> str:
@@ -147,10 +143,24 @@ class SearchResult:
     def _csv(self) -> str:
         written = io.StringIO()
         table = csv.writer(written, lineterminator="\n")
-        table.writerow(("query", "rank", "score", "name", "caption"))
+        again = any(hit.again is not None for answer in self.answers for hit in answer.hits)
+        table.writerow(("query", "rank", "score", *["reranked_score"] * again, "name", "caption"))
         for answer in self.answers:
-            table.writerows((answer.query, hit.rank, hit.score, hit.name, hit.caption) for hit in answer.hits)
+            for hit in answer.hits:
+                table.writerow((answer.query, hit.rank, hit.score, *[hit.again] * again, hit.name, hit.caption))
         return written.getvalue()
+
+
+WRITERS = {".html": as_page, ".json": SearchResult._json, ".csv": SearchResult._csv}
+"""How each kind of file is written, by the end of its name."""
+
+
+def refuse_target(target: Path) -> None:
+    """Refuse a file that what was found cannot be written to."""
+    if target.suffix.lower() not in WRITERS:
+        raise InputError(f"{target}: a search is saved as {', '.join(WRITERS)}, not as '{target.suffix}'.")
+    if not target.absolute().parent.is_dir():
+        raise InputError(f"{target}: there is no folder {target.parent} to write to. Make it first.")
 
 
 def _line(hit: Hit) -> str:

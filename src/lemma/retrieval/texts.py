@@ -8,14 +8,13 @@ import numpy as np
 from jaxtyping import Bool
 
 from lemma.data import Rows, Tokenizer
-from lemma.data.encoding import encode_texts
+from lemma.data.encoding import encode_texts, unknown_tokens
+from lemma.data.images.levelling import levelled
 from lemma.data.records import SEPARATED
 from lemma.data.tables import Column, read_table
 from lemma.errors import DataError, InputError
-from lemma.spec import BodySpec, Transformer
+from lemma.spec import BodySpec, Transformer, longest
 
-LONGEST = 256
-"""Tokens that are read of a text where its body has no context of its own."""
 CALLED = frozenset({"texts", "caption", "captions", "sentence", "title", "description", "name", "query"})
 
 
@@ -30,25 +29,15 @@ class Tokenised:
 
 def tokenise(texts: Sequence[str], tokenizer: Tokenizer, body: BodySpec) -> Tokenised:
     """Turn texts into tokens as in training: cut to what the body reads, between marks for a Transformer."""
-    marked = isinstance(body, Transformer)
-    room = _longest(body) - 2 * marked
-    rows, _ = encode_texts(tokenizer, list(texts), lambda size: None)
+    texts, marked = [levelled(text) for text in texts], isinstance(body, Transformer)
+    room = longest(body) - 2 * marked
+    rows, _ = encode_texts(tokenizer, texts, lambda size: None)
     told = [_remark(text, tokenizer, int(length), room) for text, length in zip(texts, rows.lengths, strict=True)]
-    known = np.array([_knows(tokenizer, rows, place) for place in range(len(texts))], dtype=bool)
+    known = ~unknown_tokens(rows, tokenizer)[1]
     cut = rows.cut(room)
     marks = ([tokenizer.vocabulary], [tokenizer.vocabulary + 1])
     finished = cut.marked(*marks) if marked else cut.filled(tokenizer.eos or 0)
     return Tokenised(finished, known, tuple(told))
-
-
-def _longest(body: BodySpec) -> int:
-    bounded = isinstance(body, Transformer) or body.family == "decoder"
-    return getattr(body, "context", LONGEST) if bounded else LONGEST
-
-
-def _knows(tokenizer: Tokenizer, rows: Rows, place: int) -> bool:
-    tokens = rows.tokens[rows.bounds[place] : rows.bounds[place + 1]]
-    return bool((tokens != tokenizer.unk).any()) if tokenizer.unk is not None else len(tokens) > 0
 
 
 def _remark(text: str, tokenizer: Tokenizer, length: int, room: int) -> str:

@@ -11,7 +11,7 @@ from lemma.retrieval.embedding import Embedder
 from lemma.retrieval.entries import Entry
 from lemma.retrieval.index import Head, Index, is_index
 from lemma.retrieval.pictures import Pictures, read_entries
-from lemma.retrieval.writing import append, keep, only_updater, refuse_foreign, start
+from lemma.retrieval.writing import append, keep, only_updater, refuse_foreign, renamed, start
 
 BLOCK = 256
 """Pictures that are read, embedded and written at once: at most so much work is lost."""
@@ -57,6 +57,8 @@ def _update(place: Path, embedder: Embedder, pictures: Pictures, progress: Progr
     removed = len(index) - len(plan.kept)
     if _differs(index, plan):
         index = keep(index, plan.kept, plan.broken, pictures.name)
+    elif index.head.pictures != pictures.name:
+        index = renamed(index, pictures.name)
     before = len(index)
     _read_fresh(place, index.head, embedder, pictures, plan.fresh, progress)
     index = Index.open(place)

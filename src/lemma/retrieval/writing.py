@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,11 @@ def keep(index: Index, kept: Sequence[tuple[int, Entry]], broken: Sequence[Entry
     lines = "".join(entry.line() for entry in entries).encode()
     _put(place / head.entries, 0, lines)
     return _turned(place, head.grown(len(rows), len(entries), len(lines)))
+
+
+def renamed(index: Index, pictures: str) -> Index:
+    """The same index, of pictures that are now found elsewhere."""
+    return _turned(index.place, replace(index.head, pictures=pictures))
 
 
 @contextmanager

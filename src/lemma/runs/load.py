@@ -84,6 +84,8 @@ class Run:
     def translator(self) -> EncoderDecoderModel:
         """The encoder–decoder; any other run has none."""
         if not isinstance(self.module, EncoderDecoderModel):
+            if use := USES.get(self.spec.family):
+                raise RunError(f"{self.path} answers no source: it holds {use.format(quote(str(self.path)))}")
             raise RunError(
                 f"{self.path} holds a model of the family {self.spec.family}, which answers no source. "
                 f"To let it write on: lemma generate {quote(str(self.path))} --prompt '…'"

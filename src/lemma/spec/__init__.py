@@ -2,7 +2,7 @@
 
 from lemma.spec.adaptation import METHODS, AdaptationSpec, Adapters, Frozen, Full, Lora, Method
 from lemma.spec.base import Letter, Spec
-from lemma.spec.bodies import BODIES, BodySpec, Pooling, Reading
+from lemma.spec.bodies import BODIES, BodySpec, Pooling, Reading, longest
 from lemma.spec.choose import Choice, choose, read_choice, read_model, refuse_idle
 from lemma.spec.classifier import Classifier
 from lemma.spec.costs import COSTS, CostSpec, HeadsStudy, LengthStudy, read_cost
@@ -124,6 +124,7 @@ __all__ = [
     "choose",
     "describe_words",
     "distribute",
+    "longest",
     "parse_value",
     "parse_words",
     "preset",

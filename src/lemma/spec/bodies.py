@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 from lemma.errors import unknown
 from lemma.spec.base import Spec
 from lemma.spec.model import Attentive, Decoder, FeedForward, Gru, Lstm, Rnn, TableA5
-from lemma.spec.transformer import Encoder, EncoderDecoder
+from lemma.spec.transformer import Encoder, EncoderDecoder, Transformer
 from lemma.spec.tree import Tree
 
 BodySpec = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | Encoder | EncoderDecoder | Tree
@@ -16,8 +16,16 @@ BODIES: dict[str, type[BodySpec]] = {
     str(body.model_fields["family"].default): body
     for body in (FeedForward, Attentive, Rnn, Lstm, Gru, Decoder, TableA5, Encoder, EncoderDecoder, Tree)
 }
+LONGEST = 256
+"""Tokens that are read of a text where its body has no context of its own."""
 POOLS = {"feed-forward": "mean", "attentive": "mean", "encoder": "first", "encoder-decoder": "first", "tree": "mean"}
 """What is read of a body unless told otherwise; of all others the last token, the only one that has seen all."""
+
+
+def longest(body: BodySpec) -> int:
+    """The most tokens of a text that a body reads: its context, where it is a Transformer's."""
+    bounded = isinstance(body, Transformer) or body.family == "decoder"
+    return getattr(body, "context", LONGEST) if bounded else LONGEST
 
 
 def from_name(value: Any) -> Any:

@@ -142,7 +142,7 @@ def _chosen_graph(base: Choice, model: Graph, words: Mapping[str, Any]) -> Choic
 IDLE: dict[str, tuple[tuple[type[Spec], ...], str]] = {
     "mask_rate": ((Encoder,), "it is for an encoder, which learns what is hidden"),
     "label_smoothing": (
-        (EncoderDecoder, Classifier, Graph, DualEncoder, CrossAttention),
+        (EncoderDecoder, Classifier, Graph, DualEncoder),
         "it is for translators, classifiers and dual encoders",
     ),
     "augment": ((DualEncoder, CrossAttention), "it is for dual encoders, which learn pictures"),

@@ -23,7 +23,7 @@ class DualEncoder(Reading):
 
     family: Literal["dual-encoder"] = "dual-encoder"
     body: Annotated[BodySpec, Field(discriminator="family"), BeforeValidator(from_name)] = Encoder(
-        width=128, depth=2, context=32
+        width=128, depth=1, context=32
     )
     """What reads the text: a language model without its output layer, or an encoder."""
     grid: Annotated[Size, Letter("G")] = 4

@@ -6,15 +6,19 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from lemma.errors import SpecError
 from lemma.spec.base import Spec
-from lemma.spec.graph import GraphSpec
+from lemma.spec.graph import Graph, GraphSpec
 from lemma.spec.named import named_table
+from lemma.spec.recipe import Recipe
 from lemma.spec.study import Contender
 from lemma.spec.words import nest
 
 
 def _seeds(value: Any) -> Any:
     """So many seeds from 1 on, or just these, each once."""
+    if value in (0, [], ()) or (isinstance(value, int) and value < 0):
+        raise ValueError(f"study.seeds = {value!r}: at least one seed is needed, as in seeds=3.")
     if isinstance(value, int):
         return tuple(range(1, value + 1))
     return tuple(dict.fromkeys(value)) if isinstance(value, (list, tuple)) else value
@@ -80,6 +84,9 @@ GRAPH_STUDIES = {
     )
 }
 
+NOT_OF_RUNS = ("seed", "family", "features", "F", "classes", "K")
+"""Words of models and recipes that the study sets itself."""
+
 
 def read_graph_study(name: str | Path, words: Mapping[str, Any] | None = None) -> GraphStudy | None:
     """Read a study of graph models, built in or from a TOML file with `kind = "graph"`; None if it is another study.
@@ -91,6 +98,15 @@ def read_graph_study(name: str | Path, words: Mapping[str, Any] | None = None) -
     if table is None:
         return None
     given = nest(words or {})
+    _refuse_words_of_runs(given)
     if isinstance(given.get("words"), Mapping):
         given["words"] = {**table.get("words", {}), **given["words"]}
     return GraphStudy.read({**table, **given}, f"study {table['name']}")
+
+
+def _refuse_words_of_runs(given: Mapping[str, Any]) -> None:
+    """Refuse a word of the model or the recipe that is given to the study itself, and say where it belongs."""
+    of_runs = {*Graph.known_words(), *Recipe.known_words()} - {*GraphStudy.known_words(), *NOT_OF_RUNS}
+    for word in given:
+        if word in of_runs:
+            raise SpecError(f"study graph: '{word}' is a word of the runs. Say words.{word}={given[word]}")

@@ -79,7 +79,7 @@ PRESETS: dict[str, Preset] = {
         DualEncoder(),
         "images and texts in one space, by a patch Transformer and a text body; learns --images",
         {
-            "steps": 3600,
+            "steps": 5000,
             "batch": 128,
             "learning_rate": 2e-3,
             "final_rate": 0.01,

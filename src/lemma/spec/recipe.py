@@ -37,7 +37,7 @@ class Recipe(Spec):
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """The share of each target's probability that is spread over all tokens or classes."""
     augment: float = Field(default=1.0, ge=0)
-    """How much pictures are changed while they are learned: turned, moved, recoloured; 0 leaves them as they are."""
+    """How much pictures and captions are changed while learned: turned, recoloured, reworded; 0 changes nothing."""
     focus: float = Field(default=0.0, ge=0)
     """Weight of the mean entropy of attention's rows in what is minimised (B2); 0 leaves it out."""
     near: float = Field(default=0.0, ge=0)

@@ -2,6 +2,8 @@
 
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from lemma.spec.base import Letter
 from lemma.spec.family import Family, Size
 
@@ -12,5 +14,5 @@ class Tree(Family):
     family: Literal["tree"] = "tree"
     width: Annotated[Size, Letter("d")] = 64
     """Width of the word vectors and of every layer."""
-    depth: Annotated[int, Letter("L")] = 2
+    depth: Annotated[int, Letter("L"), Field(ge=0)] = 2
     """Number of graph layers: how many arcs away a word still sees; 0 reads the words alone."""

@@ -27,8 +27,13 @@ CLOSING = frozenset({'"', "'", "”", "’", ")", "]", "}", "»", "''"})
 FIRST = "lemma train parser --treebank ewt --out runs/parser"
 
 
-def drawer_for(body: BodySpec, labels: str, parser: str | Path | None, watcher: Observer) -> Drawer | None:
-    """What draws the trees of labelled texts for a body that reads trees; any other needs none."""
+def drawer_for(
+    body: BodySpec, labels: str, parser: str | Path | None, watcher: Observer, judged: Path | None = None
+) -> Drawer | None:
+    """What draws the trees of labelled texts for a body that reads trees; any other needs none.
+
+    `judged` is the run that is to be judged by them, if it is not one to be trained.
+    """
     if not isinstance(body, Tree):
         if parser is not None:
             raise SpecError(f"parser = {parser}: only a tree body reads trees; {body.family} reads the text itself.")
@@ -36,10 +41,12 @@ def drawer_for(body: BodySpec, labels: str, parser: str | Path | None, watcher: 
     if holds_trees(labels):
         return trees_in(Path(labels))
     if parser is None:
+        then = f"evaluate {quote(str(judged))}" if judged else "train tree"
+        out = "" if judged else " --out RUN"
         raise SpecError(
             f"a tree body reads trees, and {labels} holds texts: a parser has to draw them. Train one, then name it:\n"
             f"  {FIRST}\n"
-            f"  lemma train tree --labels {quote(labels)} --parser runs/parser --out RUN\n"
+            f"  lemma {then} --labels {quote(labels)} --parser runs/parser{out}\n"
             "A CoNLL-U file with a comment '# label = NAME' for each sentence needs no parser."
         )
     return parser_drawer(Path(parser), watcher)
@@ -60,6 +67,8 @@ def refuse_misfit(data: LabelsSpec, body: BodySpec) -> None:
 
 def parser_drawer(path: Path, watcher: Observer) -> Drawer:
     """A parser's run as what draws trees; those of many texts are kept in the data home."""
+    if not path.exists():
+        raise SpecError(f"--parser {path}: there is no such folder; a parser's run is expected. To train one: {FIRST}")
     folder = RunFolder.open(path)
     if not isinstance(folder.spec, Parser):
         raise SpecError(f"{path} is a run of the family {folder.spec.family}, no parser. To train one: {FIRST}")

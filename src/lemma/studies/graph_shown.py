@@ -1,12 +1,13 @@
 """What a study of graph models came to, shown: the table, what the edges add, the plots."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from lemma.data import GraphData
-from lemma.ledger.lines import Plot
+from lemma.ledger.lines import Curve, Plot
 from lemma.spec import GraphStudy
 from lemma.studies.classifiers_shown import curve_of, learning_curve
 from lemma.studies.label_claims import points
@@ -106,13 +107,25 @@ def plots_of(rows: Sequence[LabelRow]) -> list[Plot]:
     if not measured:
         return []
     found = [(tick, row, row.estimate("accuracy")) for tick, row in enumerate(measured)]
-    bars = tuple(curve_of(row.title, [tick], [one]) for tick, row, one in found if one)
-    caption = "Accuracy on the test nodes: means over the seeds (dots) with their 95 % intervals (bars)."
+    bars = tuple(_within(curve_of(row.title, [tick], [one])) for tick, row, one in found if one)
+    caption = (
+        "Accuracy on the test nodes: means over the seeds (dots) with their 95 % intervals (bars), cut at 0 and 100 %."
+    )
     ticks = tuple(row.title for row in measured)
-    learning = tuple(curve for row in measured if (curve := learning_curve(row, "step")))
-    way = "Accuracy on the validation nodes against steps: means over the seeds with their 95 % intervals."
+    learning = tuple(_within(curve) for row in measured if (curve := learning_curve(row, "step")))
+    way = (
+        "Accuracy on the validation nodes against steps: means over the seeds with their 95 % intervals, cut at 0 and "
+        "100 %."
+    )
     plots = [Plot("", "accuracy, per cent", bars, caption=caption, bars=True, ticks=ticks)]
     return [*plots, Plot("steps", "validation accuracy, per cent", learning, caption=way)] if learning else plots
+
+
+def _within(curve: Curve) -> Curve:
+    """Intervals no further than a share can go: Student's t knows no bounds."""
+    return replace(
+        curve, low=tuple(max(0.0, low) for low in curve.low), high=tuple(min(100.0, high) for high in curve.high)
+    )
 
 
 def _in_words(row: LabelRow) -> str:

@@ -7,24 +7,20 @@ from typing import Any
 from lemma.data import PICTURES, Captioned, ImagesData, prepare_images, read_images
 from lemma.errors import DataError, SpecError
 from lemma.evaluation import (
+    NearestPixel,
     Products,
     RetrievalScore,
-    Scores,
-    Table,
     belonging_of,
     embed_images,
     embed_texts,
     loss_of_batches,
-    names_of,
-    nearest_pixel,
     owners_of,
     score_retrieval,
 )
 from lemma.models import DualEncoderModel
 from lemma.runs import Run
-from lemma.spec import DualEncoder, ImagesSpec, Transformer
+from lemma.spec import DualEncoder, ImagesSpec, Transformer, longest
 from lemma.studies.asking import Asked, rooted
-from lemma.studies.reading_length import longest
 from lemma.training import Observer, watched_reading
 
 PIXELS = "nearest pixel"
@@ -77,20 +73,26 @@ def retrieved(
     """Let a dual encoder find captions by pictures and pictures by captions, beside the nearest `learned` picture."""
     images, texts = embed_images(model, examples.pixels), embed_texts(model, examples.rows)
     belonging, first = belonging_of(examples), examples.first[:-1]
+    pixels = None if learned is None else by_pixels(examples, learned)
     return score_retrieval(
         Products(images, texts),
         belonging,
         loss=loss_of_batches(images, texts[first], belonging.names[first], model.scale.item(), batch),
-        protocol={**(protocol or {}), "loss of": f"batches of {min(batch, len(images)):,} pairs"},
-        baselines={} if learned is None else {PIXELS: by_pixels(examples, learned)},
+        protocol={**(protocol or {}), "loss of": f"batches of {min(batch, len(images)):,} pairs", **_known(pixels)},
+        baselines={} if pixels is None else {PIXELS: pixels},
         samples=samples,
     )
 
 
-def by_pixels(examples: Captioned, learned: Captioned) -> Scores:
+def by_pixels(examples: Captioned, learned: Captioned) -> NearestPixel:
     """The scores that the nearest learned picture gives."""
-    names, learned_names = names_of(examples.rows, learned.rows)
-    return Table(nearest_pixel(examples.pixels, names, learned.pixels, owners_of(learned), learned_names))
+    return NearestPixel(examples.pixels, examples.names, learned.pixels, owners_of(learned), learned.names)
+
+
+def _known(pixels: NearestPixel | None) -> dict[str, str]:
+    """Say how many of the pictures are no news."""
+    number = pixels.known() if pixels else 0
+    return {"learned": f"{number:,} of these pictures were learned"} if number else {}
 
 
 def judged_images(run: Run, spec: DualEncoder, asked: Asked, split: str | None, watcher: Observer) -> ImagesData:

@@ -1,6 +1,7 @@
 """A run judged by what it was made for: text, trees, pairs or labels, its own held-out part or others."""
 
 from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import Any
 
 from lemma.data import Dataset, ImagesData, LabelsData, PairsData, prepare, read_labels, read_pairs, read_tokens
@@ -31,12 +32,13 @@ from lemma.spec import (
     PairsSpec,
     Parser,
     Transformer,
+    longest,
 )
 from lemma.studies.asking import Asked, rooted
 from lemma.studies.drawing_trees import drawer_for
 from lemma.studies.graphs import judge_graph
 from lemma.studies.images import judged_images, learned_images, retrieved
-from lemma.studies.lessons import classified, lesson_for_data, longest, told
+from lemma.studies.lessons import classified, lesson_for_data, told
 from lemma.studies.reranking import base_of_reranker, reranked
 from lemma.studies.treebank import evaluate_trees
 from lemma.training import Observer, watched_reading
@@ -85,6 +87,11 @@ def refuse_other_judge(run: Run, asked: Asked, split: str | None) -> None:
     """Refuse data that a run of this kind cannot be judged by."""
     wanted = JUDGED_BY.get(run.spec.family, "text")
     trees_of_heads = asked.kind == "treebank" and wanted == "text" and not isinstance(run.spec, Encoder)
+    if asked.kind not in (None, wanted) and isinstance(run.spec, Graph):
+        raise SpecError(
+            "evaluate: a graph model is judged on the nodes held out of the graph that it learned, not by "
+            f"{asked.kind}. Leave --{asked.kind} out: lemma evaluate {quote(str(run.path))}"
+        )
     if asked.kind not in (None, wanted) and not trees_of_heads:
         first = ""
         if asked.kind == "labels" and not isinstance(run.spec, Parser | EncoderDecoder):
@@ -118,7 +125,7 @@ def judge_classifier(run: Run, asked: Asked, split: str | None, watcher: Observe
             text=asked.text_column,
             label=asked.label_column,
             held_out=run.data.held_out,
-            drawer=drawer_for(run.spec.body, str(asked.labels), asked.parser or run.data.parser, watcher),
+            drawer=drawer_for(run.spec.body, str(asked.labels), asked.parser or run.data.parser, watcher, run.path),
             progress=watched_reading(watcher),
         )
         dataset = told(found, watcher)

@@ -35,11 +35,11 @@ from lemma.spec import (
     Recipe,
     Transformer,
     TreebankSpec,
+    longest,
 )
 from lemma.studies.drawing_trees import drawer_for, refuse_misfit
 from lemma.studies.graphs import GraphLesson, prepared_graph
 from lemma.studies.images import ImagesLesson, prepared_images
-from lemma.studies.reading_length import longest
 from lemma.studies.reranking import RerankingLesson
 from lemma.studies.treebank import TreeLesson, prepared_trees
 from lemma.training import Observer, watched_reading

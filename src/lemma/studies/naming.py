@@ -15,9 +15,8 @@ from lemma.data.labelled_trees import Governors, with_trees
 from lemma.errors import InputError, RunError
 from lemma.evaluation import classify
 from lemma.runs import Run
-from lemma.spec import Classifier, LabelsSpec, Transformer, Tree
+from lemma.spec import Classifier, LabelsSpec, Transformer, Tree, longest
 from lemma.studies.drawing_trees import parser_drawer
-from lemma.studies.lessons import longest
 from lemma.training import Silent
 
 

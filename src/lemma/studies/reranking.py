@@ -52,6 +52,7 @@ def part_of(examples: Captioned, number: int) -> Captioned:
         np.asarray(examples.pixels[chosen]),
         examples.rows.chosen(captions),
         np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]),
+        examples.names[captions],
     )
 
 

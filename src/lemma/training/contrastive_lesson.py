@@ -45,7 +45,12 @@ class ContrastiveLesson(nn.Module):
 
 
 def refuse_parts(recipe: Recipe) -> None:
-    """Refuse a batch cut into parts: no part knows the others' captions."""
+    """Refuse a batch of one pair, which has nothing to tell apart, and one cut into parts that cannot be compared."""
+    if recipe.batch < 2:
+        raise SpecError(
+            f"recipe.batch = {recipe.batch}: each picture is told from the others of its batch, and one alone has no "
+            "others. Give batch=2 or more."
+        )
     if recipe.accumulate > 1:
         raise SpecError(
             f"recipe.accumulate = {recipe.accumulate}: the contrastive loss compares every picture with every caption "

@@ -17,6 +17,8 @@ class Journal:
     def __init__(self, folder: RunFolder, observer: Observer, team: Team, step: int) -> None:
         self.metrics, self.leads = folder.metrics, team.leads
         self.observer = observer if team.leads else Silent()
+        # a graph's steps read all of it, so that its few labelled nodes a second say nothing
+        self.untold = {"tokens_per_second"} if folder.spec.family == "graph" else set()
         self.board = board_kind()(str(folder.path / TENSORBOARD), purge_step=step + 1) if self._boards(folder) else None
         self.observer.begin("training", folder.recipe.steps, "steps", step)
 
@@ -29,7 +31,7 @@ class Journal:
             return
         finite = {name: value for name, value in row.items() if math.isfinite(value)}
         self.metrics.append(finite)
-        self.observer.report(finite)
+        self.observer.report({name: value for name, value in finite.items() if name not in self.untold})
         if self.board:
             for name, value in finite.items():
                 self.board.add_scalar(name, value, finite["step"])

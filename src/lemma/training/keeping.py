@@ -19,6 +19,16 @@ from lemma.training.optimizer import memory_of, restore_memory
 from lemma.training.session import Session
 from lemma.training.standing import Standing
 
+LEARNED = {
+    "parser": "trees",
+    "encoder-decoder": "pairs",
+    "classifier": "labels",
+    "dual-encoder": "images",
+    "cross-attention": "images",
+    "graph": "graph",
+}
+"""What runs learn that do not learn text."""
+
 
 def save_session(session: Session, folder: RunFolder) -> None:
     """Save where a session stands; the whole team takes part and the leader writes."""
@@ -41,9 +51,10 @@ def refuse_finished(folder: RunFolder) -> None:
 def refuse_other_text(folder: RunFolder, dataset: AnyData) -> None:
     """Refuse to go on with another text, or with the same text cut by another tokenizer."""
     if dataset.hash != folder.data_hash:
+        what = LEARNED.get(folder.spec.family, "text")
         raise RunError(
-            f"{folder.path} was trained on the text with hash {folder.data_hash[:12]}…, this one has "
-            f"{dataset.hash[:12]}…. Give the same text, or train a new run."
+            f"{folder.path} was trained on the {what} with hash {folder.data_hash[:12]}…, this one has "
+            f"{dataset.hash[:12]}…. Give the same {what}, or train a new run."
         )
     own = folder.vocabulary()
     if own is not None and dataset.tokenizer is not None and dataset.tokenizer.hash != own.hash:

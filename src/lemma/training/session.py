@@ -17,6 +17,7 @@ from lemma.parts import State
 from lemma.runs import weights_of
 from lemma.spec import ModelSpec, Recipe
 from lemma.training.feed import feed_for
+from lemma.training.image_feed import fitting
 from lemma.training.lesson import Evaluate, ShapedLesson
 from lemma.training.lessons import AnyLesson, lesson_of
 from lemma.training.optimizer import optimizer_for
@@ -44,6 +45,7 @@ class Session:
     ) -> None:
         """Begin with what `first` makes for a dropout, or else with a new model of the spec."""
         refuse_uneven(recipe, team)
+        recipe = fitting(recipe, tokens, team, tell)
         torch.manual_seed(recipe.seed)
         self.recipe, self.team, self.tell = recipe, team, tell
         model: Any = first(recipe.dropout) if first else build(spec, recipe.dropout)

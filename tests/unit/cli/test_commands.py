@@ -134,6 +134,11 @@ def test_a_prompt_refuses_what_is_for_sources(option: str) -> None:
     assert f"{option.partition('=')[0]}: for translations" in refusal(["generate", "runs/a", option])
 
 
+def test_a_tree_that_is_to_learn_text_is_told_of_labels_and_a_parser() -> None:
+    message = refusal(["train", "tree", "--text", "book.txt", "--out", "runs/x"])
+    assert "lemma train tree --labels tweets --parser runs/parser --out runs/a" in message
+
+
 def test_options_of_generate_that_are_not_given_have_the_values_that_help_names(folder: Path) -> None:
     words = ["generate", str(folder / "runs/a"), "--prompt", "the", "--json"]
     given = ["--tokens=200", "--temperature=0.8", "--seed=1", "--samples=1", "--no-stop-at-loop", "--no-ignore-eos"]

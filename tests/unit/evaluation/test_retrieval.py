@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import tracemalloc
 from typing import cast
 
 import numpy as np
@@ -10,16 +11,16 @@ import pytest
 from lemma.errors import InputError
 from lemma.evaluation import (
     Belonging,
+    NearestPixel,
     Products,
     Table,
     loss_of_batches,
-    nearest_pixel,
     places_of,
     ranks_of,
     score_retrieval,
 )
 from lemma.evaluation import places as places_module
-from lemma.evaluation.retrieval import resampled
+from lemma.evaluation.retrieval import chance_rank, resampled, two_ways
 
 OWNERS = np.array([0, 0, 1, 2, 2, 2, 3, 4])
 NAMES = np.array([0, 1, 2, 1, 3, 4, 5, 5])  # pictures 0 and 2 share a caption, and so do 3 and 4
@@ -128,18 +129,22 @@ def test_intervals_hold_the_value_and_shrink_with_more_pictures() -> None:
 
 
 def test_the_nearest_learned_picture_with_the_caption_gives_the_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lemma.evaluation.pixel_baseline.LEARNED", 3)
+    monkeypatch.setattr("lemma.evaluation.pixel_baseline.AT_ONCE", 36)  # three pictures
     monkeypatch.setattr(places_module, "BLOCK", 30)
     random = np.random.default_rng(2)
     pixels, learned = (random.integers(0, 256, size=(count, 3, 2, 2)).astype(np.uint8) for count in (4, 7))
     owners, names = np.array([0, 1, 1, 2, 3, 4, 5, 6, 6]), np.array([5, 1, 9, 1, 2, 5, 5, 1, 7])
     texts = np.array([1, 2, 5, 8, 1])
-    found = nearest_pixel(pixels, texts, learned, owners, names)
+    learned[2] = pixels[1]  # the very picture tells nothing
+    scores = NearestPixel(pixels, texts, learned, owners, names)
+    found = np.concatenate([scores.of_images(slice(0, 3)), scores.of_images(slice(3, 4))])
+    np.testing.assert_allclose(scores.of_texts(slice(1, 4)), found[:, 1:4].T, atol=1e-4)
+    assert scores.known() == 1
     for picture, text in itertools.product(range(4), range(5)):
         carried = [
             ((pixels[picture].astype(float) - learned[owner].astype(float)) ** 2).sum() / 255**2
             for owner, name in zip(owners, names, strict=True)
-            if name == texts[text]
+            if name == texts[text] and (picture, owner) != (1, 2)
         ]
         assert found[picture, text] == (pytest.approx(-min(carried), abs=1e-4) if carried else -math.inf)
 
@@ -147,7 +152,7 @@ def test_the_nearest_learned_picture_with_the_caption_gives_the_score(monkeypatc
 def test_of_names_that_were_never_learned_the_nearest_pixel_knows_nothing() -> None:
     pixels = np.random.default_rng(4).integers(0, 256, size=(20, 3, 2, 2)).astype(np.uint8)
     same = np.arange(20)
-    scores = Table(nearest_pixel(pixels, same, pixels, same, same + 100))
+    scores = NearestPixel(pixels, same, pixels, same, same + 100)
     ways = score_retrieval(scores, Belonging(same, same), loss=1.0, baselines={"nearest pixel": scores}, samples=0)
     for _, way in ways.baselines["nearest pixel"]:
         assert {first: one.value for first, one in way.recall.items()} == pytest.approx(way.chance)
@@ -181,3 +186,33 @@ def test_the_score_is_shown_within_eighty_columns_with_chance_and_baselines() ->
 def test_nothing_to_score_is_refused() -> None:
     with pytest.raises(InputError, match="no pictures"):
         score_retrieval(Table(np.zeros((0, 0))), Belonging(same := np.zeros(0, dtype=int), same), loss=1.0)
+
+
+@pytest.mark.parametrize(("right", "candidates"), [([1], 20), ([1], 21), ([3], 40), ([1, 1, 5, 9], 30), ([4], 4)])
+def test_the_rank_by_chance_is_the_median_of_random_orders(right: list[int], candidates: int) -> None:
+    random = np.random.default_rng(8)
+    drawn = random.permuted(np.tile(np.arange(candidates), (30_000, 1)), axis=1)
+    ranks = [1 + (drawn < number).argmax(1) for number in right]  # where the first of the right ones stands
+    assert chance_rank(np.array(right), candidates) == pytest.approx(np.median(np.concatenate(ranks)), abs=0.5)
+
+
+def test_the_rank_by_chance_is_exact_where_all_orders_can_be_gone_through() -> None:
+    for right, candidates in itertools.product((1, 2, 3), (3, 4, 5, 6)):
+        orders = itertools.permutations(range(candidates))
+        ranks = [1 + min(order.index(one) for one in range(right)) for order in orders]
+        assert chance_rank(np.array([right]), candidates) == np.median(ranks)
+    ways = two_ways(Table(np.zeros((10, 20))), Belonging(np.arange(20) // 2, np.arange(20)), samples=0)
+    assert (ways.image_to_text.chance_rank, ways.text_to_image.chance_rank) == (6.0, 5.5)
+
+
+def test_the_nearest_pixel_of_many_pictures_never_stands_in_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places_module, "BLOCK", 1 << 17)
+    monkeypatch.setattr("lemma.evaluation.pixel_baseline.PICTURES", 128)
+    random, count = np.random.default_rng(5), 2000
+    pixels = random.integers(0, 256, size=(count, 3, 2, 2)).astype(np.uint8)
+    scores = NearestPixel(pixels, np.arange(count), pixels[::-1], np.arange(count), np.arange(count))
+    tracemalloc.start()
+    two_ways(scores, Belonging(np.arange(count), np.arange(count)), samples=0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * count**2 / 2  # half of what such a table would take

@@ -10,8 +10,9 @@ from lemma.ledger.counting import Conventions
 from lemma.ledger.formula import read_formula
 from lemma.ledger.judging import judge_formula, judge_number
 from lemma.ledger.judging.claims import read_claim
+from lemma.ledger.judging.neighbours import neighbours
 from lemma.models.build import parameters_of
-from lemma.spec import PRESETS, Gru, Rnn
+from lemma.spec import PRESETS, DualEncoder, Gru, Rnn
 
 A1 = "V(d + d_h) + ((N-1)d + 1)d_h"
 DECODER = "d(V + T + 2) + L(12d^2 + 13d)"
@@ -309,3 +310,14 @@ def test_a_rounded_number_reaches_half_a_digit() -> None:
 def test_a_rounded_zero_is_not_equal_to_everything() -> None:
     assert not judge_number("table-a5", "parameters", "0e30").equal
     assert judge_number("table-a5", "parameters", "9.7M").equal
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_neighbours_that_can_be_built(name: str) -> None:
+    for word, other in neighbours(PRESETS[name].model):
+        assert "=" in word and other != PRESETS[name].model
+
+
+def test_a_wrong_formula_of_a_dual_encoder_is_judged() -> None:
+    spec = DualEncoder(body=Gru(width=4, hidden=4), grid=2, patch=2, image_width=4, image_depth=1, image_heads=1)
+    assert not judge_formula(spec, "parameters", "V*d").equal

@@ -81,7 +81,8 @@ def test_the_claim_is_wrong_of_the_star_with_a_path_and_right_of_the_cycle() -> 
 def test_two_parts_of_different_degrees_have_normalised_rows_though_the_whole_is_not_regular() -> None:
     worked = graph_by_hand({"edges": [["a", "b"], ["c", "d"], ["d", "e"], ["e", "c"]]})
     assert worked.steps.normalised and not worked.steps.regular
-    assert "every connected part has one degree only" in str(worked)
+    assert "every connected part has one degree only" in str(worked) and "not all rows sum to one" in worked.verdict
+    assert "exactly if every connected part is regular" in graph_by_hand({"edges": [["a", "b"], ["b", "c"]]}).verdict
 
 
 def test_a_large_graph_is_summed_up_unless_all_is_asked_for() -> None:
@@ -117,6 +118,14 @@ def test_a_table_of_edges_is_a_graph_and_numbers_are_names(tmp_path: Path) -> No
     read, written = graph_by_hand(table), graph_by_hand({"edges": [[1, 2], [2, 3]]})
     assert read.given.names == ("1", "2", "3")
     np.testing.assert_array_equal(read.steps.adjacency, written.steps.adjacency)
+
+
+def test_a_column_of_weights_is_said_to_be_left_out(tmp_path: Path) -> None:
+    table = tmp_path / "edges.csv"
+    table.write_text("source,target, Weight\n1,2,5\n2,3,1\n")
+    worked = graph_by_hand(table)
+    assert worked.given.notes == ("The column 'Weight' is left out: here every edge counts 1.",)
+    assert "'Weight' is left out" in str(worked)
 
 
 def test_loops_and_doubles_are_noted() -> None:

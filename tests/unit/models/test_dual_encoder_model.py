@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from lemma.models import DualEncoderModel, build
+from lemma.models.dual_encoder import Bounded
 from lemma.models.image_tower import patches_of, standardised
 from lemma.spec import DualEncoder, Encoder
 
@@ -71,3 +72,22 @@ def test_patches_are_squares_row_by_row() -> None:
         row, column = divmod(place, 3)
         square = IMAGES[:, :, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
         assert torch.equal(patches[:, place], square.flatten(1))
+
+
+@pytest.mark.parametrize("log_scale", [4.0, 4.7])
+def test_the_scale_is_bounded_and_finds_its_way_back(log_scale: float) -> None:
+    model = towers("mean")
+    for wants, passes in ((1.0, True), (-1.0, log_scale < 4.6)):  # a positive gradient wants a smaller scale
+        model.log_scale.data.fill_(log_scale)
+        model.log_scale.grad = None
+        assert model.scale.item() == pytest.approx(min(np.exp(log_scale), 100.0))
+        (wants * model.scale).backward()
+        assert model.log_scale.grad is not None
+        assert model.log_scale.grad.item() == pytest.approx(wants * np.exp(log_scale) * passes)
+
+
+def test_the_bound_of_the_scale_can_be_compiled() -> None:
+    value = torch.tensor(4.7, requires_grad=True)
+    compiled = torch.compile(lambda x: Bounded.apply(x.exp(), 100.0), backend="aot_eager", fullgraph=True)
+    compiled(value).backward()
+    assert value.grad is not None and value.grad.item() == pytest.approx(np.exp(4.7))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lemma.errors import SpecError
 from lemma.models import TreeModel, build
 from lemma.models.tree import tree_adjacency
 from lemma.parts import adjacency_of
@@ -35,6 +36,11 @@ def test_the_adjacency_of_a_batch_is_that_of_each_tree_alone() -> None:
         alone = adjacency_of(edges, len(tree)).to_dense()
         torch.testing.assert_close(made[row, : len(tree), : len(tree)], alone)
         torch.testing.assert_close(made[row, len(tree) :, : len(tree)], torch.zeros(4 - len(tree), len(tree)))
+
+
+def test_a_negative_depth_is_refused() -> None:
+    with pytest.raises(SpecError, match="depth = -1"):
+        Tree().replace(depth=-1)
 
 
 def test_a_longer_pad_changes_no_vector_and_no_class() -> None:

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -232,3 +233,14 @@ def test_the_hash_is_that_of_the_image_side_alone(embedder: Embedder, tmp_path: 
     assert Embedder(same.run).hash == embedder.hash
     same.towers.image_projection.weight.data[0, 0] += 1e-6
     assert Embedder(same.run).hash != embedder.hash
+
+
+def test_a_folder_that_was_moved_is_known_by_its_new_name_and_nothing_is_read(
+    embedder: Embedder, folder: Path, reads: list
+) -> None:
+    before = update(embedder, folder).index.head
+    reads.clear()
+    moved = folder.rename(folder.parent / "moved")
+    after = update(embedder, moved).index.head
+    assert (before.pictures, after.pictures) == (str(folder), str(moved)) and not reads
+    assert after == replace(before, pictures=str(moved))

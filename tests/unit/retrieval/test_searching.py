@@ -13,9 +13,10 @@ import torch
 
 import lemma
 from lemma.data import read_picture
+from lemma.data.images.levelling import levelled
 from lemma.errors import DataError, InputError, LemmaError, RunError, SpecError
 from lemma.models import CrossAttentionModel
-from lemma.retrieval import Embedder, SearchResult
+from lemma.retrieval import Counts, Embedder, SearchResult
 from lemma.runs import Run, load
 from lemma.spec import Lstm
 from search_runs import LSTM, SPEC, WORDS, picture_folder, untrained_reranker, untrained_run
@@ -44,7 +45,7 @@ def found(run: Run | Path, **words: Any) -> SearchResult:
 
 def cosines(run: Run, folder: Path, text: str) -> dict[str, float]:
     """What the model itself says of a text and every picture, one at a time."""
-    inside = run.tokenizer.encode(text)[:6]  # the context has room for eight, marks included
+    inside = run.tokenizer.encode(levelled(text))[:6]  # the context has room for eight, marks included
     tokens = torch.tensor([[run.tokenizer.vocabulary, *inside, run.tokenizer.vocabulary + 1]])
     with torch.no_grad():
         sought = run.dual_encoder.text_vectors(tokens)
@@ -126,13 +127,17 @@ def test_a_re_ranker_puts_the_first_few_in_the_order_of_its_logits(folder: Path,
     model = loaded.module
     assert isinstance(model, CrossAttentionModel)
     torch.nn.init.normal_(model.score.weight, std=3)
-    (answer,) = found(loaded, images=folder, query="a red", k=6).answers
+    result = found(loaded, images=folder, query="a red", k=6)
+    (answer,) = result.answers
+    rows = list(csv.DictReader(result.save(tmp_path / "found.csv").open()))
+    assert [row["reranked_score"] for row in rows] == [str(hit.again) for hit in answer.hits[:4]] + ["", ""]
+    assert all(f"again {hit.again:.3f}</b>" in result._repr_html_() for hit in answer.hits[:4])
     plain = sorted(cosines(loaded, folder, "a red").items(), key=lambda item: -item[1])
     assert {hit.name for hit in answer.hits[:4]} == {name for name, _ in plain[:4]}
     assert [hit.name for hit in answer.hits[4:]] == [name for name, _ in plain[4:6]]
     assert [hit.again is None for hit in answer.hits] == [False] * 4 + [True] * 2
     tokenizer = loaded.tokenizer
-    tokens = torch.tensor([[tokenizer.vocabulary, *tokenizer.encode("a red"), tokenizer.vocabulary + 1]])
+    tokens = torch.tensor([[tokenizer.vocabulary, *tokenizer.encode(levelled("a red")), tokenizer.vocabulary + 1]])
     logits = []
     for hit in answer.hits[:4]:
         pixels = torch.from_numpy(read_picture(folder / hit.name, SPEC.side))[None]
@@ -150,7 +155,7 @@ def test_a_body_without_marks_is_read_without_them(folder: Path, tmp_path: Path)
     run = load(untrained_run(tmp_path / "lstm", spec=LSTM))
     vectors, _ = Embedder(run).texts(["a red", "a blue square"])
     with torch.no_grad():
-        alone = run.dual_encoder.text_vectors(torch.from_numpy(run.tokenizer.encode("a red"))[None])
+        alone = run.dual_encoder.text_vectors(torch.from_numpy(run.tokenizer.encode(levelled("a red")))[None])
     np.testing.assert_allclose(vectors[0], alone[0].numpy(), atol=1e-5)
 
 
@@ -232,3 +237,9 @@ def test_it_is_saved_as_json_and_as_a_table(run: Run, folder: Path, tmp_path: Pa
     ]
     with pytest.raises(InputError, match=r"not as '\.pdf'"):
         result.save(tmp_path / "found.pdf")
+
+
+def test_how_it_was_searched_is_never_cut_off() -> None:
+    how = "not exact: faiss looked at 8 of 256 cells"
+    result = SearchResult("run", "pictures", "a/very/long/path/" * 9, (), Counts(5), how)
+    assert how in str(result).splitlines()

@@ -137,6 +137,8 @@ def test_a_file_of_trees_needs_no_parser_and_its_arcs_decide(home: Path) -> None
     assert lemma.evaluate(home / "run", labels=_relabelled(home, sentences), progress=False).texts == len(sentences)
     with pytest.raises(RunError, match=r"no parser.*lemma evaluate .*FILE.conllu"):
         lemma.generate(home / "gold-1", source="a text")
+    with pytest.raises(SpecError, match=r"lemma evaluate \S*gold-1 --labels \S*texts.csv --parser runs/parser\n"):
+        lemma.evaluate(home / "gold-1", labels=home / "texts.csv", progress=False)
     with pytest.raises(SpecError, match="holds trees already"):
         lemma.train("tree", labels=path, parser=home / "parser", out=home / "x", **TREE)
 
@@ -168,6 +170,7 @@ def test_a_changed_parser_is_noticed(home: Path) -> None:
         ("tree", {}, r"lemma train parser --treebank ewt[\s\S]*--parser runs/parser"),
         ("tree", {"parser": "run"}, "no parser. To train one: lemma train parser"),
         ("tree", {"parser": "parser", "tokenizer": "characters"}, "tokenizer=words"),
+        ("tree", {"parser": "nosuch"}, "no such folder; .*To train one: lemma train parser --treebank"),
         ("gru", {"parser": "parser"}, "only a tree body reads trees"),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lemma.errors import RunError, SpecError
+from lemma.errors import DataError, RunError, SpecError
 from lemma.spec import GraphStudy, read_graph_study
 from lemma.studies import run_graph_study
 from lemma.studies.statistics import estimate
@@ -63,6 +63,22 @@ def test_a_folder_of_another_study_is_refused(tmp_path: Path) -> None:
         run_graph_study(study.replace(labelled=3), tmp_path / "out")
 
 
+def test_a_table_of_edges_without_nodes_is_told_which_word_names_them(tmp_path: Path) -> None:
+    (tmp_path / "edges.csv").write_text("source,target\na,b\n")
+    with pytest.raises(DataError, match="nodes_file=FILE"):
+        run_graph_study(small(graph=str(tmp_path / "edges.csv")), tmp_path / "out")
+
+
+def test_intervals_are_drawn_no_further_than_a_share_can_go(tmp_path: Path) -> None:
+    study = small(contenders=[{"model": "graph", "name": "two layers"}], words={**WORDS, "evaluate_every": 5})
+    result = run_graph_study(study, tmp_path / "out")
+    uncut = estimate([run.measures.accuracy for run in result.runs if run.measures])
+    assert uncut.high > 1 or uncut.low < 0, "the interval itself goes beyond"
+    assert len(result.plots) == 2
+    for curve in (curve for plot in result.plots for curve in plot.curves):
+        assert min(curve.low) >= 0 and max(curve.high) <= 100
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -71,6 +87,10 @@ def test_a_folder_of_another_study_is_refused(tmp_path: Path) -> None:
         ({"contenders": [{"model": "lstm"}]}, "family lstm"),
         ({"contenders": [{"model": "graph"}, {"model": "graph"}]}, "stands there twice"),
         ({"seedz": 3}, "Did you mean 'seeds'"),
+        ({"seeds": 0}, "study.seeds = 0: at least one seed is needed, as in seeds=3"),
+        ({"seeds": []}, "at least one seed is needed"),
+        ({"steps": 3}, r"'steps' is a word of the runs. Say words.steps=3"),
+        ({"hidden": 3}, r"Say words.hidden=3"),
     ],
 )
 def test_wrong_words_are_refused_before_any_work(tmp_path: Path, words, said: str) -> None:

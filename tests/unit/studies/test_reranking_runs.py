@@ -178,7 +178,7 @@ def test_the_commands_say_gain_and_ceiling_also_as_json(
 def test_a_part_of_the_pictures_keeps_each_with_its_captions() -> None:
     rows = Rows(np.arange(30), np.arange(0, 31, 2))
     pixels = np.arange(6, dtype=np.uint8)[:, None, None, None] * np.ones((1, 3, 2, 2), dtype=np.uint8)
-    whole = Captioned(pixels, rows, np.array([0, 1, 4, 6, 9, 12, 15]))
+    whole = Captioned(pixels, rows, np.array([0, 1, 4, 6, 9, 12, 15]), np.arange(15))
     part = part_of(whole, 4)
     assert len(part.pixels) == 4 and part_of(whole, 6) is whole
     for place, picture in enumerate(part.pixels[:, 0, 0, 0].tolist()):
@@ -186,6 +186,9 @@ def test_a_part_of_the_pictures_keeps_each_with_its_captions() -> None:
             one.rows.beside(range(*one.first[at : at + 2])) for one, at in ((part, place), (whole, picture))
         )
         assert ours.tolist() == theirs.tolist()
+        assert part.names[slice(*part.first[place : place + 2])].tolist() == list(
+            range(*whole.first[picture : picture + 2])
+        )
 
 
 def test_a_search_finds_by_the_towers_and_orders_the_first_few_by_looking_again(
@@ -216,3 +219,8 @@ def test_texts_found_by_a_picture_are_looked_at_again_too(frozen: Path, pictures
     hits = lemma.search(frozen, image=image, texts=captions, k=8, progress=False).answers[0].hits
     again = [hit.again for hit in hits[:6]]
     assert again == sorted(again, reverse=True) and all(hit.again is None for hit in hits[6:])
+
+
+def test_smoothing_which_a_re_ranker_does_not_learn_by_is_refused(dual: Path, pictures: Path, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="label_smoothing has no effect on a model of the family cross-attention"):
+        lemma.adapt(dual, rerank=True, images=pictures, out=tmp_path / "run", label_smoothing=0.1, progress=False)

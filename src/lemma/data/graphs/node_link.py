@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from lemma.data.graphs.features import features_of
+from lemma.data.graphs.numbers import POSITIVE, as_weight
 from lemma.data.graphs.raw import RawGraph
 from lemma.data.graphs.tables import LABELS
 from lemma.data.hashing import files_sum
@@ -34,7 +35,7 @@ def graph_of_json(path: Path) -> RawGraph:
     ]
     return RawGraph(
         names=list(number),
-        labels=[_text(node.get(label)) for node in nodes],
+        labels=[_label(node.get(label)) for node in nodes],
         features=features,
         edges=np.array(ends, dtype=np.int64).reshape(-1, 2).T,
         weights=_weights(path, links),
@@ -51,7 +52,16 @@ def _document(path: Path) -> Mapping[str, Any]:
         raise DataError(f"{path}: no valid JSON ({error}).") from None
     if not isinstance(document, dict):
         raise DataError(f'{path}: an object with "nodes" and "links" is expected, as networkx.node_link_data gives it.')
-    return document
+    return _keyed(path, "the document", document)
+
+
+def _keyed(path: Path, where: str, item: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with its keys as tables have them: in lower case, without spaces around."""
+    keyed: dict[str, Any] = {}
+    for key, value in item.items():
+        if keyed.setdefault(key.strip().casefold(), value) is not value:
+            raise DataError(f"{path}, {where}: the key {key[:40]!r} stands twice. Give each a name of its own.")
+    return keyed
 
 
 def _listed(path: Path, document: Mapping[str, Any], *names: str) -> Sequence[Mapping[str, Any]]:
@@ -60,7 +70,7 @@ def _listed(path: Path, document: Mapping[str, Any], *names: str) -> Sequence[Ma
         raise DataError(f'{path}: "{names[0]}" is to be a list of objects, as networkx.node_link_data gives it.')
     if not found and names == ("nodes",):
         raise DataError(f"{path}: there are no nodes.")
-    return found
+    return [_keyed(path, f"{names[0]}[{place}]", item) for place, item in enumerate(found)]
 
 
 def _item(path: Path, where: str, item: Mapping[str, Any], name: str) -> Any:
@@ -81,9 +91,14 @@ def _weights(path: Path, links: Sequence[Mapping[str, Any]]) -> np.ndarray | Non
         return None
     weights = [link.get("weight", 1) for link in links]
     for place, weight in enumerate(weights):
-        if not isinstance(weight, int | float) or not 0 < weight < float("inf"):
-            raise DataError(f"{path}, links[{place}]: the weight is {weight!r}; a number above 0 is expected.")
+        if not isinstance(weight, int | float) or as_weight(weight) is None:
+            raise DataError(f"{path}, links[{place}]: the weight is {str(weight)[:40]}; {POSITIVE}.")
     return np.array(weights, dtype=np.float32)
+
+
+def _label(value: Any) -> str:
+    """A label; what tables of numbers write for nothing, NaN, is none."""
+    return "" if isinstance(value, float) and np.isnan(value) else _text(value).strip()
 
 
 def _text(value: Any) -> str:

@@ -31,6 +31,8 @@ class RawGraph:
     def tidied(self) -> "RawGraph":
         """The same with each edge once, in whatever direction it came, and without loops, which say nothing new."""
         edges, weights, said = each_once(self.edges, self.weights, len(self.names))
+        if not edges.shape[1]:
+            said.append("there are no edges: each node stands alone")
         return replace(self, edges=edges, weights=weights, said=(*self.said, *said))
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from lemma.data.graphs.features import features_of
+from lemma.data.graphs.numbers import POSITIVE, as_weight
 from lemma.data.graphs.raw import Pairs, RawGraph, Weights
 from lemma.data.hashing import files_sum
 from lemma.data.records import Row, read_records
@@ -61,20 +62,22 @@ def read_nodes(path: Path) -> Nodes:
             f"not known has an empty one. Columns: {', '.join(names or [str(len(cells))])}."
         )
     _refuse_twice(path, lines, cells[own])
-    others = {(header[place] if header else f"column {place + 1}"): column for place, column in enumerate(cells)}
-    kept = {name: column for place, (name, column) in enumerate(others.items()) if place not in (own, label)}
-    return Nodes(path, lines, cells[own], cells[label], kept)
+    titles = [(header[place] if header else "") or f"column {place + 1}" for place in range(len(cells))]
+    others = {titles[place]: cells[place] for place in range(len(cells)) if place not in (own, label)}
+    return Nodes(path, lines, cells[own], cells[label], others)
 
 
 def read_edges(path: Path, number: Mapping[str, int]) -> tuple[Pairs, Weights | None]:
     """Read a table of edges: columns called source and target, or else the first two; a weight if called so."""
     names, rows = _opened(path, (*SOURCES, *TARGETS, *WEIGHTS))
     header = [name.strip().casefold() for name in names] if names else []
-    source, target, weight = _place(header, SOURCES, 0), _place(header, TARGETS, 1), _place(header, WEIGHTS, None)
+    weight = _place(header, WEIGHTS, None)
+    source, target = _sides(path, header, weight)
     ends, weights = array("q"), array("f")
     for line, cells in rows:
         if len(cells) <= max(source, target, weight or 0):
-            raise DataError(f"{path}, line {line}: {len(cells)} columns, where an edge needs its source and target.")
+            needed = "its source and target" if weight is None else "its source, target and weight"
+            raise DataError(f"{path}, line {line}: {_counted(len(cells))}, where an edge needs {needed}.")
         ends.append(_known(path, line, cells[source], number))
         ends.append(_known(path, line, cells[target], number))
         if weight is not None:
@@ -90,8 +93,32 @@ def _opened(path: Path, called: Sequence[str]) -> tuple[Sequence[str] | None, It
     if first is None:
         raise DataError(f"{path}: the table is empty.")
     if names is None and {cell.strip().casefold() for cell in first[1]} & set(called):
-        return first[1], rows
-    return names, chain([first], rows)
+        names, found = first[1], rows
+    else:
+        found = chain([first], rows)
+    _refuse_titles(path, names or ())
+    return names, found
+
+
+def _refuse_titles(path: Path, names: Sequence[str]) -> None:
+    """Refuse two columns of one name, of which one could only be lost."""
+    header = [name.strip().casefold() for name in names]
+    if twice := [name for place, name in enumerate(header) if name and name in header[:place]]:
+        raise DataError(f"{path}: two columns are called {twice[0][:40]!r}. Give each a name of its own.")
+
+
+def _sides(path: Path, header: Sequence[str], weight: int | None) -> tuple[int, int]:
+    """Where the two ends of an edge stand; if only one is named, the other is the first column left."""
+    source, target = _place(header, SOURCES, None), _place(header, TARGETS, None)
+    left = (place for place in range(len(header) or 2) if place not in (source, target, weight))
+    source = next(left, None) if source is None else source
+    target = next(left, None) if target is None else target
+    if source is None or target is None:
+        raise DataError(
+            f"{path}: an edge has two ends, and there is no second column for one. Call the columns source and target; "
+            f"got: {', '.join(header)}."
+        )
+    return source, target
 
 
 def _columns(path: Path, rows: Iterator[Row], names: Sequence[str] | None) -> tuple[Sequence[int], list[list[str]]]:
@@ -99,7 +126,7 @@ def _columns(path: Path, rows: Iterator[Row], names: Sequence[str] | None) -> tu
     for line, row in rows:
         cells = cells or [[] for _ in row]
         if len(row) != len(cells):
-            raise DataError(f"{path}, line {line}: {len(row)} columns where the table has {len(cells)}.")
+            raise DataError(f"{path}, line {line}: {_counted(len(row))} where the table has {len(cells)}.")
         lines.append(line)
         for column, cell in zip(cells, row, strict=True):
             column.append(cell.strip())
@@ -125,13 +152,15 @@ def _known(path: Path, line: int, cell: str, number: Mapping[str, int]) -> int:
 
 
 def _weight(path: Path, line: int, cell: str) -> float:
-    try:
-        weight = float(cell)
-    except ValueError:
-        weight = float("nan")
-    if not 0 < weight < float("inf"):
-        raise DataError(f"{path}, line {line}: the weight is {cell[:40]!r}; a number above 0 is expected.")
+    weight = as_weight(cell)
+    if weight is None:
+        raise DataError(f"{path}, line {line}: the weight is {cell[:40]!r}; {POSITIVE}.")
     return weight
+
+
+def _counted(columns: int) -> str:
+    """So many columns, in words."""
+    return f"{columns} column{'' if columns == 1 else 's'}"
 
 
 def _refuse_twice(path: Path, lines: Sequence[int], names: Sequence[str]) -> None:

@@ -17,6 +17,8 @@ class Captioned:
     """The tokens of all captions."""
     first: Int64[np.ndarray, "pictures_and_one"]
     """Picture i owns the captions first[i] to first[i + 1]."""
+    names: Int64[np.ndarray, "captions"]
+    """A number of each caption, the same wherever the same is said, known to the tokenizer or not."""
 
     @property
     def lengths(self) -> Int64[np.ndarray, "pictures"]:
@@ -31,6 +33,11 @@ class Captioned:
         self, indices: Indices, choice: int | Int64[np.ndarray, "batch"] = 0
     ) -> tuple[UInt8[np.ndarray, "batch 3 side side"], Int64[np.ndarray, "batch longest"]]:
         """Some pictures, and of each the caption of that number, counted round, filled up with −1."""
+        return np.asarray(self.pixels[np.asarray(indices, dtype=np.int64)]), self.captions(indices, choice)
+
+    def captions(
+        self, indices: Indices, choice: int | Int64[np.ndarray, "batch"] = 0
+    ) -> Int64[np.ndarray, "batch longest"]:
+        """The captions of that number of some pictures, counted round, filled up with −1."""
         places = np.asarray(indices, dtype=np.int64)
-        first, count = self.first[places], np.diff(self.first)[places]
-        return np.asarray(self.pixels[places]), self.rows.beside(first + choice % count)
+        return self.rows.beside(self.first[places] + choice % np.diff(self.first)[places])

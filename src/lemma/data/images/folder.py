@@ -74,7 +74,7 @@ def picture_files(folder: Path) -> list[Path]:
 def captions_table(folder: Path, captions: str | None, image: str | None, caption: str | None) -> Table:
     """Read the table of captions: the one that is named, else the only one in the folder."""
     path = _named(folder, captions) if captions is not None else _only(folder)
-    columns = [Column("image", image, IMAGES), Column("caption", caption, CAPTIONS)]
+    columns = [Column("image", image, IMAGES), Column("caption", caption, CAPTIONS, needed=False)]
     return read_table(path, columns, any_width=True, is_header=_looks)
 
 

@@ -108,6 +108,7 @@ def _matched(folder: Folder, table: Table) -> tuple[list[Picture], list[str]]:
             (outside if place is None else missing)[name] = None
     silent = [_name(path, folder.root) for path in folder.files if path not in captions]
     said = [
+        *told((f"line {line}" for line in table.left_out), "captions are empty", "caption is empty"),
         *told(outside, "paths lead out of the folder, and were not read", "path leads out of the folder"),
         *told(missing, "pictures of the table are not in the folder", "picture of the table is not in the folder"),
         *told(silent, "pictures have no caption", "picture has no caption"),

@@ -8,6 +8,7 @@ import numpy as np
 from lemma.data.examples import Rows
 from lemma.data.images.captioned import Captioned
 from lemma.data.images.dividing import Stretches, divide
+from lemma.data.images.levelling import levelled, numbered
 from lemma.data.images.listing import Listing, Picture, list_pictures, told
 from lemma.data.images.pixels import Decoded, decoded
 from lemma.data.learned import learned_tokenizer
@@ -71,15 +72,15 @@ def prepare_images(
 ) -> ImagesData:
     """Read pictures for training, each of `side` × `side` pixels, and the first `length` tokens of their captions.
 
-    With `marked` a caption stands between `<start>` and `<end>`, which count. The tokenizer is learned from the
-    training captions unless one is given.
+    With `marked` a caption stands between `<start>` and `<end>`, which count. Captions are read in small letters. The
+    tokenizer is learned from the training captions unless one is given.
     """
     listing = list_pictures(spec.images, spec.captions, spec.image, spec.caption, progress)
     read, kept = _readable(listing, side, progress)
     stretches = divide(listing, kept, spec.held_out)
     if tokenizer is None:
         training = [listing.pictures[place] for place in kept[stretches["train"]]]
-        texts = [caption for picture in training for caption in picture.captions]
+        texts = [levelled(caption) for picture in training for caption in picture.captions]
         tokenizer = learned_tokenizer(spec.tokenizer, texts, progress)
     return _joined(listing, read, kept, stretches, listing.about, tokenizer, length, marked, progress)
 
@@ -138,7 +139,7 @@ def _joined(
     pictures = {
         split: tuple(listing.pictures[place] for place in kept[stretch]) for split, stretch in stretches.items()
     }
-    texts = {split: [text for picture in some for text in picture.captions] for split, some in pictures.items()}
+    texts = {split: [levelled(text) for one in some for text in one.captions] for split, some in pictures.items()}
     rows, cut = encode_marked(texts, tokenizer, length, marked, "captions", progress)
     tokens = {split: _captioned(read, stretch, pictures[split], rows[split]) for split, stretch in stretches.items()}
     said = (*listing.said, *_broken(listing, read), *cut)
@@ -147,4 +148,5 @@ def _joined(
 
 def _captioned(read: Decoded, stretch: slice, pictures: Sequence[Picture], rows: Rows) -> Captioned:
     counts = [len(picture.captions) for picture in pictures]
-    return Captioned(read.pixels[stretch], rows, np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]))
+    names = numbered(caption for picture in pictures for caption in picture.captions)
+    return Captioned(read.pixels[stretch], rows, np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]), names)

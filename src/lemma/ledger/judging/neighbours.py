@@ -44,7 +44,7 @@ def _choices(annotation: Any) -> list[Any]:
     if get_origin(annotation) is Literal:
         return list(get_args(annotation))
     kinds = [one for one in get_args(annotation) if isinstance(one, type) and issubclass(one, Spec)]
-    return [kind.model_fields["kind"].default for kind in kinds]
+    return [kind.model_fields["kind"].default for kind in kinds if "kind" in kind.model_fields]
 
 
 def _changed(spec: ModelSpec, name: str, value: Any) -> ModelSpec | None:

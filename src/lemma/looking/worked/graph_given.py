@@ -32,7 +32,7 @@ class GivenGraph:
         return int(self.adjacency.sum()) // 2
 
 
-def given_graph(case: GraphCase, where: str) -> GivenGraph:
+def given_graph(case: GraphCase, where: str, notes: tuple[str, ...] = ()) -> GivenGraph:
     """Everything that the case gives; a loop adds nothing and an edge that stands twice counts once, which is noted."""
     names = _names(case, where)
     places = {name: place for place, name in enumerate(names)}
@@ -44,7 +44,8 @@ def given_graph(case: GraphCase, where: str) -> GivenGraph:
     features = _features(case, len(names), where)
     focus = _focus(case, places, adjacency, where)
     shown = tuple(map(printable, names))
-    return GivenGraph(shown, adjacency, features, _layer(case, features, where), focus, tuple(_notes(case)))
+    said = (*notes, *_notes(case))
+    return GivenGraph(shown, adjacency, features, _layer(case, features, where), focus, said)
 
 
 def _names(case: GraphCase, where: str) -> tuple[str, ...]:

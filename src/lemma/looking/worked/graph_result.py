@@ -45,13 +45,13 @@ class WorkedGraph(Worked):
             same = "all degrees are the same" if self.steps.regular else "every connected part has one degree only"
             return (
                 f"Right on this graph, since {same}; wrong of graphs in general: where neighbours differ in degree, "
-                f"rows do not sum to one. {HOLDS}"
+                f"not all rows sum to one. {HOLDS}"
             )
         traits = self.steps.traits["symmetric"]
         lowest, highest = (numeral(value, self.decimals) for value in (traits.lowest_sum, traits.highest_sum))
         return (
-            f"Wrong: the rows of Â sum to {lowest} up to {highest} here. They sum to one only on regular graphs, where "
-            f"all nodes (of a connected part) have the same degree. {HOLDS}"
+            f"Wrong: the rows of Â sum to {lowest} up to {highest} here. All of them sum to one exactly if every "
+            f"connected part is regular: its nodes have all the same degree. {HOLDS}"
         )
 
     def shown(self) -> Blocks:
