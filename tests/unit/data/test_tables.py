@@ -141,9 +141,7 @@ def test_no_such_file_a_folder_and_a_misspelt_name_are_told_apart(tmp_path: Path
         read_label_table(str(tmp_path / "nothing.csv"))
     with pytest.raises(DataError, match="this is a folder"):
         read_label_table(str(tmp_path))
-    with pytest.raises(
-        DataError, match=r"Did you mean 'tweets'.*a CSV, TSV, JSONL or CoNLL-U file"
-    ):
+    with pytest.raises(DataError, match=r"Did you mean 'tweets'.*a CSV, TSV, JSONL or CoNLL-U file"):
         read_label_table("twets")
     with pytest.raises(DataError, match="Did you mean 'tatoeba-es'"):
         read_pair_table("tatoeba-en")
