@@ -108,7 +108,8 @@ class SearchResult:
 
     def about(self) -> list[str]:
         """What was searched, what was left out, and where the index is."""
-        lines = [f"{self.among} of {self.where}: {self.counts}", self.how]
+        counted = self.counts if self.index else f"{self.counts.indexed:,} read"
+        lines = [f"{self.among}: {counted}", f"of: {self.where}", self.how]
         lines += [f"  {name}: {reason}" for name, reason in self.counts.broken[:NAMED]]
         rest = len(self.counts.broken) - NAMED
         lines += [f"  and {rest:,} more (--json names all)"] if rest > 0 else []

@@ -40,7 +40,7 @@ def test_texts_are_ranked_for_a_picture(place: Path, capsys: pytest.CaptureFixtu
     picture = place / "pictures" / "00-red-circle.png"
     words = [place / "run", "--image", picture, "--texts", place / "texts.csv", "--text-column", "what"]
     assert search(*words) == 0
-    assert "texts of" in capsys.readouterr().out
+    assert "texts: 2 read\nof: " in capsys.readouterr().out
 
 
 def test_a_search_by_hand_prints_the_figures_of_the_example(capsys: pytest.CaptureFixture[str]) -> None:
