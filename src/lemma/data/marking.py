@@ -32,11 +32,11 @@ def encode_marked(
     for split, some in openings.items():
         rows, missing = encode_texts(tokenizer, some, advance)
         counts += _counts(rows, tokenizer, missing, room)
-        encoded[split] = _finished(rows, tokenizer, length, marked)
+        encoded[split] = finished(rows, tokenizer, length, marked)
     return encoded, _told(counts, length, what)
 
 
-def _finished(rows: Rows, tokenizer: Tokenizer, length: int, marked: bool) -> Rows:
+def finished(rows: Rows, tokenizer: Tokenizer, length: int, marked: bool) -> Rows:
     """Cut rows to length; a row of no tokens at all gets one, since every model has to read something."""
     if marked:
         return rows.cut(length - 2).marked([tokenizer.vocabulary], [tokenizer.vocabulary + 1])

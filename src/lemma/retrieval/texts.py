@@ -10,6 +10,7 @@ from jaxtyping import Bool
 from lemma.data import Rows, Tokenizer
 from lemma.data.encoding import encode_texts, unknown_tokens
 from lemma.data.images.levelling import levelled
+from lemma.data.marking import finished
 from lemma.data.records import SEPARATED
 from lemma.data.tables import Column, read_table
 from lemma.errors import DataError, InputError
@@ -34,10 +35,7 @@ def tokenise(texts: Sequence[str], tokenizer: Tokenizer, body: BodySpec) -> Toke
     rows, _ = encode_texts(tokenizer, texts, lambda size: None)
     told = [_remark(text, tokenizer, int(length), room) for text, length in zip(texts, rows.lengths, strict=True)]
     known = ~unknown_tokens(rows, tokenizer)[1]
-    cut = rows.cut(room)
-    marks = ([tokenizer.vocabulary], [tokenizer.vocabulary + 1])
-    finished = cut.marked(*marks) if marked else cut.filled(tokenizer.eos or 0)
-    return Tokenised(finished, known, tuple(told))
+    return Tokenised(finished(rows, tokenizer, longest(body), marked), known, tuple(told))
 
 
 def _remark(text: str, tokenizer: Tokenizer, length: int, room: int) -> str:
