@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 TOOLS  := $(VENV)/.tools
 DEMO   ?= runs/demo
+GALLERY := $(filter-out docs/problems/index.md,$(wildcard docs/problems/*.md))
 
 .PHONY: help setup demo test check format bench docs clean
 help:            ## list the targets
@@ -39,9 +40,12 @@ format: $(TOOLS) ## let ruff put everything in order
 bench: $(TOOLS)  ## the speed and memory claims, measured against their contenders
 	$(BIN)/python -m benchmarks
 
-docs: $(TOOLS)   ## run what README and docs show, then build the site
+docs: $(TOOLS)   ## run what README and docs show, write the notebooks, build the site, check its links
+	$(BIN)/python -m pages notebook $(GALLERY)
 	$(BIN)/python -m pytest tests/docs
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python -m pages execute $(GALLERY:.md=.ipynb)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python -m pages links site
 
 clean:           ## remove what the targets made (not your runs)
 	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache

@@ -22,6 +22,7 @@ __all__ = [
     "look",
     "resume",
     "search",
+    "serve",
     "study",
     "train",
 ]
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         look,
         resume,
         search,
+        serve,
         study,
         train,
     )
@@ -59,6 +61,8 @@ ROOMS = {
     "retrieval",
     "interop",
     "studies",
+    "audit",
+    "web",
     "api",
     "errors",
 }

@@ -6,6 +6,7 @@
     │   ├── DataError         a text, corpus or tokenizer
     │   ├── RunError          a run folder: missing, damaged or of another shape
     │   └── LedgerError       a module whose account cannot be read off it
+    ├── PackageError          what another installed package brings is broken; exits with 2
     └── TrainingError         training itself went wrong (a loss that is no number); exits with 1
 
 A message says where, what was got, what was expected and the next step.
@@ -41,6 +42,12 @@ class RunError(InputError):
 
 class LedgerError(InputError):
     """A module cannot be built or run at the sizes asked for, or a quantity of it follows no formula."""
+
+
+class PackageError(LemmaError):
+    """What another installed package brings cannot be used; no ValueError, so that nobody takes it for bad input."""
+
+    exit_status = 2
 
 
 class TrainingError(LemmaError):

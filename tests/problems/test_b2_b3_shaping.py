@@ -198,3 +198,19 @@ def test_any_model_with_attention_can_be_focused(name: str) -> None:
         optimizer.step()
         entropies.append(number(focus))
     assert entropies[-1] < 0.7 * entropies[0]
+
+
+def written(weights: list[list[float]]) -> AttentionRecord:
+    """Attention with these weights."""
+    bias = torch.tensor(weights, dtype=torch.float64).log()
+    nothing = torch.zeros(1, 1, len(weights), 1, dtype=torch.float64)
+    return AttentionRecord(nothing, nothing, None, 1.0, bias[None, None])
+
+
+def test_the_galleries_three_places_by_hand() -> None:
+    """Entropies log 2, 3/2 log 2 and log 3 among six rows; squared distances 0, 1/2 and 9/4, cut at 2."""
+    first = written([[1, 0, 0], [1 / 2, 1 / 2, 0], [1 / 2, 1 / 4, 1 / 4]])
+    last = written([[1, 0, 0], [0, 1, 0], [1 / 3, 1 / 3, 1 / 3]])
+    assert number(shape_of([first, last], 2.0).focus) == pytest.approx((2.5 * math.log(2) + math.log(3)) / 6)
+    assert number(shape_of([first, last], 2.0).near) == pytest.approx(5 / 6)
+    assert number(shape_of([first, last], 100.0).near) == pytest.approx((1 / 2 + 9 / 4) / 3)

@@ -7,7 +7,7 @@ import pytest
 from labelled_tables import made_texts, write_table
 from lemma import api
 from lemma.spec import LABEL_STUDIES, read_label_study
-from lemma.studies import LabelResult, label_result
+from lemma.studies import LabelResult, drawn
 
 WORDS = {"width": 12, "hidden": 16, "steps": 40, "batch": 16, "learning_rate": 0.02, "device": "cpu"}
 
@@ -19,7 +19,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> LabelResult:
     changes: dict[str, Any] = {f"words.{word}": value for word, value in WORDS.items()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(folder / "home"))
-        patch.setattr(label_result, "can_draw", lambda: False)  # drawing takes longer than these studies
+        patch.setattr(drawn, "can_draw", lambda: False)  # drawing takes longer than these studies
         result: Any = api.study(
             "lstm-gru",
             out=folder / "out",

@@ -49,6 +49,33 @@ def test_c7_exactly_over_all_sign_vectors(D: int) -> None:
     assert fourth_moment(D, "signs") == np.mean(np.power(products, 4))
 
 
+def test_c6_on_pytorchs_layer_with_identity_matrices() -> None:
+    """Three unit vectors: each comes out as (e·x_i + the other two)/(e + 2), not as x_i; of norm 5, as x_i."""
+    layer = nn.MultiheadAttention(3, 1, bias=False, batch_first=True, dtype=torch.float64).eval()
+    with torch.no_grad():
+        unit = torch.eye(3, dtype=torch.float64)
+        layer.in_proj_weight.copy_(torch.cat([3**0.25 * unit, 3**0.25 * unit, unit]))  # undoes the scale 1/√3
+        layer.out_proj.weight.copy_(unit)
+        outputs = layer(*[unit[None]] * 3)[0][0]
+        torch.testing.assert_close(layer(*[5 * unit[None]] * 3)[0][0], 5 * unit, rtol=0, atol=1e-9)
+    whole = math.e + 2
+    assert outputs.diagonal().tolist() == pytest.approx([math.e / whole] * 3, abs=1e-12)
+    assert outputs[0].tolist() == pytest.approx([0.576117, 0.211942, 0.211942], abs=1e-6)
+    assert float((outputs - unit)[0].norm()) == pytest.approx(math.sqrt(6) / whole, abs=1e-12)
+    assert relative_error(3, 1.0) == pytest.approx(math.sqrt(6) / whole, rel=1e-12)
+
+
+@pytest.mark.parametrize("D", [4, 64])
+def test_c7_dividing_by_the_root_of_d_makes_the_variance_of_scores_one(D: int) -> None:
+    draws = torch.Generator().manual_seed(D)
+    one, other = torch.randn(2, 40_000, D, dtype=torch.float64, generator=draws)
+    scores = (one * other).sum(1)
+    error = math.sqrt((fourth_moment(D, "normal") - D**2) / 40_000)
+    assert scores.square().mean().item() == pytest.approx(D, abs=4 * error)
+    assert (scores / math.sqrt(D)).var().item() == pytest.approx(1, abs=4 * error / D)
+    assert scores.square().mean().item() != pytest.approx(math.sqrt(D), abs=4 * error)
+
+
 @pytest.mark.parametrize("draws", ["normal", "uniform", "signs"])
 def test_c7_sampled(draws: str) -> None:
     assert check_identity("c7", {"D": 50, "samples": 5000, "draws": draws}).holds
@@ -83,6 +110,31 @@ def test_c10_m_entry_by_entry() -> None:
     torch.testing.assert_close(dense_scores(M, X), X @ A @ X.T, rtol=1e-12, atol=1e-12)
 
 
+def test_c8_all_terms_together_are_pytorchs_layer() -> None:
+    torch.manual_seed(8)
+    layer = nn.MultiheadAttention(12, 4, bias=False, batch_first=True, dtype=torch.float64).eval()
+    inputs = torch.randn(5, 12, dtype=torch.float64)
+    with torch.no_grad():
+        wanted, weights = layer(*[inputs[None]] * 3, average_attn_weights=False)
+        mine = sum(weights[0, head] @ inputs @ head_matrix(layer, head) for head in range(4))
+        torch.testing.assert_close(mine, wanted[0], rtol=0, atol=1e-12)
+        terms = sum(head_output(layer, inputs, head) for head in range(4))
+        torch.testing.assert_close(terms, wanted[0], rtol=0, atol=1e-12)
+        assert [int(torch.linalg.matrix_rank(head_matrix(layer, head))) for head in range(4)] == [3] * 4
+
+
+def test_c10_the_dense_layer_gives_pytorchs_attention_weights() -> None:
+    torch.manual_seed(10)
+    layer = nn.MultiheadAttention(4, 1, bias=False, batch_first=True, dtype=torch.float64).eval()
+    inputs = torch.randn(3, 4, dtype=torch.float64)
+    with torch.no_grad():
+        query, key, _ = layer.in_proj_weight.chunk(3)
+        M = dense_map(query.T @ key / 2, 3)
+        _, weights = layer(*[inputs[None]] * 3)
+        torch.testing.assert_close(dense_scores(M, inputs).softmax(-1), weights[0], rtol=0, atol=1e-12)
+    assert (M.numel(), int(M.count_nonzero()), len(M[M != 0].unique())) == (3**4 * 4**2, 3**2 * 4**2, 4**2)
+
+
 def test_c10_counts_its_entries() -> None:
     report = check_identity("c10", {"N": 5, "D": 3})
     assert report.holds
@@ -97,6 +149,23 @@ def test_c11_holds_without_positions_only() -> None:
     assert report.holds
     assert [finding.expects for finding in report.findings] == ["equal"] * 2 + ["different"] * 4
     assert check_identity("c11", {"N": 3, "D": 3, "H": 3}).holds, "odd heads: no rotary, all else the same"
+
+
+def test_c11_all_orders_of_four_inputs_on_pytorchs_layer() -> None:
+    torch.manual_seed(11)
+    layer = nn.MultiheadAttention(6, 2, batch_first=True, dtype=torch.float64).eval()
+    inputs = torch.randn(4, 6, dtype=torch.float64)
+    mask = nn.Transformer.generate_square_subsequent_mask(4, dtype=torch.float64)
+    moved, masked = [], []
+    with torch.no_grad():
+        plain, causal = layer(*[inputs[None]] * 3)[0][0], layer(*[inputs[None]] * 3, attn_mask=mask)[0][0]
+        for order in itertools.permutations(range(4)):
+            permuted = inputs[list(order)][None]
+            moved.append(float((layer(*[permuted] * 3)[0][0] - plain[list(order)]).abs().max()))
+            again = layer(*[permuted] * 3, attn_mask=mask)[0][0]
+            masked.append(float((again - causal[list(order)]).abs().max()))
+    assert len(moved) == 24 and max(moved) < 1e-12
+    assert masked[0] < 1e-12 and min(masked[1:]) > 1e-3, "under a causal mask only the order itself is kept"
 
 
 def test_rotary_scores_are_relative_and_sinusoidal_ones_are_not() -> None:

@@ -10,8 +10,10 @@ from torch.nn import functional
 
 import lemma
 from adapting_runs import StopAt, same_bits
+from lemma.data import MaskedWindows
 from lemma.models import build
-from lemma.spec import Encoder, Recipe
+from lemma.objectives import causal
+from lemma.spec import Decoder, Encoder, Recipe
 from lemma.training.lessons import lesson_of
 from lemma.training.masked_feed import MaskedFeed
 from lemma.training.parallel import Team
@@ -72,7 +74,44 @@ def test_a_run_that_goes_on_ends_as_one_that_was_never_stopped(tmp_path: Path, m
     words |= {"text": tmp_path / "text.txt", "steps": 8}
     lemma.train("encoder", out=tmp_path / "whole", **words)
     with monkeypatch.context() as patch:
-        patch.setattr("lemma.api._watcher", lambda progress: StopAt(5))
+        patch.setattr("lemma.api.learning.watch", lambda progress: StopAt(5))
         assert lemma.train("encoder", out=tmp_path / "cut", **words).stopped == "interrupted"
     assert lemma.resume(tmp_path / "cut", progress=False).stopped == "done"
     assert same_bits(tmp_path / "whole", tmp_path / "cut")
+
+
+def asked(objective: str, rows: int = 1000) -> tuple[np.ndarray, np.ndarray]:
+    """What so many rows of a hundred tokens read and ask for; tokens are 0 to 29, marks 30 to 32."""
+    windows = MaskedWindows(len(TEXT), 103, rows, seed=1, rate=0.15, objective=objective, vocabulary=33)  # pyright: ignore
+    return windows.batch(TEXT, 0)
+
+
+def test_of_fifteen_in_a_hundred_tokens_eight_tenths_are_hidden_a_tenth_exchanged_a_tenth_left() -> None:
+    inputs, targets = asked("both")
+    chosen = targets[:, 1:] >= 0
+    assert (chosen.sum(1) == 15).all()
+    read, wanted = inputs[:, 1:][chosen], targets[:, 1:][chosen]
+    shares = [(read == 32).mean(), ((read != 32) & (read != wanted)).mean(), (read == wanted).mean()]
+    assert shares == [pytest.approx(0.8, abs=0.015), pytest.approx(0.1, abs=0.01), pytest.approx(0.1, abs=0.01)]
+
+
+def test_one_half_of_second_stretches_follows_the_first_and_the_other_comes_from_elsewhere() -> None:
+    inputs, targets = asked("next-sentence")
+    follows = targets[:, 0] == 1
+    assert follows.sum() == 500 and (targets[:, 1:] == -1).all()
+    text = TEXT.astype(np.int64).tobytes()
+    joined = [np.concatenate([row[1:51], row[52:102]]).tobytes() in text for row in inputs]
+    assert joined == follows.tolist()
+
+
+def test_the_causal_loss_is_the_mean_of_minus_log_p_of_every_next_token() -> None:
+    model = build(Decoder(vocabulary=30, width=16, depth=1, heads=2, context=20)).double().eval()
+    tokens = torch.from_numpy(TEXT[:21].astype(np.int64))[None]
+    changed = tokens.clone()
+    changed[0, 10:] = (changed[0, 10:] + 1) % 30
+    with torch.no_grad():
+        logits, others = model(tokens[:, :-1])[0], model(changed[:, :-1])[0]
+    chances = [float(logits[0, place].softmax(-1)[tokens[0, place + 1]]) for place in range(20)]
+    assert causal(logits, tokens[:, 1:]).item() == pytest.approx(-sum(map(math.log, chances)) / 20, rel=1e-12)
+    torch.testing.assert_close(others[:, :10], logits[:, :10], rtol=1e-12, atol=1e-12)  # what comes later is not seen
+    assert (others[:, 10] - logits[:, 10]).abs().max() > 0.01

@@ -14,7 +14,7 @@ from lemma.data.library import corpus_files
 from lemma.errors import DataError, LemmaError
 from lemma.runs import RunFolder, load
 from lemma.spec import Characters, Classifier, LabelsSpec, PretrainingStudy, read_label_study
-from lemma.studies import LabelResult, label_result, run_label_study
+from lemma.studies import LabelResult, drawn, run_label_study
 from lemma.studies.label_outcome import gather
 from lemma.studies.pretraining_shown import Gain, conclude, gains_of, make_table
 from lemma.studies.pretraining_text import read_texts, without, write_texts
@@ -49,7 +49,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("e4")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(folder / "home"))
-        patch.setattr(label_result, "can_draw", lambda: False)  # drawing takes longer than these studies
+        patch.setattr(drawn, "can_draw", lambda: False)  # drawing takes longer than these studies
         yield folder, run_label_study(small(folder), folder / "out")
 
 

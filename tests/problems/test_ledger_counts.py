@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import lemma
+from lemma.api import solve
 from lemma.ledger.formula import read_formula
 from lemma.ledger.polynomial import symbol
 
@@ -68,6 +69,25 @@ def test_a3_the_head_of_the_attentive_model() -> None:
     head = [part for part in account.parameters.quantity.parts if part.path.startswith("head")]
     expected = read_formula("2*d_k*d + d_v*d", account.order).polynomial()
     assert sum((part.whole for part in head), 0 * expected) == expected
+
+
+def test_a3_the_head_alone_in_numbers() -> None:
+    account = lemma.count(
+        "lemma.parts:WindowHead", quantities=["parameters"], width=60, key_width=30, value_width=50
+    ).parameters
+    assert account.total == 2 * 30 * 60 + 50 * 60 == 6600
+    assert account.formula == "width*(2*key_width + value_width)"
+
+
+def test_a5_the_printed_totals_lead_back_to_the_sizes() -> None:
+    """(V + 512)(d_e + 513) = 9,721,596 − 2·2,629,632 + 512²: a pair of divisors for each solution."""
+    product = 9_721_596 - (14_980_860 - 9_721_596) + 512**2
+    assert product == 4 * 23 * 89 * 577
+    divisors = [one for one in range(513, product // 513) if product % one == 0]
+    by_hand = {(one - 512, product // one - 513) for one in divisors if product // one > 513}
+    found = solve("table-a5", ["V", "d_e"], ["L=2:9721596", "L=4:14980860"])
+    assert {(one["V"], one["d_e"]) for one in found.shown} == by_hand and found.number == 6
+    assert found.shown[0] == {"V": 7676, "d_e": 64}
 
 
 def test_d3_heads_do_not_change_the_parameters() -> None:

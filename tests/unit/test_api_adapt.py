@@ -303,6 +303,21 @@ def test_an_adapted_run_is_counted_with_what_its_method_adds(home: Path, tmp_pat
     assert wider - account.parameters.total == 2 * (3 * 6 + 9)  # two ranks more beside a matrix of 9 × 3·6
 
 
+def test_what_lora_adds_to_recurrent_layers_follows_a_formula_at_any_depth(home: Path, tmp_path: Path) -> None:
+    base = small_base(home, "lstm")
+    lemma.adapt(base, labels=home / "labels.csv", method="lora", rank=3, out=tmp_path / "run", **SHORT)
+    figure, module = (
+        lemma.count(tmp_path / "run", quantities=["parameters"]).parameters,
+        lemma.load(tmp_path / "run", "cpu").module,
+    )
+    assert not figure.quantity.refused
+    assert figure.total == sum(parameter.numel() for parameter in module.parameters())
+    d, D = module.spec.body.width, module.spec.body.hidden
+    added = 3 * (d + D + 8 * D) + 2 * 3 * 10 * D  # A and B of both matrices in the first layer, and in two more
+    plain = lemma.count(module.spec, quantities=["parameters"], L=3).parameters.total
+    assert lemma.count(tmp_path / "run", quantities=["parameters"], L=3).parameters.total == plain + added
+
+
 @pytest.mark.parametrize("family", ["encoder", "lstm"])
 def test_the_board_serves_other_text_too(family: str, home: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"

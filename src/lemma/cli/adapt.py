@@ -61,7 +61,7 @@ def adapt(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is there already.")] = False,
     json: Json = False,
 ) -> None:
-    """Adapt a trained model to your labels, your text, your pairs or your pictures.
+    """Adapt a trained model to your labels, text, pairs or pictures.
 
     RUN2 keeps only what changed, and the way to its base. Methods: frozen (only the head learns), full (everything),
     adapters (bottleneck=16 placement=…), lora (rank=8 alpha=16 lora_dropout=0 targets=…); all: each of them, and what

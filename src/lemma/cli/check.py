@@ -9,7 +9,7 @@ from lemma.cli.show import Json, show, sort_words
 from lemma.errors import SpecError
 
 app = typer.Typer(
-    help="Judge a derivation of your own: a formula, a number, a gradient, a sheet of answers; or an identity.",
+    help="Judge a derivation of your own: a formula, a number, a gradient, a computation by hand, a sheet of answers.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -33,9 +33,30 @@ def flops(model: Model, formula: Formula, words: Sizes = None, json: Json = Fals
 
 
 @app.command()
+def trainable(model: Model, formula: Formula, words: Sizes = None, json: Json = False) -> None:
+    """Judge a formula for the parameters that learn, as of LoRA."""
+    _judge("trainable", model, [formula], words, json)
+
+
+@app.command()
+def shape(
+    model: Model,
+    lines: Annotated[list[str], typer.Argument(metavar="'NAME = SHAPE'...", help="As in 'Q = H×S×M_QK'.")],
+    json: Json = False,
+) -> None:
+    """Judge the shapes of a model's tensors.
+
+    Names are those of the drawing: lemma count MODEL --draw FILE.svg.
+    """
+    _judge("shape", model, lines, None, json)
+
+
+@app.command()
 def number(
     model: Model,
-    quantity: Annotated[str, typer.Argument(metavar="QUANTITY", help="parameters, flops, cache …")],
+    quantity: Annotated[
+        str, typer.Argument(metavar="QUANTITY", help="parameters, flops, cache …, trainable; or trainable/frozen.")
+    ],
     value: Annotated[
         str, typer.Argument(metavar="VALUE", help="'9,721,596', '9.7M', '54.1 % increase from L=2 to L=4'.")
     ],
@@ -63,10 +84,37 @@ def gradient(
         from lemma.api import describe_cell
 
         return typer.echo(describe_cell(cell))
-    given = [*([file.read_text(encoding="utf-8")] if file else []), *(lines or [])]
+    given = _lines(file, lines)
     if not given:
         raise SpecError("nothing to judge. As in: lemma check gradient softmax-cross-entropy 'dz = y_hat - y'")
     return _judge("gradient", cell, given, None, json)
+
+
+@app.command()
+def worked(
+    case: Annotated[str, typer.Argument(metavar="CASE", help="c1 e1 e7 e8 e9 d4 …, a TOML file, or bpe:TEXT.")],
+    lines: Annotated[
+        list[str] | None, typer.Argument(metavar="['NAME = VALUE']...", help="What you computed, line by line.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="A text file with such lines.")] = None,
+    names: Annotated[
+        bool, typer.Option("--names", help="Show every name you may use and its shape, and leave.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Judge a computation by hand against a worked case.
+
+    A number is right if it is the exact one rounded to the decimals given. Elements are named by row and column:
+    'alpha2[they, Ajax] = 0.119'.
+    """
+    if names:
+        from lemma.api import describe_worked
+
+        return typer.echo(describe_worked(case))
+    given = _lines(file, lines)
+    if not given:
+        raise SpecError("nothing to judge. As in: lemma check worked e9 'c_t = [0.52, -0.34]'")
+    return _judge("worked", case, given, None, json)
 
 
 @app.command()
@@ -117,6 +165,37 @@ def identity(
     raise typer.Exit(0 if not names or result.holds else 1)
 
 
+@app.command()
+def sources(
+    rows: Annotated[
+        list[str] | None, typer.Argument(metavar="[ROW]...", help="Rows such as C2, or a group such as c; all if none.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Write it there: .html, .md or .json.")] = None,
+    json: Json = False,
+) -> None:
+    """Judge what the sources of the problems claim.
+
+    Every claim of the rows A1 to E9 goes through the checker that judges yours. Ends with 1 if one is wrong.
+    """
+    from lemma.api import check
+
+    audit: Any = check("sources", *(rows or []))
+    if out:
+        audit.save(out)
+    show(audit, json)
+    if out:
+        typer.echo(f"Written to {out}", err=json)
+    raise typer.Exit(0 if audit.right else 1)
+
+
+def _lines(file: Path | None, lines: list[str] | None) -> list[str]:
+    """Lines of a file, then those that were typed."""
+    try:
+        return [*([file.read_text(encoding="utf-8")] if file else []), *(lines or [])]
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{file}: it cannot be read as text ({error}).") from None
+
+
 def _too_many(names: list[str]) -> str:
     """Tell a size without its value from a second identity."""
     from lemma.api import check
@@ -137,5 +216,5 @@ def _judge(what: str, model: str, answers: list[str], words: list[str] | None, a
         raise SpecError(f"'{strays[0]}' is not of the form key=value, as in L=2.")
     verdict: Any = check(what, model, *answers, **symbols)
     show(verdict, as_json)
-    right = getattr(verdict, "equal", None) if what != "gradient" else verdict.right
+    right = verdict.right if what in ("gradient", "worked", "shape") else verdict.equal
     raise typer.Exit(0 if right else 1)

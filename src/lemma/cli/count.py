@@ -6,8 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.show import Json, show, sort_words
+from lemma.cli.show import Json, patiently, show, sort_words
 from lemma.errors import SpecError
+
+WAITING = "Reading the formulas off the module, at many small sizes; they are kept for the next time."
 
 
 class Form(StrEnum):
@@ -81,14 +83,15 @@ def count(
         return show(lemma.against(names[0], _listed(against), **symbols), json)
     if draw:
         return _drawn(lemma.draw(names[0], **symbols), draw, json)
-    account = lemma.count(
-        names[0],
-        quantities=quantities,
-        multiply_add=multiply_add,
-        causal=causal.value,
-        elementwise=elementwise,
-        **symbols,
-    )
+    with patiently(WAITING):
+        account = lemma.count(
+            names[0],
+            quantities=quantities,
+            multiply_add=multiply_add,
+            causal=causal.value,
+            elementwise=elementwise,
+            **symbols,
+        )
     if json or form is Form.text:
         return show(account, json)
     return typer.echo(

@@ -1,8 +1,13 @@
 """`lemma data`: the corpora known by name."""
 
+import sys
+
 import typer
 
-from lemma.cli.show import Json, to_json
+from lemma.cli.show import Json, say, to_json
+from lemma.typeset import fit, table, width_of
+
+HEAD = ("name", "bytes", "licence", "cached")
 
 
 def data(json: Json = False) -> None:
@@ -16,11 +21,12 @@ def data(json: Json = False) -> None:
     if json:
         typer.echo(to_json({"corpora": [row.to_dict() for row in rows]}))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("name", "size", "licence", "cached", "what it is", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(row.name, f"{row.size:,} bytes", row.licence, "yes" if row.cached else "no", row.about)
-    Console().print(table)
-    typer.echo("A corpus is fetched once, at its first use: lemma train lstm --text shakespeare --out runs/a")
+    width = width_of(sys.stdout)
+    lines = table(
+        [HEAD, *((row.name, f"{row.size:,}", row.licence, "yes" if row.cached else "no") for row in rows)],
+        left=(0, 2, 3),
+        width=width,
+    )
+    about = [fit(f"    {row.about}", width) for row in rows]
+    typer.echo("\n".join([lines[0], *(line for pair in zip(lines[1:], about, strict=True) for line in pair)]))
+    say("A corpus is fetched once, at its first use: lemma train lstm --text shakespeare --out runs/a")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.show import Json, to_json
+from lemma.cli.show import Json, say, to_json
 from lemma.errors import SpecError
 
 TOKENS, TEMPERATURE, SEED = 200, 0.8, 1
@@ -42,7 +42,7 @@ def generate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write text from a run, the translation of a source, or the class of one.
+    """Write text from a run, or a source's translation or class.
 
     At temperature 0 it says where the text loops, and whether that is proved.
     """
@@ -79,7 +79,7 @@ def _write(run: Path, prompts: list[str], given: dict[str, Any], json: bool) -> 
         _print_json([result.to_dict() for result in results], "generations")
     elif echo:
         echo(0, "")
-        typer.echo("\n" + results[0].remark if results[0].remark else "")
+        say("\n" + results[0].remark if results[0].remark else "")
     else:
         typer.echo("\n\n---\n\n".join(str(result) for result in results))
 

@@ -3,9 +3,10 @@
 import os
 import sys
 import warnings
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from lemma.cli.adapt import adapt
 from lemma.cli.check import app as check
@@ -15,24 +16,38 @@ from lemma.cli.evaluate import evaluate
 from lemma.cli.generate import generate
 from lemma.cli.look import app as look
 from lemma.cli.search import search
+from lemma.cli.serve import serve
+from lemma.cli.show import say
 from lemma.cli.study import study
 from lemma.cli.train import train
 from lemma.errors import LemmaError
+from lemma.typeset import fit, width_of
+
+VERBS = ("count", "check", "train", "evaluate", "generate", "look", "adapt", "search", "study", "serve", "data")
+
+
+class InOrder(TyperGroup):
+    """The commands in the order in which they are told of everywhere."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Name them; one that is not told of comes last."""
+        return sorted(super().list_commands(ctx), key=[*VERBS, *self.commands].index)
+
 
 app = typer.Typer(
+    cls=InOrder,
     name="lemma",
     help="A workbench for language models in which the mathematics and the machine agree.",
     epilog="Every command takes --json, and --debug for a traceback. "
     "Try: lemma train lstm --text shakespeare --out runs/a",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (count, train, evaluate, generate, adapt, search, study, data):
+for command in (count, train, evaluate, generate, adapt, search, study, serve, data):
     app.command()(command)
-app.add_typer(check, name="check")
+app.add_typer(check, name="check", short_help="Judge a formula, number, gradient or computation of your own.")
 app.add_typer(look, name="look")
 
 
@@ -54,13 +69,16 @@ def _options(
 
 def _plain_warning(message: Warning | str, category: type[Warning], *where: object) -> str:
     """A warning as a line for people; where in the code it arose is of no use to them."""
-    return f"lemma: {message}\n" if category is UserWarning else f"lemma: {category.__name__}: {message}\n"
+    kind = "" if category is UserWarning else f"{category.__name__}: "
+    return fit(f"lemma: {kind}{message}\n", width_of(sys.stderr))
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; errors become one message on stderr and an exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
+    if words[:1] == ["help"]:  # as people type it
+        words = [*words[1:], "--help"]
     warnings.formatwarning = _plain_warning
     try:
         app(args=[word for word in words if word != "--debug"], prog_name="lemma")
@@ -70,5 +88,5 @@ def main(arguments: list[str] | None = None) -> None:
     except (LemmaError, OSError) as error:
         if debug:
             raise
-        typer.echo(f"lemma: {error}", err=True)
+        say(f"lemma: {error}", aside=True)
         sys.exit(getattr(error, "exit_status", 2))

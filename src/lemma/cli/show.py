@@ -1,11 +1,22 @@
-"""How results reach the terminal: one JSON object on stdout, or the result's own words."""
+"""How results reach the terminal: one JSON object on stdout, or the result's own words, set to its width."""
 
 import json
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Protocol
 
 import typer
 
+from lemma.typeset import fit, set_to, width_of
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; progress goes to stderr.")]
+
+
+INTERRUPTED = 130
+PATIENCE = 1.5
+"""Seconds that a person waits without asking why."""
 
 
 class Result(Protocol):
@@ -17,8 +28,28 @@ class Result(Protocol):
 
 
 def show(result: Result, as_json: bool) -> None:
-    """Print a result."""
-    typer.echo(to_json(result.to_dict()) if as_json else str(result))
+    """Print a result; one that Ctrl-C or SIGTERM cut short ends the command with 130, as shells have it."""
+    with set_to(width_of(sys.stdout)):
+        typer.echo(to_json(result.to_dict()) if as_json else str(result))
+    if getattr(result, "interrupted", False):
+        raise typer.Exit(INTERRUPTED)
+
+
+@contextmanager
+def patiently(message: str) -> Iterator[None]:
+    """Say on a terminal what is being waited for, if it takes long."""
+    told = threading.Timer(PATIENCE, lambda: say(message, aside=True))
+    if sys.stderr is not None and sys.stderr.isatty():
+        told.start()
+    try:
+        yield
+    finally:
+        told.cancel()
+
+
+def say(message: str, *, aside: bool = False) -> None:
+    """Print a sentence of our own, wrapped where it is too long; `aside` on stderr, beside what was asked for."""
+    typer.echo(fit(message, width_of(sys.stderr if aside else sys.stdout)), err=aside)
 
 
 def to_json(values: Any) -> str:

@@ -1,5 +1,6 @@
 """`lemma train`: from a text and a spec to a run folder."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from lemma.cli.columns import (
 )
 from lemma.cli.show import Json, show, sort_words, to_json
 from lemma.errors import SpecError
+from lemma.typeset import table, width_of
 
 
 def train(
@@ -69,7 +71,7 @@ def train(
     list_words: Annotated[bool, typer.Option("--words", help="List every word MODEL takes, and leave.")] = False,
     json: Json = False,
 ) -> None:
-    """Train a model on your text, labels, pairs, trees, pictures or graph.
+    """Train a model on text, labels, pairs, trees, pictures, graphs.
 
     MODEL is a preset (feed-forward attentive rnn lstm gru decoder encoder encoder-decoder dual-encoder graph
     tree parser, and the sources' penn-rnn table-a5 transformer-c5) or a spec file.
@@ -146,5 +148,5 @@ def _describe(model: str, as_json: bool) -> str:
     rows = describe_words(model)
     if as_json:
         return to_json({"model": model, "words": [row.to_dict() for row in rows]})
-    widest = max(len(row.title) for row in rows)
-    return "\n".join(f"{row.title:<{widest}}  {row.about}" for row in rows)
+    lines = [(row.title, row.about) for row in rows]
+    return "\n".join(table(lines, left=(0, 1), flexible=(0, 1), head=False, width=width_of(sys.stdout)))

@@ -4,16 +4,15 @@ Each is kept as `labelled.csv` (text, label) and, where texts without a clear la
 """
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from lemma.data.converting import Sums, write_rows
 from lemma.data.packaged import Packaged
 
 CLEAR = 0.5
 """People rated each text from −4 to 4; a mean nearer to nought than this is no clear opinion."""
 LABELS = {"0": "negative", "1": "positive"}
-Sums = tuple[str, str]
-"""The SHA-256 of the file that arrives, and of what is kept of it."""
 TWEETS: Sums = (
     "dfbe7102e2f92579ed8b19df9a3822491880697c67adf712fb66e520cc05102f",
     "204c80079d597a509940e039ff5b9bce6b1c7db25bd31dbd8a9372f30d6ffc97",
@@ -42,26 +41,19 @@ def convert_ratings(files: Sequence[Path], into: Path) -> None:
             unlabelled.append((text.strip(),))
         else:
             labelled.append((text.strip(), "positive" if float(rating) > 0 else "negative"))
-    _write(into / "labelled.csv", ("text", "label"), labelled)
-    _write(into / "unlabelled.csv", ("text",), unlabelled)
+    write_rows(into / "labelled.csv", ("text", "label"), labelled)
+    write_rows(into / "unlabelled.csv", ("text",), unlabelled)
 
 
 def convert_reviews(files: Sequence[Path], into: Path) -> None:
     """Keep each review once, without its line breaks' tags."""
     with files[0].open(encoding="utf-8", newline="") as file:
         rows = [(_plain(row["text"]), LABELS[row["label"]]) for row in csv.DictReader(file)]
-    _write(into / "labelled.csv", ("text", "label"), dict.fromkeys(rows))
+    write_rows(into / "labelled.csv", ("text", "label"), dict.fromkeys(rows))
 
 
 def _plain(text: str) -> str:
     return " ".join(text.replace("<br />", " ").split())
-
-
-def _write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(rows)
 
 
 def _rated(name: str, about: str, size: int, file: str, sums: Sums) -> Packaged:

@@ -3,15 +3,13 @@
 Each is kept as `pairs.tsv`: source, target, and whom to thank for them.
 """
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
+from lemma.data.converting import Sums, write_rows
 from lemma.data.packaged import Packaged
 
 COLUMNS = ("source", "target", "attribution")
-Sums = tuple[str, str]
-"""The SHA-256 of the file that arrives, and of what is kept of it."""
 SPANISH: Sums = (
     "39cf9a51fed201f44c13dca0d2ace806e51624640242b160c20114916549407b",
     "3d013162b2e0a4df0f07a46fd46f9bd389aa79b5d423dee9fee15c18ddc0572f",
@@ -24,11 +22,8 @@ UKRAINIAN: Sums = (
 
 def convert_pairs(files: Sequence[Path], into: Path) -> None:
     """Give the lines, in which quotes are plain characters, the form and the header of other tables."""
-    with (into / "pairs.tsv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for line in files[0].read_text(encoding="utf-8").splitlines():
-            writer.writerow(line.split("\t"))
+    lines = files[0].read_text(encoding="utf-8").splitlines()
+    write_rows(into / "pairs.tsv", COLUMNS, (line.split("\t") for line in lines), "\t")
 
 
 def _tatoeba(code: str, file: str, about: str, size: int, sums: Sums) -> Packaged:

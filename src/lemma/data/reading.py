@@ -107,7 +107,9 @@ def _blocks(section: Section) -> Iterator[bytes]:
 def _explain(path: Path, base: int, error: UnicodeDecodeError) -> str:
     byte, offset = error.object[error.start], base + error.start
     wide = offset == 0 and error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    likely = "utf-16" if wide else "latin1"
+    likely = "utf-16" if wide else "windows-1252"
+    if not wide and b"\0" in error.object:
+        return f"{path}: byte {offset} (0x{byte:02x}) is not UTF-8, and there are zero bytes: it is no text file."
     return (
         f"{path}: byte {offset} (0x{byte:02x}) is not UTF-8 ({error.reason}). "
         f"Convert the file first, for instance: iconv -f {likely} -t utf-8 {path} > text.txt"

@@ -136,7 +136,7 @@ def _not_utf8(path: Path, number: int, line: bytes, error: UnicodeDecodeError) -
     wide = number == 1 and line[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     return (
         f"{path}, line {number}: the byte 0x{line[error.start]:02x} is not UTF-8 ({error.reason}). Convert the file "
-        f"first, for instance: iconv -f {'utf-16' if wide else 'latin1'} -t utf-8 {path} > table{path.suffix}"
+        f"first, for instance: iconv -f {'utf-16' if wide else 'windows-1252'} -t utf-8 {path} > table{path.suffix}"
     )
 
 

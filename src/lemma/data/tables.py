@@ -123,7 +123,7 @@ def _which(path: Path, column: Column, names: Names | None, first: Sequence[str]
         )
     shown = ", ".join(f"{place} '{name[:30]}'" for place, name in enumerate(names or first, start=1))
     what = "columns" if names else "the first row"
-    return f"{path}: which column is the {column.role}? {what}: {shown}. Say {column.role}=NAME or its number."
+    return f"{path}: which column is the {column.role}? {what}: {shown}. Say --{column.role}-column NAME or its number."
 
 
 def _read(

@@ -3,7 +3,6 @@
 from lemma.evaluation.belonging import Belonging, belonging_of, owners_of
 from lemma.evaluation.classification import classify, score_classes
 from lemma.evaluation.classification_score import ClassificationScore, ClassScore
-from lemma.evaluation.embedding import embed_images, embed_texts
 from lemma.evaluation.estimates import Estimate
 from lemma.evaluation.heads import RelationFinding, relation_findings
 from lemma.evaluation.looking_twice import PairLogits
@@ -50,8 +49,6 @@ __all__ = [
     "belonging_of",
     "classify",
     "classify_nodes",
-    "embed_images",
-    "embed_texts",
     "loss_of_batches",
     "loss_of_pairs",
     "owners_of",

@@ -16,7 +16,7 @@ from lemma.data import Labelled
 from lemma.errors import InputError
 from lemma.evaluation.classification_score import ClassificationScore, ClassScore
 from lemma.evaluation.estimates import Estimate, needed
-from lemma.evaluation.measuring import by_length, measuring, positions_on
+from lemma.models.measuring import by_length, measuring, positions_on
 
 Counts = Int64[np.ndarray, "samples classes"]
 AT_ONCE = 1 << 23

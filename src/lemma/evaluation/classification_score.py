@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from lemma.evaluation.estimates import Estimate, Lines, lay_out, protocol_lines
+from lemma.typeset import fit
 
 MOST_CLASSES = 8
 """A larger table of confusions is not shown whole; the commonest are listed."""
@@ -76,7 +77,7 @@ class ClassificationScore:
         }
 
     def __str__(self) -> str:
-        return "\n".join([lay_out(self._lines()), "", *self._table(), "", *self._confusions()])
+        return fit("\n".join([lay_out(self._lines()), "", *self._table(), "", *self._confusions()]))
 
     def _repr_html_(self) -> str:
         rows = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._lines())

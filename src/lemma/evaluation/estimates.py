@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lemma.errors import InputError
+from lemma.typeset import label
 
 Lines = list[tuple[str, str]]
 
@@ -61,5 +62,5 @@ def protocol_lines(protocol: Mapping[str, Any]) -> Lines:
 
 def lay_out(lines: Lines) -> str:
     """Names and values in two columns."""
-    width = max(len(name) for name, _ in lines) + 2
-    return "\n".join(f"{name:<{width}}{value}" for name, value in lines)
+    width = max(len(name) for name, _ in lines) + 1
+    return "\n".join(label(name, value, width) for name, value in lines)

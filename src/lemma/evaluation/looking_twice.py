@@ -9,9 +9,9 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from lemma.data import Rows
-from lemma.evaluation.measuring import measuring, positions_on
 from lemma.models import CrossAttentionModel
 from lemma.models.cross_attention import Pairs
+from lemma.models.measuring import measuring, positions_on
 
 Numbers = Int64[np.ndarray, "pairs"]
 

@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from lemma.data import MaskedWindows
 from lemma.evaluation.estimates import Lines, lay_out, protocol_lines
-from lemma.evaluation.measuring import measuring, positions_on
 from lemma.models import EncoderModel
+from lemma.models.measuring import measuring, positions_on
 from lemma.spec import MARKS, Encoder
 
 SEED = 0

@@ -4,8 +4,8 @@ import numpy as np
 from jaxtyping import Float
 
 from lemma.data import GraphData
-from lemma.evaluation.measuring import measuring
 from lemma.models import GraphInputs, GraphModel, graph_inputs
+from lemma.models.measuring import measuring
 
 
 def classify_nodes(

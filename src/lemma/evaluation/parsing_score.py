@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from lemma.evaluation.heads import RelationFinding
+from lemma.typeset import fit, label
 
 NONE = "–"  # a share of nothing
 BEST_HEADS = "the best head of each relation and direction, chosen on these sentences, as is the best offset:"
@@ -94,8 +95,8 @@ class ParsingScore:
         }
 
     def __str__(self) -> str:
-        lines = [f"{name:<20} {value}" for name, value in self._lines()]
-        return "\n".join([*lines, *self._table()])
+        lines = [label(name, value, 20) for name, value in self._lines()]
+        return fit("\n".join([*lines, *self._table()]))
 
     def _repr_html_(self) -> str:
         rows = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._lines())

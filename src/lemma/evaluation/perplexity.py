@@ -13,10 +13,8 @@ from lemma.errors import DataError, InputError
 from lemma.evaluation.reading import Reading, plan
 from lemma.evaluation.score import Protocol, Score, Source
 from lemma.models import LanguageModel, evaluating
+from lemma.models.measuring import LOGITS, POSITIONS
 from lemma.objectives import causal
-
-POSITIONS = {"cpu": 4096, "cuda": 65_536}  # tokens read at once, where their logits are few
-LOGITS = {"cpu": 2**23, "cuda": 2**27}  # logits held at once: 32 and 512 MB in float32
 
 
 def perplexity(

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
+from lemma.typeset import label
+
 
 @dataclass(frozen=True)
 class Source:
@@ -79,7 +81,7 @@ class Score:
         return {**finite, "tokens": self.tokens, "protocol": self.protocol.to_dict()}
 
     def __str__(self) -> str:
-        return "\n".join(f"{name:<14} {value}" for name, value in self._lines())
+        return "\n".join(label(name, value, 14) for name, value in self._lines())
 
     def _repr_html_(self) -> str:
         rows = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._lines())

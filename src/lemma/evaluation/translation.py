@@ -11,8 +11,8 @@ from torch.nn import functional
 from lemma.data import Pairs
 from lemma.errors import InputError
 from lemma.evaluation.estimates import Estimate, needed
-from lemma.evaluation.measuring import by_length, measuring, positions_on
 from lemma.evaluation.translation_score import PairsScore, TranslationScore
+from lemma.models.measuring import by_length, measuring, positions_on
 
 SAMPLES = 1000
 AT_ONCE = 4_000_000

@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
 
 import numpy as np
 import torch
 
 from lemma.errors import InputError
 from lemma.generation.hypotheses import Hypotheses, Translation
+from lemma.generation.kinds import refuse_type
 from lemma.models import EncoderDecoderModel, evaluating
 from lemma.spec import MARKS
 
@@ -32,10 +32,10 @@ class Beam:
     """The most tokens to write, <end> included; the model's context if unset, and never more."""
 
     def __post_init__(self) -> None:
-        _refuse_type("beam", self.beam, Integral, "a whole number from 1 up")
-        _refuse_type("length_penalty", self.length_penalty, Real, "a number from 0 up")
+        refuse_type("beam", self.beam, Integral, "a whole number from 1 up")
+        refuse_type("length_penalty", self.length_penalty, Real, "a number from 0 up")
         if self.tokens is not None:
-            _refuse_type("tokens", self.tokens, Integral, "a whole number from 1 up; leave it out for the context")
+            refuse_type("tokens", self.tokens, Integral, "a whole number from 1 up; leave it out for the context")
         if self.beam < 1:
             raise InputError(f"beam = {self.beam} is less than 1: 1 always takes the likeliest token, 4 is usual.")
         if not 0 <= self.length_penalty < math.inf:
@@ -61,11 +61,6 @@ def translate(
             greedy = _best(model, rows, settings, 1)
             found = [max(pair, key=lambda one: one.normalised) for pair in zip(found, greedy, strict=True)]
     return found
-
-
-def _refuse_type(name: str, value: Any, kind: type, wanted: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, kind):
-        raise InputError(f"{name} = {value!r} ({type(value).__name__}) is not {wanted}.")
 
 
 def longest_source(model: EncoderDecoderModel) -> int:

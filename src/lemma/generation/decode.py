@@ -21,8 +21,8 @@ from lemma.generation.sampling import Sampling, choose
 from lemma.models import LanguageModel, evaluating
 from lemma.parts import State
 
-OnToken = Callable[[int, int], None]
-"""Is called with a row's number and its next token as soon as that is chosen."""
+OnToken = Callable[[int, int], object]
+"""Is called with a row's number and its next token as soon as that is chosen; if it says True, the row ends there."""
 
 LOGITS = 2**24  # a prompt's logits held at once: 64 MB
 Last = Float[Tensor, "rows vocabulary"]
@@ -109,5 +109,5 @@ def _still_running(rows: list[Row], logits: Last, state: State) -> tuple[list[Ro
 
 def _hand_out(rows: list[Row], tokens: list[int], eos: int | None, on_token: OnToken | None) -> None:
     for row, token in zip(rows, tokens, strict=True):
-        if row.take(token, eos) and on_token:
-            on_token(row.number, token)
+        if row.take(token, eos) and on_token and on_token(row.number, token) is True:
+            row.stop("told")

@@ -5,8 +5,10 @@ from html import escape
 from typing import Any, Literal
 
 from lemma.generation.loops import Loop
+from lemma.typeset import fit
 
-Stopped = Literal["length", "eos", "loop"]
+Stopped = Literal["length", "eos", "loop", "told"]
+"""`told`: whoever was reading along had read enough."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Generation:
         return f"loop: {self.loop}" if self.loop else ""
 
     def __str__(self) -> str:
-        return f"{self.prompt}{self.text}\n{self.remark}".rstrip("\n")
+        return f"{self.prompt}{self.text}\n{fit(self.remark)}".rstrip("\n")
 
     def _repr_html_(self) -> str:
         remark = f"<p><small>{escape(self.remark)}</small></p>" if self.loop else ""

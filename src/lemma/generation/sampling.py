@@ -3,13 +3,16 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lemma.errors import InputError
+from lemma.generation.kinds import refuse_type
 
+KINDS: dict[type, tuple[str, ...]] = {Integral: ("tokens", "top_k", "seed"), Real: ("temperature", "top_p")}
 COLDEST = 1e-200  # so that no logit overflows; below it, no probability can tell the difference
 
 
@@ -31,6 +34,9 @@ class Sampling:
     stop_at_eos: bool = True
 
     def __post_init__(self) -> None:
+        for kind, names in KINDS.items():
+            for name in (name for name in names if getattr(self, name) is not None):
+                refuse_type(name, getattr(self, name), kind, "a whole number" if kind is Integral else "a number")
         if self.tokens < 1:
             raise InputError(f"tokens = {self.tokens} is less than 1: say how many tokens to generate.")
         if not 0 <= self.temperature < math.inf:

@@ -6,12 +6,13 @@ from lemma.data import Tokenizer
 from lemma.errors import DataError
 from lemma.generation.decode import generate
 from lemma.generation.generated import Generated, Generation
+from lemma.generation.kinds import refuse_type
 from lemma.generation.sampling import Sampling
 from lemma.generation.spelling import Spelling
 from lemma.models import LanguageModel
 
-OnText = Callable[[int, str], None]
-"""Is called with a prompt's number and the next piece of its text, whole characters only."""
+OnText = Callable[[int, str], object]
+"""Is called with a prompt's number and the next piece of its text, whole characters only; True ends that text there."""
 
 
 def generate_text(
@@ -26,15 +27,16 @@ def generate_text(
     A prompt without tokens starts from `<eos>`; if the tokenizer has none, from a newline; if its alphabet has none,
     from token 0.
     """
+    for prompt in prompts:
+        refuse_type("prompt", prompt, str, "a text")
     encoded = [tokenizer.encode(prompt).tolist() for prompt in prompts]
     spellings = [Spelling(tokenizer, ids) for ids in encoded]
 
-    def tell(row: int, piece: str) -> None:
-        if on_text and piece:
-            on_text(row, piece)
+    def tell(row: int, piece: str) -> bool:
+        return on_text is not None and bool(piece) and on_text(row, piece) is True
 
-    def spell(row: int, token: int) -> None:
-        tell(row, spellings[row].add(token))
+    def spell(row: int, token: int) -> bool:
+        return tell(row, spellings[row].add(token))
 
     starts = [ids or [_beginning(tokenizer)] for ids in encoded]
     results = generate(model, starts, settings, eos=tokenizer.eos, on_token=spell if on_text else None)

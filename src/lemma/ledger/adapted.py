@@ -1,6 +1,5 @@
 """Subjects of adapted models: the family of what a method makes of a spec's models, or of what learns in them."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -18,7 +17,6 @@ from lemma.runs import RunFolder
 from lemma.runs.based import always_learned
 from lemma.spec import Method, ModelSpec
 
-LAYER = re.compile(r"(\w+_l\d+\w*)\.(\w+)$")  # a recurrent layer's number counts layers where a path ends with it
 DEPTHS = [2, 3, 4, 5]  # layers are counted, never multiplied with each other: few are enough
 
 
@@ -62,7 +60,7 @@ def only_learned(model: nn.Module) -> nn.Module:
     whole = nn.Module()
     for path, parameter in model.named_parameters():
         if parameter.requires_grad:
-            *parents, name = LAYER.sub(r"\2.\1", path).split(".")
+            *parents, name = path.split(".")
             reduce(_child, parents, whole).register_parameter(name, parameter)
     return whole
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from lemma.adaptation import lora_matrix
 from lemma.errors import InputError
 from lemma.ledger.drawing.attention import self_attention
+from lemma.parts import WindowHead
 
 Feed = Callable[..., Any]
 NO_TOKENS = {"bos_token_id": None, "eos_token_id": None}  # special tokens have no place in a small vocabulary
@@ -70,6 +71,11 @@ def _inputs(W_in: int, B: int = 1, T: int = 64) -> Tensor:
     return torch.zeros(B, T, W_in)
 
 
+def window_head(d: int = 64, d_k: int = 64, d_v: int = 64) -> nn.Module:
+    """The head of problem A3: queries and keys of width d_k, values of width d_v, no biases."""
+    return WindowHead(d, d_k, d_v)
+
+
 def _from_transformers(name: str) -> Any:
     try:
         import transformers
@@ -84,5 +90,6 @@ EXAMPLES: dict[str, Any] = {
     "gpt2": gpt2,
     "llama": llama,
     "self-attention": self_attention,
+    "window-head": window_head,
     "lora": called_with(_inputs)(lora_matrix),
 }

@@ -47,6 +47,8 @@ class Plot:
     """Intervals as thin bars in place of bands."""
     ticks: tuple[str, ...] = ()
     """Names for x = 0, 1, 2, …"""
+    joined: bool = True
+    """Whether lines join the points; not where they are no sequence."""
 
     @property
     def whole_caption(self) -> str:
@@ -95,6 +97,8 @@ def _lines(plot: Plot) -> Any:
     dash = altair.condition("datum.dash", altair.value(list(DASH)), altair.value([1, 0]))
     base = altair.Chart(altair.InlineData(values=rows)).encode(x=_axis(plot, "x"), y=_axis(plot, "y"), color=_hue(plot))
     dots = base.mark_circle(size=45, opacity=1).transform_filter("datum.dot")
+    if not plot.joined:
+        return dots
     return base.mark_line(strokeWidth=2.5).encode(strokeDash=dash, detail="curve:N") + dots
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)|(?<=_l)\d+(?=_|$)")
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)|(?<=_l)\d+(?=_|\.|$)")
 Scheme = str | tuple[int, ...]
 """How the members of a pattern are told apart: all, each, first, last, sum; or which of their numbers count layers."""
 Row = tuple[int, ...]
@@ -35,8 +35,8 @@ class Place:
 def pattern_of(path: str) -> str:
     """Write a star for every number of a layer.
 
-    >>> pattern_of("layers.3.attention.output.weight"), pattern_of("weight_ih_l1_reverse")
-    ('layers.*.attention.output.weight', 'weight_ih_l*_reverse')
+    >>> pattern_of("layers.3.attention.output.weight"), pattern_of("weight_ih_l1_reverse"), pattern_of("weight_hh_l0.A")
+    ('layers.*.attention.output.weight', 'weight_ih_l*_reverse', 'weight_hh_l*.A')
     """
     return NUMBER.sub("*", path)
 

@@ -18,7 +18,7 @@ from lemma.ledger.polynomial import Polynomial
 from lemma.ledger.probe import Fitted, Probed
 
 OURS = Path(__file__).parents[1]
-SOURCES = ("adaptation/*.py", "ledger/*.py", "models/*.py", "parts/*.py", "spec/*.py")
+SOURCES = ("adaptation/*.py", "ledger/*.py", "ledger/drawing/*.py", "models/*.py", "parts/*.py", "spec/*.py")
 
 
 class Shelf:
@@ -66,7 +66,7 @@ def source_hash() -> str:
 
 def _plain(probed: Probed) -> dict[str, Any]:
     places = [
-        [place.pattern, place.which, _terms(fitted.repeats), [_terms(column) for column in fitted.columns]]
+        [place.pattern, place.which, terms_of(fitted.repeats), [terms_of(column) for column in fitted.columns]]
         for place, fitted in probed.places.items()
     ]
     return {"places": places, "refused": [[place.pattern, place.which, why] for place, why in probed.refused.items()]}
@@ -74,15 +74,17 @@ def _plain(probed: Probed) -> dict[str, Any]:
 
 def _probed(plain: dict[str, Any]) -> Probed:
     places = {
-        Place(pattern, which): Fitted(_polynomial(repeats), tuple(map(_polynomial, columns)))
+        Place(pattern, which): Fitted(polynomial_of(repeats), tuple(map(polynomial_of, columns)))
         for pattern, which, repeats, columns in plain["places"]
     }
     return Probed(places, {Place(pattern, which): why for pattern, which, why in plain["refused"]})
 
 
-def _terms(polynomial: Polynomial) -> list[Any]:
+def terms_of(polynomial: Polynomial) -> list[Any]:
+    """A polynomial as plain values."""
     return [[list(map(list, monomial)), str(number)] for monomial, number in polynomial.terms.items()]
 
 
-def _polynomial(terms: list[Any]) -> Polynomial:
+def polynomial_of(terms: list[Any]) -> Polynomial:
+    """The polynomial of such values."""
     return Polynomial({tuple((name, power) for name, power in factors): Fraction(number) for factors, number in terms})

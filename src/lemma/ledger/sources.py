@@ -16,7 +16,7 @@ from lemma.ledger.examples import EXAMPLES
 from lemma.ledger.spec_sources import spec_subject
 from lemma.ledger.subject import Inputs, Subject
 from lemma.runs import RunFolder
-from lemma.spec import PRESETS, Choice, ModelSpec
+from lemma.spec import PRESETS, Choice, ModelSpec, preset_names
 
 Model = str | Path | ModelSpec | Choice | Callable[..., nn.Module]
 
@@ -32,9 +32,9 @@ def subject_of(model: Model, words: Mapping[str, Any] | None = None) -> Subject:
         return factory_subject(EXAMPLES[model], words, model)
     if isinstance(model, (str, Path)) and (Path(model) / "spec.toml").exists():
         return run_subject(RunFolder.open(Path(model)), words)
-    if isinstance(model, str) and model not in PRESETS and not Path(model).exists():
+    if isinstance(model, str) and model not in PRESETS and not Path(model).exists() and model not in preset_names():
         raise SpecError(
-            unknown("model", model, [*PRESETS, *EXAMPLES])
+            unknown("model", model, [*preset_names(), *EXAMPLES])
             + " A spec file, a run folder or package.module:factory will do too."
         )
     return spec_subject(model, words)

@@ -22,11 +22,12 @@ from lemma.spec import (
     EncoderDecoder,
     Graph,
     ModelSpec,
+    NewFamily,
     Reading,
     Reranking,
-    Rotary,
     Transformer,
     Tree,
+    brought_sources,
     choose,
     distribute,
 )
@@ -76,8 +77,14 @@ def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], 
         running={name: _positive(name, size) for name, size in running.items()},
         defaults=_defaults(spec),
         ladders=ladders_of(spec),
-        identity=f"spec {_without_sizes(spec)} {sorted(symbols)}",
+        identity=_identity(spec, symbols),
     )
+
+
+def _identity(spec: ModelSpec, symbols: Mapping[str, int]) -> str | None:
+    """What tells this family from all others, with the sources of what other packages bring; None if there are none."""
+    sources = brought_sources(spec)
+    return None if sources is None else f"spec {_without_sizes(spec)} {sorted(symbols)}{sources}"
 
 
 def _taken(words: dict[str, Any], base: ModelSpec) -> dict[str, Any]:
@@ -217,6 +224,8 @@ def ladders_of(spec: ModelSpec) -> dict[str, list[int]]:
     body = body_of(spec)
     if isinstance(body, Graph):
         return {"L": [3, 4, 5, 6]}  # a first layer, a last one, and those between
+    if isinstance(body, NewFamily) and body.ladders:
+        return {letter: list(sizes) for letter, sizes in body.ladders.items()}
     pictures = PICTURES if isinstance(towers_of(spec), DualEncoder) else {}
     if "N" in body.sizes():
         return {**WINDOWS, **pictures}
@@ -225,7 +234,7 @@ def ladders_of(spec: ModelSpec) -> dict[str, list[int]]:
 
 def _head_ladders(spec: ModelSpec) -> dict[str, list[int]]:
     """Where to probe a Transformer whose sizes have much to divide: heads in groups, or the pairs that rotary turns."""
-    grouped, turned = getattr(spec, "key_value_heads", None), isinstance(getattr(spec, "positions", None), Rotary)
+    grouped, turned = getattr(spec, "key_value_heads", None), getattr(getattr(spec, "positions", None), "paired", False)
     if not (grouped or turned):
         return {}
     heads, most = ([12, 24, 36, 48, 72], 144) if grouped else (DIVISORS, 12)

@@ -9,6 +9,7 @@ from typing import Protocol
 from lemma.ledger.polynomial import Polynomial, total
 from lemma.ledger.quantity import Figure, Part, Quantity, Values, whole_number
 from lemma.ledger.writing import Style, write, write_sum
+from lemma.typeset import across, columns, fit, table, together, wrap
 
 TITLES = {
     "parameters": "parameters",
@@ -19,6 +20,7 @@ TITLES = {
     "optimizer": "optimizer bytes",
 }
 Order = tuple[str, ...]
+WIDEST = 10_000
 
 
 class Account(Protocol):
@@ -157,9 +159,9 @@ def _typeset(formula: str) -> str:
 
 
 def _heading(account: Account) -> list[str]:
-    sizes = "  ".join(f"{name} = {value:,}" for name, value in account.symbols.items())
+    sizes = "  ".join(together(f"{name} = {value:,}") for name, value in account.symbols.items())
     unset = ", ".join(f"{name} = {write(default, account.order)}" for name, default in account.defaults.items())
-    return [f"{account.model}   {sizes}", *([f"unless set: {unset}"] if unset else [])]
+    return [fit(line) for line in (f"{account.model}   {sizes}", *([f"unless set: {unset}"] if unset else []))]
 
 
 def _title(figure: Figure) -> str:
@@ -170,7 +172,8 @@ def _title(figure: Figure) -> str:
         " + ".join(side for side in (formula if formula != "0" or not rest else "", rest) if side),
         _number(figure),
     ]
-    return "\n".join([f"{TITLES[figure.quantity.name]} = {' = '.join(sides)}", *(f"    {note}" for note in notes)])
+    sentence = f"{TITLES[figure.quantity.name]} = {' = '.join(sides)}"
+    return "\n".join([fit(sentence), *(line for note in notes for line in wrap(note, indent=" " * 4))])
 
 
 def _number(figure: Figure, comma: str = ",") -> str:
@@ -229,10 +232,12 @@ def _count(parts: list[Part], symbols: Values) -> str:
 
 
 def _table(rows: list[Line]) -> str:
-    """Columns as wide as they need to be; numbers to the right."""
-    cells = [(line.indented, line.shape, line.formula, line.count, line.note) for line in rows]
-    widths = [max((len(row[at]) for row in cells), default=0) for at in range(4)]
-    return "\n".join(
-        f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:<{widths[2]}}  {d:>{widths[3]}}  {e}".rstrip()
-        for a, b, c, d, e in cells
-    )
+    """Columns as wide as they need to be, numbers to the right; notes beside them, or where that is too wide below."""
+    cells = [(line.indented, line.shape, line.formula, line.count) for line in rows]
+    noted = [(*row, line.note) for row, line in zip(cells, rows, strict=True)]
+    beside = table(noted, left=(0, 1, 2, 4), width=WIDEST, head=False)
+    if max(map(across, beside), default=0) <= columns():
+        return "\n".join(beside)
+    notes = [[("", "", line.note, "")] if line.note else [] for line in rows]
+    below = [one for row, note in zip(cells, notes, strict=True) for one in (row, *note)]
+    return "\n".join(table(below, left=(0, 1, 2), flexible=(0, 2), head=False))

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from html import escape
-from unicodedata import combining, east_asian_width
+
+from lemma.typeset import across
 
 Arc = tuple[int, int]
 """From a governor to a dependent, words counted from 1."""
@@ -24,17 +25,12 @@ def terminal_arcs(words: Sequence[str], heads: Sequence[int], notes: Sequence[st
     """
     arcs = [(head, place) for place, head in enumerate(heads, start=1) if head]
     columns = _columns(arcs)
-    widest = max((width_of(word) for word in words), default=0)
+    widest = max((across(word) for word in words), default=0)
     lines = []
     for row, word in enumerate(words, start=1):
         drawn = _row(row, columns)
-        lines.append(f"{drawn} {word}{' ' * (widest - width_of(word))}  {notes[row - 1]}".rstrip())
+        lines.append(f"{drawn} {word}{' ' * (widest - across(word))}  {notes[row - 1]}".rstrip())
     return "\n".join(lines)
-
-
-def width_of(text: str) -> int:
-    """The columns a text takes in a terminal: wide characters two, combining ones none."""
-    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def levels(arcs: Sequence[Arc]) -> dict[Arc, int]:
@@ -70,7 +66,7 @@ def _row(row: int, columns: Sequence[Sequence[Arc]]) -> str:
 
 def svg_arcs(words: Sequence[str], heads: Sequence[int], labels: Sequence[str]) -> str:
     """Draw a tree as one SVG: words in a row, arcs above them with their labels, an arrow at each dependent."""
-    wide = [LETTER * max(width_of(word), width_of(label) * 0.78, 2) for word, label in zip(words, labels, strict=True)]
+    wide = [LETTER * max(across(word), across(label) * 0.78, 2) for word, label in zip(words, labels, strict=True)]
     centres, place = [], GAP / 2
     for width in wide:
         centres.append(place + width / 2)

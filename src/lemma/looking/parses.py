@@ -4,7 +4,6 @@ import json
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,11 @@ from jaxtyping import Float
 from lemma.data import Sentence, to_conllu
 from lemma.data.atomic import write_atomically
 from lemma.errors import InputError, unknown
-from lemma.looking.arcs import svg_arcs, terminal_arcs, width_of
+from lemma.looking.arcs import svg_arcs, terminal_arcs
+from lemma.typeset import across, columns, fit
 
 TOP, NOTHING = "(top)", "(nothing)"
 MOST_DRAWN = 60  # words whose arcs are still legible in a terminal
-COLUMNS = 120  # of a terminal that does not say how wide it is
 TOO_WIDE = "(too wide to draw here: write the drawing with --out tree.svg)"
 SHOWN = 0.05  # attention below this is not worth a word
 
@@ -61,13 +60,13 @@ class ParsedSentence:
     pictures: tuple[HeadPicture, ...] = ()
 
     def __str__(self) -> str:
-        return self.drawn(get_terminal_size((COLUMNS, 24)).columns)
+        return fit(self.drawn(columns()))
 
-    def drawn(self, columns: int | None = None) -> str:
+    def drawn(self, room: int | None = None) -> str:
         """The tree in box characters, or as a table where those would be too wide for so many columns to be read."""
         words, heads = self.sentence.words, self.sentence.heads
         drawn = terminal_arcs(words, heads, [self._note(place) for place in range(len(words))])
-        if columns is not None and (len(words) > MOST_DRAWN or max(map(width_of, drawn.splitlines())) > columns):
+        if room is not None and (len(words) > MOST_DRAWN or max(map(across, drawn.splitlines())) > room):
             drawn = f"{self._table()}\n{TOO_WIDE}"
         return "\n".join([drawn, *("\n".join(["", *picture.lines()]) for picture in self.pictures)])
 
@@ -77,7 +76,7 @@ class ParsedSentence:
         governors = [f"{head:>4} {words[head - 1]}" if head else f"{0:>4} {TOP}" for head in heads]
         notes = [self._note(place) for place in range(len(words))]
         rows = [("word", "head", "relation"), *zip(words, governors, notes, strict=True)]
-        widest, wider = (max(width_of(row[part]) for row in rows) for part in (0, 1))
+        widest, wider = (max(across(row[part]) for row in rows) for part in (0, 1))
         return "\n".join(
             f"{number or '':>4} {_padded(word, widest)}  {_padded(governor, wider)}  {note}".rstrip()
             for number, (word, governor, note) in enumerate(rows)
@@ -119,7 +118,7 @@ class ParsedText:
     about: str
 
     def __str__(self) -> str:
-        return "\n\n".join([*map(str, self.sentences), self.about])
+        return "\n\n".join([*map(str, self.sentences), fit(self.about)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -172,7 +171,7 @@ def _scroller(wide: str) -> str:
 
 
 def _padded(text: str, width: int) -> str:
-    return text + " " * (width - width_of(text))
+    return text + " " * (width - across(text))
 
 
 def _pictures_html(parsed: ParsedSentence) -> str:

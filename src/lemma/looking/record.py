@@ -63,8 +63,8 @@ def _last_row(record: AttentionRecord) -> AttentionRecord:
     precision = torch.promote_types(record.queries.dtype, torch.float32)
     fields = {field: getattr(record, field) for field in ("queries", "keys", "values", "bias")}
     kept = {field: _row(value).to("cpu", precision) for field, value in fields.items() if value is not None}
-    slopes = None if record.slopes is None else record.slopes.to("cpu", precision)
-    return replace(record, **kept, slopes=slopes)
+    line = None if record.line is None else record.line.to("cpu", precision)
+    return replace(record, **kept, line=line)
 
 
 def _row(tensor: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ def _added(record: AttentionRecord) -> Float[np.ndarray, "heads new known"] | No
     """What is added to the scaled scores where a key may be seen; None where that is nothing anywhere."""
     shape = (1, record.queries.shape[1], record.queries.shape[2], record.keys.shape[2])
     bias = torch.zeros(shape) if record.bias is None else record.bias.expand(shape)
-    if record.slopes is not None:
-        bias = bias - record.slopes[:, None, None] * record.distances().abs()
+    if record.line is not None:
+        bias = bias + record.by_distance(record.distances())
     finite = bias.masked_fill(bias <= MASKED, 0.0)
     return _array(finite) if finite.any() else None

@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float
 from lemma.looking.head import Head, Seen
 from lemma.looking.patterns import MEANINGS
 from lemma.looking.words import counted
+from lemma.typeset import across, columns, fit, table
 
-WIDTH = 96
 MOST_ACROSS = 8
 SHADES = "·░▒▓█"  # shares of attention below 0.04, 0.16, 0.36, 0.64, and above
 MOST_LISTED, MOST_LINES = 3, 8
@@ -21,7 +21,7 @@ def terminal(seen: Seen) -> str:
     parts += [_pictures(number, heads) for number, heads in seen.layers().items()]
     parts += [_key(seen), _table(seen)]
     parts += [_listing(seen.heads[0])] if len(seen.heads) == 1 else []
-    return "\n\n".join([*parts, *seen.notes])
+    return fit("\n\n".join([*parts, *seen.notes]))
 
 
 def _tokens(seen: Seen) -> str:
@@ -29,7 +29,7 @@ def _tokens(seen: Seen) -> str:
     lines = [""]
     for word in seen.tokens:
         piece = f"{word.index}:{word.label()}"
-        if len(lines[-1]) + len(piece) >= WIDTH:
+        if across(lines[-1]) + 2 + across(piece) > columns():
             lines.append("")
         lines[-1] += ("  " if lines[-1] else "") + piece
     return "\n".join(lines[:MOST_LINES] + (["…"] if len(lines) > MOST_LINES else []))
@@ -43,10 +43,10 @@ def _key(seen: Seen) -> str:
 
 def _pictures(layer: int, heads: list[Head]) -> str:
     """The heads of a layer, as many side by side as there is room for."""
-    across = math.ceil(len(heads) / math.ceil(len(heads) / MOST_ACROSS))
-    room = min(24, WIDTH // across - 2)
+    side = math.ceil(len(heads) / math.ceil(len(heads) / MOST_ACROSS))
+    room = min(24, columns() // side - 2)
     blocks = [_picture(head, room) for head in heads]
-    rows = [blocks[start : start + across] for start in range(0, len(blocks), across)]
+    rows = [blocks[start : start + side] for start in range(0, len(blocks), side)]
     name = f"Layer {layer}  {heads[0].name}".rstrip()
     return "\n".join([name, *("\n".join(map("  ".join, zip(*row, strict=True))).rstrip() for row in rows)])
 
@@ -87,16 +87,17 @@ def _shade(weights: np.ndarray, allowed: np.ndarray) -> str:
 
 
 def _table(seen: Seen) -> str:
-    lines = ["layer head  entropy  (uniform)  distance  to first  pattern    nearest      score  (uniform)"]
-    return "\n".join([*lines, *map(_row, seen.heads)])
+    """A head by its layer and its number; `uniform` is what entropy and score are of uniform weights."""
+    head = ("head", "entropy", "uniform", "distance", "to first", "pattern", "nearest", "score", "uniform")
+    return "\n".join(table([head, *map(_row, seen.heads)], left=(0, 5, 6)))
 
 
-def _row(head: Head) -> str:
+def _row(head: Head) -> tuple[str, ...]:
     numbers, near = head.statistics, head.nearest
-    distance = "       –" if numbers.distance is None else f"{numbers.distance:8.2f}"
-    match = f"{near.pattern:10s} {near.score:7.3f}  {near.uniform:9.3f}" if near else "–"
-    left = f"{head.layer:5d} {head.head:4d} {numbers.entropy:8.3f} {numbers.uniform_entropy:10.3f}  {distance}"
-    return f"{left} {numbers.first:9.3f}  {head.pattern:10s} {match}"
+    distance = "–" if numbers.distance is None else f"{numbers.distance:.2f}"
+    match = (near.pattern, f"{near.score:.3f}", f"{near.uniform:.3f}") if near else ("–", "", "")
+    mean = (f"{numbers.entropy:.3f}", f"{numbers.uniform_entropy:.3f}", distance, f"{numbers.first:.3f}")
+    return (f"{head.layer}.{head.head}", *mean, head.pattern, *match)
 
 
 def _listing(head: Head) -> str:

@@ -5,6 +5,7 @@ from lemma.models.build import Model, build, parameters_of
 from lemma.models.classifier import ClassifierModel
 from lemma.models.cross_attention import CrossAttentionModel
 from lemma.models.dual_encoder import DualEncoderModel
+from lemma.models.embedding import embed_images, embed_texts
 from lemma.models.encoder import EncoderModel
 from lemma.models.encoder_decoder import EncoderDecoderModel
 from lemma.models.graph import GraphInputs, GraphModel, graph_inputs
@@ -31,6 +32,8 @@ __all__ = [
     "Writing",
     "build",
     "count_parameters",
+    "embed_images",
+    "embed_texts",
     "evaluating",
     "graph_inputs",
     "merge",

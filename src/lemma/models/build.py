@@ -6,6 +6,7 @@ from typing import overload
 import torch
 from torch import nn
 
+from lemma.errors import PackageError
 from lemma.models.attentive import AttentiveModel
 from lemma.models.body import Body
 from lemma.models.classifier import ClassifierModel
@@ -22,6 +23,7 @@ from lemma.models.recurrent import RecurrentModel
 from lemma.models.table_a5 import TableA5Model
 from lemma.models.tree import TreeModel
 from lemma.spec import (
+    NEW_FAMILIES,
     Attentive,
     Classifier,
     CrossAttention,
@@ -34,6 +36,7 @@ from lemma.spec import (
     Gru,
     Lstm,
     ModelSpec,
+    NewFamily,
     Parser,
     Reading,
     Rnn,
@@ -122,6 +125,20 @@ def _module(spec: ModelSpec, dropout: float) -> Model:
             return GraphModel(spec, dropout)
         case Tree():
             return TreeModel(spec, dropout)
+        case NewFamily():
+            return _brought(spec, dropout)
+
+
+def _brought(spec: NewFamily, dropout: float) -> LanguageModel:
+    """The model of a family that another package brings."""
+    with NEW_FAMILIES.blaming(spec.family, spec.model):
+        model = NEW_FAMILIES.part(spec.family, spec.model)(spec, dropout)
+    if not isinstance(model, LanguageModel):
+        raise PackageError(
+            f"the family '{spec.family}': {spec.model} gives a {type(model).__name__}, where a subclass of "
+            "lemma.models.LanguageModel is expected."
+        )
+    return model
 
 
 def _body(spec: Reading, dropout: float) -> Body:
@@ -142,6 +159,9 @@ def _start(model: nn.Module) -> None:
         model.start()
     elif isinstance(model, DecoderModel):
         _start_decoder(model)
+    elif isinstance(model, LanguageModel) and isinstance(model.spec, NewFamily):
+        with NEW_FAMILIES.blaming(model.spec.family, model.spec.model):
+            model.start()
     else:
         _start_embedding(model)
 

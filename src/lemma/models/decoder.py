@@ -1,4 +1,4 @@
-"""The decoder-only Transformer, pre-norm (Radford et al. 2019), with any of the five kinds of positions."""
+"""The decoder-only Transformer, pre-norm (Radford et al. 2019), with any kind of positions."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lemma.models.language_model import LanguageModel
 from lemma.models.padding import widened, within
 from lemma.parts import Attention, AttentionShape, FeedForwardPart, Memory, State, bytes_of, norm, positions
-from lemma.spec import Alibi, Decoder, Rotary, Sinusoidal
+from lemma.spec import Decoder
 
 WINDOWS_AT_ONCE = 16_384  # tokens read in one go when many full windows are read anew
 
@@ -94,10 +94,10 @@ class DecoderModel(LanguageModel):
 
     def __init__(self, spec: Decoder, dropout: float = 0.0) -> None:
         super().__init__(spec)
-        self.window = None if isinstance(spec.positions, (Rotary, Alibi)) else spec.context
+        self.window = None if spec.positions.endless else spec.context
         self.embedding = nn.Embedding(spec.vocabulary, spec.width)
         self.positions = positions(spec.positions, spec.context, spec.width)
-        self.scale = math.sqrt(spec.width) if isinstance(spec.positions, Sinusoidal) else None
+        self.scale = math.sqrt(spec.width) if spec.positions.scaled else None
         self.dropout = nn.Dropout(dropout)
         self.layers = nn.ModuleList(Layer(spec, dropout) for _ in range(spec.depth))
         self.norm = norm(spec.norm, spec.width, spec.bias)

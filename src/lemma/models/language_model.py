@@ -26,6 +26,9 @@ class LanguageModel(Body, ABC):
         super().__init__()
         self.spec = spec
 
+    def start(self) -> None:
+        """Draw the first weights of a family from another package; PyTorch's own if it does not say otherwise."""
+
     @property
     @abstractmethod
     def reach(self) -> int | None:

@@ -13,6 +13,7 @@ from lemma.models.decoder import DecoderModel
 from lemma.models.language_model import LanguageModel, count_parameters, evaluating
 from lemma.parts import Attention
 from lemma.spec import Decoder
+from lemma.typeset import fit
 
 Pair = Literal["key_query", "value_output"]
 PAIRS: tuple[Pair, ...] = ("key_query", "value_output")
@@ -36,7 +37,7 @@ class Merging:
             f"cache       {_change(self.cache)} numbers a token, inputs in the place of what was merged",
             *(_of_a_head(pair, self.spec) for pair in self.pairs),
         ]
-        return "\n".join(lines)
+        return fit("\n".join(lines))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -88,10 +89,10 @@ def _refuse(model: LanguageModel, pairs: Collection[str]) -> Decoder:
             raise SpecError(unknown("merge", pair, PAIRS))
     if done := [pair for pair in pairs if getattr(spec, pair) == "merged"]:
         raise SpecError(f"merge: {done[0]} is merged in this model already.")
-    if "key_query" in pairs and spec.positions.kind == "rotary":
+    if "key_query" in pairs and spec.positions.turning:
         raise SpecError(
-            "merge: key_query cannot be merged with rotary positions. The rotation stands between the two matrices and "
-            "differs from pair to pair of tokens: W_Qᵀ R W_K has another value at every distance. Use "
+            f"merge: key_query cannot be merged with {spec.positions.kind} positions. The rotation stands between the "
+            "two matrices and differs from pair to pair of tokens: W_Qᵀ R W_K has another value at every distance. Use "
             "pairs=['value_output'], or train with positions=alibi."
         )
     return spec

@@ -10,7 +10,7 @@ from lemma.models.body import Body
 from lemma.models.layers import LayerShape, Stack
 from lemma.models.padding import seen_of, widened, within
 from lemma.parts import AttentionShape, positions
-from lemma.spec import Alibi, Rotary, Sinusoidal, Transformer
+from lemma.spec import Transformer
 
 FIRST = 0.02  # the spread of the first embeddings and outputs
 
@@ -22,11 +22,11 @@ class TransformerModel(Body):
 
     def __init__(self, spec: Transformer, encoder_depth: int, dropout: float) -> None:
         super().__init__()
-        self.limit = None if isinstance(spec.positions, (Rotary, Alibi)) else spec.context
+        self.limit = None if spec.positions.endless else spec.context
         self.limit_name = f"{getattr(spec, 'family', 'transformer')}.context"
         self.embedding = nn.Embedding(spec.vocabulary, spec.width)
         self.positions = positions(spec.positions, spec.context, spec.width)
-        self.scale = math.sqrt(spec.width) if isinstance(spec.positions, Sinusoidal) else None
+        self.scale = math.sqrt(spec.width) if spec.positions.scaled else None
         self.dropout = nn.Dropout(dropout)
         self.encoder = Stack(layer_shape(spec), encoder_depth, dropout)
 

@@ -1,6 +1,7 @@
 """What training makes small."""
 
 from lemma.objectives.causal import causal
+from lemma.objectives.chosen import Loss, loss_of
 from lemma.objectives.contrastive import contrastive, equal_rows
 from lemma.objectives.entropy import Entropy, cross_entropy
 from lemma.objectives.masked import masked, next_sentence
@@ -11,12 +12,14 @@ from lemma.objectives.translation import teacher_forcing, translation
 __all__ = [
     "Candidates",
     "Entropy",
+    "Loss",
     "Shape",
     "candidates_of",
     "causal",
     "contrastive",
     "cross_entropy",
     "equal_rows",
+    "loss_of",
     "masked",
     "next_sentence",
     "reranking",

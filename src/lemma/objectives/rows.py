@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lemma.errors import SpecError
 from lemma.parts import AttentionRecord
 
 NUMBERS_AT_ONCE = 2**20  # scores held at a time: 4 MB in float32
@@ -55,8 +56,8 @@ class Rows:
         """The scores of some rows, `MASKED` where a key may not be seen."""
         record = self.record
         scores = (queries[..., rows, :] * record.scale) @ keys[..., : self.seen(rows), :].mT
-        if record.slopes is not None:
-            scores -= record.slopes.to(scores)[:, None, None] * distances.abs()
+        if record.line is not None:
+            scores += record.by_distance(distances).to(scores)
         if record.bias is not None:
             bias = record.bias if record.bias.shape[-2] == 1 else record.bias[..., rows, :]
             scores = scores + bias[..., : scores.shape[-1]].to(scores)
@@ -163,6 +164,11 @@ class _RowSums(torch.autograd.Function):
 def row_sums(rows: Rows) -> tuple[Float[Tensor, "heads"], Float[Tensor, "heads"], Float[Tensor, "heads"]]:
     """The sums of entropies and of cut-off squared distances of each head's rows, and how many rows counted."""
     record = rows.record
+    if record.line is not None and record.line.requires_grad:
+        raise SpecError(
+            "attention is shaped through queries and keys: positions that learn what they add to scores have "
+            "no gradient of it. Leave focus and near out, or choose other positions."
+        )
     exact = torch.promote_types(record.queries.dtype, torch.float32)
     with torch.autocast(record.queries.device.type, enabled=False):
         return _RowSums.apply(record.queries.to(exact), record.keys.to(exact), rows)  # pyright: ignore[reportReturnType]

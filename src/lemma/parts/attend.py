@@ -1,7 +1,7 @@
-"""Scaled dot-product attention through PyTorch's fused kernel, whatever the widths, groups, mask or slopes."""
+"""Scaled dot-product attention through PyTorch's fused kernel, whatever the widths, groups, mask or positions."""
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
@@ -10,7 +10,8 @@ from lemma.parts.tap import EARS, AttentionRecord, bias_of, spread, telling
 Queries = Float[Tensor, "batch heads new width"]
 Keys = Float[Tensor, "batch key_heads known width"]
 Values = Float[Tensor, "batch value_heads known value_width"]
-Slopes = Float[Tensor, "heads"]
+Line = Float[Tensor, "heads distances"]
+"""What is added to the scores of each head at the distances 1 − new … known − 1, of new queries and known keys."""
 Mixed = Float[Tensor, "batch heads new value_width"]
 
 
@@ -21,25 +22,25 @@ def attend(
     scale: float,
     causal: bool,
     mask: Bool[Tensor, "..."] | None = None,
-    slopes: Slopes | None = None,
+    line: Line | None = None,
     dropout: float = 0.0,
     alike: bool = False,
 ) -> Mixed:
-    """Return Σ_j α_j v_j with α = softmax_j(scale · q·k_j − m·distance) over the keys that may be seen.
+    """Return Σ_j α_j v_j with α = softmax_j(scale · q·k_j + line[distance]) over the keys that may be seen.
 
     `causal`: the last query stands beside the last key, and each sees the keys up to its own place. Fewer heads of keys
-    or values than of queries serve groups of them. `slopes` are ALiBi's m, one a head. `alike` promises that all three
-    have as many heads and are equally wide, which spares the looking.
+    or values than of queries serve groups of them. `line` is what positions add. `alike` promises that all three have
+    as many heads and are equally wide, which spares the looking.
     """
     if EARS.listeners:
-        return _heard(queries, keys, values, scale, causal, mask, slopes, dropout)
-    if alike and mask is None and slopes is None:
+        return _heard(queries, keys, values, scale, causal, mask, line, dropout)
+    if alike and mask is None and line is None:
         new = queries.shape[2]
         if new == 1 or new == keys.shape[2]:
             return functional.scaled_dot_product_attention(
                 queries, keys, values, None, dropout, causal and new > 1, scale=scale
             )
-    return _fused(queries, keys, values, scale, causal, mask, slopes, dropout)
+    return _fused(queries, keys, values, scale, causal, mask, line, dropout)
 
 
 def _heard(
@@ -49,14 +50,14 @@ def _heard(
     scale: float,
     causal: bool,
     mask: Tensor | None,
-    slopes: Slopes | None,
+    line: Line | None,
     dropout: float,
 ) -> Mixed:
     """Attend, and tell those who listen what is attended to."""
     heads = queries.shape[1]
     bias = bias_of(mask, queries)
-    with telling(AttentionRecord(queries, spread(keys, heads), spread(values, heads), scale, bias, causal, slopes)):
-        return _fused(queries, keys, values, scale, causal, mask, slopes, dropout)
+    with telling(AttentionRecord(queries, spread(keys, heads), spread(values, heads), scale, bias, causal, line)):
+        return _fused(queries, keys, values, scale, causal, mask, line, dropout)
 
 
 def _fused(
@@ -66,14 +67,14 @@ def _fused(
     scale: float,
     causal: bool,
     mask: Tensor | None,
-    slopes: Slopes | None,
+    line: Line | None,
     dropout: float,
 ) -> Mixed:
     new, known, width = queries.shape[-2], keys.shape[-2], values.shape[-1]
     bias: Tensor | None = mask
-    if slopes is not None:
+    if line is not None:
         keys, values = keys.flip(-2), values.flip(-2)
-        bias = alibi_bias(slopes, new, known, causal, mask, queries.dtype)
+        bias = distance_bias(line, new, known, causal, mask, queries.dtype)
     elif causal and (mask is not None or 1 < new < known):
         order = torch.ones(new, known, dtype=torch.bool, device=keys.device).tril(known - new)
         bias = order if mask is None else mask & order
@@ -94,21 +95,25 @@ def _widened(*tensors: Tensor) -> list[Tensor]:
     return [functional.pad(tensor, (0, width - tensor.shape[-1])) for tensor in tensors]
 
 
-def alibi_bias(
-    slopes: Slopes, new: int, known: int, causal: bool, mask: Tensor | None, dtype: torch.dtype
+def distance_bias(
+    line: Line, new: int, known: int, causal: bool, mask: Tensor | None, dtype: torch.dtype
 ) -> Float[Tensor, "batch heads new known"]:
-    """ALiBi's −m·distance for keys in reversed order, as a view of new + known − 1 numbers a head.
+    """What a line adds to the scores of keys in reversed order, as a view of its new + known − 1 numbers a head.
 
     With the keys reversed, query i and key j lie i + j + 1 − new apart: all that depends on i + j alone, so the matrix
     needs no memory of its own. (CUDA's kernel makes a copy of it for itself.)
 
-    >>> alibi_bias(torch.tensor([0.5]), 2, 2, True, None, torch.float32).tolist()  # keys 1, 0
+    >>> line = -0.5 * torch.tensor([[1.0, 0.0, 1.0]])  # ALiBi's, at the distances −1, 0 and 1
+    >>> distance_bias(line, 2, 2, True, None, torch.float32).tolist()  # keys 1, 0
     [[[[-inf, -0.0], [-0.0, -0.5]]]]
     """
-    length = new + known - 1
-    distance = torch.arange(1 - new, known, device=slopes.device)
-    line = -slopes[:, None].to(dtype) * distance.abs()
+    line = line.to(dtype)
     if causal:
-        line = line.masked_fill(distance < 0, -torch.inf)
-    bias = line.as_strided((1, len(slopes), new, known), (0, length, 1, 1))
+        line = line.masked_fill(distances_of(new, known, line.device) < 0, -torch.inf)
+    bias = line.contiguous().as_strided((1, len(line), new, known), (0, line.shape[1], 1, 1))
     return bias if mask is None else bias.masked_fill(~mask.flip(-1), -torch.inf)
+
+
+def distances_of(new: int, known: int, device: torch.device) -> Int[Tensor, "distances"]:
+    """How far keys can lie before queries, the last of which stands beside the last key: 1 − new … known − 1."""
+    return torch.arange(1 - new, known, device=device)

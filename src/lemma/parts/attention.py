@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lemma.parts.attend import attend
-from lemma.parts.positions import RotaryPart, alibi_slopes
-from lemma.spec import Alibi, NoPositions, Positions, Rotary
+from lemma.parts.attend import attend, distances_of
+from lemma.parts.positions import part_of
+from lemma.spec import NoPositions, Positions
 
 NOWHERE = NoPositions()
 Stream = Float[Tensor, "batch time width"]
@@ -44,7 +44,7 @@ class AttentionShape:
     """None: the heads' values are the output, side by side, without an output map."""
     bias: bool = True
     positions: Positions = NOWHERE
-    """Rotary or ALiBi; any other choice acts on the embedding, not here."""
+    """What turns queries and keys, or biases scores; what is added to the embedding is not done here."""
     context: int = 0
     """Positions whose rotations are worked out beforehand."""
 
@@ -88,7 +88,6 @@ class Attention(nn.Module):
     """
 
     query_key_value: nn.Linear
-    slopes: Tensor | None
 
     def __init__(self, shape: AttentionShape, dropout: float = 0.0) -> None:
         super().__init__()
@@ -106,11 +105,9 @@ class Attention(nn.Module):
         if self.maps_out:
             inner = shape.inputs if shape.value_output == "merged" else shape.head_value_width
             self.output = nn.Linear(shape.heads * inner, shape.width, bias=shape.bias)
-        rotary = shape.positions if isinstance(shape.positions, Rotary) else None
-        if rotary:
-            self.rotary = RotaryPart(shape.context, shape.head_width, rotary.base, rotary.first)
-        slopes = alibi_slopes(shape.heads) if isinstance(shape.positions, Alibi) else None
-        self.register_buffer("slopes", slopes, persistent=False)
+        places = shape.positions
+        self.turns = part_of(places, "turns", shape.context, shape.head_width)
+        self.biases = part_of(places, "biases", shape.context, shape.heads)
 
     def forward(
         self,
@@ -131,9 +128,15 @@ class Attention(nn.Module):
         else:
             queries, keys, values, memory = self._within(stream, past)
         dropout = self.dropout if self.training else 0.0
-        mixed = attend(queries, keys, values, self.scale, self.causal, mask, self.slopes, dropout, self.packed)
+        line = None if self.biases is None else self._line(queries.shape[2], keys.shape[2], keys.device)
+        mixed = attend(queries, keys, values, self.scale, self.causal, mask, line, dropout, self.packed)
         joined = mixed.transpose(1, 2).flatten(2)
         return self.output(joined) if self.maps_out else joined, memory
+
+    def _line(self, new: int, known: int, device: torch.device) -> Float[Tensor, "heads distances"]:
+        """What positions add to the scores of each head, by distance."""
+        assert self.biases is not None
+        return self.biases(distances_of(new, known, device))
 
     def _packed(self, stream: Stream, past: Memory | None) -> tuple[Tensor, Tensor, Tensor, Memory]:
         """Queries, keys and values of one shape: keys and values are kept in one tensor."""
@@ -149,9 +152,9 @@ class Attention(nn.Module):
 
     def _within(self, stream: Stream, past: Memory | None) -> tuple[Tensor, Tensor, Tensor, Memory]:
         made = self._made(self.inward, stream)
-        if self.shape.positions.kind == "rotary":
+        if self.turns is not None:
             start = past[0].shape[-2] if past else 0
-            made = {name: made[name] if name == "value" else self.rotary(made[name], start) for name in made}
+            made = {name: made[name] if name == "value" else self.turns(made[name], start) for name in made}
         memory = _remembered(made, stream)
         if past is not None:
             memory = tuple(torch.cat([old, new], dim=-2) for old, new in zip(past, memory, strict=True))
@@ -189,7 +192,7 @@ def _remembered(made: dict[str, Tensor], inputs: Tensor) -> Memory:
 
 def _packs(shape: AttentionShape) -> bool:
     alike = set(shape.widths.values()) == {shape.heads * shape.head_width} and len(shape.widths) == 3
-    return alike and shape.positions.kind != "rotary"
+    return alike and not shape.positions.turning
 
 
 def _parts_of(shape: AttentionShape) -> tuple[str, str]:
@@ -207,10 +210,10 @@ def refuse_impossible(shape: AttentionShape) -> None:
     total, values = shape.attention_width or shape.width, shape.value_width or shape.attention_width or shape.width
     if total % shape.heads or values % shape.heads or shape.heads % shape.groups:
         raise ValueError(f"{shape.heads} heads must divide {total} and {values}, and {shape.groups} groups the heads.")
-    if shape.positions.kind == "rotary":
-        if shape.key_query == "merged":
-            raise ValueError("rotary turns queries and keys, so key_query cannot be merged; use alibi or separate.")
-        if shape.head_width % 2 or shape.source_width is not None:
-            raise ValueError(f"rotary needs an even head width (got {shape.head_width}) and a single stream.")
-    if shape.source_width is not None and (shape.causal or shape.positions.kind == "alibi"):
+    kind = shape.positions.kind
+    if shape.positions.turning and shape.key_query == "merged":
+        raise ValueError(f"{kind} turns queries and keys, so key_query cannot be merged; use alibi or separate.")
+    if (shape.positions.paired and shape.head_width % 2) or (shape.positions.turning and shape.source_width):
+        raise ValueError(f"{kind} needs an even head width (got {shape.head_width}) and a single stream.")
+    if shape.source_width is not None and (shape.causal or shape.positions.biasing):
         raise ValueError("attention to a source has no order: causal=False, and neither rotary nor alibi.")

@@ -1,10 +1,27 @@
-"""Where a token stands: what is added to its embedding, or done to its queries and keys. Positions count from 0."""
+"""Where a token stands: what is added to its embedding, done to its queries and keys, or added to its scores.
+
+Three hooks, of which a kind of positions has those that it needs. Each is a module, made of the spec, the context and
+a size; positions count from 0.
+
+    adds    made for the stream's width     part(vectors, start)   vectors (batch, time, width)
+    turns   made for the width of a head    part(vectors, start)   queries or keys (batch, heads, time, width)
+    biases  made for the number of heads    part(distances)        distances (n) → what scores gain (heads, n)
+
+A distance is the query's place less the key's: the past is positive. What the hooks of another package's kind are, its
+spec says (`NewPositions`).
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lemma.spec import Alibi, Learned, NoPositions, Positions, Rotary, Sinusoidal
+from lemma.errors import PackageError
+from lemma.spec import POSITIONS, NewPositions, Positions
+
+Hook = Literal["adds", "turns", "biases"]
 
 
 class NoPart(nn.Module):
@@ -78,6 +95,20 @@ def rotate(
     return torch.stack([one * cosine - other * sine, one * sine + other * cosine], dim=-1).flatten(-2)
 
 
+class AlibiPart(nn.Module):
+    """Takes m·|distance| off every score, with a slope m of its own for every head."""
+
+    slopes: Tensor
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.register_buffer("slopes", alibi_slopes(heads), persistent=False)
+
+    def forward(self, distances: Int[Tensor, "distances"]) -> Float[Tensor, "heads distances"]:
+        """Return −m·|distance|."""
+        return -self.slopes[:, None] * distances.abs()
+
+
 def alibi_slopes(heads: int) -> Float[Tensor, "heads"]:
     """ALiBi's slopes m, the geometric sequence 2^(−8/h), 2^(−16/h), …, 2^(−8) (Press et al. 2022).
 
@@ -95,8 +126,8 @@ def sinusoids(
 
     Its rows are those of positions `first`, `first` + 1, …: 0, 1, … here; sources that count from 1 have first = 1.
 
-    >>> sinusoids(2, 2, 10_000.0)[1].tolist()  # sin 1, cos 1
-    [0.8414710164070129, 0.5403022766113281]
+    >>> [round(number, 6) for number in sinusoids(2, 2, 10_000.0)[1].tolist()]  # sin 1, cos 1
+    [0.841471, 0.540302]
     """
     places = torch.arange(first, first + context, dtype=torch.float64, device=device)[:, None]
     angles = places * base ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
@@ -104,12 +135,32 @@ def sinusoids(
     return pairs.flatten(1)[:, :width].to(torch.get_default_dtype())
 
 
-def positions(spec: Positions, context: int, width: int) -> NoPart | LearnedPart | SinusoidalPart:
-    """Build what a spec's `positions` adds to the embedding; rotary and ALiBi act inside attention."""
-    match spec:
-        case NoPositions() | Rotary() | Alibi():
-            return NoPart()
-        case Learned():
-            return LearnedPart(context, width)
-        case Sinusoidal():
-            return SinusoidalPart(context, width, spec.base, spec.first)
+OURS: dict[Hook, dict[str, Callable[[Any, int, int], nn.Module]]] = {
+    "adds": {
+        "learned": lambda spec, context, width: LearnedPart(context, width),
+        "sinusoidal": lambda spec, context, width: SinusoidalPart(context, width, spec.base, spec.first),
+    },
+    "turns": {"rotary": lambda spec, context, width: RotaryPart(context, width, spec.base, spec.first)},
+    "biases": {"alibi": lambda spec, context, heads: AlibiPart(heads)},
+}
+"""The hooks of Lemma's own kinds."""
+
+
+def part_of(spec: Positions, hook: Hook, context: int, size: int) -> nn.Module | None:
+    """Build what a kind of positions does at one of the three hooks; None if it does nothing there."""
+    if not isinstance(spec, NewPositions):
+        maker = OURS[hook].get(spec.kind)
+        return maker(spec, context, size) if maker else None
+    path = getattr(spec, hook)
+    if path is None:
+        return None
+    with POSITIONS.blaming(spec.kind, path):
+        made = POSITIONS.part(spec.kind, path)(spec, context, size)
+    if not isinstance(made, nn.Module):
+        raise PackageError(f"positions '{spec.kind}': {path} gives a {type(made).__name__}, no nn.Module.")
+    return made
+
+
+def positions(spec: Positions, context: int, width: int) -> nn.Module:
+    """Build what a spec's `positions` adds to the embedding; what turns or biases acts inside attention."""
+    return part_of(spec, "adds", context, width) or NoPart()

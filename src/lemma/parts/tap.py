@@ -31,16 +31,15 @@ class AttentionRecord:
     """Added to the scaled scores, −∞ where a key is masked."""
     causal: bool = False
     """Whether query i sees keys up to i + known − new only."""
-    slopes: Float[Tensor, "heads"] | None = None
-    """ALiBi's slopes: −m·distance is added to the scaled scores of each head."""
+    line: Float[Tensor, "heads distances"] | None = None
+    """What positions add to the scaled scores of each head, at the distances 1 − new … known − 1."""
     name: str = ""
     """The path of the module that attended."""
 
     def scores(self) -> Float[Tensor, "batch heads new known"]:
         """The scaled scores with bias, −∞ where a key may not be seen."""
         scores = self.queries @ self.keys.mT * self.scale
-        if self.slopes is not None:
-            scores = scores - self.slopes[:, None, None] * self.distances().abs()
+        scores = scores if self.line is None else scores + self.by_distance(self.distances())
         scores = scores if self.bias is None else scores + self.bias
         return scores.masked_fill(~self.allowed(), -torch.inf) if self.causal else scores
 
@@ -54,6 +53,11 @@ class AttentionRecord:
         new, known = self.queries.shape[-2], self.keys.shape[-2]
         rows = torch.arange(known - new, known, device=self.keys.device)
         return (rows[:, None] - torch.arange(known, device=self.keys.device)).to(self.queries.dtype)
+
+    def by_distance(self, distances: Float[Tensor, "rows known"]) -> Float[Tensor, "heads rows known"]:
+        """What positions add to the scores of keys that lie so far before some of the queries."""
+        assert self.line is not None
+        return self.line[:, distances.long() + (self.queries.shape[-2] - 1)]
 
     def allowed(self) -> Bool[Tensor, "new known"]:
         """Which keys each query may see as far as order goes."""

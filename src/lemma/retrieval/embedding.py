@@ -10,13 +10,11 @@ import numpy as np
 import torch
 from jaxtyping import Float32, UInt8
 
-from lemma.data import Rows
 from lemma.errors import RunError
-from lemma.models import DualEncoderModel
+from lemma.models import DualEncoderModel, embed_images, embed_texts
 from lemma.retrieval.texts import Tokenised, tokenise
 from lemma.runs import Run
 
-BATCH = 64
 READING = 1
 """The number of the way in which pictures become pixels: another one makes other vectors."""
 OF_TEXTS = {"body", "pool", "temperature"}
@@ -63,30 +61,12 @@ class Embedder:
 
     def pictures(self, pixels: UInt8[np.ndarray, "batch 3 side side"]) -> Vectors:
         """The vectors of some pictures."""
-        made = [self._pictures(pixels[first : first + BATCH]) for first in range(0, len(pixels), BATCH)]
-        return self._checked(np.concatenate(made)) if made else np.zeros((0, self.width), dtype=np.float32)
+        return self._checked(embed_images(self.towers, pixels))
 
     def texts(self, texts: Sequence[str]) -> tuple[Vectors, Tokenised]:
         """The vectors of some texts, and what was read of each."""
         tokenised = tokenise(texts, self.run.tokenizer, self.towers.spec.body)
-        blocks = [np.arange(first, min(first + BATCH, len(texts))) for first in range(0, len(texts), BATCH)]
-        made = [self._texts(tokenised.rows, block) for block in blocks]
-        return self._checked(np.concatenate(made)), tokenised
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return next(self.towers.parameters()).device
-
-    @torch.inference_mode()
-    def _pictures(self, pixels: UInt8[np.ndarray, "batch 3 side side"]) -> Vectors:
-        given = torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device)
-        return self.towers.image_vectors(given).float().cpu().numpy()
-
-    @torch.inference_mode()
-    def _texts(self, rows: Rows, block: np.ndarray) -> Vectors:
-        tokens = torch.from_numpy(rows.beside(block)).to(self.device)
-        return self.towers.text_vectors(tokens).float().cpu().numpy()
+        return self._checked(embed_texts(self.towers, tokenised.rows)), tokenised
 
     def _checked(self, vectors: Vectors) -> Vectors:
         if not np.isfinite(vectors).all():

@@ -12,8 +12,10 @@ from typing import Any
 from lemma.data.atomic import write_atomically
 from lemma.errors import InputError
 from lemma.retrieval.page import as_fragment, as_page
+from lemma.typeset import columns, fit
 
-WIDTH = 80
+MOST_LINES = 4
+"""Lines that one thing found, or one query, may take; beyond them it is cut."""
 NAMED = 5
 """Broken pictures that are named where there is little room."""
 
@@ -95,7 +97,7 @@ class SearchResult:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
+        return "\n".join(map(fit, self._lines()))
 
     def _lines(self) -> Iterator[str]:
         for answer in self.answers:
@@ -173,12 +175,13 @@ def _named(hit: Hit) -> str:
     return f"{hit.caption}  ({hit.name})" if hit.caption else hit.name
 
 
-def clipped(text: str, width: int = WIDTH) -> str:
-    """A line that can do nothing to a terminal and fits it.
+def clipped(text: str, width: int | None = None) -> str:
+    """A line that can do nothing to a terminal, and is not endless.
 
-    >>> clipped("a\\x1b[2Jb"), clipped("x" * 90)[-2:]
+    >>> clipped("a\\x1b[2Jb"), clipped("x" * 900)[-2:]
     ('a\\\\x1b[2Jb', 'x…')
     """
+    width = width or MOST_LINES * columns()
     seen = "".join(_visible(sign) for sign in text)
     sizes = [2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in seen]
     if sum(sizes) <= width:

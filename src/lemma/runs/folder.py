@@ -21,6 +21,7 @@ from torch import Tensor
 from lemma.data import Lexicon, Tokenizer
 from lemma.data.atomic import replacing, sweep, write_atomically
 from lemma.errors import DataError, RunError, SpecError
+from lemma.runs.absent import refuse_absent
 from lemma.runs.checkpoint import drop_after
 from lemma.runs.lock import only_writer
 from lemma.runs.metrics import Metrics
@@ -82,7 +83,9 @@ class RunFolder:
             words = read_toml(path / RECIPE)
             data = words.pop("data", {})
             data_hash = str(data.pop("hash", ""))
-            spec = read_model(read_toml(path / SPEC), str(path / SPEC))
+            table = read_toml(path / SPEC)
+            refuse_absent(table, path)
+            spec = read_model(table, str(path / SPEC))
             recipe = Recipe.read(words, f"{path / RECIPE}: recipe")
             found = read_data(data, f"{path / RECIPE}: data")
             return cls(path, spec, recipe, found, data_hash, _adaptation(path))

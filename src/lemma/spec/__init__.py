@@ -3,6 +3,7 @@
 from lemma.spec.adaptation import METHODS, AdaptationSpec, Adapters, Frozen, Full, Lora, Method
 from lemma.spec.base import Letter, Spec
 from lemma.spec.bodies import BODIES, BodySpec, Pooling, Reading, longest
+from lemma.spec.brought_sources import brought_sources
 from lemma.spec.choose import Choice, choose, read_choice, read_model, refuse_idle
 from lemma.spec.classifier import Classifier
 from lemma.spec.costs import COSTS, CostSpec, HeadsStudy, LengthStudy, read_cost
@@ -10,7 +11,7 @@ from lemma.spec.data import BytePairs, Characters, DataSpec, TokenizerSpec, Word
 from lemma.spec.describe import WordRow, describe_words
 from lemma.spec.dual_encoder import CHANNELS, CrossAttention, DualEncoder, Reranking
 from lemma.spec.examples import AnyDataSpec, LabelsSpec, PairsSpec, read_data
-from lemma.spec.families import FAMILIES, LanguageSpec, ModelSpec
+from lemma.spec.families import FAMILIES, LanguageSpec, ModelSpec, family_names, family_of
 from lemma.spec.graph import Graph, GraphSpec
 from lemma.spec.graph_studies import GRAPH_STUDIES, GraphStudy, read_graph_study
 from lemma.spec.images import ImagesSpec
@@ -32,9 +33,21 @@ from lemma.spec.model import (
     Rnn,
     TableA5,
 )
+from lemma.spec.new_family import NEW_FAMILIES, NewFamily
+from lemma.spec.objective import OBJECTIVES, ChosenObjective, NewObjective, Objective
 from lemma.spec.parser import BiLstm, Parser, TransformerEncoder, TreebankSpec
-from lemma.spec.positions import Alibi, Learned, NoPositions, Positions, Rotary, Sinusoidal
-from lemma.spec.presets import PRESETS, Preset, preset
+from lemma.spec.positions import (
+    POSITIONS,
+    Alibi,
+    Learned,
+    NewPositions,
+    NoPositions,
+    Positions,
+    PositionsSpec,
+    Rotary,
+    Sinusoidal,
+)
+from lemma.spec.presets import PRESETS, Preset, find_preset, preset, preset_names
 from lemma.spec.recipe import Recipe
 from lemma.spec.studies import STUDIES, read_study
 from lemma.spec.study import Budget, Claim, Comparison, Contender, StudySpec
@@ -52,6 +65,9 @@ __all__ = [
     "LABEL_STUDIES",
     "MARKS",
     "METHODS",
+    "NEW_FAMILIES",
+    "OBJECTIVES",
+    "POSITIONS",
     "PRESETS",
     "STUDIES",
     "AdaptationSpec",
@@ -65,6 +81,7 @@ __all__ = [
     "BytePairs",
     "Characters",
     "Choice",
+    "ChosenObjective",
     "Claim",
     "Classifier",
     "ClassifiersStudy",
@@ -97,11 +114,16 @@ __all__ = [
     "Lstm",
     "Method",
     "ModelSpec",
+    "NewFamily",
+    "NewObjective",
+    "NewPositions",
     "NoPositions",
+    "Objective",
     "PairsSpec",
     "Parser",
     "Pooling",
     "Positions",
+    "PositionsSpec",
     "Preset",
     "PretrainingStudy",
     "Reading",
@@ -121,13 +143,18 @@ __all__ = [
     "TreebankSpec",
     "WordRow",
     "Words",
+    "brought_sources",
     "choose",
     "describe_words",
     "distribute",
+    "family_names",
+    "family_of",
+    "find_preset",
     "longest",
     "parse_value",
     "parse_words",
     "preset",
+    "preset_names",
     "read_choice",
     "read_cost",
     "read_data",

@@ -8,10 +8,13 @@ from pydantic import BeforeValidator, Field
 from lemma.errors import unknown
 from lemma.spec.base import Spec
 from lemma.spec.model import Attentive, Decoder, FeedForward, Gru, Lstm, Rnn, TableA5
+from lemma.spec.new_family import NEW_FAMILIES, NewFamily
+from lemma.spec.open_choice import Open
 from lemma.spec.transformer import Encoder, EncoderDecoder, Transformer
 from lemma.spec.tree import Tree
 
-BodySpec = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | Encoder | EncoderDecoder | Tree
+_OURS = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | Encoder | EncoderDecoder | Tree
+BodySpec = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | Encoder | EncoderDecoder | Tree | NewFamily
 BODIES: dict[str, type[BodySpec]] = {
     str(body.model_fields["family"].default): body
     for body in (FeedForward, Attentive, Rnn, Lstm, Gru, Decoder, TableA5, Encoder, EncoderDecoder, Tree)
@@ -24,6 +27,8 @@ POOLS = {"feed-forward": "mean", "attentive": "mean", "encoder": "first", "encod
 
 def longest(body: BodySpec) -> int:
     """The most tokens of a text that a body reads: its context, where it is a Transformer's."""
+    if isinstance(body, NewFamily):
+        return body.longest or LONGEST
     bounded = isinstance(body, Transformer) or body.family == "decoder"
     return getattr(body, "context", LONGEST) if bounded else LONGEST
 
@@ -33,9 +38,14 @@ def from_name(value: Any) -> Any:
     if isinstance(value, dict) and "kind" in value:  # as in body=lstm body.hidden=64
         value = {"family": value["kind"], **{word: inner for word, inner in value.items() if word != "kind"}}
     family = value if isinstance(value, str) else value.get("family") if isinstance(value, dict) else None
-    if isinstance(family, str) and family not in BODIES:
-        raise ValueError(unknown("body", family, BODIES))
+    if isinstance(family, str) and family not in BODIES and not NEW_FAMILIES.brings(family):
+        raise ValueError(unknown("body", family, [*BODIES, *NEW_FAMILIES.others()]))
     return {"family": value} if isinstance(value, str) else value
+
+
+AnyBody = Annotated[
+    BodySpec, Open(Annotated[_OURS, Field(discriminator="family")], NEW_FAMILIES), BeforeValidator(from_name)
+]
 
 
 class Pooling(Spec):
@@ -52,7 +62,7 @@ class Pooling(Spec):
 class Reading(Pooling):
     """A model that reads a text by a body: its vocabulary and its sizes are the body's, and its own beside them."""
 
-    body: Annotated[BodySpec, Field(discriminator="family"), BeforeValidator(from_name)] = Lstm()
+    body: AnyBody = Lstm()
     """What reads the text: a language model without its output layer, or an encoder."""
 
     @property

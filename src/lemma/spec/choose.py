@@ -12,12 +12,13 @@ from lemma.spec.classifier import Classifier
 from lemma.spec.data import KINDS, BytePairs, Characters, DataSpec, Words
 from lemma.spec.dual_encoder import CrossAttention, DualEncoder
 from lemma.spec.examples import LabelsSpec, PairsSpec
-from lemma.spec.families import FAMILIES, ModelSpec
+from lemma.spec.families import ModelSpec, family_names, family_of
 from lemma.spec.graph import Graph, GraphSpec
 from lemma.spec.images import ImagesSpec
 from lemma.spec.model import Attentive, Decoder, FeedForward, Gru, Lstm, Rnn, TableA5
+from lemma.spec.new_family import NewFamily
 from lemma.spec.parser import Parser, TreebankSpec
-from lemma.spec.presets import PRESETS
+from lemma.spec.presets import PRESETS, find_preset, preset_names
 from lemma.spec.recipe import Recipe
 from lemma.spec.toml import read_toml
 from lemma.spec.transformer import Encoder, EncoderDecoder
@@ -115,16 +116,18 @@ def choose(
         return _chosen_graph(base, base.model, words)
     tokenizer = _tokenizer(base.tokenizer, words)
     held_out = words.pop("held_out", base.held_out)
-    kinds: dict[str, type[Spec]] = {"tokenizer": type(tokenizer), "model": type(base.model), "recipe": Recipe}
+    kinds: dict[str, type[Spec]] = {"tokenizer": type(tokenizer), "model": type(base.model)}
     kinds |= {"body": type(base.model.body)} if isinstance(base.model, Reading) else {}
-    shares = distribute(words, kinds)
+    shares = distribute(words, {**kinds, "recipe": Recipe})
     if isinstance(base.model, Reading) and shares["body"]:
         shares["model"]["body"] = base.model.body.replace(**shares["body"]).to_dict()
     refuse_idle(shares["recipe"], base.model)
+    recipe = base.recipe.replace(**shares["recipe"])
+    recipe.objective.found()  # one that is not installed is told before all else
     return replace(
         base,
         model=base.model.replace(**shares["model"]),
-        recipe=base.recipe.replace(**shares["recipe"]),
+        recipe=recipe,
         tokenizer=tokenizer.replace(**shares["tokenizer"]),
         held_out=held_out,
     )
@@ -139,6 +142,7 @@ def _chosen_graph(base: Choice, model: Graph, words: Mapping[str, Any]) -> Choic
     return replace(base, model=changed, recipe=recipe, graph_words={**base.graph_words, **shares["data"]})
 
 
+LANGUAGE = (FeedForward, Attentive, Rnn, Lstm, Gru, Decoder, TableA5, NewFamily)
 IDLE: dict[str, tuple[tuple[type[Spec], ...], str]] = {
     "mask_rate": ((Encoder,), "it is for an encoder, which learns what is hidden"),
     "label_smoothing": (
@@ -146,10 +150,8 @@ IDLE: dict[str, tuple[tuple[type[Spec], ...], str]] = {
         "it is for translators, classifiers and dual encoders",
     ),
     "augment": ((DualEncoder, CrossAttention), "it is for dual encoders, which learn pictures"),
-    "stretch": (
-        (FeedForward, Attentive, Rnn, Lstm, Gru, Decoder, TableA5),
-        "it is for language models, which read stretches of running text",
-    ),
+    "stretch": (LANGUAGE, "it is for language models, which read stretches of running text"),
+    "objective": (LANGUAGE, "it is for language models, which learn running text"),
 }
 """Words of the recipe that only some families have a use for."""
 WHOLE = {
@@ -187,13 +189,12 @@ def _base(model: str | Path | ModelSpec | Choice) -> Choice:
         return model
     if not isinstance(model, (str, Path)):
         return Choice(model, Recipe(), BytePairs())
-    if model in PRESETS:
-        preset = PRESETS[str(model)]
-        return Choice(preset.model, Recipe(**preset.recipe), preset.tokenizer or BytePairs())
     path = Path(model)
-    if path.suffix == ".toml" or path.is_file():
+    if str(model) not in PRESETS and (path.suffix == ".toml" or path.is_file()):
         return read_choice(path)
-    raise SpecError(unknown("model", str(model), PRESETS) + " A spec file (name.toml) will do too.")
+    if preset := find_preset(str(model)):
+        return Choice(preset.model, Recipe.read(preset.recipe, f"{model}: recipe"), preset.tokenizer or BytePairs())
+    raise SpecError(unknown("model", str(model), preset_names()) + " A spec file (name.toml) will do too.")
 
 
 def read_choice(path: Path) -> Choice:
@@ -212,7 +213,8 @@ def read_model(words: Mapping[str, Any], where: str) -> ModelSpec:
     """Read a model's words; `family` says which family they belong to."""
     family = words.get("family")
     if family is None:
-        raise SpecError(f"{where}: 'family' is missing. Known: {', '.join(FAMILIES)}.")
-    if family not in FAMILIES:
-        raise SpecError(f"{where}: " + unknown("family", str(family), FAMILIES))
-    return FAMILIES[str(family)].read(words, f"{where}: {family}")
+        raise SpecError(f"{where}: 'family' is missing. Known: {', '.join(family_names())}.")
+    found = family_of(str(family))
+    if found is None:
+        raise SpecError(f"{where}: " + unknown("family", str(family), family_names()))
+    return found.read(words, f"{where}: {family}")

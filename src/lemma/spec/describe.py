@@ -48,10 +48,11 @@ def describe_words(model: str) -> list[WordRow]:
         graph = [row for row in _rows("data", chosen.graph("graph")) if row.word not in ("graph", "nodes_file")]
         recipe = [row for row in _rows("recipe", chosen.recipe) if row.word not in (*IDLE, *WHOLE)]
         return [*_rows("model", chosen.model), *recipe, *graph]
-    data = _rows("data", _data(chosen))
+    data, own = _rows("data", _data(chosen)), _rows("model", chosen.model)
+    taken = {row.word for row in own}  # an encoder's objective is the model's
     return [
-        *_rows("model", chosen.model),
-        *_rows("recipe", chosen.recipe),
+        *own,
+        *(row for row in _rows("recipe", chosen.recipe) if row.word not in taken),
         *data,
         *_rows("tokenizer", chosen.tokenizer),
     ]

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from lemma.spec.base import Letter, Spec
-from lemma.spec.bodies import BodySpec, Reading, from_name
+from lemma.spec.bodies import AnyBody, Reading
 from lemma.spec.family import Size, check_heads
 from lemma.spec.transformer import Encoder
 
@@ -22,9 +22,7 @@ class DualEncoder(Reading):
     """
 
     family: Literal["dual-encoder"] = "dual-encoder"
-    body: Annotated[BodySpec, Field(discriminator="family"), BeforeValidator(from_name)] = Encoder(
-        width=128, depth=1, context=32
-    )
+    body: AnyBody = Encoder(width=128, depth=1, context=32)
     """What reads the text: a language model without its output layer, or an encoder."""
     grid: Annotated[Size, Letter("G")] = 4
     """Patches on a side of an image."""

@@ -2,29 +2,18 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from lemma.errors import SpecError
 from lemma.spec.base import Spec
 from lemma.spec.graph import Graph, GraphSpec
 from lemma.spec.named import named_table
 from lemma.spec.recipe import Recipe
+from lemma.spec.seeds import Seeds
 from lemma.spec.study import Contender
 from lemma.spec.words import nest
-
-
-def _seeds(value: Any) -> Any:
-    """So many seeds from 1 on, or just these, each once."""
-    if value in (0, [], ()) or (isinstance(value, int) and value < 0):
-        raise ValueError(f"study.seeds = {value!r}: at least one seed is needed, as in seeds=3.")
-    if isinstance(value, int):
-        return tuple(range(1, value + 1))
-    return tuple(dict.fromkeys(value)) if isinstance(value, (list, tuple)) else value
-
-
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(_seeds), Field(min_length=1)]
 
 
 class GraphStudy(Spec):

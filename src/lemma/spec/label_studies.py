@@ -11,6 +11,7 @@ from lemma.spec.base import Spec
 from lemma.spec.data import BytePairs, TokenizerSpec
 from lemma.spec.examples import LabelsSpec
 from lemma.spec.named import named_table
+from lemma.spec.seeds import Seeds
 from lemma.spec.study import Contender
 from lemma.spec.words import nest
 
@@ -32,7 +33,6 @@ def _contenders(value: Any) -> Any:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_several), Field(min_length=1)]
 Counts = Annotated[tuple[Annotated[int, Field(ge=2)], ...], BeforeValidator(_several), Field(min_length=1)]
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(_several), Field(min_length=1)]
 Contenders = Annotated[tuple[Contender, ...], BeforeValidator(_contenders), Field(min_length=1)]
 
 
@@ -56,7 +56,7 @@ class LabelStudy(Spec):
     words: dict[str, Any] = Field(default_factory=dict)
     """Words of the body or the recipe that all classifiers share, where the body knows them."""
     seeds: Seeds = (1, 2, 3)
-    """One run a seed."""
+    """How many seeds, from 1 on, or which: one run a seed."""
     epochs: float = Field(default=8.0, gt=0)
     """How often the labelled texts are read, unless words.steps is given."""
     least_steps: int = Field(default=100, ge=1)

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from lemma.spec.base import Letter
 from lemma.spec.family import Family, Size, check_heads
-from lemma.spec.positions import Learned, Positions, Rotary
+from lemma.spec.positions import Learned, Positions
 
 
 class FeedForward(Family):
@@ -155,18 +155,17 @@ class Decoder(Family):
         return self
 
     @model_validator(mode="after")
-    def _rotary_fits(self) -> Self:
-        if not isinstance(self.positions, Rotary):
-            return self
-        if self.key_query == "merged":
+    def _turning_fits(self) -> Self:
+        if self.positions.turning and self.key_query == "merged":
             raise ValueError(
-                "decoder.key_query = 'merged' is not possible with rotary positions: the rotation stands between the "
-                "two matrices and differs from pair to pair of tokens. Use positions=alibi, or key_query=separate."
+                f"decoder.key_query = 'merged' is not possible with {self.positions.kind} positions: the rotation "
+                "stands between the two matrices and differs from pair to pair of tokens. Use positions=alibi, or "
+                "key_query=separate."
             )
-        if (width := self.attention // self.heads) % 2:
+        if self.positions.paired and (width := self.attention // self.heads) % 2:
             raise ValueError(
-                f"decoder.positions = 'rotary' turns pairs, so that a head's width must be even; it is {width} "
-                f"({self.attention} over {self.heads} heads). Nearest: {self.heads * (width - 1) or ''} "
+                f"decoder.positions = '{self.positions.kind}' turns pairs, so that a head's width must be even; it is "
+                f"{width} ({self.attention} over {self.heads} heads). Nearest: {self.heads * (width - 1) or ''} "
                 f"{self.heads * (width + 1)}.".replace(":  ", ": ")
             )
         return self

@@ -1,28 +1,58 @@
-"""How a Transformer learns where a token stands: one tagged choice."""
+"""How a Transformer learns where a token stands: one tagged choice, open to other packages."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
 from lemma.errors import unknown
 from lemma.spec.base import Spec
+from lemma.spec.open_choice import Open
+from lemma.spec.packages import Group
 
 
-class NoPositions(Spec):
+class PositionsSpec(Spec):
+    """What every kind of positions says of itself."""
+
+    endless: ClassVar[bool] = False
+    """Whether it knows distances only, so that nothing ends at the trained context."""
+    tabled: ClassVar[bool] = False
+    """Whether it learns something for each place of the context, and so has nothing for later ones."""
+    scaled: ClassVar[bool] = False
+    """Whether embeddings are multiplied by √d before it is added to them."""
+    paired: ClassVar[bool] = False
+    """Whether it works on pairs of a head's numbers, so that a head's width must be even."""
+
+    if TYPE_CHECKING:
+        kind: Any
+
+    @property
+    def turning(self) -> bool:
+        """Whether it changes queries and keys, and so stands between their two matrices."""
+        return False
+
+    @property
+    def biasing(self) -> bool:
+        """Whether it adds to scores, by distance."""
+        return False
+
+
+class NoPositions(PositionsSpec):
     """No position information: only the causal mask tells the order."""
 
     kind: Literal["none"] = "none"
 
 
-class Learned(Spec):
+class Learned(PositionsSpec):
     """A learned vector for each of the `context` positions, added to the embedding."""
 
+    tabled: ClassVar[bool] = True
     kind: Literal["learned"] = "learned"
 
 
-class Sinusoidal(Spec):
+class Sinusoidal(PositionsSpec):
     """Fixed sines and cosines of geometric wavelengths, added to √d times the embedding (Vaswani et al. 2017)."""
 
+    scaled: ClassVar[bool] = True
     kind: Literal["sinusoidal"] = "sinusoidal"
     base: float = Field(default=10_000.0, gt=1)
     """The longest wavelength is 2π times this."""
@@ -30,39 +60,82 @@ class Sinusoidal(Spec):
     """The number of the first position; 1 gives the table of sources that count from 1."""
 
 
-class Rotary(Spec):
+class Rotary(PositionsSpec):
     """Queries and keys turned pair by pair by angles that grow with the position (Su et al. 2021).
 
     A score then depends only on how far two tokens lie apart, so that nothing ends at the trained context.
     """
 
+    endless: ClassVar[bool] = True
+    paired: ClassVar[bool] = True
     kind: Literal["rotary"] = "rotary"
     base: float = Field(default=10_000.0, gt=1)
     """The longest wavelength is 2π times this."""
     first: int = Field(default=0, ge=0)
     """The number of the first position; 1 gives the vectors of sources that count from 1, and the same scores."""
 
+    @property
+    def turning(self) -> bool:
+        """Queries and keys are turned."""
+        return True
 
-class Alibi(Spec):
+
+class Alibi(PositionsSpec):
     """A penalty of slope × distance on every score, with a fixed slope a head (Press et al. 2022).
 
     The slopes are the geometric sequence 2^(−8/h), 2^(−16/h), …, 2^(−8); nothing ends at the trained context.
     """
 
+    endless: ClassVar[bool] = True
     kind: Literal["alibi"] = "alibi"
+
+    @property
+    def biasing(self) -> bool:
+        """Scores are lowered."""
+        return True
+
+
+class NewPositions(PositionsSpec):
+    """A kind of positions that another package brings: its settings, and the modules that act for it.
+
+    A subclass has its name as `kind: Literal["fading"] = "fading"` and names one module or more, each as
+    `package.module:Class` and each called with this spec, the context and a size.
+    """
+
+    adds: ClassVar[str | None] = None
+    """Adds to embeddings: made with the stream's width, called with vectors (batch, time, width) and `start`."""
+    turns: ClassVar[str | None] = None
+    """Changes queries and keys: made with a head's width, called with (batch, heads, time, width) and `start`."""
+    biases: ClassVar[str | None] = None
+    """Adds to scores: made with the number of heads, called with distances (n) and gives (heads, n)."""
+
+    @property
+    def turning(self) -> bool:
+        """Whether it names a module that changes queries and keys."""
+        return self.turns is not None
+
+    @property
+    def biasing(self) -> bool:
+        """Whether it names a module that adds to scores."""
+        return self.biases is not None
 
 
 KINDS = ("none", "learned", "sinusoidal", "rotary", "alibi")
+POSITIONS: Group[NewPositions] = Group("lemma.positions", "positions", NewPositions, "kind", lambda: KINDS)
+"""What other packages bring."""
 
 
 def _from_name(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    if value not in KINDS:
-        raise ValueError(unknown("positions", value, KINDS))
+    if value not in KINDS and not POSITIONS.brings(value):
+        raise ValueError(unknown("positions", value, [*KINDS, *POSITIONS.others()]))
     return {"kind": value}
 
 
+_OURS = Annotated[NoPositions | Learned | Sinusoidal | Rotary | Alibi, Field(discriminator="kind")]
 Positions = Annotated[
-    NoPositions | Learned | Sinusoidal | Rotary | Alibi, Field(discriminator="kind"), BeforeValidator(_from_name)
+    NoPositions | Learned | Sinusoidal | Rotary | Alibi | NewPositions,
+    Open(_OURS, POSITIONS),
+    BeforeValidator(_from_name),
 ]

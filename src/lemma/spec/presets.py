@@ -1,4 +1,4 @@
-"""Models by name: the families with sane defaults, and the ones of the sources."""
+"""Models by name: the families with sane defaults, the ones of the sources, and what other packages bring."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,9 +6,10 @@ from typing import Any
 from lemma.errors import SpecError, unknown
 from lemma.spec.data import BytePairs, Characters, Words
 from lemma.spec.dual_encoder import DualEncoder
-from lemma.spec.families import ModelSpec
+from lemma.spec.families import FAMILIES, ModelSpec
 from lemma.spec.graph import Graph
 from lemma.spec.model import Attentive, Decoder, FeedForward, Gru, Lstm, Rnn, TableA5
+from lemma.spec.new_family import NEW_FAMILIES
 from lemma.spec.parser import Parser
 from lemma.spec.positions import Sinusoidal
 from lemma.spec.transformer import Encoder, EncoderDecoder
@@ -137,8 +138,30 @@ PRESETS: dict[str, Preset] = {
 }
 
 
+OWN = {*PRESETS, *FAMILIES}
+"""Names that no other package can give to a family."""
+
+
 def preset(name: str) -> Preset:
     """Return the preset of that name, or say which names there are."""
-    if name not in PRESETS:
-        raise SpecError(unknown("model", name, PRESETS))
-    return PRESETS[name]
+    found = find_preset(name)
+    if found is None:
+        raise SpecError(unknown("model", name, preset_names()))
+    return found
+
+
+def find_preset(name: str) -> Preset | None:
+    """The preset of that name, Lemma's own or another package's; None if there is none."""
+    if name in PRESETS:
+        return PRESETS[name]
+    family = NEW_FAMILIES.find(name)
+    if family is None:
+        return None
+    about = (family.__doc__ or "").strip().partition("\n")[0]
+    with NEW_FAMILIES.blaming(name):
+        return Preset(family.model_validate({}), about, dict(family.recipe), family.tokenizer)
+
+
+def preset_names() -> list[str]:
+    """All models known by name, Lemma's own first."""
+    return [*PRESETS, *NEW_FAMILIES.others()]

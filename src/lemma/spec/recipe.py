@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from lemma.spec.base import Spec
+from lemma.spec.objective import CAUSAL, ChosenObjective, Objective
 
 
 class Recipe(Spec):
@@ -38,6 +39,8 @@ class Recipe(Spec):
     """The share of each target's probability that is spread over all tokens or classes."""
     augment: float = Field(default=1.0, ge=0)
     """How much pictures and captions are changed while learned: turned, recoloured, reworded; 0 changes nothing."""
+    objective: Objective = ChosenObjective(kind=CAUSAL)
+    """What a language model makes small: causal, or an objective that another package brings."""
     focus: float = Field(default=0.0, ge=0)
     """Weight of the mean entropy of attention's rows in what is minimised (B2); 0 leaves it out."""
     near: float = Field(default=0.0, ge=0)

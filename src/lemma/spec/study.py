@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from lemma.errors import unknown
 from lemma.spec.base import Spec
 from lemma.spec.data import DataSpec
+from lemma.spec.seeds import Seeds
 
 
 class Budget(Spec):
@@ -86,8 +87,8 @@ class StudySpec(Spec):
     """Words and the values each takes; every contender is run at every combination."""
     words: dict[str, Any] = Field(default_factory=dict)
     """Words of the spec or the recipe that all runs share, where the model knows them."""
-    seeds: tuple[int, ...] = Field(default=(1, 2), min_length=1)
-    """One run a seed."""
+    seeds: Seeds = (1, 2)
+    """How many seeds, from 1 on, or which: one run a seed."""
     budget: Budget = Budget()
     """What every model gets alike."""
     claims: tuple[Claim, ...] = ()

@@ -60,10 +60,10 @@ class Transformer(Family):
         family = getattr(self, "family", "transformer")
         name = "attention_width" if self.attention_width else "width"
         check_heads(f"{family}.{name}", self.attention, f"{family}.heads", self.heads)
-        if isinstance(self.positions, Rotary) and (width := self.attention // self.heads) % 2:
+        if self.positions.paired and (width := self.attention // self.heads) % 2:
             raise ValueError(
-                f"{family}.positions = 'rotary' turns pairs, so that a head's width must be even; it is {width} "
-                f"({self.attention} over {self.heads} heads)."
+                f"{family}.positions = '{self.positions.kind}' turns pairs, so that a head's width must be even; it is "
+                f"{width} ({self.attention} over {self.heads} heads)."
             )
         return self
 

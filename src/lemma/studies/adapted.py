@@ -12,6 +12,7 @@ from lemma.runs.folder import ADAPTATION, LABELS, RECIPE, SPEC, SUMMARY, WEIGHTS
 from lemma.spec import Method, ModelSpec
 from lemma.studies.judged import AnyScore
 from lemma.training import TrainingResult
+from lemma.typeset import label
 
 KEPT = (SPEC, RECIPE, ADAPTATION, LABELS, WEIGHTS, SUMMARY)
 """The files that an adapted run needs; the rest is its diary."""
@@ -53,7 +54,7 @@ class Adapted:
         }
 
     def __str__(self) -> str:
-        head = "\n".join(f"{name:<11} {value}" for name, value in self._lines())
+        head = "\n".join(label(name, value, 11) for name, value in self._lines())
         return f"{head}\n\nOn what was held out:\n{self.score}\n\nThe run is in {self.path}"
 
     def _repr_html_(self) -> str:

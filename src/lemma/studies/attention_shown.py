@@ -1,15 +1,16 @@
 """Entropy and distance of each head, as plots, a table and sentences; and whether shaping them helped."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from statistics import fmean
 from typing import Any
 
-from lemma.ledger.lines import NO_PLOT, Curve, Plot, can_draw
+from lemma.ledger.lines import Curve, Plot
+from lemma.studies.drawn import figures
 from lemma.studies.page import grid, paragraph, section
 from lemma.studies.row import Row
 from lemma.studies.shaping import helped
 from lemma.studies.statistics import Estimate, estimate
+from lemma.typeset import table
 
 NAME = "attention"
 KINDS = {"entropy": "mean entropy (nats)", "distance": "mean distance (tokens)"}
@@ -25,13 +26,7 @@ def section_of(rows: Sequence[Row]) -> str:
     measured = [row for row in rows if _found(row)]
     if not measured:
         return ""
-    plots = [plot_of(measured, kind) for kind in KINDS]
-    figures = (
-        "".join(f"<figure>{one.svg()}<figcaption>{escape(one.whole_caption)}</figcaption></figure>" for one in plots)
-        if can_draw()
-        else ""
-    )
-    drawn = f'<div class="plots">{figures}</div>' if figures else paragraph(NO_PLOT)
+    drawn = figures([plot_of(measured, kind) for kind in KINDS])
     header, *lines = _table(measured)
     return section("What the heads do", drawn, grid(header, [("", line) for line in lines]), paragraph(NOTE, "note"))
 
@@ -85,8 +80,7 @@ def text_of(rows: Sequence[Row]) -> str:
     if not measured:
         return ""
     lines = _table(measured)
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+    return "\n".join(table(lines, left=()))
 
 
 def sentences_of(rows: Sequence[Row]) -> Iterator[str]:

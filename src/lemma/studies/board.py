@@ -2,16 +2,15 @@
 
 import csv
 import io
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
-from lemma.runs import write_atomically
+from lemma import typeset
 from lemma.studies.adapted import Adapted
 from lemma.studies.figure import Figure, figure_of
+from lemma.studies.files import json_text, write_files
 from lemma.studies.forgetting import Forgetting
 from lemma.studies.page import facts, grid, page, paragraph, section
 from lemma.studies.timing import Spread
@@ -144,10 +143,18 @@ class Board:
 
     def __str__(self) -> str:
         head = f"{self.base} adapted to {self.data}"
-        formulas = [f"  {name:<9} {formula}" for name, formula in self.formulas.items()]
-        parts = [head, "", *_columns([self.header, *self.lines()]), "", "Learned, by formula:", *formulas, ""]
+        formulas = [typeset.label(f"  {name}", formula, 11) for name, formula in self.formulas.items()]
+        parts = [
+            head,
+            "",
+            *typeset.table([self.header, *self.lines()], rule=True),
+            "",
+            "Learned, by formula:",
+            *formulas,
+            "",
+        ]
         hardware = "; ".join(self.hardware.values())
-        said = [fill(sentence, 80) for sentence in (*self.winners, "", HOW, self.note, hardware)]
+        said = [typeset.paragraph(sentence) for sentence in (*self.winners, "", HOW, self.note, hardware)]
         return "\n".join([*parts, *said, f"Board: {self.out / REPORT}"])
 
     def _repr_html_(self) -> str:
@@ -168,15 +175,13 @@ class Board:
     def save(self, folder: Path | None = None) -> Path:
         """Write the board as a page, Markdown, CSV and JSON into a folder; return the page's path."""
         place = folder or self.out
-        place.mkdir(parents=True, exist_ok=True)
         files = {
             "board.md": self._markdown(),
             "board.csv": self._csv(),
-            "board.json": json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n",
+            "board.json": json_text(self.to_dict()),
             REPORT: self._page(),
         }
-        for name, content in files.items():
-            write_atomically(place / name, content)
+        write_files(place, files)
         return place / REPORT
 
     def _table(self) -> str:
@@ -219,14 +224,3 @@ def winner(scenario: Scenario, rows: Sequence[BoardRow]) -> str:
         return said
     names = " and ".join(row.method for row in cheaper)
     return f"{said} Cheaper, but worse at the task: {names}."
-
-
-def _columns(lines: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    shown = [
-        "  ".join(
-            [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
-        )
-        for line in lines
-    ]
-    return [shown[0], "  ".join("─" * width for width in widths), *shown[1:]]

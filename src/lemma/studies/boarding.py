@@ -30,6 +30,7 @@ from lemma.studies.measuring import device_of
 from lemma.studies.peak import peak_of_step
 from lemma.studies.timing import race, ratio, spread
 from lemma.training import Observer, Session, Team, TrainingResult
+from lemma.typeset import fit
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Unfinished:
 
     training: TrainingResult
     method: str
+    interrupted: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -45,7 +47,7 @@ class Unfinished:
 
     def __str__(self) -> str:
         where = f"step {self.training.steps:,} of {self.training.planned_steps:,}"
-        return f"Interrupted in {self.method}, at {where}. The same command goes on where it stopped."
+        return fit(f"Interrupted in {self.method}, at {where}. The same command goes on where it stopped.")
 
 
 ALL = "all"

@@ -7,7 +7,7 @@ from functools import cache
 
 from lemma.errors import SpecError
 from lemma.models import parameters_of
-from lemma.spec import Decoder, ModelSpec, Rotary
+from lemma.spec import Decoder, ModelSpec, PositionsSpec
 
 SIZES = ("width", "hidden", "key_width", "value_width", "feed_forward", "attention_width", "embedding")
 HALVINGS = 60
@@ -86,7 +86,8 @@ def _grain(model: ModelSpec, name: str) -> int:
     heads = getattr(model, "heads", 1)
     shared = "attention_width" if getattr(model, "attention_width", None) else "width"
     if name == shared:
-        return 2 * heads if isinstance(getattr(model, "positions", None), Rotary) else heads
+        places = getattr(model, "positions", None)
+        return 2 * heads if isinstance(places, PositionsSpec) and places.paired else heads
     return heads if name == "value_width" else 1
 
 

@@ -139,7 +139,7 @@ def _scores(rows: Sequence[LabelRow]) -> Plot:
         shift = APART * (place - (len(rows) - 1) / 2)
         curves.append(curve_of(row.title, [tick + shift for tick in range(len(found))], found))
     caption = "Scores on the test texts: means over the seeds (dots) with their 95 % intervals (bars)."
-    return Plot("", "per cent", tuple(curves), caption=caption, bars=True, ticks=tuple(NAMES.values()))
+    return Plot("", "per cent", tuple(curves), caption=caption, bars=True, ticks=tuple(NAMES.values()), joined=False)
 
 
 def _learning(rows: Sequence[LabelRow], axis: str, title: str) -> Plot | None:

@@ -1,20 +1,20 @@
 """What a study of costs comes to: formulas beside measured times, in a table, plots and a page."""
 
-import csv
-import io
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from lemma.ledger import Account
-from lemma.ledger.lines import NO_PLOT, Plot, can_draw
-from lemma.runs import write_atomically
+from lemma.ledger.lines import Plot
 from lemma.spec import CostSpec, to_toml
+from lemma.studies.drawn import plots_section
+from lemma.studies.files import csv_text, json_text, write_files
 from lemma.studies.page import facts, grid, page, paragraph, section
 from lemma.studies.timing import Spread
+from lemma.typeset import paragraph as flowing
+from lemma.typeset import table
 
 REPORT = "report.html"
 JOINED = "\u2060–\u2060"  # a dash at which no line is broken: cells wrap before the bracket
@@ -85,15 +85,12 @@ class CostResult:
         return [*map(str, row.place.values()), *(f"{number:,}" for number in row.counts.values()), *times]
 
     def __str__(self) -> str:
-        lines = [self.header, *map(self.cells, self.rows)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        table = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
-        table.insert(1, "  ".join("─" * width for width in widths))
+        lines = table([self.header, *map(self.cells, self.rows)], left=(), rule=True)
         formulas = [f"{what}: {formula}" for what, formula in self.formulas.items()]
         hardware = "; ".join(self.hardware.values())
-        parts = [self.spec.name, "", *table, "", HOW, "", *formulas, self.convention, "", *self.conclusion, ""]
+        parts = [self.spec.name, "", *lines, "", HOW, "", *formulas, self.convention, "", *self.conclusion, ""]
         plots = [self.unplotted] if self.unplotted else []
-        return "\n".join([*parts, *plots, hardware, f"Report: {self.report}"])
+        return flowing("\n".join([*parts, *plots, hardware, f"Report: {self.report}"]))
 
     def _repr_html_(self) -> str:
         return self._table() + "".join(map(paragraph, [HOW, *self.conclusion]))
@@ -118,16 +115,14 @@ class CostResult:
     def save(self, folder: Path | None = None) -> Path:
         """Write the table (Markdown, CSV), everything (JSON) and the report into a folder; return the report's path."""
         place = folder or self.out
-        place.mkdir(parents=True, exist_ok=True)
         files = {
             "study.toml": to_toml(self.spec.to_dict()),
             "table.md": self._markdown(),
             "table.csv": self._csv(),
-            "results.json": json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+            "results.json": json_text(self.to_dict()),
             REPORT: self._page(),
         }
-        for name, content in files.items():
-            write_atomically(place / name, content)
+        write_files(place, files)
         return place / REPORT
 
     def _markdown(self) -> str:
@@ -136,12 +131,7 @@ class CostResult:
         return f"{table}\n\n{HOW}\n\n" + "".join(f"- {sentence}\n" for sentence in self.conclusion)
 
     def _csv(self) -> str:
-        rows = [row.flat() for row in self.rows]
-        text = io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return text.getvalue()
+        return csv_text([row.flat() for row in self.rows])
 
     def _page(self) -> str:
         kicker, question = paragraph("A study by Lemma", "kicker"), paragraph(self.spec.question, "question")
@@ -153,7 +143,7 @@ class CostResult:
         parts = [
             head,
             found,
-            _figures(self.plots, self.unplotted),
+            plots_section(self.plots, self.unplotted),
             formulas,
             measured,
             where,
@@ -165,14 +155,3 @@ class CostResult:
 def typeset(account: Account, name: str) -> str:
     """A formula as `lemma count` writes it: 3·d²."""
     return account.quantities[name].formula(account.order, "unicode")
-
-
-def _figures(plots: Sequence[Plot], unplotted: str) -> str:
-    if not plots:
-        return section("Plots", paragraph(unplotted)) if unplotted else ""
-    if not can_draw():
-        return section("Plots", paragraph(NO_PLOT))
-    figures = "".join(
-        f"<figure>{plot.svg()}<figcaption>{escape(plot.whole_caption)}</figcaption></figure>" for plot in plots
-    )
-    return section("Plots", f'<div class="plots">{figures}</div>')

@@ -11,7 +11,7 @@ from torch.nn import functional
 from lemma.errors import RunError
 from lemma.models import LanguageModel, build, evaluating
 from lemma.runs import Run
-from lemma.spec import Decoder, Learned
+from lemma.spec import Decoder
 from lemma.studies.pieces import in_batches, pieces_of
 
 PIECES = 256
@@ -51,7 +51,7 @@ def stretched(model: LanguageModel, length: int) -> tuple[LanguageModel, int]:
     spec = model.spec
     if not isinstance(spec, Decoder) or spec.context >= length:
         return model, length
-    if isinstance(spec.positions, Learned):
+    if spec.positions.tabled:
         return model, spec.context
     device = next(model.parameters()).device
     longer = build(spec.replace(context=length)).to(device)

@@ -11,13 +11,11 @@ from lemma.evaluation import (
     Products,
     RetrievalScore,
     belonging_of,
-    embed_images,
-    embed_texts,
     loss_of_batches,
     owners_of,
     score_retrieval,
 )
-from lemma.models import DualEncoderModel
+from lemma.models import DualEncoderModel, embed_images, embed_texts
 from lemma.runs import Run
 from lemma.spec import DualEncoder, ImagesSpec, Transformer, longest
 from lemma.studies.asking import Asked, rooted

@@ -1,13 +1,14 @@
 """Loss against position, as a plot, a table and sentences."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from typing import Any
 
 from lemma.ledger.lines import NO_PLOT, Curve, Plot, can_draw
+from lemma.studies.drawn import figure
 from lemma.studies.page import grid, paragraph, section
 from lemma.studies.row import Row
 from lemma.studies.statistics import Estimate, estimate
+from lemma.typeset import table
 
 NAME, NONE = "positions", "–"
 NOTE = (
@@ -21,7 +22,7 @@ def section_of(rows: Sequence[Row]) -> str:
     measured = [row for row in rows if _found(row)]
     if not measured:
         return ""
-    drawn = _figure(plot_of(measured)) if can_draw() else paragraph(NO_PLOT)
+    drawn = figure(plot_of(measured), "narrow") if can_draw() else paragraph(NO_PLOT)
     header, *lines = _table(measured)
     table = grid(header, [("", line) for line in lines])
     notes = "".join(paragraph(sentence, "note") for sentence in _ends(measured))
@@ -40,10 +41,6 @@ def _curve(row: Row) -> Curve:
     points = [estimate(losses) for losses in zip(*(one["losses"] for one in found), strict=True)]
     low, high = (tuple(p.low for p in points), tuple(p.high for p in points)) if len(found) > 1 else ((), ())
     return Curve(row.title, tuple(found[0]["positions"]), tuple(point.mean for point in points), low, high)
-
-
-def _figure(plot: Plot) -> str:
-    return f'<figure class="narrow">{plot.svg()}<figcaption>{escape(plot.whole_caption)}</figcaption></figure>'
 
 
 def stretches(row: Row) -> list[Estimate | None]:
@@ -74,10 +71,8 @@ def text_of(rows: Sequence[Row]) -> str:
     if not measured:
         return ""
     lines = _table(measured)
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    aligned = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
     trained = _found(measured[0])[0]["trained"]
-    return "\n".join([f"Loss by position, T = {trained} the trained length", *aligned])
+    return "\n".join([f"Loss by position, T = {trained} the trained length", *table(lines, left=())])
 
 
 def sentences_of(rows: Sequence[Row]) -> Iterator[str]:

@@ -12,11 +12,9 @@ from lemma.evaluation import (
     Products,
     RerankingScore,
     belonging_of,
-    embed_images,
-    embed_texts,
     score_reranking,
 )
-from lemma.models import CrossAttentionModel, DualEncoderModel
+from lemma.models import CrossAttentionModel, DualEncoderModel, embed_images, embed_texts
 from lemma.runs import Run, RunFolder, load
 from lemma.studies.images import ImagesLesson
 

@@ -1,11 +1,11 @@
 """What `run_study` gives: the findings and the files they are saved in."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lemma.runs import write_atomically
+from lemma import typeset
+from lemma.studies.files import json_text, write_files
 from lemma.studies.findings import Findings
 from lemma.studies.more_shown import summary, texts
 from lemma.studies.page import grid, paragraph
@@ -27,9 +27,9 @@ class StudyResult(Findings):
         return self.out / REPORT
 
     def __str__(self) -> str:
-        claims = "".join(f"\n\n{judgement}" for judgement in self.judgements)
+        claims = "".join(f"\n\n{typeset.fit(str(judgement))}" for judgement in self.judgements)
         again = "\nInterrupted: the same command goes on where it stopped." if self.interrupted else ""
-        conclusion = "\n".join(self.conclusion)
+        conclusion = "\n".join(map(typeset.paragraph, self.conclusion))
         more = "".join(f"\n\n{text}" for text in texts(self.spec, self.rows))
         return f"{self.spec.name}\n\n{self.table}{more}\n\n{conclusion}{claims}\n{again}\nReport: {self.report}"
 
@@ -56,13 +56,11 @@ class StudyResult(Findings):
     def save(self, folder: Path | None = None) -> Path:
         """Write the table (Markdown, CSV), everything (JSON) and the report into a folder; return the report's path."""
         place = folder or self.out
-        place.mkdir(parents=True, exist_ok=True)
         files = {
             "table.md": self.table.to_markdown(),
             "table.csv": self.table.to_csv(),
-            "results.json": json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+            "results.json": json_text(self.to_dict()),
             REPORT: write_report(self),
         }
-        for name, content in files.items():
-            write_atomically(place / name, content)
+        write_files(place, files)
         return place / REPORT

@@ -14,6 +14,7 @@ from lemma.models import build
 from lemma.runs import RunFolder, adaptation_of, first_model, plain_weights, weights_of
 from lemma.runs.based import put_base, refuse_adapters, refuse_own_base, refuse_unfinished, whole_model
 from lemma.studies.asking import Asked
+from lemma.typeset import fit
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Rewritten:
         return {"path": str(self.path), "what": self.what, "parameters": self.parameters, "bytes": self.bytes}
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.parameters:,} parameters, {self.bytes:,} bytes\nIt is in {self.path}"
+        return fit(f"{self.what}: {self.parameters:,} parameters, {self.bytes:,} bytes\nIt is in {self.path}")
 
 
 def rewrite(

@@ -1,11 +1,11 @@
 """The table of a study: one row for each contender at each place of the grid, means over seeds."""
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lemma import typeset
+from lemma.studies.files import csv_text, escape_cell, markdown_table
 from lemma.studies.grid import plain
 from lemma.studies.outcome import Outcome
 from lemma.studies.row import Row, gather
@@ -60,28 +60,18 @@ class Table:
         return [f"{row.title}, {note}" for row in self.rows for note in row.notes]
 
     def __str__(self) -> str:
-        lines = [self.header, *map(self.cells, self.rows)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        text = [_align(line, widths) for line in lines]
-        text.insert(1, "  ".join("─" * width for width in widths))
-        return "\n".join([*text, "", self.caption, *self.notes()])
+        lines = typeset.table([self.header, *map(self.cells, self.rows)], rule=True)
+        return "\n".join([*lines, "", *map(typeset.paragraph, (self.caption, *self.notes()))])
 
     def to_markdown(self) -> str:
         """Write the table as Markdown."""
-        rule = [":--", *("--:" for _ in self.header[1:])]
-        lines = [self.header, rule, *([_escape(cell) for cell in self.cells(row)] for row in self.rows)]
-        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        notes = "".join(f"- {_escape(note)}\n" for note in self.notes())
-        return f"{table}\n\n{_escape(self.caption)}\n" + (f"\n{notes}" if notes else "")
+        table = markdown_table(self.header, [self.cells(row) for row in self.rows])
+        notes = "".join(f"- {escape_cell(note)}\n" for note in self.notes())
+        return f"{table}\n\n{escape_cell(self.caption)}\n" + (f"\n{notes}" if notes else "")
 
     def to_csv(self) -> str:
         """Write the table as CSV, figures unrounded."""
-        rows = self.to_dict()["rows"]
-        text = io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return text.getvalue()
+        return csv_text(self.to_dict()["rows"])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -98,15 +88,3 @@ def make_table(outcomes: Iterable[Outcome]) -> Table:
 
 def _count(value: float | None) -> str:
     return NONE if value is None else f"{value:,.0f}"
-
-
-def _align(line: Sequence[str], widths: Sequence[int]) -> str:
-    first, *others = (
-        cell.rjust(width) if place else cell.ljust(width)
-        for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-    )
-    return "  ".join([first, *others]).rstrip()
-
-
-def _escape(cell: str) -> str:
-    return " ".join(cell.replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;").split())

@@ -13,7 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lemma.data import Captioned, Examples, GraphNodes, RandomWindows, Streams
-from lemma.spec import Decoder, Encoder, ModelSpec, Recipe
+from lemma.spec import Decoder, Encoder, ModelSpec, NewFamily, Recipe
 from lemma.training.example_feed import ExampleFeed
 from lemma.training.graph_feed import GraphFeed
 from lemma.training.image_feed import ImageFeed
@@ -29,6 +29,8 @@ Order = RandomWindows | Streams
 
 def stretch_of(spec: ModelSpec, recipe: Recipe) -> int:
     """The tokens predicted a sequence: what the recipe says, or a Transformer's context, or 64."""
+    if isinstance(spec, NewFamily):
+        return recipe.stretch or spec.longest or STRETCH
     return recipe.stretch or (spec.context if isinstance(spec, Decoder | Encoder) else STRETCH)
 
 

@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lemma.errors import SpecError
+from lemma.errors import PackageError, SpecError
 from lemma.models import LanguageModel, evaluating
-from lemma.objectives import causal, shape_of
+from lemma.objectives import Loss, causal, loss_of, shape_of
 from lemma.parts import State, overhear
-from lemma.spec import Decoder, Recipe
+from lemma.spec import NEW_FAMILIES, Decoder, NewFamily, Recipe
 
 
 class Score(Protocol):
@@ -40,30 +40,43 @@ class Lesson(nn.Module):
     """A model and its objective in one module, so that they can be compiled and shared as one."""
 
     terms: tuple[str, ...] = ("loss",)
-    """The names of what it reports."""
+    """The names of what it reports: the causal loss always, and beside it another objective where one was chosen."""
 
-    def __init__(self, model: LanguageModel) -> None:
+    def __init__(self, model: LanguageModel, objective: Loss = causal) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.objective = model, objective
+        if objective is not causal:
+            self.terms = (*self.terms, "objective")
         self.chance = (model.spec.vocabulary, "tokens", "V")
         """Among how many, and of what, it guesses before it has learned anything; and their letter."""
 
     def forward(
         self, inputs: Int[Tensor, "rows stretch"], targets: Int[Tensor, "rows stretch"], state: State | None
     ) -> Learned:
-        """Return the mean loss, to be minimised and reported, and the state where training carries it on."""
+        """Return the objective, to be minimised, the mean loss, and the state where training carries it on."""
         logits, state = self.model(inputs, state)
-        loss = causal(logits, targets)
-        return loss, (loss,), state if self.model.stateful else None
+        objective, terms = self.measured(logits, targets)
+        return objective, terms, state if self.model.stateful else None
+
+    def measured(
+        self, logits: Float[Tensor, "rows stretch vocabulary"], targets: Int[Tensor, "rows stretch"]
+    ) -> tuple[Float[Tensor, ""], tuple[Float[Tensor, ""], ...]]:
+        """What is minimised of logits, and what is reported of them."""
+        if self.objective is causal:
+            loss = causal(logits, targets)
+            return loss, (loss,)
+        objective = self.objective(logits, targets)
+        return objective, (causal(logits.detach(), targets), objective)
 
 
 class ShapedLesson(Lesson):
     """A lesson that also shapes attention: L = L_LM + focus · L_focus + near · L_near."""
 
-    terms = ("loss", "focus", "near")
-
-    def __init__(self, model: LanguageModel, focus: float, near: float, near_max: float) -> None:
-        super().__init__(model)
+    def __init__(
+        self, model: LanguageModel, focus: float, near: float, near_max: float, objective: Loss = causal
+    ) -> None:
+        super().__init__(model, objective)
+        self.terms = (*self.terms, "focus", "near")
         self.focus, self.near, self.near_max = focus, near, near_max
         self.layers: int = getattr(model.spec, "depth", 1)
 
@@ -74,15 +87,18 @@ class ShapedLesson(Lesson):
         with overhear() as records:
             logits, state = self.model(inputs, state)
         shape = shape_of(records, self.near_max, self.layers)
-        loss = causal(logits, targets)
-        total = loss + self.focus * shape.focus + self.near * shape.near
-        return total.to(loss.dtype), (loss, shape.focus, shape.near), state if self.model.stateful else None
+        objective, terms = self.measured(logits, targets)
+        total = objective + self.focus * shape.focus + self.near * shape.near
+        reported = (*terms, shape.focus, shape.near)
+        return total.to(objective.dtype), reported, state if self.model.stateful else None
 
 
 def lesson_for(model: LanguageModel, recipe: Recipe) -> Lesson:
     """The lesson that a recipe asks for; attention can only be shaped where there is some."""
+    refuse_broken(model)
+    objective = loss_of(recipe.objective)
     if not (recipe.focus or recipe.near):
-        return Lesson(model)
+        return Lesson(model, objective)
     layers = _layers_with_attention(model)
     if not layers:
         word = "focus" if recipe.focus else "near"
@@ -104,7 +120,22 @@ def lesson_for(model: LanguageModel, recipe: Recipe) -> Lesson:
             f"recipe.stretch = {recipe.stretch} is longer than decoder.context = {model.reach}: attention is shaped "
             "within the context only. Leave stretch out, or raise the context."
         )
-    return ShapedLesson(model, recipe.focus, recipe.near, recipe.near_max)
+    return ShapedLesson(model, recipe.focus, recipe.near, recipe.near_max, objective)
+
+
+def refuse_broken(model: LanguageModel) -> None:
+    """Let a model of another package read two tokens, so that what is wrong with it is said before it is trained."""
+    if not isinstance(model.spec, NewFamily):
+        return
+    tokens = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
+    with NEW_FAMILIES.blaming(model.spec.family, model.spec.model), evaluating(model), torch.no_grad():
+        logits, state = model(tokens)
+    if logits.shape != (1, 2, model.spec.vocabulary) or not isinstance(state, State):
+        raise PackageError(
+            f"the family '{model.spec.family}' gives logits of the shape {tuple(logits.shape)} and a "
+            f"{type(state).__name__} for one row of two tokens, where (1, 2, {model.spec.vocabulary}) and a "
+            "lemma.parts.State are expected. lemma.models.contract says more."
+        )
 
 
 def _layers_with_attention(model: LanguageModel) -> int:

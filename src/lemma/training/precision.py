@@ -73,6 +73,16 @@ def choose_arithmetic(recipe: Recipe, device: torch.device, compilable: bool) ->
     return Arithmetic(device, torch.float32 if exact else torch.bfloat16, compiles)
 
 
+def refuse_missing_kernels(model: nn.Module, arithmetic: Arithmetic) -> None:
+    """Let recurrent layers read one token, so that a kernel that is not there is missed before a run is written."""
+    if arithmetic.dtype == torch.float32:
+        return
+    with fork_random(arithmetic.device):
+        for layer in (layer for layer in model.modules() if isinstance(layer, nn.RNNBase)):
+            with arithmetic.autocast():
+                layer(torch.zeros(1, 1, layer.input_size, device=arithmetic.device))
+
+
 def choose_device(recipe: Recipe, local_rank: int = 0) -> torch.device:
     """Return the device a recipe names; auto takes the GPU if there is one."""
     there = torch.cuda.is_available()

@@ -2,11 +2,14 @@
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TextIO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from lemma.typeset import fit, width_of
 
 REFRESH = 0.2  # seconds between two drawings of the bar
 
@@ -73,7 +76,16 @@ class Lines(Silent):
 
     def say(self, message: str) -> None:
         """Write one line."""
-        print(message, file=self.stream, flush=True)
+        print(fit(message, width_of(self.stream)), file=self.stream, flush=True)
+
+
+class BarAndFigures(Progress):
+    """A bar, and below it the figures, so that both have room in a narrow terminal."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """The bar's line, and one for the figures if there are any."""
+        yield self.make_tasks_table(self.tasks)
+        yield from (Text(words) for task in self.tasks if (words := task.fields["words"]))
 
 
 class Bar(Silent):
@@ -90,8 +102,8 @@ class Bar(Silent):
         """Draw a new bar."""
         self.end()
         count = TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit)
-        columns = (TextColumn(phase), BarColumn(), count, TextColumn("{task.fields[words]}"), TimeRemainingColumn())
-        self.progress = Progress(*columns, console=self.console, auto_refresh=False)
+        columns = (TextColumn(phase), BarColumn(), count, TimeRemainingColumn())
+        self.progress = BarAndFigures(*columns, console=self.console, auto_refresh=False)
         self.task = self.progress.add_task(phase, total=total, completed=done, words="")
         self.progress.start()
 
@@ -128,6 +140,7 @@ def describe(row: Mapping[str, float]) -> str:
     """
     words = {
         "loss": "loss {:.3f}",
+        "objective": "objective {:.3f}",
         "focus": "focus {:.3f}",
         "near": "near {:.2f}",
         "next_sentence": "next sentence {:.3f}",

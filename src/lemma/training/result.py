@@ -7,6 +7,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal, Self
 
+from lemma.typeset import fit, label
+
 UNITS = {
     "parser": "nats a word",
     "encoder": "nats a hidden token",
@@ -16,6 +18,8 @@ UNITS = {
     "cross-attention": "nats a pair",
 }
 """What the loss of some families is the mean of."""
+ALONE = ("parser", "classifier", "graph", "dual-encoder", "cross-attention")
+"""Families of trees, classes and pairs, whose loss makes no perplexity that is comparable with any other."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +66,24 @@ class TrainingResult:
         figures = {name: value for name, value in values.items() if name not in own and isinstance(value, float)}
         return cls(**own, figures=figures)  # pyright: ignore[reportArgumentType]
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was stopped from outside, and can go on."""
+        return self.stopped == "interrupted"
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that are good JSON: None stands for what is infinite or no number."""
         plain = {**asdict(self), "path": str(self.path), "warnings": list(self.warnings), "samples": list(self.samples)}
         plain |= plain.pop("figures")
+        if self.family in ALONE:
+            del plain["perplexity"], plain["best_perplexity"]
         return {name: None if _no_number(value) else value for name, value in plain.items()}
 
     def __str__(self) -> str:
         lines = [self._head(), self._speed(), *self._scores(), f"data        {self.data_hash}"]
-        lines += [f"warning     {warning}" for warning in self.warnings]
-        lines += [f"sample      {sample!r}" for sample in self.samples]
-        return "\n".join([*lines, self._next_step()])
+        lines += [label("warning", warning, 11) for warning in self.warnings]
+        lines += [label("sample", repr(sample), 11, anywhere=True) for sample in self.samples]
+        return fit("\n".join([*lines, self._next_step()]))
 
     def _head(self) -> str:
         ways = {"done": "done", "early": "stopped early, since validation no longer got better", "interrupted": ""}
@@ -109,9 +120,11 @@ class TrainingResult:
         return UNITS.get(self.family, "nats/token")
 
     def _loss(self, loss: float, perplexity: float | None) -> str:
-        """Of trees and classes the loss alone: a perplexity among them is comparable with no other."""
-        alone = self.family in ("parser", "classifier", "graph", "dual-encoder", "cross-attention")
-        return f"loss {loss:.4f} {self._unit}" if alone else f"loss {loss:.4f}, perplexity {perplexity:,.2f}"
+        return (
+            f"loss {loss:.4f} {self._unit}"
+            if self.family in ALONE
+            else f"loss {loss:.4f}, perplexity {perplexity:,.2f}"
+        )
 
     def _next_step(self) -> str:
         if self.stopped == "interrupted":

@@ -22,7 +22,14 @@ from lemma.training.lesson import Evaluate, ShapedLesson
 from lemma.training.lessons import AnyLesson, lesson_of
 from lemma.training.optimizer import optimizer_for
 from lemma.training.parallel import Team, delay_sharing, refuse_uneven
-from lemma.training.precision import Forward, choose_arithmetic, compiled, fork_random, matrix_products
+from lemma.training.precision import (
+    Forward,
+    choose_arithmetic,
+    compiled,
+    fork_random,
+    matrix_products,
+    refuse_missing_kernels,
+)
 from lemma.training.reranking_lesson import RerankingLesson
 from lemma.training.schedule import learning_rate
 from lemma.training.standing import Meter, Standing
@@ -59,6 +66,7 @@ class Session:
         self.best: dict[str, Tensor] | None = None
         self.saved = 0
         self.arithmetic = choose_arithmetic(recipe, team.device, self._worth_compiling(lesson))
+        refuse_missing_kernels(self.model, self.arithmetic)
         self.shared = team.wrap(lesson)
         self.lesson: Forward = self._compiled() if self.arithmetic.compiles else self.shared
         self.apart = getattr(self.feed, "apart", False)  # its loss and its number of readings are like no text's

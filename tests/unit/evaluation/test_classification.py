@@ -14,7 +14,7 @@ from lemma.data import Labelled, Rows
 from lemma.errors import InputError
 from lemma.evaluation import Estimate, classify, score_classes
 from lemma.evaluation.classification import resample
-from lemma.evaluation.measuring import by_length
+from lemma.models.measuring import by_length
 
 GOLD = [0, 0, 0, 1, 1, 2]
 CHANCES = np.array(

@@ -8,6 +8,7 @@ from lemma.data import Tokenizer, learn_tokenizer
 from lemma.errors import DataError
 from lemma.generation import Generation, Loop, Sampling, generate_text
 from lemma.spec import BytePairs, Characters, Words
+from lemma.typeset import fit
 from stand_ins import Script
 
 LINES = ["the cat sat on the mat\n", "the dog sat on the log\n"] * 3
@@ -94,11 +95,25 @@ def test_rows_are_streamed_apart() -> None:
     assert heard == {0: "€uro, €uro", 1: "€uro, €uro"} == {row: result.text for row, result in enumerate(results)}
 
 
+def test_a_reader_who_has_read_enough_ends_that_text_only() -> None:
+    heard = ["", ""]
+
+    def read(row: int, piece: str) -> object:
+        heard[row] += piece
+        return len(heard[row]) == 4 if row == 0 else len(heard[row])  # a number is no answer, only True is
+
+    script = CHARACTERS.encode("the dog sat").tolist()
+    settings = Sampling(tokens=len(script), temperature=0)
+    one, other = generate_text(Script(CHARACTERS.vocabulary, script), CHARACTERS, ["a", "a"], settings, on_text=read)
+    assert (one.text, len(one.tokens), one.stopped) == ("the ", 4, "told") and heard[0] == "the "
+    assert (other.text, other.stopped) == ("the dog sat", "length")
+
+
 def test_the_result_tells_its_loop_in_terminal_notebook_and_json() -> None:
     loop = Loop(37, 12, True, "the last 2 tokens")
     result = Generation("<a>", " & b", (1, 2), loop, "length", 100.0)
     line = "loop: from token 37 the text repeats every 12 tokens, for ever (proved: the last 2 tokens repeated)"
-    assert str(result) == f"<a> & b\n{line}" and result.remark == line
+    assert str(result) == f"<a> & b\n{fit(line)}" and result.remark == line
     assert "<b>&lt;a&gt;</b> &amp; b" in result._repr_html_() and line in result._repr_html_()
     plain = json.loads(json.dumps(result.to_dict()))
     assert list(plain) == ["prompt", "text", "tokens", "loop", "stopped", "tokens_per_second"]

@@ -134,7 +134,14 @@ WRONG = [
         "decoder",
         {},
         "d(V+T) + 12L d^2",
-        "all norms (2*d*(2*L + 1)) that your formula leaves out, and the model has all biases but",
+        "has all norms (2*d*(2*L + 1)) and all biases but those of norms (9*d*L) that your formula leaves out.",
+    ),
+    (  # three things forgotten, and not one forgotten and another counted twice
+        "encoder",
+        {},
+        "V*d + L*(4*d*d)",
+        "The model has all norms (2*d*(2*L + 1)), all biases but those of norms (9*d*L) and the weights of "
+        "'encoder.layers.*.feed_forward' (8*d**2*L) that your formula leaves out.",
     ),
     # decoder, otherwise
     ("decoder", {"d_h": 96}, DECODER, "has d where the model has d_h."),
@@ -249,7 +256,7 @@ def test_a_hostile_formula_is_judged_soon(formula: str) -> None:
 def test_the_verdict_shows_itself() -> None:
     verdict = judge_formula("feed-forward", "parameters", "V(d + d_h) + (N-1)d d_h")
     assert str(verdict) == (
-        "Not equal: yours − model = −d_h. The model has a bias of d_h in 'hidden' that your formula leaves out."
+        "Not equal: yours − model = −d_h. The model has a bias of d_h in 'hidden' that\nyour formula leaves out."
     )
     plain = verdict.to_dict()
     assert (plain["equal"], plain["residual"], plain["yours_at"], plain["right_at"]) == (False, "-d_h", 196608, 196864)

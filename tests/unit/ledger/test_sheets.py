@@ -142,7 +142,7 @@ def test_a_rounded_number_is_right(tmp_path: Path) -> None:
 def test_the_right_answer_is_shown_only_if_the_sheet_allows_it(tmp_path: Path) -> None:
     wrong = answered(Q1=FORGOT_BIAS, Q2="d2 = y_hat - y\ndU = d2.T @ h", Q3="65 %", Q4="14,980,861")
     shown, hidden = marked(tmp_path, wrong, show=True), marked(tmp_path, wrong)
-    assert "The model has a bias of d_h in 'hidden' that your formula leaves out." in str(shown)
+    assert "The model has a bias of d_h in 'hidden' that your formula leaves out." in " ".join(str(shown).split())
     assert "The right answer: V*(d + d_h) + d_h*((N-1)*d + 1)" in str(shown)
     assert "54.1" in str(shown) and "14,980,860" in str(shown) and "repaired: dU = " in str(shown)
     for form in (str(hidden), json.dumps(hidden.to_dict()), hidden._repr_html_()):

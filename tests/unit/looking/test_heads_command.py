@@ -50,7 +50,7 @@ def test_a_first_word_that_is_neither_command_nor_folder_is_named(capsys, words:
     status, out, err = said(capsys, *words)
     known = "Known: attention, bpe, cross, graph, lstm, parse; or give the folder of a run."
     assert status == 2 and not out
-    assert err == f"lemma: '{words[0]}' is no command and no run folder.{guess} {known}\n"
+    assert " ".join(err.split()) == f"lemma: '{words[0]}' is no command and no run folder.{guess} {known}"
 
 
 def test_the_help_of_looking_at_a_run_needs_no_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,12 +10,13 @@ import torch
 from lemma.data import Sentence, learn_tokenizer
 from lemma.errors import InputError
 from lemma.looking.alignment import align, between_words
-from lemma.looking.arcs import levels, svg_arcs, terminal_arcs, width_of
+from lemma.looking.arcs import levels, svg_arcs, terminal_arcs
 from lemma.looking.parses import HeadPicture, ParsedSentence, ParsedText
 from lemma.looking.splitting import split_sentence
 from lemma.looking.trees import attention_tree, check_heads, most_attended, shuffled, word_attention
 from lemma.models import LanguageModel, build
 from lemma.spec import BytePairs, Characters, Decoder, Lstm, Words
+from lemma.typeset import across, set_to
 from treebanks import B1, tiny
 
 TEXT = "\n".join(" ".join(sentence.words) for sentence in tiny())
@@ -143,7 +144,7 @@ def _fan(size: int) -> ParsedSentence:
 def test_a_tree_too_wide_for_the_terminal_is_a_table(size: int, columns: int, drawn: bool) -> None:
     parsed = _fan(size)
     lines = parsed.drawn(columns).splitlines()
-    assert max(map(width_of, lines)) <= max(columns, 80) and ("►" in "".join(lines)) == drawn
+    assert max(map(across, lines)) <= max(columns, 80) and ("►" in "".join(lines)) == drawn
     assert ("--out tree.svg" in lines[-1]) != drawn
     if not drawn:
         read = [line.split() for line in lines[1:-1]]
@@ -152,12 +153,12 @@ def test_a_tree_too_wide_for_the_terminal_is_a_table(size: int, columns: int, dr
         assert [row[-1] for row in read] == list(parsed.sentence.relations)
 
 
-def test_str_asks_the_terminal_and_files_hold_the_drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_str_is_set_to_the_width_and_files_hold_the_drawing(tmp_path: Path) -> None:
     text = ParsedText((_fan(30),), "about")
-    monkeypatch.setenv("COLUMNS", "50")
-    assert "►" not in str(text) and max(map(width_of, str(text).splitlines())) <= 62
-    monkeypatch.setenv("COLUMNS", "200")
-    assert "►" in str(text)
+    with set_to(50):
+        assert "►" not in str(text) and max(map(across, str(text).splitlines())) <= 50
+    with set_to(200):
+        assert "►" in str(text)
     assert text.save(tmp_path / "wide.txt") == tmp_path / "wide.txt"
     assert ParsedText((_fan(100),), "about").save(str(tmp_path / "wider.txt")).read_text().count("►") == 99
 

@@ -14,8 +14,8 @@ import lemma
 from lemma.cli.main import main
 from lemma.errors import InputError, SpecError
 from lemma.looking.worked import WorkedGraph, graph_by_hand
-from lemma.looking.worked.numerals import across
 from lemma.parts import adjacency_of
+from lemma.typeset import across
 
 KINDS = {"loops": "none", "symmetric": "symmetric", "rows": "rows"}
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lemma.cli.main import main
 from lemma.errors import InputError
 from lemma.looking.worked import WorkedLstm, lstm_by_hand
-from lemma.looking.worked.numerals import across
+from lemma.typeset import across
 
 PYTORCH = ("u", "f", "c", "o")  # PyTorch stacks input, forget, candidate and output
 GATES: dict[str, Any] = {

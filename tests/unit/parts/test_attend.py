@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from lemma.parts import Attention, AttentionShape, attend
-from lemma.parts.attend import alibi_bias
+from lemma.parts.attend import distance_bias, distances_of
+from lemma.parts.positions import AlibiPart
 from lemma.spec import Alibi, Rotary
 
 CHOICES = list(
@@ -51,7 +52,8 @@ def test_attend_is_attention_written_out(
     slopes = None if slope is None else torch.tensor([slope / 2**h for h in range(heads)], dtype=torch.float64)
     mask = torch.tensor([[True, True, False, True, True, False], [True, False, True, True, True, True]])[:, None, None]
     mask = mask if masked else None
-    ours = attend(queries, keys, values, scale=0.4, causal=causal, mask=mask, slopes=slopes)
+    line = None if slopes is None else -slopes[:, None] * distances_of(new, known, slopes.device).abs()
+    ours = attend(queries, keys, values, scale=0.4, causal=causal, mask=mask, line=line)
     expected = written_out(queries, keys, values, 0.4, causal, mask, slopes)
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-12)
 
@@ -83,7 +85,8 @@ def test_the_fused_kernel_is_the_one_that_runs(shape: AttentionShape) -> None:
 
 
 def test_alibis_matrix_takes_no_memory_of_its_own() -> None:
-    bias = alibi_bias(torch.tensor([0.5, 0.25]), 1000, 1000, True, None, torch.float32)
+    line = AlibiPart(2)(distances_of(1000, 1000, torch.device("cpu")))
+    bias = distance_bias(line, 1000, 1000, True, None, torch.float32)
     assert bias.shape == (1, 2, 1000, 1000) and bias.untyped_storage().nbytes() == 2 * 1999 * 4
 
 

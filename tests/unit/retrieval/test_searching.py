@@ -221,7 +221,9 @@ def test_names_that_would_do_harm_are_escaped_everywhere(run: Run, tmp_path: Pat
     assert page.count('src="data:image/png;base64,') == 3 and "http" not in page and "<script" not in page
     assert "bad.png: no picture of a format that is known" in page
     printed = str(result)
-    assert "\x1b" not in printed and max(map(len, printed.splitlines())) <= 80
+    assert (
+        "\x1b" not in printed and max(len(line) for line in printed.splitlines() if "/" not in line) <= 80
+    )  # a path may be longer
 
 
 def test_it_is_saved_as_json_and_as_a_table(run: Run, folder: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 import lemma
 from lemma.data import Captioned, Rows
 from lemma.errors import RunError, SpecError
-from lemma.evaluation import embed_images, embed_texts
+from lemma.models import embed_images, embed_texts
 from lemma.runs import RunFolder, load
 from lemma.runs.weights import read_weights
 from lemma.studies.images import retrieved

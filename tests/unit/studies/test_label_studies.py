@@ -23,15 +23,16 @@ from lemma.ledger.lines import can_draw
 from lemma.models import build, count_parameters
 from lemma.runs import load
 from lemma.spec import LABEL_STUDIES, Classifier, ClassifiersStudy, Gru, Lstm, read_label_study, read_study, to_toml
-from lemma.studies import label_result, label_runs
+from lemma.studies import drawn, label_runs
 from lemma.studies.classifiers_shown import make_table, show_classifiers
 from lemma.studies.label_claims import Compared, CostRatio, about_the_same, compare, sentences
 from lemma.studies.label_outcome import over_texts, paired
-from lemma.studies.label_result import WIDEST, LabelResult, fold
+from lemma.studies.label_result import LabelResult
 from lemma.studies.label_runs import layers_of
 from lemma.studies.labelling import run_label_study
 from lemma.studies.statistics import Estimate
 from lemma.training import Silent
+from lemma.typeset import table
 
 Make = Callable[..., ClassifiersStudy]
 TINY = {"width": 6, "hidden": 8, "steps": 12, "batch": 8, "device": "cpu", "learning_rate": 0.02}
@@ -40,7 +41,7 @@ TINY = {"width": 6, "hidden": 8, "steps": 12, "batch": 8, "device": "cpu", "lear
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(label_result, "can_draw", lambda: False)  # drawing takes longer than these studies
+    monkeypatch.setattr(drawn, "can_draw", lambda: False)  # drawing takes longer than these studies
     table = write_table(tmp_path / "texts.csv", made_texts(60))
 
     def make(**changes: Any) -> ClassifiersStudy:
@@ -178,11 +179,11 @@ def test_every_body_gets_the_same_recipe_and_steps_whatever_its_preset_has(small
     recipes = [run.measures.recipe for run in result.runs if run.measures]
     assert len(recipes) == 6
     assert all(recipe == recipes[0] for recipe in recipes)
-    assert all(len(line) <= WIDEST for line in str(result.table).splitlines())
+    assert all(len(line) <= 80 for line in str(result.table).splitlines())
 
 
 def test_files_of_a_study_agree_and_open_offline(small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(label_result, "can_draw", can_draw)
+    monkeypatch.setattr(drawn, "can_draw", can_draw)
     result = run_label_study(small(), tmp_path / "out")
     saved = json.loads((tmp_path / "out" / "results.json").read_text())
     assert saved == json.loads(json.dumps(result.to_dict()))
@@ -192,7 +193,7 @@ def test_files_of_a_study_agree_and_open_offline(small: Make, tmp_path: Path, mo
     page = result.report.read_text()
     assert page.count("<svg") == 3
     assert "http" not in page.replace("http://www.w3.org/", "") and "<script" not in page
-    assert all(len(line) <= WIDEST for line in str(result).splitlines() if not line.startswith("Report"))
+    assert all(len(line) <= 80 for line in str(result).splitlines() if not line.startswith("Report"))
     assert read_label_study(tmp_path / "out" / "study.toml") == result.spec, "the study survives its own file"
 
 
@@ -332,7 +333,7 @@ def test_the_ratio_of_training_times_is_that_of_logarithms() -> None:
 def test_a_built_in_study_survives_a_file_and_takes_words(name: str, tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(to_toml(LABEL_STUDIES[name].to_dict()))
     assert read_label_study(tmp_path / "own.toml") == LABEL_STUDIES[name]
-    words = {"seeds": 7, "words.steps": 5, "tokenizer.vocabulary": 300, "labels": "film"}
+    words = {"seeds": [7], "words.steps": 5, "tokenizer.vocabulary": 300, "labels": "film"}
     spec = read_label_study(tmp_path / "own.toml", words)
     assert spec and (spec.seeds, spec.words["steps"], spec.words["batch"], spec.labels) == ((7,), 5, 32, "film")
     assert spec.tokenizer.to_dict() == {"kind": "byte-pairs", "vocabulary": 300}
@@ -394,14 +395,14 @@ def test_a_name_that_is_no_study_of_classifiers_is_left_to_others(tmp_path: Path
 
 def test_a_wide_table_goes_on_below_with_its_first_column() -> None:
     lines = [["name", *(f"column {place}" for place in range(12))], ["a", *("1" * place for place in range(1, 13))]]
-    blocks = fold(lines, 40)
+    blocks = "\n".join(table(lines, head=False, width=40)).split("\n\n")
     assert all(len(line) <= 40 for block in blocks for line in block.splitlines())
-    assert all(block.startswith("name") for block in blocks)
+    assert len(blocks) > 1 and all(block.startswith("name") for block in blocks)
     assert " ".join(blocks).count("column") == 12
 
 
 def test_missing_runs_are_dashes_and_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(label_result, "can_draw", lambda: False)
+    monkeypatch.setattr(drawn, "can_draw", lambda: False)
     runs = (*outcomes("lstm", ["no room", None]), *outcomes("gru", [0.8, 0.9]))
     table = make_table([made_row("lstm", ["no room", None]), made_row("gru", [0.8, 0.9])], {})
     assert table.rows[0][1:5] == ("–",) * 4

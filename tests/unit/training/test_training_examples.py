@@ -103,7 +103,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(kind: str, tmp_path: Path, monke
     words: dict[str, Any] = {**TINY, "width": 16, "heads": 2, "context": 16, "batch": 8, "dropout": 0.2, "warm_up": 2}
     words |= {kind: path, "checkpoint_every": 3, "steps": 6}
     lemma.train(model, out=tmp_path / "whole", **words)
-    monkeypatch.setattr("lemma.api._watcher", lambda progress: StopAt(4))
+    monkeypatch.setattr("lemma.api.learning.watch", lambda progress: StopAt(4))
     assert lemma.train(model, out=tmp_path / "cut", **words).stopped == "interrupted"
     monkeypatch.undo()
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "cache"))

@@ -19,7 +19,7 @@ class RunOrCommand(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put `run` before a first word that is no command and no option."""
-        if not args or args[0] in self.commands or args[0].startswith("-"):
+        if not args or ctx.resilient_parsing or args[0] in self.commands or args[0].startswith("-"):
             return super().parse_args(ctx, args)
         if not Path(args[0]).exists() and not {"--help", "-h"} & set(args):
             raise SpecError(_neither(args[0], [name for name in self.commands if name != RUN]))
@@ -34,7 +34,7 @@ def _neither(word: str, commands: list[str]) -> str:
 
 app = typer.Typer(
     cls=RunOrCommand,
-    help="See what every attention head does, or a small case worked step by step.",
+    help="See what every attention head does, or a case worked by hand.",
     epilog='As in: lemma look runs/a --text "the cat sat on the mat" --out heads.html',
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -45,9 +45,10 @@ def attention(
     list_: List = False,
     json: Json = False,
 ) -> None:
-    """Work attention out by hand: word vectors, W_Q, W_K, W_V, and every number on the way.
+    """Work attention out by hand, with every number on the way.
 
-    Options take the place of what the file says. As in: lemma look attention e1 --out e1.html
+    From word vectors, W_Q, W_K and W_V. Options take the place of what the file says.
+    As in: lemma look attention e1 --out e1.html
     """
     settings = {"words": word, "passes": passes, "scaled": scaled, "mask": mask and mask.value}
     _look("attention", None if list_ else case, {**settings, "full": full, "decimals": decimals}, out, json)
@@ -63,9 +64,9 @@ def cross(
     list_: List = False,
     json: Json = False,
 ) -> None:
-    """Work cross-attention out by hand: some vectors look at others, as images at sentences.
+    """Work cross-attention out by hand: some vectors look at others.
 
-    As in: lemma look cross e8 --out e8.html
+    Such as images at sentences.     As in: lemma look cross e8 --out e8.html
     """
     settings = {"words": word, "scaled": scaled, "full": full, "decimals": decimals}
     _look("cross", None if list_ else case, settings, out, json)
@@ -86,9 +87,9 @@ def graph(
     list_: List = False,
     json: Json = False,
 ) -> None:
-    """Work graph convolution out by hand: A, Ã, Â, their row sums and norms, and what they do to features.
+    """Work graph convolution out by hand: A, Ã and Â.
 
-    As in: lemma look graph d4 --out d4.html
+    Their row sums and norms, and what they do to features.     As in: lemma look graph d4 --out d4.html
     """
     settings = {"nodes": node, "powers": powers, "full": full, "decimals": decimals}
     _look("graph", None if list_ else case, settings, out, json)
@@ -103,9 +104,10 @@ def lstm(
     list_: List = False,
     json: Json = False,
 ) -> None:
-    """Work one LSTM step out by hand: every gate, the cell state, the output; with --backward every gradient.
+    """Work one LSTM step out by hand; with --backward its gradients.
 
-    From gates as given, or from weights. As in: lemma look lstm c1 --backward --out c1.html
+    Every gate, the cell state, the output; from gates as given, or from weights.
+    As in: lemma look lstm c1 --backward --out c1.html
     """
     _look("lstm", None if list_ else case, {"backward": backward, "full": full, "decimals": decimals}, out, json)
 
@@ -134,8 +136,9 @@ def bpe(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Trace byte-pair encoding: every step with all pair counts, ties, symbols and the final segmentation.
+    """Trace byte-pair encoding: every step with all pair counts.
 
+    With ties, symbols and the final segmentation.
     As in: lemma look bpe "abbc abb abc abb", or: lemma look bpe --text shakespeare --merges 20 --library
     """
     settings: dict[str, Any] = {"text": text, "merges": merges, "minimum": minimum, "show": show_pairs}

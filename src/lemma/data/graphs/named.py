@@ -1,10 +1,10 @@
 """Graphs by name: what they are and where they come from."""
 
-import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from lemma.data.converting import write_rows
 from lemma.data.packaged import Packaged
 from lemma.errors import DataError
 
@@ -29,12 +29,12 @@ def convert_cora(files: Sequence[Path], into: Path) -> None:
     """Turn Parquet, which only pyarrow reads, into tables of nodes and edges that need nothing."""
     nodes, cited = (_parquet(path) for path in files)
     papers = zip(nodes["nodeId"], nodes["subject"], nodes["features"], strict=True)
-    _write(
+    write_rows(
         into / "nodes.csv",
         ("id", "label", "features"),
         ((paper, SUBJECTS[subject], _words(features)) for paper, subject, features in papers),
     )
-    _write(into / "edges.csv", ("source", "target"), zip(cited["sourceNodeId"], cited["targetNodeId"], strict=True))
+    write_rows(into / "edges.csv", ("source", "target"), zip(cited["sourceNodeId"], cited["targetNodeId"], strict=True))
 
 
 def _words(present: Sequence[int]) -> str:
@@ -48,13 +48,6 @@ def _parquet(path: Path) -> dict[str, list]:
     except ImportError:
         raise DataError(MISSING) from None
     return parquet.read_table(path).to_pydict()
-
-
-def _write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(rows)
 
 
 def _need_pyarrow() -> None:

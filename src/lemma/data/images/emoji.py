@@ -4,15 +4,16 @@ Each is kept as `captions.csv` (image, caption), where an image is called by its
 the pictures themselves, or the font that draws them.
 """
 
-import csv
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from lemma.data.converting import write_rows
 from lemma.data.packaged import Packaged
 
 CAPTIONS = "captions.csv"
+COLUMNS = ("image", "caption")
 QUALIFIED = 2
 """The status of an emoji that is written in full; others are shorter spellings of the same."""
 NAMES = ("emoji==2.16.0", "emoji/unicode_codes/emoji.json")
@@ -57,25 +58,20 @@ def convert_pictures(files: Sequence[Path], into: Path) -> None:
         if path is not None:
             shutil.copyfile(path, into / f"{points}.png")
             rows.append((f"{points}.png", name))
-    _write(into / CAPTIONS, rows)
+    write_rows(into / CAPTIONS, COLUMNS, rows)
 
 
 def convert_font(files: Sequence[Path], into: Path) -> None:
     """Keep the font and all names: which of them it draws shows when they are drawn."""
     font = next(path for path in files if path.suffix == ".ttf")
     shutil.copyfile(font, into / font.name)
-    _write(into / CAPTIONS, ((f"{points}.png", name) for points, name in emoji_names(_names(files)).items()))
+    write_rows(
+        into / CAPTIONS, COLUMNS, ((f"{points}.png", name) for points, name in emoji_names(_names(files)).items())
+    )
 
 
 def _names(files: Sequence[Path]) -> Path:
     return next(path for path in files if path.suffix == ".json")
-
-
-def _write(path: Path, rows: Iterable[tuple[str, str]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("image", "caption"))
-        writer.writerows(rows)
 
 
 _ALL = (

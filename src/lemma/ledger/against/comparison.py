@@ -4,6 +4,8 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
+from lemma.typeset import fit, table
+
 HEADS = ("tool", "parameters", "ratio", "forward FLOPs", "ratio", "what it counts")
 
 
@@ -44,12 +46,11 @@ class Comparison:
 
     def __str__(self) -> str:
         rows = (self.exact, *self.rows)
-        table = [HEADS, *(row.cells for row in rows)]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = [_aligned(HEADS, widths)]
-        for row in rows:
-            lines += [_aligned(row.cells, widths), *(f"    {reason}" for reason in row.reasons)]
-        return "\n".join([self.model, *lines])
+        lines = table([HEADS[:-1], *(row.cells[:-1] for row in rows)])
+        said = [lines[0]]
+        for row, line in zip(rows, lines[1:], strict=True):
+            said += [line, *(fit(f"    {about}") for about in (row.convention, *row.reasons) if about)]
+        return "\n".join([self.model, *said])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -64,12 +65,6 @@ class Comparison:
         heads = "".join(f"<th>{escape(head)}</th>" for head in HEADS)
         rows = "".join(_html(row) for row in (self.exact, *self.rows))
         return f"<table><caption>{escape(self.model)}</caption><tr>{heads}</tr>{rows}</table>"
-
-
-def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
-    first, *middle, last = cells
-    figures = [cell.rjust(width) for cell, width in zip(middle, widths[1:-1], strict=True)]
-    return "  ".join([first.ljust(widths[0]), *figures, last]).rstrip()
 
 
 def _html(row: Row) -> str:

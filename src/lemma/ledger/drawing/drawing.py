@@ -20,6 +20,7 @@ from lemma.ledger.drawing.views import without_views
 from lemma.ledger.polynomial import ONE, Polynomial
 from lemma.ledger.subject import Subject, Values
 from lemma.ledger.writing import write
+from lemma.typeset import table
 
 TOP = 50.0
 
@@ -50,8 +51,7 @@ class Drawing:
 
     def __str__(self) -> str:
         rows = [(node.name, f"({', '.join(self._sizes(node))})", node.formula) for node in self.nodes]
-        first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
-        return "\n".join(f"{name:{first}}  {shape:{second}}  {formula}".rstrip() for name, shape, formula in rows)
+        return "\n".join(table(rows, left=(0, 1, 2), flexible=(0, 2), head=False))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values: every tensor with its shape and the step that makes it."""

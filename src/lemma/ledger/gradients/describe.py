@@ -1,6 +1,6 @@
 """A cell in words: its names, shapes and equations, and the language derivations are written in."""
 
-from textwrap import fill, indent, wrap
+from textwrap import indent
 
 from lemma.ledger.gradients.cells.cell import Cell
 from lemma.ledger.gradients.judge import find_cell
@@ -8,8 +8,7 @@ from lemma.ledger.gradients.operations import shape
 from lemma.ledger.gradients.parser import ARGUMENTS
 from lemma.ledger.gradients.samples import draw_samples
 from lemma.ledger.gradients.writing import written
-
-_WIDTH = 100
+from lemma.typeset import columns, paragraph, wrap
 
 
 def describe_cell(cell: str) -> str:
@@ -28,7 +27,7 @@ def describe_cell(cell: str) -> str:
         "language": _language(),
     }
     sections = [f"{title}:\n{indent(_wrapped(text), '  ')}" for title, text in parts.items() if text]
-    return "\n".join([cell, indent(fill(described.about, _WIDTH), "  "), *sections])
+    return "\n".join([cell, indent(paragraph(described.about, _room()), "  "), *sections])
 
 
 def _shapes(cell: Cell, names: tuple[str, ...]) -> str:
@@ -40,7 +39,8 @@ def _equations(cell: Cell) -> str:
     lines = [f"{equation.name} = {written(equation.expression)}" for equation in cell.forward]
     shapes = [sample.spelled(shape(sample.values[name])) for name in cell.steps] + ["a number"]
     width = max(map(len, lines))
-    return "\n".join(f"{line:<{width}}  {spelled}" for line, spelled in zip(lines, shapes, strict=True))
+    width = min(width, _room() - 2 - max(map(len, shapes)))
+    return "\n".join(_equation(line, spelled, width) for line, spelled in zip(lines, shapes, strict=True))
 
 
 def _language() -> str:
@@ -52,5 +52,15 @@ def _language() -> str:
     )
 
 
+def _equation(line: str, shape: str, width: int) -> str:
+    """An equation and the shape of what it gives, in a column of its own."""
+    first, *others = wrap(line, width, hanging="  ")
+    return "\n".join([f"{first:<{width}}  {shape}", *others])
+
+
+def _room() -> int:
+    return columns() - 2
+
+
 def _wrapped(text: str) -> str:
-    return "\n".join(piece for line in text.splitlines() for piece in (wrap(line, _WIDTH) or [""]))
+    return "\n".join(paragraph(line, _room()) for line in text.splitlines())

@@ -5,6 +5,8 @@ from html import escape
 from math import isfinite
 from typing import Any, Literal
 
+from lemma.typeset import fit
+
 Outcome = Literal["right", "wrong", "helper"]
 _COLOURS = {"right": "#17803d", "wrong": "#b42318", "helper": "#667085"}
 
@@ -70,7 +72,7 @@ class GradientReport:
         return {"cell": self.cell, "right": self.right, "verdicts": verdicts}
 
     def __str__(self) -> str:
-        return "\n".join([*map(str, self.verdicts), self.summary])
+        return fit("\n".join([*map(str, self.verdicts), self.summary]))
 
     def _repr_html_(self) -> str:
         rows = "".join(_row(verdict) for verdict in self.verdicts)

@@ -5,13 +5,55 @@ from dataclasses import dataclass
 from typing import Any
 
 from lemma.errors import SpecError, unknown
-from lemma.ledger.identities import budget, dense, heads, merged, orthogonal, permutation, products, rotary, temperature
+from lemma.ledger.identities import (
+    budget,
+    convolution,
+    dense,
+    entropy,
+    head_costs,
+    heads,
+    loops,
+    lstm_step,
+    merged,
+    orthogonal,
+    permutation,
+    position_table,
+    pretraining,
+    products,
+    relations,
+    rotary,
+    shaping,
+    temperature,
+    window,
+)
 from lemma.ledger.identities.identity import Identity
 from lemma.ledger.identities.report import Finding, IdentityReport
+from lemma.typeset import fit
 
 IDENTITIES: dict[str, Identity] = {
-    module.IDENTITY.name: module.IDENTITY
-    for module in (temperature, merged, budget, orthogonal, products, heads, dense, permutation, rotary)
+    one.name: one
+    for one in (
+        window.IDENTITY,
+        relations.IDENTITY,
+        shaping.FOCUS,
+        shaping.NEAR,
+        temperature.IDENTITY,
+        merged.IDENTITY,
+        budget.IDENTITY,
+        loops.IDENTITY,
+        lstm_step.IDENTITY,
+        orthogonal.IDENTITY,
+        products.IDENTITY,
+        heads.IDENTITY,
+        position_table.IDENTITY,
+        rotary.IDENTITY,
+        dense.IDENTITY,
+        permutation.IDENTITY,
+        entropy.IDENTITY,
+        head_costs.IDENTITY,
+        convolution.IDENTITY,
+        pretraining.IDENTITY,
+    )
 }
 
 __all__ = ["IDENTITIES", "Finding", "Identity", "IdentityList", "IdentityReport", "check_identity", "list_identities"]
@@ -25,7 +67,8 @@ class IdentityList:
 
     def __str__(self) -> str:
         lines = "\n".join(map(str, self.identities))
-        return f"{lines}\n\nAs in: lemma check identity {self.identities[0].words[0]} {_first_size(self.identities[0])}"
+        first = self.identities[0]
+        return fit(f"{lines}\n\nAs in: lemma check identity {first.words[0]} {_first_size(first)}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""

@@ -6,6 +6,7 @@ exp(0) is 1, not 0: each output is y_i = (e^s x_i + Σ_{j≠i} x_j) / (e^s + N �
 """
 
 import math
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -19,6 +20,10 @@ from lemma.ledger.lines import Curve, Plot
 from lemma.spec import Spec
 
 STEPS = 25
+CLAIMS = {
+    "equality": "Self-attention on orthogonal inputs returns its inputs.",
+    "limit": "Self-attention on orthogonal inputs returns its inputs in the limit of large norms.",
+}
 LARGEST_SCORE = 30.0  # beyond it float64 cannot tell the output from the input
 
 
@@ -33,6 +38,8 @@ class Sizes(Spec):
     """The norm r at which the equality is tried."""
     scaled: bool = False
     """Whether scores are divided by √D; the source does not."""
+    says: Literal["equality", "limit"] = "equality"
+    """What is claimed: that it returns its inputs, or that it does so in the limit of large norms."""
     seed: int = Field(default=1, ge=0)
     """Fixes the directions."""
 
@@ -74,7 +81,7 @@ def run(sizes: Sizes) -> IdentityReport:
     return IdentityReport(
         "c6",
         IDENTITY.title,
-        "Self-attention on orthogonal inputs returns its inputs.",
+        CLAIMS[sizes.says],
         sizes.to_dict(),
         _findings(sizes, norms),
         ("norm r", "score s", "weight on itself", "error measured", "error by formula", "limit √(N(N−1))·e^(−s)"),
@@ -83,7 +90,17 @@ def run(sizes: Sizes) -> IdentityReport:
         "y_i = (e^s x_i + Σ_(j≠i) x_j) / (e^s + N − 1) with s = r²" + ("/√D" if sizes.scaled else "") + "; "
         "the error is √(N(N−1)) / (e^s + N − 1): never 0, and 0 only in the limit of large norms.",
         _plot(sizes, norms),
+        (_claim(sizes, norms),),
     )
+
+
+def _claim(sizes: Sizes, norms: list[float]) -> Finding:
+    """The equality as the source claims it, for every norm; or in the limit, at the largest of them."""
+    if sizes.says == "limit":
+        last = measured_error(sizes, norms[-1])
+        return residual(f"claimed: error 0 in the limit; at the largest norm, r = {norms[-1]:.3g}", last, 20 * EXACT)
+    worst = max(measured_error(sizes, norm) for norm in (*norms, sizes.norm))
+    return residual(f"claimed: error 0 at every norm; largest over {len(norms) + 1} norms", worst)
 
 
 def _findings(sizes: Sizes, norms: list[float]) -> tuple[Finding, ...]:

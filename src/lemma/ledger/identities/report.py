@@ -10,6 +10,7 @@ from typing import Any, Literal
 from lemma.data.atomic import write_atomically
 from lemma.errors import InputError, unknown
 from lemma.ledger.lines import NO_PLOT, Plot, can_draw
+from lemma.typeset import fit, table
 
 EXACT = 1e-12
 """What rounding in float64 may leave of an equality."""
@@ -78,6 +79,8 @@ class IdentityReport:
     correction: str = ""
     """The right statement, where the source's is false."""
     plot: Plot | None = None
+    claimed: tuple[Finding, ...] = ()
+    """What the source's claim comes to in numbers, where that is not what the mathematics says."""
 
     @property
     def confirmed(self) -> bool:
@@ -86,33 +89,27 @@ class IdentityReport:
 
     @property
     def holds(self) -> bool:
-        """Whether the source's claim is true, and the numbers bear it out."""
-        return not self.correction and self.confirmed
+        """Whether the source's claim is true: what it comes to in numbers is what was measured."""
+        return self.confirmed and all(finding.holds for finding in self.claimed)
 
     @property
     def verdict(self) -> str:
         """The claim judged, in a line."""
         if not self.confirmed:
             return "is not confirmed: a number above is not what it should be."
-        return f"is false. Right: {self.correction}" if self.correction else "holds."
+        return "holds." if self.holds else f"is false. Right: {self.correction}"
 
     def __str__(self) -> str:
-        sizes = "  ".join(f"{word}={value}" for word, value in self.sizes.items())
+        sizes = " ".join(f"{word}={value}" for word, value in self.sizes.items())
         lines = [f"{self.name.upper()}  {self.title}", f"Claim: {self.claim}", f"Sizes: {sizes}", ""]
-        lines += [*map(str, self.findings), *(["", *self._aligned()] if self.rows else [])]
-        return "\n".join([*lines, *(["", *self.remarks] if self.remarks else []), "", f"The claim {self.verdict}"])
+        lines += [*map(str, (*self.claimed, *self.findings)), *(["", *self._aligned()] if self.rows else [])]
+        said = [*lines, *(["", *self.remarks] if self.remarks else []), "", f"The claim {self.verdict}"]
+        return fit("\n".join(said))
 
     def _aligned(self) -> list[str]:
         cells = [self.header, *(tuple(map(_cell, row)) for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         left = isinstance(self.rows[0][0], str)  # names begin a line, numbers end at a column
-        return [
-            "  ".join(
-                cell.ljust(width) if left and not place else cell.rjust(width)
-                for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-            )
-            for line in cells
-        ]
+        return table(cells, left=(0,) if left else (), flexible=(0,) if left else ())
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -120,6 +117,7 @@ class IdentityReport:
         return {
             **plain,
             "sizes": dict(self.sizes),
+            "claimed": [finding.to_dict() for finding in self.claimed],
             "findings": [finding.to_dict() for finding in self.findings],
             "table": [dict(zip(self.header, row, strict=True)) for row in self.rows],
             "remarks": list(self.remarks),
@@ -127,7 +125,7 @@ class IdentityReport:
         }
 
     def _repr_html_(self) -> str:
-        findings = "".join(f"<li>{escape(str(finding))}</li>" for finding in self.findings)
+        findings = "".join(f"<li>{escape(str(finding))}</li>" for finding in (*self.claimed, *self.findings))
         sizes = ", ".join(f"{word} = {value}" for word, value in self.sizes.items())
         remarks = "".join(f"<p>{escape(remark)}</p>" for remark in self.remarks)
         return (

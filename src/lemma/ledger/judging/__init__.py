@@ -2,6 +2,7 @@
 
 from lemma.ledger.judging.judge import judge_formula
 from lemma.ledger.judging.numbers import judge_number
+from lemma.ledger.judging.shapes import ShapeReport, judge_shapes
 from lemma.ledger.judging.verdict import Verdict
 
-__all__ = ["Verdict", "judge_formula", "judge_number"]
+__all__ = ["ShapeReport", "Verdict", "judge_formula", "judge_number", "judge_shapes"]

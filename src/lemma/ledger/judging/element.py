@@ -14,7 +14,8 @@ class Element:
     """A possible mistake: `change` is what it does to the model's formula, `cost` how far-fetched it is.
 
     `tell` gives a clause, or for what is missing or counted twice the noun: only the few that fit are ever told.
-    `name` is a short name for lists; of several other mistakes with the same name one is enough.
+    `name` is a short name for lists; of several other mistakes with the same name one is enough. `paths` are those of
+    what is missing.
     """
 
     change: Polynomial
@@ -22,6 +23,7 @@ class Element:
     kind: Kind
     tell: Callable[[], str]
     name: str = ""
+    paths: frozenset[str] = frozenset()
 
 
 def clause(elements: Sequence[Element]) -> str:
@@ -29,6 +31,16 @@ def clause(elements: Sequence[Element]) -> str:
     clauses = [_alike([one for one in elements if one.kind == kind]) for kind in ("missing", "twice")]
     clauses += [element.tell() for element in elements if element.kind == "other"]
     return either(list(dict.fromkeys(said for said in clauses if said)), ", or ")
+
+
+def together(mistakes: Sequence[Sequence[Element]]) -> str:
+    """What happened, where each of these did; what is left out shares its verb."""
+    alone = [one for one in mistakes if len(one) == 1 and one[0].kind == "missing"]
+    if len(alone) < 2:
+        return ", and ".join(map(clause, mistakes))
+    *nouns, last = (one[0].tell().rstrip(",") for one in alone)
+    missing = f"the model has {', '.join(nouns)} and {last} that your formula leaves out"
+    return ", and ".join([missing, *(clause(other) for other in mistakes if other not in alone)])
 
 
 def either(clauses: Sequence[str], between: str) -> str:

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from lemma.errors import InputError, unknown
-from lemma.ledger.counting import USUAL, Conventions, count
+from lemma.ledger.counting import USUAL, Conventions
 from lemma.ledger.formula import quotient
 from lemma.ledger.judging.conventions import other_readings, rule_of_thumb
 from lemma.ledger.judging.element import Element
 from lemma.ledger.judging.groups import groups_of
+from lemma.ledger.judging.learned import account_for
 from lemma.ledger.judging.mutations import mutation_elements
 from lemma.ledger.judging.nearest import nearest
 from lemma.ledger.judging.neighbours import right_elsewhere
@@ -21,27 +22,28 @@ from lemma.ledger.sources import Model, subject_of
 from lemma.spec import ModelSpec
 
 LARGEST_FACTOR = 12
-FORMULAS = ("parameters", "flops")
+FORMULAS = ("parameters", "flops", "trainable")
 PLAIN = 1.03  # the cost up to which no mutation can be a better explanation than a tensor left out
 SIMPLE = 1.5  # the cost up to which an explanation is one element
 
 
 def judge_formula(
     model: Model,
-    quantity: Literal["parameters", "flops"],
+    quantity: Literal["parameters", "flops", "trainable"],
     text: str,
     words: Mapping[str, Any] | None = None,
     conventions: Conventions = USUAL,
 ) -> Verdict:
-    """Judge a formula for the parameters or the operations of a model against the model itself.
+    """Judge a formula for the parameters, those that learn, or the operations of a model against the model itself.
 
     >>> print(judge_formula("feed-forward", "parameters", "V(d + d_h) + (N-1) d d_h"))
-    Not equal: yours − model = −d_h. The model has a bias of d_h in 'hidden' that your formula leaves out.
+    Not equal: yours − model = −d_h. The model has a bias of d_h in 'hidden' that
+    your formula leaves out.
     """
     if quantity not in FORMULAS:
         raise InputError(unknown("quantity", quantity, FORMULAS))
     subject = subject_of(model, words)
-    account = count(subject, (quantity,), conventions)
+    account = account_for(subject, (quantity,), conventions)
     spec = spec_of(model, words, subject)
     question = ask(account, quantity, text, full_names(spec, account.symbols))
     if question.equal:
@@ -49,7 +51,7 @@ def judge_formula(
     numeric = with_numbers(question)
     if numeric is not None and numeric.equal:
         return _verdict(question, True, (as_numbers(question),))
-    others = () if quantity == "parameters" else _conventions(question, model, words, conventions)
+    others = () if quantity != "flops" else _conventions(question, model, words, conventions)
     return _verdict(question, False, others) if others else _explained(question, numeric, spec)
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from lemma.errors import InputError, LedgerError, unknown
 from lemma.ledger.account import Account
-from lemma.ledger.counting import QUANTITIES, USUAL, Conventions, count
+from lemma.ledger.counting import USUAL, Conventions
 from lemma.ledger.judging.claims import Change, Claim, read_claim
 from lemma.ledger.judging.conventions import other_readings
 from lemma.ledger.judging.judge import explain_number
+from lemma.ledger.judging.learned import account_for, split_ratio
 from lemma.ledger.judging.question import ask
 from lemma.ledger.judging.specs import full_names, spec_of
 from lemma.ledger.judging.verdict import Verdict, shown
@@ -42,10 +43,11 @@ def judge_number(
     >>> print(judge_number("table-a5", "parameters", "54.1 % increase from 2 to 4 layers"))
     Equal: 54.1 %.
     """
-    if quantity not in QUANTITIES:
-        raise InputError(unknown("quantity", quantity, QUANTITIES))
+    named = split_ratio(quantity)
     claim, subject = read_claim(value), subject_of(model, words)
-    account = count(subject, (quantity,), conventions)
+    account = account_for(subject, named, conventions)
+    if len(named) == 2:
+        return _judge_ratio(account, named, claim)
     if isinstance(claim, Change):
         names = full_names(spec_of(model, words, subject), account.symbols)
         return _judge_change(account, quantity, claim, {**{name: name for name in account.order}, **names})
@@ -63,6 +65,20 @@ def judge_number(
     )
     said = next(meant, "") or next(_guesses(account, quantity, claim, right), "")
     return _verdict(account, quantity, claim, right, (said,) if said else ())
+
+
+def _judge_ratio(account: Account, named: tuple[str, ...], claim: Claim) -> Verdict:
+    """What one quantity is of another, such as the share that learns."""
+    above, below = (account.quantities[name].at(account.symbols) for name in named)
+    if isinstance(claim, Change) or above is None or not below:
+        raise InputError(f"{account.model}: {'/'.join(named)} is a plain number such as 0.125, and not over 0.")
+    right = Fraction(above, below)
+    equal, between = claim.fits(right), f"{shown(above)} / {shown(below)}."
+    turned = " It is the other way round." if not equal and above and claim.fits(1 / right) else ""
+    said = (f"{between[:-1]} = {shown(right)}.{turned}",)
+    return Verdict(
+        equal, account.model, "/".join(named), claim.text, shown(right), None, said, account.symbols, claim.value, right
+    )
 
 
 def _verdict(account: Account, quantity: str, claim: Claim, right: int, diagnosis: tuple[str, ...]) -> Verdict:

@@ -1,18 +1,20 @@
 """The simplest explanations of a difference: as few elements as possible, and none of them far-fetched."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
 from math import inf
 
-from lemma.ledger.judging.element import Element, clause, either, sentence
+from lemma.ledger.judging.element import Element, Kind, clause, either, sentence, together
 from lemma.ledger.polynomial import Polynomial
 
 NEAR = 1.15
 """The cost up to which an element may be one of two."""
 NEAREST = 1.0
 """The cost up to which an element may be one of three."""
+LEFT_OUT = 1.03
+"""The cost up to which it may be one of three that are all left out."""
 MOST_SHOWN = 2
 
 
@@ -55,10 +57,10 @@ class Elements:
 
     def explain(self, residual: Polynomial) -> "Explanation | None":
         """The simplest explanation, or the two that are equally simple; None if there is none."""
-        found = self._one(residual) or self._two(residual) or self._three(residual)
+        found = self._one(residual) or self._plainer(self._two(residual), residual) or self._three(residual)
         if not found:
             return None
-        clauses = [", and ".join(clause(self.table[change]) for change in changes) for changes in found[:MOST_SHOWN]]
+        clauses = [together([self.table[change] for change in changes]) for changes in found[:MOST_SHOWN]]
         return Explanation(sentence(either(clauses, "; or ")), sum(map(self.cost, found[0])))
 
     def explain_number(self, residual: Fraction, sizes: Mapping[str, int]) -> "Explanation | None":
@@ -79,14 +81,23 @@ class Elements:
         return self._cheapest(tuple(pair) for pair in pairs)
 
     def _three(self, residual: Polynomial) -> list[tuple[Polynomial, ...]]:
-        nearest = self.up_to(NEAREST)
-        known = set(nearest)
-        triples = {
-            frozenset((one, other, rest))
-            for one, other in combinations(nearest, 2)
-            if (rest := residual - one - other) in known and rest not in (one, other)
-        }
-        return self._cheapest(tuple(triple) for triple in triples)
+        return self._cheapest(_triples(self.up_to(NEAREST), residual))
+
+    def _plainer(self, found: list[tuple[Polynomial, ...]], residual: Polynomial) -> list[tuple[Polynomial, ...]]:
+        """People rather forget three things than forget one and count another twice."""
+        if not found or all(self._all_of(change, "twice") == [] for change in found[0]):
+            return found
+        missing = [change for change in self.up_to(LEFT_OUT) if self._all_of(change, "missing")]
+        return self._cheapest(triple for triple in _triples(missing, residual) if self._apart(triple)) or found
+
+    def _all_of(self, change: Polynomial, kind: Kind) -> list[Element]:
+        return [element for element in self.table[change] if element.kind == kind]
+
+    def _apart(self, changes: Sequence[Polynomial]) -> bool:
+        """Whether what is missing can be left out together: no tensor is in two of the elements."""
+        choices = product(*(self._all_of(change, "missing") for change in changes))
+        paths = ([path for element in choice for path in element.paths] for choice in choices)
+        return any(len(set(every)) == len(every) for every in paths)
 
     def _cheapest(self, found: Iterable[tuple[Polynomial, ...]]) -> list[tuple[Polynomial, ...]]:
         """Those of least cost; then those whose elements are told with the fewest words; each in a fixed order."""
@@ -100,3 +111,14 @@ class Elements:
 
     def _tally(self, changes: Sequence[Polynomial]) -> int:
         return sum(len(self.table[change]) for change in changes)
+
+
+def _triples(among: Sequence[Polynomial], residual: Polynomial) -> Iterator[tuple[Polynomial, ...]]:
+    """Three different changes that make the residual together, each three once."""
+    known = set(among)
+    triples = {
+        frozenset((one, other, rest))
+        for one, other in combinations(among, 2)
+        if (rest := residual - one - other) in known and rest not in (one, other)
+    }
+    return map(tuple, triples)

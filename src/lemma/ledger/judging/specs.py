@@ -8,7 +8,7 @@ from lemma.ledger.sources import Model
 from lemma.ledger.spec_sources import body_of
 from lemma.ledger.subject import BATCH, Subject
 from lemma.runs import RunFolder
-from lemma.spec import FAMILIES, PRESETS, Choice, ModelSpec, choose
+from lemma.spec import FAMILIES, Choice, ModelSpec, NewFamily, choose, find_preset
 
 FOLLOWS = {"D": "d"}  # where a tied output makes two sizes one, the account knows it by the second name
 
@@ -16,11 +16,11 @@ FOLLOWS = {"D": "d"}  # where a tied output makes two sizes one, the account kno
 def spec_of(model: Model, words: Mapping[str, Any] | None, subject: Subject) -> ModelSpec | None:
     """The spec that a model's subject was made from; None for a factory."""
     own = {word: value for word, value in (words or {}).items() if word != BATCH and word not in subject.running}
-    if isinstance(model, (Choice, *FAMILIES.values())) or (isinstance(model, str) and model in PRESETS):
+    if isinstance(model, (Choice, NewFamily, *FAMILIES.values())):
         return choose(model, own).model
     if isinstance(model, (str, Path)) and (Path(model) / "spec.toml").exists():
         return choose(RunFolder.open(Path(model)).spec, own).model
-    if isinstance(model, (str, Path)) and Path(model).is_file():
+    if isinstance(model, (str, Path)) and (Path(model).is_file() or find_preset(str(model))):
         return choose(model, own).model
     return None
 

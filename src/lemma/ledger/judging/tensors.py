@@ -17,7 +17,8 @@ EMBEDDINGS = ("embed", "position", "wte", "wpe")
 def tensor_elements(question: Question, groups: Sequence[Group]) -> Iterator[Element]:
     """Everything that may be missing or too much, the likeliest first."""
     for group in groups:
-        yield Element(-group.whole, _oddness(group), "missing", partial(noun, question, group), group.name)
+        paths = frozenset(part.path for part in group.parts)
+        yield Element(-group.whole, _oddness(group), "missing", partial(noun, question, group), group.name, paths)
     for group in groups:
         yield _doubled(question, group)
         yield from _one_layer(question, group)

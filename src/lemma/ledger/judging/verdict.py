@@ -6,6 +6,8 @@ from fractions import Fraction
 from html import escape
 from typing import Any
 
+from lemma.typeset import paragraph
+
 Number = int | Fraction
 
 
@@ -41,7 +43,7 @@ class Verdict:
         return f"Not equal: yours − model = {self.residual.replace('-', '−')}."
 
     def __str__(self) -> str:
-        return " ".join([self.headline, *self.diagnosis])
+        return paragraph(" ".join([self.headline, *self.diagnosis]))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""

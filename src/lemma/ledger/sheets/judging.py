@@ -35,7 +35,7 @@ def _formula(question: Question, answer: str) -> Judgement:
     right = (
         verdict.right if verdict.right == shown(verdict.right_at) else f"{verdict.right} = {shown(verdict.right_at)}"
     )
-    return Judgement(float(verdict.equal), str(verdict), _direction(verdict, "the model's sizes"), right)
+    return Judgement(float(verdict.equal), _words(verdict), _direction(verdict, "the model's sizes"), right)
 
 
 def _number(question: Question, answer: str) -> Judgement:
@@ -47,7 +47,7 @@ def _number(question: Question, answer: str) -> Judgement:
     if verdict.equal and not near:
         coarse = f"Not right: {answer} is rounded too far."
         return Judgement(0.0, coarse, coarse, verdict.right)
-    return Judgement(float(verdict.equal), str(verdict), _direction(verdict, ""), verdict.right)
+    return Judgement(float(verdict.equal), _words(verdict), _direction(verdict, ""), verdict.right)
 
 
 def _claim(question: Question, answer: str) -> str:
@@ -98,3 +98,8 @@ JUDGES: dict[str, Callable[[Question, str], Judgement]] = {
     "number": _number,
     "gradient": _gradients,
 }
+
+
+def _words(verdict: Verdict) -> str:
+    """What a verdict says, in one line: the sheet wraps it where it stands."""
+    return " ".join([verdict.headline, *verdict.diagnosis])

@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from lemma.typeset import fit
+
 Outcome = Literal["right", "partly right", "wrong", "unreadable", "not answered"]
 
 
@@ -66,7 +68,7 @@ class Marks:
         for mark in self.marks:
             lines.append(f"{mark.id:<{width}}  {mark.verdict:<12}  {number(mark.points):>5} of {number(mark.of)}")
             lines += [f"{'':<{width}}  {remark}" for remark in mark.remarks]
-        return "\n".join([*lines, *self.strangers, self.summary])
+        return fit("\n".join([*lines, *self.strangers, self.summary]))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from lemma.typeset import fit, table
+
 
 @dataclass(frozen=True)
 class Total:
@@ -58,9 +60,8 @@ class Solutions:
 
     def __str__(self) -> str:
         rows = [self.unknown, *(tuple(f"{solution[name]:,}" for name in self.unknown) for solution in self.shown)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join([*map(str, self.totals), self.summary, *(table if self.shown else [])])
+        said = [*map(str, self.totals), self.summary]
+        return "\n".join([*map(fit, said), *(table(rows, left=()) if self.shown else [])])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from lemma.looking.words import counted
 from lemma.looking.worked.blocks import Block, Blocks, Heading, Words
@@ -31,7 +31,6 @@ class WorkedGraph(Worked):
     steps: GraphSteps
     full: bool = False
     decimals: int = 4
-    columns: ClassVar[int] = 80
 
     @property
     def heading(self) -> str:

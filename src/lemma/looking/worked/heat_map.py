@@ -7,7 +7,8 @@ import numpy as np
 
 from lemma.looking.worked.blocks import Matrix
 from lemma.looking.worked.colours import INK, SOFT, cell_colours
-from lemma.looking.worked.numerals import across, numeral
+from lemma.looking.worked.numerals import numeral
+from lemma.typeset import across
 
 SIGN = 6.9
 """Pixels of an average sign at 12 pixels; labels are cut to fit."""

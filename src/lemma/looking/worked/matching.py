@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -35,7 +35,6 @@ class WorkedMatching(Worked):
     focus: tuple[int, ...]
     full: bool = False
     decimals: int = 4
-    columns: ClassVar[int] = 80
 
     @property
     def heading(self) -> str:

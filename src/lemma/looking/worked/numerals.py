@@ -84,13 +84,6 @@ def bar(share: float) -> str:
     return "█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]
 
 
-def across(text: str) -> int:
-    """How many columns of a terminal a text takes: signs of East Asia two, combining marks none."""
-    return sum(
-        0 if unicodedata.combining(sign) else 2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text
-    )
-
-
 def shortened(text: str, most: int = 60) -> str:
     """The text, or its beginning if it is longer than that.
 

@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape
 from lemma.looking.worked.blocks import Block, Blocks, Grid, Heading, Matrix, Words
 from lemma.looking.worked.colours import LINE, PAPER, SOFT
 from lemma.looking.worked.heat_map import SIGN, Drawn, heat_map, text
-from lemma.looking.worked.numerals import across
+from lemma.typeset import across
 
 WIDTH, MARGIN, GAP = 1120, 24, 28
 ROW, BAR = 21, 120

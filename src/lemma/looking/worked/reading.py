@@ -12,6 +12,7 @@ from lemma.looking.worked.graph_case import GraphCase
 from lemma.looking.worked.lstm_case import LstmCase
 from lemma.looking.worked.matching_case import MatchingCase
 from lemma.spec.toml import read_toml, to_toml
+from lemma.typeset import fit
 
 Given = str | Path | Mapping[str, Any]
 """An example's name, the path of a TOML file, or the words themselves."""
@@ -48,12 +49,14 @@ class Examples:
         width = max(len(example.name) for example in self.listed)
         lines = [f"{example.name:<{width}}  {example.title}" for example in self.listed]
         name = self.listed[0].name
-        return "\n".join(
-            [
-                *lines,
-                f"Look at one:          {command(self.kind)} {name}",
-                f"A copy to start from: {command(self.kind)} {name} --out mine.toml",
-            ]
+        return fit(
+            "\n".join(
+                [
+                    *lines,
+                    f"Look at one:          {command(self.kind)} {name}",
+                    f"A copy to start from: {command(self.kind)} {name} --out mine.toml",
+                ]
+            )
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -4,21 +4,18 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from lemma.data.atomic import write_atomically
 from lemma.errors import InputError, unknown
 from lemma.looking.worked.blocks import Blocks
 from lemma.looking.worked.page import as_fragment, as_page
 from lemma.looking.worked.picture import as_svg
-from lemma.looking.worked.text import WIDTH, as_markdown, as_text
+from lemma.looking.worked.text import as_markdown, as_text
 
 
 class Worked(ABC):
     """A result made of blocks."""
-
-    columns: ClassVar[int] = WIDTH
-    """How wide its lines of text may be."""
 
     @property
     @abstractmethod
@@ -38,7 +35,7 @@ class Worked(ABC):
         """Return plain values."""
 
     def __str__(self) -> str:
-        return as_text(self.shown(), self.columns)
+        return as_text(self.shown())
 
     def _repr_html_(self) -> str:
         return as_fragment(self.drawn())
@@ -49,7 +46,7 @@ class Worked(ABC):
             ".svg": lambda: as_svg(self.drawn(), self.heading),
             ".html": lambda: as_page(self.drawn(), self.heading),
             ".md": lambda: as_markdown(self.drawn()),
-            ".txt": lambda: as_text(self.drawn(), self.columns) + "\n",
+            ".txt": lambda: as_text(self.drawn()) + "\n",
             ".json": lambda: json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n",
         }
 

@@ -1,86 +1,59 @@
 """Blocks as text for a terminal, and as Markdown."""
 
 import re
-import textwrap
-from collections.abc import Sequence
 
 from lemma.looking.worked.blocks import Block, Blocks, Grid, Heading, Matrix, Words
-from lemma.looking.worked.numerals import across, bar
+from lemma.looking.worked.numerals import bar
+from lemma.typeset import across, columns, table, wrap
 
-WIDTH = 110
-"""A wider table is cut into several, each with the names of the rows."""
 GAP = "  "
 
 
-def as_text(blocks: Blocks, width: int = WIDTH) -> str:
+def as_text(blocks: Blocks) -> str:
     """Blocks one below the other, with an empty line between them; lines of arithmetic stand together."""
     lines: list[str] = []
     before: Block | None = None
     for block in blocks:
         if before is not None and not (isinstance(block, Words) and isinstance(before, Words | Heading)):
             lines.append("")
-        lines += _text(block, width)
+        lines += _text(block)
         before = block
     return "\n".join(lines)
 
 
-def _text(block: Block, width: int) -> list[str]:
+def _text(block: Block) -> list[str]:
     if isinstance(block, Heading):
-        lines = textwrap.wrap(block.text, width) or [""]
+        lines = wrap(block.text)
         return [*lines, *(["=" * max(map(across, lines))] if block.level == 1 else [])]
     if isinstance(block, Words):
-        return [part for line in block.text.splitlines() for part in _wrapped(line, width)]
-    return _grid(block.grid() if isinstance(block, Matrix) else block, width)
+        return [part for line in block.text.splitlines() for part in _wrapped(line)]
+    return _grid(block.grid() if isinstance(block, Matrix) else block)
 
 
-def _wrapped(line: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        line, width, initial_indent=GAP, subsequent_indent=GAP * 2, break_long_words=False, break_on_hyphens=False
-    ) or [""]
+def _wrapped(line: str) -> list[str]:
+    return wrap(line, indent=GAP, hanging=GAP * 2)
 
 
-def _grid(grid: Grid, width: int) -> list[str]:
-    title = _wrapped(grid.title, width) if grid.title else []
+def _grid(grid: Grid) -> list[str]:
+    """A table, and where there is room the bars beside it that its shares are drawn as."""
+    rows = [grid.header, *grid.rows, *([grid.total] if grid.total else [])]
+    every = range(len(grid.header))
+    lines = table(rows, left=every if grid.plain else (0,), flexible=every if grid.plain else (), width=columns() - 2)
+    return [*(_wrapped(grid.title) if grid.title else []), *(f"{GAP}{line}".rstrip() for line in _barred(lines, grid))]
+
+
+def _barred(lines: list[str], grid: Grid) -> list[str]:
+    """The last lines of a table with a bar behind each of its rows."""
     bars = [bar(share) for share in grid.bars]
-    table = [list(grid.header), *(list(row) for row in grid.rows), *([list(grid.total)] if grid.total else [])]
-    lines: list[str] = []
-    for columns in _chunks(table, width - len(GAP)):
-        part = _lines([[row[column] for column in columns] for row in table], grid.plain)
-        if bars and columns[-1] == len(grid.header) - 1:
-            part = [line + (GAP + bars[place - 1] if 0 < place <= len(bars) else "") for place, line in enumerate(part)]
-        lines += part
-    return title + [f"{GAP}{line}".rstrip() for line in lines]
-
-
-def _chunks(table: Sequence[Sequence[str]], width: int) -> list[list[int]]:
-    """Which columns stand side by side; the first one always does."""
-    widths = _widths(table)
-    chunks: list[list[int]] = [[0]]
-    room = width - widths[0]
-    for column in range(1, len(widths)):
-        if len(chunks[-1]) > 1 and room < widths[column] + len(GAP):
-            chunks.append([0])
-            room = width - widths[0]
-        chunks[-1].append(column)
-        room -= widths[column] + len(GAP)
-    return chunks
-
-
-def _widths(table: Sequence[Sequence[str]]) -> list[int]:
-    return [max(across(row[column]) for row in table) for column in range(len(table[0]))]
-
-
-def _lines(table: Sequence[Sequence[str]], plain: bool) -> list[str]:
-    widths = _widths(table)
+    first = len(lines) - len(grid.rows) - bool(grid.total)
+    widest = max(map(across, lines[max(first, 0) :]), default=0)
+    if not bars or first < 1 or widest + max(map(len, bars)) + 2 * len(GAP) > columns():
+        return lines
+    behind = dict(enumerate(bars, first))
     return [
-        GAP.join(_aligned(cell, width, plain or place == 0) for place, (cell, width) in enumerate(pairs))
-        for pairs in (list(zip(row, widths, strict=True)) for row in table)
+        line + (" " * (widest - across(line)) + GAP + behind[at] if at in behind else "")
+        for at, line in enumerate(lines)
     ]
-
-
-def _aligned(cell: str, width: int, left: bool) -> str:
-    space = " " * (width - across(cell))
-    return cell + space if left else space + cell
 
 
 def as_markdown(blocks: Blocks) -> str:

@@ -5,8 +5,8 @@ import torch
 from jaxtyping import Float, UInt8
 
 from lemma.data import Rows
-from lemma.evaluation.measuring import by_length, measuring, positions_on
-from lemma.models import DualEncoderModel
+from lemma.models.dual_encoder import DualEncoderModel
+from lemma.models.measuring import by_length, measuring, positions_on
 
 Vectors = Float[np.ndarray, "rows shared"]
 

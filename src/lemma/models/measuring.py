@@ -9,8 +9,10 @@ import torch
 from jaxtyping import Int64
 from torch import nn
 
-from lemma.evaluation.perplexity import LOGITS, POSITIONS
-from lemma.models import evaluating
+from lemma.models.language_model import evaluating
+
+POSITIONS = {"cpu": 4096, "cuda": 65_536}  # tokens read at once, where their logits are few
+LOGITS = {"cpu": 2**23, "cuda": 2**27}  # logits held at once: 32 and 512 MB in float32
 
 
 @contextmanager

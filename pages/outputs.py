@@ -1,0 +1,89 @@
+"""What a page shows, against what its blocks print; and the outputs written into a page."""
+
+import contextlib
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pages import PageError
+from pages.blocks import RUNS, Block, read_blocks
+from pages.running import run_block
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A block that shows output, the block before it that was run (if there is one), and what that printed."""
+
+    block: Block
+    code: str
+    printed: str
+
+
+def pattern(line: str) -> re.Pattern[str]:
+    """A line as it may be printed: spaces do not count, and … stands for anything."""
+    return re.compile(".*".join(re.escape(" ".join(part.split())) for part in line.split("…")).replace(r"\ ", r"\s*"))
+
+
+def differences(shown: str, printed: str) -> list[str]:
+    """The lines that a page shows and that are not printed.
+
+    >>> differences("a  5\\nb … 7\\n", "a 5\\nb 6 and 8\\n")
+    ['b … 7']
+    """
+    there = [" ".join(line.split()) for line in printed.splitlines()]
+    return [line for line in shown.splitlines() if not any(map(pattern(line).fullmatch, there))]
+
+
+def outputs(blocks: Iterable[Block], where: str, apart: bool = False) -> Iterator[Shown]:
+    """Run a page's blocks in order, and set beside each `text` block what the block before it printed."""
+    names: dict[str, Any] = {}
+    code, printed = "", ""
+    for block in blocks:
+        if block.kind in RUNS:
+            code, printed = block.body, run_block(block, where, names, apart)
+        else:
+            yield Shown(block, code, printed)
+
+
+def require(shown: Shown, where: str) -> None:
+    """What is shown must be what was printed."""
+    if missing := differences(shown.block.body, shown.printed):
+        raise PageError(f"{where} shows {missing}, which is not printed:\n{shown.printed}")
+
+
+def check_page(path: Path) -> None:
+    """Run a page as it stands, in a folder of its own; what it shows must be what is printed."""
+    blocks = read_blocks(path.read_text(encoding="utf-8"))
+    with in_a_folder_of_its_own():
+        for shown in outputs(blocks, path.name):
+            if not shown.block.body.strip():
+                raise PageError(f"{path.name} has an empty output. To fill it in: python -m pages write {path.name}")
+            require(shown, path.name)
+
+
+def write_page(path: Path) -> None:
+    """Run a page and put into each `text` block what the block before it prints; blocks with … are only checked."""
+    text = path.read_text(encoding="utf-8")
+    with in_a_folder_of_its_own():
+        beside = list(outputs(read_blocks(text), path.name))
+    for shown in reversed(beside):
+        if "…" in shown.block.body and not differences(shown.block.body, shown.printed):
+            continue
+        text = text[: shown.block.start] + tidy(shown.printed) + text[shown.block.stop :]
+    path.write_text(text, encoding="utf-8")
+
+
+def tidy(printed: str) -> str:
+    """Output without blanks at the ends of its lines and blank lines around it."""
+    lines = [line.rstrip() for line in printed.strip("\n").splitlines()]
+    return "".join(f"{line}\n" for line in lines)
+
+
+@contextlib.contextmanager
+def in_a_folder_of_its_own() -> Iterator[Path]:
+    """Work in a new folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        yield Path(folder)

@@ -1,0 +1,165 @@
+"""The page of `lemma serve` in a real browser, against a real server: what it shows is what `lemma.generate` writes."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lemma
+from served_runs import running, untrained
+
+pytest.importorskip("fastapi", reason="needs FastAPI")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+REFUSED = "status of 400"  # the browser notes a refusal, which the page then tells
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("served")
+    return {kind: untrained(folder, kind) for kind in ("trigram", "decoder", "mood")}
+
+
+@pytest.fixture(scope="module")
+def address(runs: dict[str, Path]) -> Iterator[str]:
+    with running(*runs.values()) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright's Python package")
+    if CHROMIUM is None:
+        pytest.skip("needs Debian's chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser: Any, address: str) -> Iterator[Any]:
+    """Opens the page at a width and watches for errors and for requests to anywhere else."""
+    troubles: list[str] = []
+    contexts = []
+
+    def opening(width: int = 1280, **settings: Any) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 900}, **settings)
+        contexts.append(context)
+        tab = context.new_page()
+        tab.set_default_timeout(20_000)
+        tab.on("pageerror", lambda error: troubles.append(str(error)))
+        tab.on(
+            "console",
+            lambda one: troubles.append(one.text) if one.type == "error" and REFUSED not in one.text else None,
+        )
+        tab.on("request", lambda one: None if one.url.startswith((address, "data:")) else troubles.append(one.url))
+        tab.goto(address)
+        tab.locator("#run option").first.wait_for(state="attached")
+        return tab
+
+    yield opening
+    for context in contexts:
+        context.close()
+    assert not troubles
+
+
+def test_a_text_is_written_and_its_loop_told(opened: Any, runs: dict[str, Path]) -> None:
+    tab = opened()
+    tab.locator("#prompt").fill("the cat")
+    for name, value in (("temperature", "0.9"), ("tokens", "80"), ("top-p", "0.8"), ("seed", "4")):
+        tab.locator(f"#{name}").fill(value)
+    tab.get_by_role("button", name="Generate").click()
+    tab.get_by_text("80 tokens in").wait_for()
+    expected = lemma.generate(runs["trigram"], "the cat", tokens=80, temperature=0.9, top_p=0.8, seed=4)
+    assert tab.locator("#text").text_content() == "the cat" + expected.text
+    assert "seed 4" in tab.locator("#status").inner_text() and not tab.locator("#loop").is_visible()
+    tab.locator("#temperature").fill("0")
+    tab.get_by_role("button", name="Generate").click()
+    greedy = lemma.generate(runs["trigram"], "the cat", tokens=80, temperature=0.0)
+    tab.locator("#loop").wait_for()
+    assert greedy.loop and tab.locator("#loop").inner_text() == greedy.remark
+
+
+def test_what_is_wrong_is_said_on_the_page(opened: Any) -> None:
+    tab = opened()
+    tab.locator("#prompt").fill("Ω")
+    tab.get_by_role("button", name="Generate").click()
+    tab.get_by_text("the character 'Ω' (U+03A9) at offset 0 is not among").wait_for()
+    body = 'data: {"error": {"message": "<i>the server is stopping</i>"}}\n\n'
+    tab.route("**/v1/completions", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
+    tab.get_by_role("button", name="Generate").click()
+    tab.locator("#status.trouble").wait_for()
+    assert tab.locator("#status").inner_text() == "<i>the server is stopping</i>"
+
+
+def test_the_keyboard_is_enough(opened: Any) -> None:
+    tab = opened()
+    tab.locator("#run").focus()
+    tab.keyboard.press("ArrowDown")
+    assert tab.locator("#facts").inner_text() == "decoder"
+    tab.keyboard.press("Tab")
+    tab.keyboard.press("ArrowRight")
+    assert tab.locator("#look").is_visible() and tab.locator("#tab-look").get_attribute("aria-selected") == "true"
+    tab.keyboard.press("ArrowLeft")
+    tab.keyboard.press("Tab")
+    tab.keyboard.press("Control+a")
+    tab.keyboard.type("a dog")
+    tab.keyboard.press("Control+Enter")
+    tab.get_by_text("200 tokens in").wait_for()
+    assert tab.locator("#before").inner_text() == "a dog"
+    tab.locator("#tokens").fill("4000")
+    tab.keyboard.press("Enter")
+    tab.get_by_text("writing …").wait_for()
+    tab.keyboard.press("Escape")
+    tab.get_by_text("stopped").wait_for()
+    assert 0 < len(tab.locator("#after").text_content()) < 4000 and tab.locator("#go").is_enabled()
+
+
+def test_tabs_are_what_the_run_can_show(opened: Any) -> None:
+    tab = opened()
+    assert not tab.locator("#tab-look").is_visible()
+    tab.locator("#tab-evaluate").click()
+    tab.get_by_text("12.2500").first.wait_for()
+    assert tab.locator("#samples").inner_text() == "<b>a sample</b>"
+    tab.locator("#run").select_option("decoder")
+    tab.locator("#tab-look").click()
+    tab.locator("#look-text").fill("the cat sat")
+    tab.get_by_role("button", name="Look").click()
+    frame = tab.frame_locator("#heads")
+    frame.locator(".tile").nth(1).click()
+    assert frame.locator("#one-title").inner_text() == "Layer 0, head 1"  # its script runs inside its frame
+    tab.locator("#run").select_option("mood")
+    assert not tab.locator("#tab-look").is_visible()
+    tab.locator("#tab-generate").click()
+    tab.locator("#prompt").fill("a cat")
+    tab.get_by_role("button", name="Generate").click()
+    tab.locator("#chances").wait_for()
+    shown = [row.split("\t") for row in tab.locator("#chances tr").all_inner_texts()]
+    assert {name for name, _ in shown} == {"good", "bad"} and sum(
+        float(chance) for _, chance in shown
+    ) == pytest.approx(1)
+    assert tab.locator("#after").inner_text() == shown[0][0] and not tab.locator("#temperature").is_visible()
+
+
+LUMINANCE = """() => {
+  const parts = (colour) => colour.match(/[\\d.]+/g).slice(0, 3).map((x) => (x / 255) ** 2.2);
+  const light = (colour) => (([r, g, b]) => 0.2126 * r + 0.7152 * g + 0.0722 * b)(parts(colour));
+  const soft = document.querySelector(".keys"), [a, b] = [light(getComputedStyle(document.body).backgroundColor),
+    light(getComputedStyle(soft).color)];
+  return [a, (Math.max(a, b) + .05) / (Math.min(a, b) + .05)];
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_scrolls_down_only_and_reads_in_light_and_dark(scheme: str, opened: Any) -> None:
+    tab = opened(390, color_scheme=scheme)
+    tab.get_by_role("button", name="Generate").click()
+    tab.get_by_text("tokens in").wait_for()
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    light, contrast = tab.evaluate(LUMINANCE)
+    assert (light > 0.5) == (scheme == "light") and contrast >= 4.5
+    tab.locator("#tab-evaluate").click()
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390

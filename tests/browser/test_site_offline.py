@@ -1,0 +1,64 @@
+"""The site opened from a disk: search answers, formulas are drawn, and nothing is asked of the network."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
+FIRST = "# Home\n\nA word such as *perplexity*, and $\\sqrt{d_k}$.\n\n```console\n$ lemma count rnn\n```\n"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two pages, built with the site's own settings."""
+    pytest.importorskip("material", reason="needs mkdocs-material: pip install 'lemma[docs]'")
+    pytest.importorskip("latex2mathml", reason="needs latex2mathml: pip install 'lemma[docs]'")
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(ROOT / "docs" / "assets", folder / "docs" / "assets")
+    (folder / "docs" / "index.md").write_text(FIRST, encoding="utf-8")
+    (folder / "docs" / "loops.md").write_text("# Loops\n\nGreedy decoding must loop.\n", encoding="utf-8")
+    settings = {"docs_dir": str(folder / "docs"), "site_dir": str(folder / "built"), "plugins": ["search", "offline"]}
+    build(load_config(str(ROOT / "mkdocs.yml"), nav=["index.md", "loops.md"], **settings))
+    return folder / "built"
+
+
+@pytest.fixture
+def tab(site: Path) -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright's Python package")
+    if CHROMIUM is None:
+        pytest.skip("needs Debian's chromium")
+    troubles: list[str] = []
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        tab = browser.new_page(viewport={"width": 1280, "height": 900})
+        tab.on("pageerror", lambda error: troubles.append(str(error)))
+        tab.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
+        tab.on("request", lambda one: None if one.url.startswith(("file:", "data:")) else troubles.append(one.url))
+        tab.goto((site / "index.html").as_uri())
+        yield tab
+        browser.close()
+    assert troubles == []
+
+
+def test_a_word_typed_is_found_on_another_page_and_leads_there(tab: Any) -> None:
+    tab.locator(".md-search__input").press_sequentially("greedy")  # key by key: the search listens to keys
+    found = tab.locator(".md-search-result__item a")
+    found.first.wait_for(timeout=10_000)
+    assert found.count() == 1 and "Loops" in found.first.inner_text()
+    found.first.click()
+    tab.wait_for_url("**/loops.html*")
+    assert tab.locator("h1").inner_text().startswith("Loops")
+
+
+def test_formulas_are_drawn_without_a_script_and_commands_keep_their_dollar(tab: Any) -> None:
+    assert tab.locator("math msqrt").count() == 1
+    assert tab.locator("math msqrt").bounding_box()["height"] > 5
+    assert tab.locator("pre code").inner_text().startswith("$ lemma count rnn")

@@ -1,0 +1,115 @@
+"""What every kind of positions keeps to, Lemma's own and those of other packages: at each of the three hooks."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from lemma.errors import PackageError, SpecError
+from lemma.models import build
+from lemma.models.contract import broken_promises
+from lemma.objectives import shape_of
+from lemma.parts import overhear
+from lemma.spec import Decoder, Encoder
+
+SIZES = {"vocabulary": 11, "width": 8, "depth": 2, "heads": 2, "context": 9}
+SOURCE = """
+from typing import ClassVar, Literal
+import torch
+from torch import nn
+from lemma.spec import NewPositions
+
+class Ramp(NewPositions):
+    adds: ClassVar[str] = "three_kinds:RampPart"
+    kind: Literal["ramp"] = "ramp"
+
+class RampPart(nn.Module):
+    def __init__(self, spec, context, width):
+        super().__init__()
+        self.sizes = (context, width)
+    def forward(self, vectors, start=0):
+        places = torch.arange(start, start + vectors.shape[1], device=vectors.device)
+        return vectors + 0.1 * places[:, None] * torch.arange(vectors.shape[-1]).to(vectors)
+
+class Louder(NewPositions):
+    turns: ClassVar[str] = "three_kinds:LouderPart"
+    kind: Literal["louder"] = "louder"
+
+class LouderPart(RampPart):
+    def forward(self, vectors, start=0):
+        places = torch.arange(start, start + vectors.shape[-2], device=vectors.device)
+        return vectors * (1 + 0.1 * places[:, None].to(vectors.dtype))
+
+class Near(NewPositions):
+    biases: ClassVar[str] = "three_kinds:NearPart"
+    endless: ClassVar[bool] = True
+    kind: Literal["near"] = "near"
+
+class NearPart(nn.Module):
+    def __init__(self, spec, context, heads):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(heads, 3))
+    def forward(self, distances):
+        return self.weight[:, distances.clamp(0, 2)]
+
+class Nothing(NewPositions):
+    adds: ClassVar[str] = "three_kinds:print"
+    kind: Literal["nothing"] = "nothing"
+"""
+KINDS = {"ramp": "Ramp", "louder": "Louder", "near": "Near", "nothing": "Nothing"}
+
+
+@pytest.fixture(autouse=True)
+def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata = tmp_path / "three_kinds-0.3.dist-info"
+    metadata.mkdir()
+    (tmp_path / "three_kinds.py").write_text(SOURCE)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: three-kinds\nVersion: 0.3\n")
+    lines = "\n".join(f"{name} = three_kinds:{value}" for name, value in KINDS.items())
+    (metadata / "entry_points.txt").write_text(f"[lemma.positions]\n{lines}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["ramp", "louder", "near"])
+@pytest.mark.parametrize("more", [{}, {"key_value_heads": 1}])
+def test_a_decoder_with_positions_of_another_package_keeps_the_contract(kind: str, more: dict) -> None:
+    model = build(Decoder(**SIZES, positions=kind, **more))
+    assert broken_promises(model) == {}
+    assert model.reach == (None if kind == "near" else 9)
+
+
+@pytest.mark.parametrize("kind", ["ramp", "louder", "near"])
+def test_an_encoder_with_them_sees_the_order_and_no_padding(kind: str) -> None:
+    torch.manual_seed(0)
+    model = build(Encoder(**SIZES, positions=kind)).double().eval()
+    tokens = torch.tensor([[1, 2, 3, 4], [5, 6, -1, -1]])
+    torch.testing.assert_close(model.vectors(tokens)[1:, :2], model.vectors(tokens[1:, :2]))
+    turned = model.vectors(tokens[:1].flip(1)).flip(1)
+    assert not torch.allclose(model.vectors(tokens[:1]), turned)
+
+
+def test_biases_are_what_is_heard_of_attention() -> None:
+    model = build(Decoder(**SIZES, positions="near")).double()
+    with torch.no_grad():
+        for layer in model.layers:
+            layer.attention.biases.weight.copy_(torch.tensor([[0.0, 1.0, 5.0], [1.0, 0.0, 2.0]]))
+            torch.nn.init.zeros_(layer.attention.query_key_value.weight)
+        with overhear() as records:
+            model(torch.arange(4)[None])
+    first = torch.tensor([[0.0, 1.0, 5.0, 5.0], [1.0, 0.0, 2.0, 2.0]], dtype=torch.float64).flip(-1).softmax(-1)
+    torch.testing.assert_close(records[0].weights()[0, :, 3], first)
+
+
+def test_attention_is_not_shaped_past_a_bias_that_learns() -> None:
+    model = build(Decoder(**SIZES, positions="near"))
+    with overhear() as records:
+        model(torch.arange(4)[None])
+    with pytest.raises(SpecError, match="positions that learn what they add to scores"):
+        shape_of(records, 100.0)
+
+
+def test_what_turns_excludes_merged_keys_and_what_is_no_module_is_told() -> None:
+    with pytest.raises(ValueError, match="'merged' is not possible with louder positions"):
+        Decoder(**SIZES, positions="louder", key_query="merged")
+    with pytest.raises(PackageError, match=r"'nothing'.*three-kinds 0\.3"):
+        build(Decoder(**SIZES, positions="nothing"))

@@ -1,0 +1,70 @@
+"""Each page of the gallery is also a notebook, made from it and never by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pages import PageError
+from pages.executing import execute_notebook
+from pages.notebooks import notebook, write_notebook, written
+
+GALLERY = Path(__file__).parents[2] / "docs" / "problems"
+PAGES = sorted(set(GALLERY.glob("*.md")) - {GALLERY / "index.md"})
+PAGE = """# Sums
+
+See [another](other.md) and $x^2$.
+
+```python
+half = 21
+```
+
+```console
+$ lemma count rnn --only parameters  # counted
+```
+
+```text
+parameters = …
+```
+
+```toml
+kept = "as text"
+```
+"""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_committed_notebook_is_the_one_made_from_its_page(page: Path) -> None:
+    """If this fails: python -m pages notebook docs/problems/PAGE.md."""
+    nbformat = pytest.importorskip("nbformat", reason="needs nbformat: pip install 'lemma[docs]'")
+    text = page.with_suffix(".ipynb").read_text(encoding="utf-8")
+    assert text == written(page)
+    nbformat.validate(json.loads(text))
+    assert sum(cell["cell_type"] == "code" for cell in json.loads(text)["cells"]) > 0
+
+
+def test_no_notebook_is_left_over() -> None:
+    assert {path.stem for path in GALLERY.glob("*.ipynb")} == {page.stem for page in PAGES}
+
+
+def test_text_code_commands_and_outputs_become_cells_and_links_stay_relative() -> None:
+    cells = notebook(PAGE)["cells"]
+    assert ["".join(cell["source"]) for cell in cells] == [
+        "# Sums\n\nSee [another](other.md) and $x^2$.",
+        "half = 21",
+        "!lemma count rnn --only parameters",
+        '```toml\nkept = "as text"\n```',
+    ]
+    assert cells[2]["outputs"] == [{"output_type": "stream", "name": "stdout", "text": ["parameters = …\n"]}]
+    assert len({cell["id"] for cell in cells}) == 4
+
+
+def test_a_notebook_runs_and_a_cell_that_prints_something_else_is_seen(tmp_path: Path) -> None:
+    pytest.importorskip("nbclient", reason="needs nbclient: pip install 'lemma[docs]'")
+    pytest.importorskip("ipykernel", reason="needs ipykernel: pip install 'lemma[docs]'")
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(6 * 7)\n```\n```text\n42\n```\n", encoding="utf-8")
+    execute_notebook(write_notebook(page))
+    page.write_text("```python\nprint(6 * 7)\n```\n```text\n43\n```\n", encoding="utf-8")
+    with pytest.raises(PageError, match=r"page.ipynb shows \['43'\]"):
+        execute_notebook(write_notebook(page))

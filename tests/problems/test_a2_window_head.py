@@ -1,0 +1,88 @@
+"""Problem A2: one head over the window, asked by its last word; the case of the gallery, worked by hand."""
+
+from fractions import Fraction
+from math import exp, log, sqrt
+
+import pytest
+import torch
+
+from lemma.models import build
+from lemma.parts import WindowHead, tap
+from lemma.spec import Attentive
+
+WORDS = {"the": (1.0, 0.0), "cat": (0.0, 1.0), "sat": (1.0, 1.0)}
+
+
+@pytest.fixture
+def head() -> WindowHead:
+    """d = 2, d_k = 4, d_v = 2; only the first rows of W^q and W^k are not zero."""
+    head = WindowHead(2, 4, 2).double()
+    rows = torch.zeros(2, 4, 2, dtype=torch.float64)
+    rows[0, 0, 1], rows[1, 0] = 2.0, torch.tensor([log(2), log(3)], dtype=torch.float64)
+    with torch.no_grad():
+        head.query.weight.copy_(rows[0])
+        head.key.weight.copy_(rows[1])
+        head.value.weight.copy_(torch.eye(2))
+    return head
+
+
+def asked(head: WindowHead, *words: str) -> tuple[list[Fraction], list[Fraction]]:
+    """The weights and the answer of the last word's window of three, as fractions."""
+    embedded = torch.tensor([[WORDS[word] for word in words]], dtype=torch.float64)
+    with torch.no_grad(), tap(head) as records:
+        answer = head(embedded, 1, 3)[0, 0]
+    weights = records[0].weights()[0, 0, 0]
+    return _fractions(weights), _fractions(answer)
+
+
+def _fractions(numbers: torch.Tensor) -> list[Fraction]:
+    found = [Fraction(number).limit_denominator(200) for number in numbers.tolist()]
+    assert [float(one) for one in found] == pytest.approx(numbers.tolist(), abs=1e-12)
+    return found
+
+
+def test_a2_two_three_and_six_elevenths(head: WindowHead) -> None:
+    weights, answer = asked(head, "the", "cat", "sat")
+    assert weights == [Fraction(2, 11), Fraction(3, 11), Fraction(6, 11)]
+    assert answer == [Fraction(8, 11), Fraction(9, 11)]
+
+
+def test_a2_only_the_last_word_asks_and_only_its_window_answers(head: WindowHead) -> None:
+    """`cat` asks as `sat` does, with its second number; `the` asks nothing, and looks evenly."""
+    assert asked(head, "the", "sat", "cat")[0] == [Fraction(2, 11), Fraction(6, 11), Fraction(3, 11)]
+    assert asked(head, "cat", "sat", "the")[0] == [Fraction(1, 3)] * 3
+    weights, answer = asked(head, "sat", "sat", "the", "cat", "sat")
+    assert weights == [0, 0, Fraction(2, 11), Fraction(3, 11), Fraction(6, 11)]
+    assert answer == [Fraction(8, 11), Fraction(9, 11)]
+
+
+def test_a2_the_model_reads_every_window_by_the_formula() -> None:
+    """Each place of `attentive` against the sums written out in plain Python."""
+    spec = Attentive(vocabulary=7, width=3, key_width=4, value_width=2, hidden=5, context=4)
+    model, text = build(spec).double(), [1, 5, 2, 2, 6, 0]
+    with torch.no_grad():
+        logits = model(torch.tensor([text]))[0][0]
+    table = {name: value.tolist() for name, value in model.state_dict().items()}
+    for place in range(len(text)):
+        window = [table["embedding.weight"][word] for word in text[max(0, place - 2) : place + 1]]
+        assert logits[place].tolist() == pytest.approx(_by_hand(table, window), abs=1e-12)
+
+
+def _by_hand(table: dict[str, list], window: list[list[float]]) -> list[float]:
+    """Scores, softmax, answer, hidden layer (tanh) and output."""
+    query = _times(table["head.query.weight"], window[-1])
+    scores = [_dot(query, _times(table["head.key.weight"], word)) / sqrt(4) for word in window]
+    shares = [exp(score) / sum(map(exp, scores)) for score in scores]
+    values = [_times(table["head.value.weight"], word) for word in window]
+    answer = [_dot(shares, column) for column in zip(*values, strict=True)]
+    sums = zip(_times(table["hidden.weight"], answer), table["hidden.bias"], strict=True)
+    hidden = torch.tanh(torch.tensor([a + b for a, b in sums], dtype=torch.float64)).tolist()
+    return _times(table["output.weight"], hidden)
+
+
+def _times(matrix: list[list[float]], vector: list[float]) -> list[float]:
+    return [_dot(row, vector) for row in matrix]
+
+
+def _dot(one, other) -> float:
+    return sum(a * b for a, b in zip(one, other, strict=True))

@@ -1,0 +1,82 @@
+"""Problem A6: two claims about depth and context, judged on the source's table and on a text whose floors are known."""
+
+import random
+from collections import Counter
+from math import exp, log
+
+import pytest
+import torch
+
+from lemma.models import build
+from lemma.objectives import causal
+from lemma.spec import TableA5, read_study
+from lemma.studies.claims import judge
+from lemma.studies.table import make_table
+from tests.unit.studies.made_up import made_up
+
+SOURCE = {(2, 3): 8.32, (4, 3): 8.15, (2, 5): 10.63, (4, 5): 6.65}
+
+
+def verdicts(table: dict[tuple[int, int], float]) -> list[str]:
+    """What the study would say of its claims, if two seeds gave these perplexities but for a hundredth."""
+    outcomes = [
+        outcome
+        for (depth, context), value in table.items()
+        for outcome in made_up("table-a5", [value, value + 0.01], {"depth": depth, "context": context})
+    ]
+    return [judge(claim, make_table(outcomes).rows).verdict for claim in read_study("table-a5").claims]
+
+
+def test_a6_the_sources_table_says_what_the_source_says() -> None:
+    assert verdicts(SOURCE) == ["held", "held"]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({(4, 3): 8.45}, ["not held", "held"]),
+        ({(2, 5): 8.0}, ["held", "not held"]),
+        ({(4, 5): 8.3}, ["held", "not held"]),
+    ],
+)
+def test_a6_each_claim_hangs_on_its_own_cells(change: dict[tuple[int, int], float], expected: list[str]) -> None:
+    assert verdicts({**SOURCE, **change}) == expected
+
+
+def echo(length: int) -> list[int]:
+    """Each of four words repeats the one four places before it nine times in ten, and else is drawn evenly."""
+    draw = random.Random(6)
+    words = draw.choices(range(4), k=4)
+    while len(words) < length:
+        words.append(words[-4] if draw.random() < 0.9 else draw.randrange(4))
+    return words
+
+
+def least_perplexity(words: list[int], places: tuple[int, ...]) -> float:
+    """exp of the entropy of a word given those at some places before it, by counting."""
+    rows = [(tuple(words[at - place] for place in places), words[at]) for at in range(4, len(words))]
+    seen, pairs = Counter(context for context, _ in rows), Counter(rows)
+    return exp(-sum(count * log(count / seen[context]) for (context, _), count in pairs.items()) / len(rows))
+
+
+def test_a6_the_floors_of_the_echo_are_4_and_1_417() -> None:
+    words = echo(40_000)
+    assert least_perplexity(words, (1, 2)) == pytest.approx(4, rel=0.02)
+    expected = exp(-0.925 * log(0.925) - 3 * 0.025 * log(0.025))
+    assert expected == pytest.approx(1.417, abs=5e-4)
+    assert least_perplexity(words, (4,)) == pytest.approx(expected, rel=0.02)
+
+
+def test_a6_two_layers_come_below_the_shorter_contexts_floor_in_fifty_steps() -> None:
+    """So the second claim is no law: with N = 3 no number of layers comes below 4."""
+    torch.manual_seed(1)
+    model, text = build(TableA5(V=4, d_e=16, d=16, L=2, h=2, d_ff=16, N=5)), torch.tensor(echo(14_000))
+    optimizer = torch.optim.Adam(model.parameters(), 0.015)
+    for batch in text[: 25 * 512].view(25, 16, 32).repeat(2, 1, 1):
+        optimizer.zero_grad()
+        causal(model(batch[:, :-1])[0], batch[:, 1:]).backward()
+        optimizer.step()
+    held = text[None, 25 * 512 :]
+    with torch.no_grad():
+        perplexity = causal(model.eval()(held[:, :-1])[0], held[:, 1:]).exp().item()
+    assert 1.3 < perplexity < 3

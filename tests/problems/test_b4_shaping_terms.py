@@ -1,0 +1,79 @@
+"""Problem B4: under perfect optimisation a shaping term can only hurt what it is added to."""
+
+from math import log
+
+import pytest
+import torch
+
+from lemma.models import LanguageModel, build
+from lemma.objectives import shape_of
+from lemma.parts import Attention, AttentionRecord
+from lemma.spec import Decoder, Recipe, read_study
+from lemma.training.lesson import lesson_for
+
+WEIGHTS = [0.0, 0.1, 1.0]
+SIZES = [size / 4 for size in range(-16, 17)]
+
+
+def small_decoder() -> LanguageModel:
+    """Weights so large that attention matters for what is predicted."""
+    torch.manual_seed(3)
+    model = build(Decoder(V=7, d=8, L=2, h=2, T=12)).double()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.6)
+    return model
+
+
+@pytest.fixture(scope="module", params=["focus", "near"])
+def tried(request: pytest.FixtureRequest) -> list[tuple[list[float], float, float]]:
+    """What is minimised for every λ, the loss and the term, with the queries of a decoder made larger and smaller."""
+    model, found = small_decoder(), []
+    tokens, first = torch.randint(7, (2, 13)), {name: value.clone() for name, value in model.state_dict().items()}
+    recipes = [Recipe(near_max=30.0).replace(**{request.param: weight}) for weight in WEIGHTS]
+    for size in SIZES:
+        model.load_state_dict(first)
+        for part in model.modules():
+            if isinstance(part, Attention):
+                part.get_parameter("query_key_value.weight").data[:8] *= size
+        with torch.no_grad():
+            said = [lesson_for(model, recipe)(tokens[:, :-1], tokens[:, 1:], None) for recipe in recipes]
+        loss, focus, near = (one.item() for one in said[-1][1])
+        found.append(([one[0].item() for one in said], loss, focus if request.param == "focus" else near))
+    return found
+
+
+def test_b4_at_the_minimum_of_the_sum_the_loss_is_no_lower_and_the_term_no_higher(
+    tried: list[tuple[list[float], float, float]],
+) -> None:
+    best = [min(tried, key=lambda row: row[0][place]) for place in range(len(WEIGHTS))]
+    losses, terms = [row[1] for row in best], [row[2] for row in best]
+    assert losses[0] == min(row[1] for row in tried)
+    assert losses == sorted(losses) and losses[-1] > losses[0]
+    assert terms == sorted(terms, reverse=True) and terms[-1] < terms[0] - 0.01
+    for weight, loss, term in zip(WEIGHTS, losses, terms, strict=True):
+        assert weight * (terms[0] - term) >= loss - losses[0] - 1e-9
+
+
+def test_b4_the_galleries_coin() -> None:
+    """Two places say heads with 0.9 and 0.2, the coin is fair: α = 3/7 and log 2, and a focus term moves both."""
+    rows = [mixture(log(3 / 4)), *(mixture(score / 100) for score in range(-200, 200))]
+    plain, focused = (min(rows, key=lambda row: row[0] + weight * row[1]) for weight in (0, 0.3))
+    assert (plain[0], plain[2]) == (pytest.approx(log(2)), pytest.approx(3 / 7))
+    assert plain[1] == pytest.approx(-(3 / 7) * log(3 / 7) - (4 / 7) * log(4 / 7))
+    assert (focused[0], focused[1], focused[2]) == pytest.approx((0.7076, 0.6174, 0.308), abs=2e-3)
+
+
+def mixture(score: float) -> tuple[float, float, float]:
+    """Loss, focus and α where attention mixes two predictions."""
+    queries, keys = torch.full((1, 1, 1, 1), score), torch.tensor([1.0, 0.0]).view(1, 1, 2, 1)
+    row = AttentionRecord(queries.double(), keys.double(), None, 1.0)
+    share = row.weights()[0, 0, 0, 0].item()
+    heads = 0.9 * share + 0.2 * (1 - share)
+    return -(log(heads) + log(1 - heads)) / 2, shape_of([row], 1.0).focus.item(), share
+
+
+def test_b4_the_study_compares_each_term_with_the_same_model_without_it() -> None:
+    study = read_study("shaping")
+    words = {contender.title: contender.words for contender in study.contenders}
+    assert words["plain"] == {} and words["both"] == {**words["focus"], **words["near"]}
+    assert {contender.model for contender in study.contenders} == {"decoder"} and len(study.seeds) >= 3

@@ -1,0 +1,120 @@
+"""C4: a recurrent layer needs T steps one after another, a Transformer layer does not; shown without a clock."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lemma.models.layers import Layer, LayerShape
+from lemma.parts import Attention, AttentionShape, recurrent
+from lemma.studies.length import serial_steps
+
+WIDTH = 8
+LENGTHS = (8, 16, 32)
+CELLS = {"rnn": nn.RNNCell, "lstm": nn.LSTMCell, "gru": nn.GRUCell}
+
+
+class Calls(TorchDispatchMode):
+    """Counts every call of a kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.number += 1
+        return func(*args, **(kwargs or {}))
+
+
+def layer_of(kind: str) -> nn.Module:
+    """A layer in float64, in which PyTorch calls every step of a cell by itself on a CPU."""
+    torch.manual_seed(3)
+    if kind == "attention":
+        return Attention(AttentionShape(WIDTH, 2)).double()
+    if kind == "transformer":
+        return Layer(LayerShape(AttentionShape(WIDTH, 2), inner=16)).double()
+    if kind == "torch.nn":
+        return nn.TransformerEncoderLayer(WIDTH, 2, 16, 0.0, batch_first=True).double()
+    return recurrent(kind, WIDTH, WIDTH, 1, 1, 0.0).double()  # pyright: ignore[reportArgumentType]
+
+
+def stream_of(length: int) -> Tensor:
+    return torch.randn(1, length, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(length))
+
+
+def outputs_of(layer: nn.Module, stream: Tensor) -> Tensor:
+    found = layer(stream)
+    return found if isinstance(found, Tensor) else found[0]
+
+
+@cache
+def longest_chain(node: Any) -> int:
+    """Operations that wait for each other, from the inputs to this one, in autograd's graph."""
+    return 1 + max((longest_chain(before) for before, _ in node.next_functions if before), default=0)
+
+
+def chains(kind: str) -> list[int]:
+    layer = layer_of(kind)
+    return [longest_chain(outputs_of(layer, stream_of(length)).grad_fn) for length in LENGTHS]
+
+
+def calls(kind: str) -> list[int]:
+    layer, counted = layer_of(kind), []
+    for length in LENGTHS:
+        with torch.no_grad(), Calls() as mode:
+            outputs_of(layer, stream_of(length))
+        counted.append(mode.number)
+    return counted
+
+
+@pytest.mark.parametrize("measure", [chains, calls], ids=["chain", "calls"])
+@pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
+def test_what_waits_in_a_recurrent_layer_grows_by_the_same_number_with_every_step(kind: str, measure: Any) -> None:
+    short, middle, long = measure(kind)
+    a_step = (middle - short) / 8
+    assert a_step >= 1 and a_step.is_integer()
+    assert long - middle == 16 * a_step, "linear in T"
+    assert [serial_steps(kind, length) for length in LENGTHS] == [8, 16, 32]
+
+
+@pytest.mark.parametrize("measure", [chains, calls], ids=["chain", "calls"])
+@pytest.mark.parametrize("kind", ["attention", "transformer", "torch.nn"])
+def test_nothing_more_waits_in_a_transformer_layer_however_long_the_text(kind: str, measure: Any) -> None:
+    short, middle, long = measure(kind)
+    assert 0 < short == middle == long
+    assert [serial_steps("attention", length) for length in LENGTHS] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_a_step_of_a_recurrent_layer_needs_the_result_of_the_step_before(kind: str) -> None:
+    """T calls of torch.nn's cell, each handed the one before's result, give the layer; without it they do not."""
+    layer, stream = recurrent(kind, WIDTH, WIDTH, 1, 2, 0.0).double(), stream_of(6)  # pyright: ignore
+    cell = CELLS[kind](WIDTH, WIDTH).double()
+    cell.load_state_dict({name.removesuffix("_l0"): tensor for name, tensor in layer.state_dict().items()})
+    state, chained, alone = None, [], []
+    for x in stream[0]:
+        alone.append(_shown(cell(x[None])))
+        state = cell(x[None], state)
+        chained.append(_shown(state))
+    whole = layer(stream)[0][0]
+    torch.testing.assert_close(torch.cat(chained), whole, rtol=0, atol=1e-12)
+    off = (torch.cat(alone) - whole).abs().amax(1)
+    assert off[0] < 1e-12 and off[1:].min() > 1e-3
+
+
+def _shown(state: Any) -> Tensor:
+    return state[0] if isinstance(state, tuple) else state
+
+
+def test_a_row_of_a_transformer_layer_needs_the_result_of_no_other_row() -> None:
+    """Each output comes from the inputs alone: made by itself, in any order, it is the row of the whole."""
+    attention, stream = Attention(AttentionShape(WIDTH, 2)).double(), stream_of(6)
+    whole = outputs_of(attention, stream)
+    query, key, value = attention.query_key_value(stream).unflatten(-1, (3, 2, WIDTH // 2)).unbind(2)
+    for t in (5, 2, 0, 4, 1, 3):
+        scores = torch.einsum("he,jhe->hj", query[0, t], key[0, : t + 1]) / (WIDTH // 2) ** 0.5
+        row = attention.output(torch.einsum("hj,jhe->he", scores.softmax(-1), value[0, : t + 1]).flatten())
+        torch.testing.assert_close(row, whole[0, t], rtol=0, atol=1e-12)

@@ -1,0 +1,60 @@
+"""Problem D3: one head against many: 3d² parameters and the same operations for both, but h softmaxes."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import lemma
+from lemma.ledger.formula import read_formula
+from lemma.spec import read_cost
+from lemma.studies.costing import run_cost
+from lemma.studies.heads import bare_attention, explicit
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shelf(tmp_path_factory: pytest.TempPathFactory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
+def test_both_have_three_d_squared_parameters_and_the_operations_of_the_problem() -> None:
+    account = lemma.count(bare_attention, quantities=["parameters", "flops"])
+    for name, formula in {"parameters": "3*d^2", "flops": "2*B*(3*T*d^2 + 2*T^2*d)"}.items():
+        assert getattr(account, name).polynomial == read_formula(formula, account.order).polynomial()
+        assert "h" not in getattr(account, name).polynomial.symbols
+    assert (account.parameters.total, account.flops.total) == (12_288, 2_621_440)
+
+
+@pytest.mark.parametrize("h", [1, 2, 8])
+def test_products_written_head_by_head_take_as_many_operations_whatever_their_number(h: int) -> None:
+    n, d, taken = 20, 16, 0
+    X, W = torch.randn(n, d), torch.randn(h, 3, d, d // h)
+    with FlopCounterMode(display=False) as counter:
+        for W_q, W_k, W_v in W:
+            weights = (X @ W_q @ (X @ W_k).T).softmax(-1)
+            taken += len(weights)
+            weights @ (X @ W_v)
+    assert W.numel() == 3 * d**2 == sum(one.numel() for one in bare_attention(d, h).parameters())
+    assert counter.get_total_flops() == 2 * (3 * n * d**2 + 2 * n**2 * d)
+    assert taken == h * n, "one softmax a head and query"
+
+
+def test_the_part_is_heads_side_by_side() -> None:
+    part, X = bare_attention(8, 2).double(), torch.randn(1, 5, 8, dtype=torch.double)
+    queries, keys, values = (part.query_key_value.weight.detach() @ X[0].T).T.split(8, 1)
+    heads = [(queries[:, cut] @ keys[:, cut].T / 2).softmax(-1) @ values[:, cut] for cut in (slice(0, 4), slice(4, 8))]
+    for made in (part(X)[0], explicit(part, X)):
+        torch.testing.assert_close(made[0].detach(), torch.cat(heads, 1))
+
+
+def test_the_study_counts_alike_and_times_both(tmp_path: Path) -> None:
+    words = {"d": 16, "heads": [1, 8], "T": 12, "B": 2, "repetitions": 3, "device": "cpu", "paths": "explicit"}
+    spec = read_cost("heads", words)
+    assert spec is not None
+    one, many = run_cost(spec, tmp_path).rows
+    assert one.counts == {"parameters": 768, "flops": 2 * 2 * (3 * 12 * 256 + 2 * 144 * 16), "exponentials": 288}
+    assert many.counts == {**one.counts, "exponentials": 8 * 288}
+    assert one.both_ratio.median == 1 and many.both_ratio.median > 0

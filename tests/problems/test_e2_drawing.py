@@ -1,0 +1,81 @@
+"""Problem E2: multi-head self-attention with the shape of everything and the formula of every step."""
+
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+import lemma
+from lemma.api import draw
+from lemma.ledger.drawing import Drawing, self_attention
+
+PARAMETERS = {
+    "W_Q": ["H", "E", "M_QK"],
+    "W_K": ["H", "E", "M_QK"],
+    "W_V": ["H", "E", "M_V"],
+    "W_O": ["H*M_V", "E"],
+}
+STEPS = {
+    "Q": (["H", "S", "M_QK"], "Q = X W_Q"),
+    "K": (["H", "S", "M_QK"], "K = X W_K"),
+    "V": (["H", "S", "M_V"], "V = X W_V"),
+    "scores": (["H", "S", "S"], "scores = Q Kᵀ"),
+    "scaled": (["H", "S", "S"], "scaled = scores / √M_QK"),
+    "A": (["H", "S", "S"], "A = softmax(scaled) over S"),
+    "heads": (["H", "S", "M_V"], "heads = A V"),
+    "concat": (["S", "H*M_V"], "concat = heads, axes H × M_V → H·M_V"),
+    "Y": (["S", "E"], "Y = concat W_O"),
+}
+
+
+@pytest.fixture(scope="module")
+def drawing(tmp_path_factory: pytest.TempPathFactory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
+        yield draw("self-attention")
+
+
+@pytest.fixture
+def nodes(drawing: Drawing) -> dict[str, dict[str, Any]]:
+    return {node["name"]: node for node in drawing.to_dict()["nodes"]}
+
+
+def test_every_parameter_has_its_shape(nodes: dict[str, Any]) -> None:
+    held = {name: node["shape"] for name, node in nodes.items() if node["kind"] == "parameter"}
+    assert held == PARAMETERS
+    assert nodes["X"]["shape"] == ["S", "E"]
+
+
+def test_every_step_has_its_shape_and_its_formula(nodes: dict[str, Any]) -> None:
+    steps = {name: (node["shape"], node["formula"]) for name, node in nodes.items() if node["step"]}
+    assert steps == STEPS
+    assert nodes.keys() == {"X", *PARAMETERS, *STEPS}, "nothing is left out, nothing is added"
+
+
+def test_steps_without_parameters_read_none(nodes: dict[str, Any]) -> None:
+    bare = {name for name in STEPS if not {*nodes[name]["reads"]} & {*PARAMETERS}}
+    assert bare == {"scores", "scaled", "A", "heads", "concat"}
+
+
+def test_the_formulas_worked_out_in_turn_give_what_the_module_gives() -> None:
+    module = self_attention(E=6, H=3, M_QK=4, M_V=5).double()
+    W, X = dict(module.named_parameters()), torch.randn(7, 6, dtype=torch.double)
+    heads = []
+    for head in range(3):
+        Q, K, V = (X @ W[name][head] for name in ("W_Q", "W_K", "W_V"))
+        exponentials = (Q @ K.T / 2).exp()  # √4
+        heads.append(exponentials / exponentials.sum(1, keepdim=True) @ V)
+    torch.testing.assert_close(module(X), torch.cat(heads, 1) @ W["W_O"])
+
+
+def test_parameters_by_formula_and_number(drawing: Drawing) -> None:
+    account = lemma.count("self-attention", quantities=["parameters"])
+    assert account.parameters.formula == "2*E*H*(M_QK + M_V)"
+    assert account.parameters.total == 3 * 64 * 64 + 64 * 64 == 16_384
+
+
+def test_the_picture_shows_every_name_and_shape(drawing: Drawing) -> None:
+    shown = "\n".join("".join(element.itertext()) for element in ElementTree.fromstring(drawing.svg))
+    for text in (*PARAMETERS, *STEPS, "H × S × M_QK", "H × S × S", "S × H·M_V"):
+        assert text.replace("_", "") in shown

@@ -1,0 +1,110 @@
+"""Every row A1–E9 as the sources claim it: the checkers find exactly the errors that are there, and no others."""
+
+import re
+from collections import Counter
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from lemma.audit import Audit, Claim, all_claims, judge_claim, judge_sources
+
+ERRORS = {"A5": 1, "C2": 4, "C6": 1, "D4": 1}
+ROWS = {"A": 6, "B": 8, "C": 11, "D": 5, "E": 9}
+ONLY_MEASURED = {"A6", "B4", "C3", "C4", "D5", "E4"}
+VERDICTS = re.compile(r"\b(wrong|right|false|true|correct\w*|error|mistake|verdict|54\.1)\b", re.IGNORECASE)
+SLOW = ("transformer-c5", "table-a5")
+"""Models whose wrong numbers take long to explain: one claim of each is enough."""
+CORRECTED = {
+    "65 % increase from 2 to 4 layers": "54.1 % increase from 2 to 4 layers",
+    "da = (y_hat - y).T @ W_y.T + da_next": "da = W_y.T @ (y_hat - y) + da_next",
+    "db_y = (y_hat - y) @ a.T": "db_y = y_hat - y",
+    "dpre_c = dc_tilde * (1 - pre_c)": "dpre_c = dc_tilde * (1 - c_tilde^2)",
+    "db_u = dc * c_tilde * G_u * (1 - G_u) * G_u * (1 - G_u)": "db_u = dc * c_tilde * G_u * (1 - G_u)",
+}
+CORRECTED_SIZES = {"c6": {"says": "limit"}, "d4": {"matrix": "rows"}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shelf(tmp_path_factory: pytest.TempPathFactory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def audit(shelf: None) -> Audit:
+    return judge_sources()
+
+
+def test_every_row_is_there_and_exactly_these_claims_are_wrong(audit: Audit) -> None:
+    rows = {one.claim.row for one in audit.judged}
+    assert rows == {f"{group}{number}" for group, last in ROWS.items() for number in range(1, last + 1)}
+    assert Counter(one.claim.row for one in audit.wrong) == ERRORS
+    unmeasured = {one.claim.row for one in audit.judged if one.right is None}
+    assert unmeasured >= ONLY_MEASURED
+    assert {
+        row for row in ONLY_MEASURED if any(o.right is not None for o in audit.judged if o.claim.row == row)
+    } == set()
+    assert audit.summary.endswith("7 wrong (A5, C2 4 times, C6, D4), 11 to measure.")
+
+
+def test_the_corrections_are_what_the_checkers_found(audit: Audit) -> None:
+    said = " ".join(one.outcome.correction for one in audit.wrong if one.outcome)
+    assert "54.1 %" in said and "14,980,860 at L=4" in said
+    for repaired in ("W_y.T @ (y_hat - y)", "db_y = y_hat - y", "1 - c_tilde^2", "occurs twice; drop one"):
+        assert repaired in said
+    assert "limit of large norms" in said and "spectral norm is 1" in said
+
+
+def test_each_corrected_claim_is_right(audit: Audit) -> None:
+    for one in audit.wrong:
+        answers = tuple(CORRECTED.get(answer, answer) for answer in one.claim.answers)
+        sizes = {**one.claim.sizes, **CORRECTED_SIZES.get(one.claim.of, {})}
+        assert (answers, sizes) != (one.claim.answers, one.claim.sizes)
+        changed = one.claim.model_copy(update={"answers": answers, "sizes": sizes})
+        assert judge_claim(changed).right, changed.command
+
+
+def test_the_data_hold_no_verdict() -> None:
+    folder = Path(str(files("lemma.audit"))) / "claims"
+    for path in folder.glob("*.toml"):
+        assert not VERDICTS.findall(path.read_text(encoding="utf-8")), path
+    assert set(Claim.model_fields) == {"row", "says", "check", "of", "answers", "sizes", "measure"}
+
+
+def numeric_claims() -> list[Claim]:
+    """Right claims that state something in numbers or formulas; of slow models one each."""
+    seen: Counter[str] = Counter()
+    chosen = []
+    for claim in all_claims():
+        seen[claim.of] += claim.of in SLOW
+        if claim.answers and seen[claim.of] <= 1 and not set(claim.answers) & set(CORRECTED):
+            chosen.append(claim)
+    return chosen
+
+
+def mutated(claim: Claim) -> Claim:
+    """The same claim with a number, or a formula, that is not right any more."""
+    last = claim.answers[-1]
+    if claim.check in ("parameters", "flops", "trainable"):
+        last = f"{last} + 1"
+    elif claim.check == "gradient":
+        name, _, expression = last.partition("=")
+        last = f"{name}= 2 * ({expression})"
+    elif claim.check == "shape":
+        last = f"{last}×2"
+    elif "%" in last:
+        last = last.replace("0 %", "3 %")
+    elif re.search(r"\d", last):
+        last = re.sub(r"\d(?=\D*$)", lambda found: str((int(found[0]) + 3) % 10), last)
+    else:
+        last = last.replace("D", "A C")
+    return claim.model_copy(update={"answers": (*claim.answers[:-1], last)})
+
+
+@pytest.mark.parametrize("claim", numeric_claims(), ids=lambda claim: f"{claim.row} {claim.answers[-1][:30]}")
+def test_a_right_claim_with_another_number_is_wrong(claim: Claim) -> None:
+    changed = mutated(claim)
+    assert changed.answers != claim.answers
+    assert judge_claim(changed).right is False, changed.command

@@ -1,0 +1,84 @@
+"""Untrained runs of every kind that a server answers for: what they say is fixed by their seed."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lemma.data import learn_tokenizer
+from lemma.models import build
+from lemma.runs import RunFolder, weights_of
+from lemma.spec import (
+    BytePairs,
+    Characters,
+    Classifier,
+    DataSpec,
+    Decoder,
+    EncoderDecoder,
+    FeedForward,
+    Gru,
+    LabelsSpec,
+    Lstm,
+    ModelSpec,
+    PairsSpec,
+    Recipe,
+)
+
+LINES = ["the cat sat on the mat, and the dog?\n", "THE END: a cat & a dog\n", "naïve café, 10 € 😀 日本\n"]
+TEXT = DataSpec(text=("shakespeare",))
+SUMMARY = {
+    "family": "feed-forward",
+    "steps": 3,
+    "perplexity": 12.25,
+    "parameters": 1234,
+    "samples": ["<b>a sample</b>"],
+}
+KINDS: dict[str, tuple[ModelSpec, Any, Any, tuple[str, ...]]] = {
+    "trigram": (FeedForward(width=6, hidden=9, context=3), Characters(), TEXT, ()),
+    "decoder": (Decoder(width=16, depth=1, heads=2, context=12), Characters(), TEXT, ()),
+    "bytes": (Lstm(width=8, hidden=12), BytePairs(vocabulary=259), TEXT, ()),
+    "mood": (Classifier(classes=2, body=Gru(width=6, hidden=8)), Characters(), LabelsSpec(labels="x"), ("good", "bad")),
+    "spanish": (
+        EncoderDecoder(width=16, encoder_depth=1, decoder_depth=1, heads=2, context=12),
+        Characters(),
+        PairsSpec(pairs="x"),
+        (),
+    ),
+}
+
+
+def untrained(folder: Path, kind: str) -> Path:
+    """Write such a run as a finished one; its weights are large, so that it has something to say."""
+    spec, words, data, labels = KINDS[kind]
+    tokenizer = learn_tokenizer(words, LINES)
+    sized = spec.sized({"vocabulary": tokenizer.vocabulary + (3 if kind == "spanish" else 0)})
+    torch.manual_seed(5)
+    model = build(sized, 0.0)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.6)
+    run = RunFolder(folder / kind, sized, Recipe(device="cpu"), data, "0").create(tokenizer, labels=labels)
+    run.finish(weights_of(model, frozen=True), SUMMARY)
+    return folder / kind
+
+
+@contextmanager
+def running(*runs: Any) -> Iterator[str]:
+    """A real server in a thread, on a free port; its address."""
+    import uvicorn
+
+    from lemma.api import application
+    from lemma.web.running import bind
+
+    bound = bind("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(application(*runs), log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+    server.should_exit = True
+    thread.join(10)

@@ -1,0 +1,75 @@
+"""`lemma serve` as a person meets it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from lemma.cli.main import main
+from served_runs import untrained
+
+pytest.importorskip("fastapi", reason="needs FastAPI")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return untrained(tmp_path_factory.mktemp("served"), "trigram")
+
+
+def test_it_serves_until_ctrl_c_and_then_leaves_with_0(run: Path) -> None:
+    words = [sys.executable, "-m", "lemma", "serve", str(run), "--port", "0", "--json"]
+    quiet = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=quiet) as server:
+        assert server.stdout and server.stderr
+        printed = ""
+        for line in server.stdout:
+            printed += line
+            if line == "}\n":
+                break
+        ready = json.loads(printed)
+        assert ready["models"] == ["trigram"] and ready["local"] is True
+        with urllib.request.urlopen(f"{ready['address']}/v1/models", timeout=20) as answer:
+            assert json.loads(answer.read())["data"][0]["id"] == "trigram"
+        server.send_signal(signal.SIGINT)
+        assert server.wait(30) == 0
+        assert server.stderr.read() == "" and server.stdout.read() == ""
+
+
+def refused(*words: object) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(["serve", *map(str, words)])
+    return int(left.value.code or 0)
+
+
+def test_a_taken_port_is_refused_with_a_free_one(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert refused(run, "--port", port) == 2
+    said = capsys.readouterr().err
+    assert f"port {port} on 127.0.0.1 is taken. The next free one: --port " in said
+    free = int(said.split("--port ")[1])
+    assert port < free <= port + 100
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", free))
+
+
+def test_what_cannot_be_served_is_said(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(tmp_path / "none", "--port", 0) == 2 and "there is no such folder" in capsys.readouterr().err
+    assert refused(run, "--host", "no.such.host.invalid") == 2 and "no.such.host" in capsys.readouterr().err
+    assert refused(run, "--port", 70000) == 2 and "65535" in capsys.readouterr().err
+
+
+def test_a_host_that_others_reach_is_said_to_have_no_password() -> None:
+    from lemma.web.running import Ready
+
+    words = str(Ready("http://0.0.0.0:8000", ("a",), local=False))
+    assert "there is no password" in words and max(map(len, words.splitlines())) <= 80
+    assert "password" not in str(Ready("http://127.0.0.1:8000", ("a",), local=True))

@@ -1,0 +1,201 @@
+"""What a person reads fits 80 columns: piped, without colour, in a narrow terminal and in a wide one."""
+
+import contextlib
+import io
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from lemma.cli.main import app, main
+from lemma.ledger.identities import IDENTITIES
+from lemma.spec import PRESETS
+from lemma.typeset import across, columns, fit, paragraph, set_to, table, together, width_of, wrap
+
+WORKED = {
+    "attention": ("e1", "e1 --full", "e1 --word they --passes 3 --scaled"),
+    "bpe": ("'abbc abb abc abb'", "'the cat sat on the mat, the dog on the log' --merges 5"),
+    "cross": ("e8", "e8 --full"),
+    "graph": ("d4", "karate", "cycle", "d4 --full"),
+    "lstm": ("c1 --backward", "e9 --backward --full"),
+}
+CHECKS = (
+    "parameters feed-forward '|V|(d + d_h) + (N-1)d d_h'",
+    "parameters feed-forward 'V*d'",
+    "number table-a5 parameters '65 % increase from 2 to 4 layers'",
+    "gradient lstm 'dW_y = (y_hat - y) @ a.T' 'db_y = (y_hat - y) @ a.T'",
+    *(f"gradient {cell} --names" for cell in ("lstm", "gru", "rnn", "attention", "softmax-cross-entropy")),
+    "identity",
+    *(f"identity {name}" for name in IDENTITIES),
+)
+WRONG = (
+    "frob",
+    "train",
+    "train lstm",
+    "train lstmm --text a --out b",
+    "train lstm --text no-such-file.txt --out b",
+    "train lstm widht=3 --text shakespeare --out b",
+    "train decoder positions=rotory --text shakespeare --out b",
+    "train lstm --txt a",
+    "count no-such-model",
+    "count decoder d=500 h=12",
+    "count lstm --only nothing",
+    "count lstm d=abc",
+    "check parameters lstm 'V*d + zz'",
+    "check parameters lstm 'V*d + 4*D*(d + D + 1) + V*(D+1) + L*(D+1) + V*d*D*L + 7*V*d*D*L + ('",
+    "check identity zzz",
+    "look nothing",
+    "evaluate runs/none",
+    "generate runs/none",
+    "adapt runs/none --labels tweets --out b",
+    "search",
+    "study nothing",
+    "serve runs/none",
+)
+SMALL = ("feed-forward", "lstm")
+"""Presets whose whole account is printed; of the others only the parameters, which take less time to count."""
+
+
+def run(line: str) -> str:
+    """What a command prints, on both streams; neither is a terminal."""
+    streams, formatting = io.StringIO(), warnings.formatwarning
+    with contextlib.redirect_stdout(streams), contextlib.redirect_stderr(streams), contextlib.suppress(SystemExit):
+        main(shlex.split(line))
+    warnings.formatwarning = formatting
+    return streams.getvalue()
+
+
+def too_wide(text: str, most: int = 80) -> list[str]:
+    return [line for line in text.splitlines() if across(line) > most]
+
+
+def commands(command: Any, path: str = "") -> Iterator[str]:
+    yield path
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, f"{path} {name}")
+
+
+@pytest.mark.parametrize("path", list(commands(get_command(app))))
+def test_the_help_of_every_command_fits(path: str) -> None:
+    said = run(f"{path} --help")
+    assert "Usage: lemma" in said and too_wide(said) == []
+    assert not re.search(r"\w\.\.\.$", said, re.MULTILINE), "a summary is cut off"
+
+
+@pytest.mark.parametrize("words", [f"look {kind} {case}" for kind, cases in WORKED.items() for case in cases])
+def test_worked_cases_fit(words: str) -> None:
+    assert len(said := run(words)) > 200 and too_wide(said) == []
+
+
+@pytest.mark.parametrize("words", CHECKS)
+def test_checks_fit(words: str) -> None:
+    assert (said := run(f"check {words}")).strip() and too_wide(said) == []
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_errors_fit(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert (said := run(words)).strip() and too_wide(said) == []
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_accounts_and_lists_of_words_fit(preset: str) -> None:
+    account = run(f"count {preset}" + ("" if preset in SMALL else " --only parameters"))
+    assert "parameters = " in account and too_wide(account) == []
+    assert too_wide(run(f"train {preset} --words")) == []
+
+
+def test_lists_fit_and_a_search_by_hand_does() -> None:
+    for words in ("data", "look attention", "look lstm", "search --matrices e7 --full"):
+        assert (said := run(words)) and too_wide(said) == []
+
+
+# The facility itself
+
+
+def test_nothing_is_lost_where_a_line_is_broken() -> None:
+    text = "optimizer bytes = 8·(V·(d + D + 1) + 4·d·D + 2) + (L−1)·(32·D² + 4) + 8·L·(4·D² + 4·D + 1) = 3,942,424"
+    for width in range(20, 110):
+        lines = wrap(text, width, hanging="  ")
+        assert "".join("".join(lines).split()) == "".join(text.split())
+        assert max(map(across, lines)) <= width
+        assert not any(line.endswith((" +", " =", " −")) for line in lines), "a sign stands with what follows it"
+
+
+def test_a_path_and_a_command_are_not_broken() -> None:
+    path = "/a/very/long/path" + "/folder" * 12
+    assert path in fit(f"{path}: there is no such file.", 60)
+    said = fit("lemma: --text is missing, as in: lemma train lstm --text shakespeare --out runs/a", 80)
+    assert said.splitlines()[1] == "  lemma train lstm --text shakespeare --out runs/a"
+    assert wrap("ab" * 6, 5, anywhere=True) == ["ababa", "babab", "ab"], "what a model writes may be broken anywhere"
+    assert wrap(together("d = 512") + " " + together("h = 8"), 10) == ["d = 512", "h = 8"]
+
+
+def test_a_line_goes_on_below_what_it_says_and_prose_at_the_left() -> None:
+    assert fit("loss    so many nats a token", 20).splitlines() == ["loss    so many nats", "        a token"]
+    assert fit("✓ one two three four", 12).splitlines() == ["✓ one two", "  three four"]
+    assert paragraph("one two three four", 9).splitlines() == ["one two", "three", "four"]
+    assert fit("short\n\n  lines stay", 20) == "short\n\n  lines stay"
+
+
+def test_wide_signs_count_twice() -> None:
+    assert max(map(across, wrap("日本語 日本語 日本語", 13))) <= 13
+    assert table([["日本", "1"], ["a", "22"]], head=False) == ["日本   1", "a     22"]
+
+
+def test_a_table_breaks_its_head_then_its_cells_then_itself() -> None:
+    rows = [["name", "a long head", "another head"], ["x", "1", "2"]]
+    assert table(rows, width=40)[0] == "name  a long head  another head"
+    narrow = table(rows, width=23)
+    assert max(map(across, narrow)) <= 23 and " ".join(" ".join(narrow[:-1]).split()).count("head") == 2
+    cells = [["name", "what it is"], ["x", "several words to be broken"]]
+    assert max(map(across, table(cells, left=(0, 1), flexible=(1,), width=24))) <= 24
+    folded = table([["n", *("c" * 9 for _ in range(6))], ["a", *map(str, range(6))]], width=30)
+    assert max(map(across, folded)) <= 30 and folded.count("") == 2
+    assert sum(line.count("ccccccccc") for line in folded) == 6 and sum(line.startswith("a ") for line in folded) == 3
+
+
+def test_a_pipe_has_80_columns_and_a_terminal_its_own_within_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    assert columns() == width_of(io.StringIO()) == width_of(None) == 80
+    for there, used in ((60, 60), (200, 100), (10, 40)):
+        monkeypatch.setenv("COLUMNS", str(there))
+        assert width_of(Terminal()) == used and width_of(io.StringIO()) == 80
+
+
+@pytest.mark.parametrize("width", [50, 100])
+def test_results_follow_the_width_that_is_set(width: int) -> None:
+    import lemma
+
+    shown: tuple[Any, ...] = (lemma.check("identity", "b5", I=16, samples=500), lemma.look("attention", "e1"))
+    with set_to(width):
+        texts = [str(one) for one in shown]
+    assert all(too_wide(text, width) == [] for text in texts)
+    assert width < 80 or any(too_wide(text) for text in texts)
+
+
+@pytest.mark.parametrize("setting", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_a_terminal_without_colour_gets_none(setting: dict[str, str]) -> None:
+    """As a person sees it who starts the command in such a terminal, of 60 columns."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "60", **setting}
+    command = [sys.executable, "-m", "lemma", "train", "lstmm", "--text", "a", "--out", "b"]
+    done = subprocess.run(command, stdout=theirs, stderr=theirs, env=environment, check=False, timeout=60)
+    os.close(theirs)
+    printed = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert done.returncode == 2 and "model = 'lstmm' is unknown" in printed
+    assert "\x1b" not in printed and too_wide(printed, 60) == []
