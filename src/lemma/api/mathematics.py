@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lemma.api.shared import refuse_unknown
+from lemma.api.shared import refuse_unknown, watch
 
 if TYPE_CHECKING:
     from lemma.audit import Audit
@@ -86,7 +87,8 @@ def check(
     "table-a5", "parameters", "9,721,596")`; `check("gradient", "lstm", "dW_y = (y_hat - y) @ a.T", …)`;
     `check("worked", "e9", "c_t = [0.52, -0.34]")`, a hand computation held against a worked case; `check("shape",
     "self-attention", "Q = H×S×M_QK")`; `check("sheet", "questions.toml", "answers.toml")`; `check("identity", "c7",
-    D=256)`, and without a name the list of identities; `check("sources")`, every claim of the sources, or of some rows.
+    D=256)`, and without a name the list of identities; `check("sources")`, every claim of the sources, or of
+    some rows, with `progress=True` told how far it is.
     """
     if what == "sources":
         return _audit([row for row in (model, *answers) if row is not None], symbols)
@@ -97,9 +99,11 @@ def check(
 
 def _audit(rows: Sequence[str], words: dict[str, Any]) -> Audit:
     from lemma.audit import judge_sources
+    from lemma.training import watched_reading
 
-    refuse_unknown(words, (), "check sources")
-    return judge_sources(rows)
+    refuse_unknown(words, ("progress",), "check sources")
+    watcher = watched_reading(watch(bool(words.get("progress"))), {"judging": "claims"})
+    return judge_sources(rows, partial(watcher, "judging"))
 
 
 def describe_cell(cell: str) -> str:

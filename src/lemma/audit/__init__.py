@@ -20,6 +20,8 @@ def judge_sources(rows: Sequence[str] = (), watch: Callable[[int, int], None] | 
         if watch is not None:
             watch(number, len(claims))
         judged.append(judge_claim(claim))
+    if watch is not None:
+        watch(len(claims), len(claims))
     return Audit(tuple(judged))
 
 

@@ -137,7 +137,9 @@ def sheet(
 def identity(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME] [KEY=VALUE]...", help="b5 … c11, or a word; sizes, such as D=256."),
+        typer.Argument(
+            metavar="[NAME] [KEY=VALUE]...", help="a2 … e3, or a word such as rotary; then sizes, such as D=256."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write it there: .html, .json, .txt or .svg.")] = None,
     json: Json = False,
@@ -179,7 +181,7 @@ def sources(
     """
     from lemma.api import check
 
-    audit: Any = check("sources", *(rows or []))
+    audit: Any = check("sources", *(rows or []), progress=True)
     if out:
         audit.save(out)
     show(audit, json)

@@ -78,6 +78,7 @@ class Ledger:
 
     def __init__(self, subject: Subject, shelf: Shelf) -> None:
         self.subject, self.shelf = subject, shelf
+        self._built: dict[tuple[int, ...], bool] = {}
 
     def parameters(self, conventions: Conventions) -> Quantity:
         """Every parameter by its shape."""
@@ -160,11 +161,18 @@ class Ledger:
     def _ladders(self, running: bool) -> Iterator[Ladders]:
         """Ladders to try; if there are none, building at the sizes asked for says why."""
         names, none = list(self.subject.sizes(running)), True
-        for ladders in choose_ladders(names, self.subject.can_be_built, self.subject.ladders):
+        for ladders in choose_ladders(names, self._can_be_built, self.subject.ladders):
             none = False
             yield ladders
         if none:
             self.subject.build(self.subject.sizes(running))
+
+    def _can_be_built(self, values: Values) -> bool:
+        """Whether the module can be built at these sizes, tried once: its inputs' sizes have no part in it."""
+        key = tuple(values[name] for name in self.subject.symbols)
+        if key not in self._built:
+            self._built[key] = self.subject.can_be_built(values)
+        return self._built[key]
 
     def _small(self) -> dict[str, int]:
         """Some small sizes at which the subject can be built."""

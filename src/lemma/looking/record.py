@@ -88,6 +88,6 @@ def _added(record: AttentionRecord) -> Float[np.ndarray, "heads new known"] | No
     shape = (1, record.queries.shape[1], record.queries.shape[2], record.keys.shape[2])
     bias = torch.zeros(shape) if record.bias is None else record.bias.expand(shape)
     if record.line is not None:
-        bias = bias + record.by_distance(record.distances())
+        bias = bias + record.by_distance(record.steps())
     finite = bias.masked_fill(bias <= MASKED, 0.0)
     return _array(finite) if finite.any() else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int, Real
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -39,7 +39,7 @@ class AttentionRecord:
     def scores(self) -> Float[Tensor, "batch heads new known"]:
         """The scaled scores with bias, −∞ where a key may not be seen."""
         scores = self.queries @ self.keys.mT * self.scale
-        scores = scores if self.line is None else scores + self.by_distance(self.distances())
+        scores = scores if self.line is None else scores + self.by_distance(self.steps())
         scores = scores if self.bias is None else scores + self.bias
         return scores.masked_fill(~self.allowed(), -torch.inf) if self.causal else scores
 
@@ -49,12 +49,16 @@ class AttentionRecord:
         return scores.softmax(-1).masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0.0)
 
     def distances(self) -> Float[Tensor, "new known"]:
-        """How far each key lies before each query."""
+        """How far each key lies before each query, as a number of the queries' kind."""
+        return self.steps().to(self.queries.dtype)
+
+    def steps(self) -> Int[Tensor, "new known"]:
+        """The same in whole numbers, which half precision rounds from 257 on."""
         new, known = self.queries.shape[-2], self.keys.shape[-2]
         rows = torch.arange(known - new, known, device=self.keys.device)
-        return (rows[:, None] - torch.arange(known, device=self.keys.device)).to(self.queries.dtype)
+        return rows[:, None] - torch.arange(known, device=self.keys.device)
 
-    def by_distance(self, distances: Float[Tensor, "rows known"]) -> Float[Tensor, "heads rows known"]:
+    def by_distance(self, distances: Real[Tensor, "rows known"]) -> Float[Tensor, "heads rows known"]:
         """What positions add to the scores of keys that lie so far before some of the queries."""
         assert self.line is not None
         return self.line[:, distances.long() + (self.queries.shape[-2] - 1)]

@@ -10,10 +10,11 @@ import torch
 def describe_hardware(device: str = "cpu") -> dict[str, str]:
     """Name the machine, the threads and the versions that figures of speed depend on."""
     gpu = {"GPU": torch.cuda.get_device_name()} if device == "cuda" else {}
+    threads = torch.get_num_threads()
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, Lemma {lemma_version()}"
     return {
         **gpu,
-        "processor": f"{_processor()}, {torch.get_num_threads()} threads",
+        "processor": f"{_processor()}, {threads} thread{'' if threads == 1 else 's'}",
         "system": f"{platform.system()} {platform.machine()}, {versions}",
     }
 

@@ -67,7 +67,8 @@ class Lines(Silent):
     def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         """Say what begins."""
         self.total = total
-        self.say(f"{phase}: {total:,} {unit}" + (f", from {done:,} on" if done else ""))
+        named = unit.removesuffix("s") if total == 1 else unit
+        self.say(f"{phase}: {total:,} {named}" + (f", from {done:,} on" if done else ""))
 
     def report(self, row: Mapping[str, float]) -> None:
         """Say how far it is, if a validation has come in."""
@@ -96,7 +97,7 @@ class Bar(Silent):
         self.progress: Progress | None = None
         self.task = TaskID(0)
         self.shown: dict[str, float] = {}
-        self.drawn = 0.0
+        self.drawn, self.done = 0.0, 0.0
 
     def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         """Draw a new bar."""
@@ -105,11 +106,12 @@ class Bar(Silent):
         columns = (TextColumn(phase), BarColumn(), count, TimeRemainingColumn())
         self.progress = BarAndFigures(*columns, console=self.console, auto_refresh=False)
         self.task = self.progress.add_task(phase, total=total, completed=done, words="")
+        self.done = done
         self.progress.start()
 
     def advance(self, done: int) -> None:
         """Move the bar, if it is time to draw it again."""
-        now = time.monotonic()
+        self.done, now = done, time.monotonic()
         if self.progress and now - self.drawn > REFRESH:
             self.drawn = now
             self.progress.update(self.task, completed=done, refresh=True)
@@ -117,6 +119,7 @@ class Bar(Silent):
     def report(self, row: Mapping[str, float]) -> None:
         """Show the latest figures beside the bar."""
         self.shown |= row
+        self.done = row["step"]
         if self.progress:
             self.progress.update(self.task, completed=row["step"], words=describe(self.shown))
 
@@ -125,9 +128,9 @@ class Bar(Silent):
         self.console.print(message, markup=False, highlight=False)
 
     def end(self) -> None:
-        """Leave the bar as it stands."""
+        """Leave the bar where the work ended, also if it was not time to draw that."""
         if self.progress:
-            self.progress.refresh()
+            self.progress.update(self.task, completed=self.done, refresh=True)
             self.progress.stop()
             self.progress = None
 

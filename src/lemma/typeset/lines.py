@@ -57,11 +57,14 @@ def _pieces(word: str, room: int, anywhere: bool) -> list[str]:
 
 def _chopped(piece: str, room: int) -> list[str]:
     """What has no place to be cut at, such as a model's babble, cut where the line ends."""
-    parts = [""]
+    parts, used = [""], 0
     for character in piece:
-        if parts[-1] and across(parts[-1] + character) > room:
+        wide = across(character)
+        if parts[-1] and used + wide > room:
             parts.append("")
+            used = 0
         parts[-1] += character
+        used += wide
     return parts
 
 

@@ -52,6 +52,8 @@ def across(text: str) -> int:
     >>> across("d·h"), across("語"), across("e\u0301")
     (3, 2, 1)
     """
+    if text.isascii():
+        return len(text)
     return sum(
         0 if unicodedata.combining(sign) else 2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text
     )

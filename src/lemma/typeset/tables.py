@@ -22,8 +22,8 @@ def table(
 ) -> list[str]:
     """Align a table: columns in `left` to the left, others to the right; cells in `flexible` may be broken.
 
-    Those of the first row may be too if it is the `head`, which `rule` underlines. Where that is not enough, one space
-    stands between columns; and where that is not, they go on below, the first of them repeated.
+    Those of the first row may be too if it is the `head`, which `rule` underlines. Where that is not enough, columns
+    that are underlined stand one space apart; and where that is not, they go on below, the first of them repeated.
 
     >>> print("\\n".join(table([["a", "bb", "cc"], ["1", "2", "3"]], rule=True, width=6)))
     a  bb
@@ -37,10 +37,10 @@ def table(
     if not rows:
         return []
     room, natural, least = width or columns(), _widths(rows), _least(rows, flexible, head)
-    gap = next((one for one in (GAP, NARROW_GAP) if _total(least, one) <= room), GAP)
+    gap = next((one for one in ((GAP, NARROW_GAP) if rule else (GAP,)) if _total(least, one) <= room), GAP)
     widths = _narrowed(natural, least, room, gap)
     blocks = [list(range(len(widths)))] if _total(widths, gap) <= room else _blocks(widths, room)
-    shown = [_block(rows, places, widths, left, rule, gap) for places in blocks]
+    shown = [_block(rows, places, widths, left, head, rule, gap) for places in blocks]
     return [line for number, block in enumerate(shown) for line in ([""] if number else []) + block]
 
 
@@ -91,10 +91,10 @@ def _blocks(widths: Sequence[int], room: int) -> list[list[int]]:
 
 
 def _block(
-    rows: Rows, places: Sequence[int], widths: Sequence[int], left: Collection[int], rule: bool, gap: str
+    rows: Rows, places: Sequence[int], widths: Sequence[int], left: Collection[int], head: bool, rule: bool, gap: str
 ) -> list[str]:
     first, *others = [
-        [gap.join(line).rstrip() for line in _row(row, places, widths, left, low=not number)]
+        [gap.join(line).rstrip() for line in _row(row, places, widths, left, low=head and not number)]
         for number, row in enumerate(rows)
     ]
     ruler = [gap.join("─" * widths[place] for place in places)] if rule else []

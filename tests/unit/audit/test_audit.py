@@ -64,12 +64,31 @@ def test_it_is_saved_in_three_forms(tmp_path: Path) -> None:
         audit.save(tmp_path / "a.pdf")
 
 
-@pytest.mark.parametrize(("words", "status"), [(["D2"], 0), (["D4"], 1), (["d2", "--json"], 0), (["A6"], 0)])
-def test_the_command_ends_with_the_verdict(words: list[str], status: int) -> None:
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (["D2"], 0, "1 claim"),
+        (["D4"], 1, "3 claims"),
+        (["d2", "--json"], 0, "1 claim"),
+        (["A6"], 0, "2 claims"),
+    ],
+)
+def test_the_command_ends_with_the_verdict(words: list[str], status: int, told: str) -> None:
     result = CliRunner().invoke(app, ["sources", *words])
     assert result.exit_code == status
     if "--json" in words:
         assert json.loads(result.stdout)["claims"][0]["verdict"] == "right"
+    assert result.stderr == f"judging: {told}\n"
+
+
+def test_who_watches_is_told_how_far_it_is_and_python_keeps_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[tuple[int, int]] = []
+    judge_sources(["D4"], lambda done, total: told.append((done, total)))
+    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    lemma.check("sources", "D2")
+    assert capsys.readouterr().err == ""
+    with pytest.raises(SpecError, match="Did you mean 'progress'"):
+        lemma.check("sources", "D2", progres=True)
 
 
 def test_no_outcome_is_read_off_what_is_none() -> None:

@@ -88,7 +88,8 @@ def commands(command: Any, path: str = "") -> Iterator[str]:
 def test_the_help_of_every_command_fits(path: str) -> None:
     said = run(f"{path} --help")
     assert "Usage: lemma" in said and too_wide(said) == []
-    assert not re.search(r"\w\.\.\.$", said, re.MULTILINE), "a summary is cut off"
+    assert not [line for line in said.partition("Commands:")[2].splitlines() if line.endswith("...")], "cut off"
+    assert not re.search(r"\w\. {2,}\w", said), "a docstring's margin got into a line"
 
 
 @pytest.mark.parametrize("words", [f"look {kind} {case}" for kind, cases in WORKED.items() for case in cases])
@@ -112,6 +113,8 @@ def test_errors_fit(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_accounts_and_lists_of_words_fit(preset: str) -> None:
     account = run(f"count {preset}" + ("" if preset in SMALL else " --only parameters"))
     assert "parameters = " in account and too_wide(account) == []
+    rows = [line for line in account.splitlines() if re.match(r" *\w+\.weight ", line)]
+    assert all(re.search(r"\d$", row) for row in rows), "a row keeps its count"
     assert too_wide(run(f"train {preset} --words")) == []
 
 
@@ -199,3 +202,16 @@ def test_a_terminal_without_colour_gets_none(setting: dict[str, str]) -> None:
     os.close(ours)
     assert done.returncode == 2 and "model = 'lstmm' is unknown" in printed
     assert "\x1b" not in printed and too_wide(printed, 60) == []
+
+
+def test_columns_that_are_underlined_may_stand_one_space_apart() -> None:
+    rows = [["a", "1 ± 2", "3 ± 4"], ["b", "5 ± 6", "7 ± 8"]]
+    assert table(rows, rule=True, width=13) == ["a 1 ± 2 3 ± 4", "─ ───── ─────", "b 5 ± 6 7 ± 8"]
+    assert "" in table(rows, width=13), "without a rule one could not tell where a cell ends"
+
+
+def test_a_first_row_that_is_no_head_begins_at_its_top() -> None:
+    rows = [["a", "one two three four"], ["b", "five"]]
+    plain = table(rows, left=(0, 1), flexible=(1,), head=False, width=16)
+    assert plain == ["a  one two three", "   four", "b  five"]
+    assert table(rows, left=(0, 1), flexible=(1,), width=16) == ["   one two three", "a  four", "b  five"]

@@ -85,6 +85,7 @@ def test_the_list_names_all_with_their_sizes() -> None:
 
 
 def test_a_report_is_saved_in_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("vl_convert")
     report = check_identity("c6", {"N": 3, "D": 4})
     for suffix in ("html", "json", "txt", "svg"):
         report.save(tmp_path / f"a.{suffix}")

@@ -328,3 +328,8 @@ def test_every_preset_has_neighbours_that_can_be_built(name: str) -> None:
 def test_a_wrong_formula_of_a_dual_encoder_is_judged() -> None:
     spec = DualEncoder(body=Gru(width=4, hidden=4), grid=2, patch=2, image_width=4, image_depth=1, image_heads=1)
     assert not judge_formula(spec, "parameters", "V*d").equal
+
+
+def test_a_number_that_is_nearly_right_is_not_called_once_the_right_one() -> None:
+    said = str(judge_number("table-a5", "parameters", "9721596.5", {}))
+    assert "1/2" in said and "times the right number" not in said

@@ -202,3 +202,32 @@ def test_a_list_of_words_that_is_too_short_is_wrong_and_a_lone_word_is_no_list()
     assert (judged.right, judged.places) == (False, ("2 given, 3 words expected",))
     with pytest.raises(InputError, match="a list of words is expected"):
         judge_worked("bpe:aab aab aac", ["merges = aa"])
+
+
+@pytest.mark.parametrize("written", ["0e3", "1e0", "1e3", "0.0e2", "0e999", "0.00001e5", "[0.52, 0e3]"])
+def test_a_power_of_ten_does_not_round_everything_away(written: str) -> None:
+    target = "c_t" if written.startswith("[") else "c_t[1]"
+    assert not right("e9", f"{target} = {written}")
+
+
+def test_a_power_of_ten_of_two_digits_is_rounded_and_an_endless_one_is_no_number() -> None:
+    assert right("e9", "c_t[1] = 5.2e-1") and not right("e9", "c_t[1] = 5.3e-1")
+    rounded = read_number("1.3e5")
+    assert rounded and is_near(130_432, rounded, 0) and not is_near(136_000, rounded, 0)
+    assert read_number("1e400") is None and read_number("9" * 400) is None
+    with pytest.raises(InputError, match="'1e400' is no number"):
+        right("e9", "c_t[1] = 1e400")
+
+
+@pytest.mark.parametrize(
+    ("case", "line", "missing"),
+    [
+        ("e7", "best = {}", "image 1, image 2"),
+        ("e7", "best = {image 1: sentence 3}", "image 2"),
+        (BPE, "segmentation = {abb: D}", "abbc, abc"),
+        (BPE, "C = {}", "its one word"),
+    ],
+)
+def test_a_table_of_words_that_leaves_some_out_is_refused(case: str, line: str, missing: str) -> None:
+    with pytest.raises(InputError, match=f"leaves out {missing}"):
+        right(case, line)

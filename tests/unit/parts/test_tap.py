@@ -50,6 +50,15 @@ def test_later_calls_with_a_cache_are_seen_too() -> None:
         torch.testing.assert_close(one.weights()[:, :, 5:], other.weights(), rtol=0, atol=1e-12)
 
 
+def test_in_half_precision_a_far_key_is_biased_by_its_own_distance() -> None:
+    new = 515  # bfloat16 rounds 511 to 512, and 513 too
+    queries = torch.zeros(1, 1, new, 2, dtype=torch.bfloat16)
+    line = torch.arange(1 - new, new)[None].float()  # adds the distance itself
+    scores = AttentionRecord(queries, queries, None, 1.0, causal=True, line=line).scores()
+    assert torch.equal(scores[0, 0, -1], torch.arange(new - 1, -1, -1).float())
+    assert scores[0, 0, 511, :3].tolist() == [511, 510, 509] and scores[0, 0, 0, 1] == -torch.inf
+
+
 def test_the_window_head_is_seen_as_one_head_over_all_words() -> None:
     model = build(Attentive(vocabulary=11, width=6, key_width=5, value_width=4, hidden=7, context=4)).double()
     tokens = torch.randint(11, (2, 7))

@@ -102,6 +102,7 @@ def test_merged_it_answers_the_same_without_its_base(frozen: Path, tmp_path: Pat
     plain = load(tmp_path / "plain")
     assert plain.adaptation is None
     one, other = (lemma.evaluate(run, progress=False).to_dict() for run in (frozen, tmp_path / "plain"))
+    assert one.pop("loss") == pytest.approx(other.pop("loss"), rel=1e-5)  # a GPU adds up in another order
     assert one == other
 
 

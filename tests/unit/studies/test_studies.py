@@ -68,7 +68,7 @@ def test_a_file_of_ones_own_is_called_after_itself(tmp_path: Path) -> None:
         ("families", {"budget.tokenz": 3}, "Did you mean 'tokens'"),
         ("families", {"batch": 3}, "words.NAME=value"),
         ("families", {"seeds.first": 3}, "'seeds' holds no words"),
-        ("families", {"seeds": []}, "at least 1"),
+        ("families", {"seeds": []}, "at least one seed is needed"),
         ("families", {"seeds": [1, 1]}, "none twice"),
         ("families", {"contenders": [{"model": "rnn"}, {"model": "rnn"}]}, "'rnn' stands there twice"),
     ],

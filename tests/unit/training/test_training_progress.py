@@ -87,3 +87,13 @@ def test_ending_twice_or_unbegun_does_no_harm(watcher) -> None:
     watcher.begin("training", 3, "steps", done=1)
     watcher.end()
     assert watcher.end() is None
+
+
+def test_a_bar_that_ended_shows_all_that_was_done() -> None:
+    stream = io.StringIO()
+    bar = Bar(stream)
+    bar.begin("judging", 17, "claims")
+    for done in range(18):
+        bar.advance(done)
+    bar.end()
+    assert "17/17 claims" in stream.getvalue()

@@ -19,9 +19,9 @@ class RunOrCommand(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put `run` before a first word that is no command and no option."""
-        if not args or ctx.resilient_parsing or args[0] in self.commands or args[0].startswith("-"):
+        if not args or args[0] in self.commands or args[0].startswith("-"):
             return super().parse_args(ctx, args)
-        if not Path(args[0]).exists() and not {"--help", "-h"} & set(args):
+        if not (ctx.resilient_parsing or Path(args[0]).exists() or {"--help", "-h"} & set(args)):
             raise SpecError(_neither(args[0], [name for name in self.commands if name != RUN]))
         return super().parse_args(ctx, [RUN, *args])
 

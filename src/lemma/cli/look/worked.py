@@ -66,7 +66,7 @@ def cross(
 ) -> None:
     """Work cross-attention out by hand: some vectors look at others.
 
-    Such as images at sentences.     As in: lemma look cross e8 --out e8.html
+    Such as images at sentences. As in: lemma look cross e8 --out e8.html
     """
     settings = {"words": word, "scaled": scaled, "full": full, "decimals": decimals}
     _look("cross", None if list_ else case, settings, out, json)
@@ -89,7 +89,7 @@ def graph(
 ) -> None:
     """Work graph convolution out by hand: A, Ã and Â.
 
-    Their row sums and norms, and what they do to features.     As in: lemma look graph d4 --out d4.html
+    Their row sums and norms, and what they do to features. As in: lemma look graph d4 --out d4.html
     """
     settings = {"nodes": node, "powers": powers, "full": full, "decimals": decimals}
     _look("graph", None if list_ else case, settings, out, json)

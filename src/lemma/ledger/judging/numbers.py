@@ -103,7 +103,8 @@ def _guesses(account: Account, quantity: str, claim: Claim, right: int) -> Itera
     for factor in SIMPLEST_FACTORS:
         if claim.fits(right * factor):
             yield f"It is {factor} times the right number."
-    yield f"It is {float(claim.value / right):.4g} times the right number." if right else ""
+    times = f"{float(claim.value / right):.4g}" if right else "1"
+    yield f"It is {times} times the right number." if times != "1" else ""
 
 
 def _sizes(account: Account, name: str, size: int) -> dict[str, int]:

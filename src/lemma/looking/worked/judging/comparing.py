@@ -1,6 +1,6 @@
 """A value as a person wrote it, held against a quantity: where is it right, and where not."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 
 from lemma.errors import InputError
 from lemma.looking.worked.judging.numbers import Given, is_near, read_number
-from lemma.looking.worked.judging.quantity import Array, Quantity, WordQuantity
+from lemma.looking.worked.judging.quantity import AnyQuantity, Array, Quantity, WordQuantity
 from lemma.looking.worked.judging.values import Table
 
 Place = tuple[int, ...]
@@ -51,7 +51,9 @@ def read_entries(value: Any, against: Quantity) -> Entries:
 def words_of(value: Any, against: WordQuantity) -> list[tuple[int, str]]:
     """The words of a value with their places."""
     if isinstance(value, Table):
-        return [(_label(against.labels, label, against.name), _text(one)) for label, one in value.items.items()]
+        words = {_label(against.labels, label, against.name): _text(one) for label, one in value.items.items()}
+        _refuse_gaps(words, against)
+        return list(words.items())
     if not against.labels:
         return [(0, _text(value))]
     if not isinstance(value, list):
@@ -104,10 +106,16 @@ def _from_table(value: Table, against: Quantity) -> Entries:
         if given is None:
             raise InputError(f"{against.name}: {label}: '{one}' is no number.")
         numbers[(_label(against.labels, label, against.name),)] = given
-    missing = [label for place, label in enumerate(against.labels[0]) if (place,) not in numbers]
+    _refuse_gaps([place for (place,) in numbers], against)
+    return Entries(against.shape, numbers)
+
+
+def _refuse_gaps(places: Collection[int], against: AnyQuantity) -> None:
+    """A table has all labels: what is left out cannot be right."""
+    labels = against.labels[0] if against.labels else ("its one word",)
+    missing = [label for place, label in enumerate(labels) if place not in places]
     if missing:
         raise InputError(f"{against.name}: your table leaves out {', '.join(missing[:6])}.")
-    return Entries(against.shape, numbers)
 
 
 def _label(labels: tuple[tuple[str, ...], ...], label: str, name: str) -> int:

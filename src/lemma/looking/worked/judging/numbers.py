@@ -3,10 +3,13 @@
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from math import isinf
 
 SLACK = 1e-9
 """What rounding in float64 may add to half a unit."""
 NUMBER = re.compile(r"[+-]?(\d{1,3}(?:[ _’']\d{3})+|\d+)?(\.\d*)?([eE][+-]?\d{1,3})?")
+DIGITS = 10
+"""Units that a power of ten of 1 or more must hold to be taken as rounded: two digits."""
 FRACTION = re.compile(r"([+-]?\d{1,12})\s*/\s*(\d{1,12})")
 RULE = "A number is right if it is the exact one rounded to the decimals given; without decimals it must be exact."
 
@@ -44,9 +47,21 @@ def read_number(text: str) -> Given | None:
         return None
     decimals = len(found[2]) - 1 if found[2] else 0
     value = float(re.sub(r"[ _’']", "", plain))
+    if isinf(value):
+        return None
     if found[3]:
-        return Given(text.strip(), value, None, 10.0 ** (int(found[3][1:]) - decimals))
+        return Given(text.strip(), value, None, _unit(value, int(found[3][1:]) - decimals))
     return Given(text.strip(), value, decimals)
+
+
+def _unit(value: float, power: int) -> float:
+    """The unit of a power of ten; one that rounds whole numbers away takes two digits, else 0e3 would be any number.
+
+    >>> _unit(1.3e5, 4), _unit(1e3, 3), _unit(5e-3, -3)
+    (10000.0, 0.0, 0.001)
+    """
+    unit = float(f"1e{power}")
+    return unit if unit < 1 or abs(value) >= DIGITS * unit else 0.0
 
 
 def _fraction(text: str, found: re.Match[str]) -> Given | None:

@@ -1,0 +1,177 @@
+"""A new user's first minutes: what they type, what is wrong with their files, what they break off."""
+
+import codecs
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import lemma
+from lemma.cli.main import app, main
+from lemma.cli.show import patiently
+from lemma.errors import SpecError
+from lemma.ledger.lines import Curve, Plot
+from lemma.spec import read_graph_study, read_label_study, read_study
+from lemma.training import TrainingResult
+
+BOOK = "the cat sat on the mat and the dog sat on the log\n" * 300
+SMALL = ["batch=8", "stretch=16", "hidden=16", "width=8", "V=300"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """A command's status, and what it prints on either stream, as one line."""
+    with pytest.raises(SystemExit) as left:
+        main(list(words))
+    out, err = capsys.readouterr()
+    return int(left.value.code or 0), " ".join(out.split()), " ".join(err.split())
+
+
+def test_help_is_a_command_and_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "help") == run(capsys, "--help")
+    assert run(capsys, "help", "train") == run(capsys, "train", "--help")
+
+
+def test_the_verbs_stand_in_the_order_of_the_docs() -> None:
+    said = CliRunner().invoke(app, ["--help"]).output.partition("Commands:")[2]
+    names = [line.split()[0] for line in said.splitlines() if line.startswith("  ") and line[2:3].isalpha()]
+    verbs = ["count", "check", "train", "evaluate", "generate", "look", "adapt", "search", "study", "serve", "data"]
+    assert names[: len(verbs)] == verbs
+
+
+def test_completion_names_the_verbs_without_looking_for_runs() -> None:
+    for typed, wanted in (
+        ("lemma tr", "train"),
+        ("lemma look att", "attention"),
+        ("lemma look runs/none --te", "--text"),
+    ):
+        asked = {"_LEMMA_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+        command = [sys.executable, "-c", "from lemma.cli.main import main; main([])"]
+        done = subprocess.run(command, env={**os.environ, **asked}, capture_output=True, text=True, timeout=60)
+        assert done.stdout.split() == [wanted], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "the file is empty"),
+        (b"\x80\x00\x01\xff" * 100, "there are zero bytes: it is no text file"),
+        (codecs.BOM_UTF16_LE + BOOK.encode("utf-16-le"), "iconv -f utf-16 -t utf-8"),
+        ("Café, “quoted”".encode("cp1252"), "iconv -f windows-1252 -t utf-8"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_told_how_to_become_one(
+    content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.txt").write_bytes(content)
+    status, _, err = run(capsys, "train", "lstm", "--text", "mine.txt", "--out", "runs/a")
+    assert status == 2 and said in err and not Path("runs").exists()
+
+
+def test_an_arithmetic_that_the_machine_has_not_got_leaves_no_folder_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("could not create a primitive descriptor for the LSTM. And so on")
+
+    monkeypatch.setattr(torch.nn.LSTM, "forward", refuse)
+    (tmp_path / "book.txt").write_text(BOOK)
+    sizes = dict(word.split("=") for word in SMALL)
+    words = {**{name: int(value) for name, value in sizes.items()}, "precision": "bfloat16", "device": "cpu"}
+    with pytest.raises(SpecError, match=r"precision = 'bfloat16'.*Use precision=float32"):
+        lemma.train("lstm", text=tmp_path / "book.txt", out=tmp_path / "run", steps=2, **words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text(BOOK)
+    words = ["train", "lstm", "--text", "book.txt", "--out", "runs/a", "steps=1000000", *SMALL, "evaluate_every=999999"]
+    training = subprocess.Popen(
+        [sys.executable, "-m", "lemma", *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert training.stderr
+    until = time.monotonic() + 60
+    while time.monotonic() < until and "training" not in training.stderr.readline():
+        pass
+    time.sleep(2)
+    training.send_signal(signal.SIGINT)
+    out, _ = training.communicate(timeout=60)
+    assert training.returncode == 130 and "interrupted" in out
+    assert out.rstrip().splitlines()[-1] == "To go on: lemma train --resume runs/a"
+
+
+@pytest.mark.parametrize("kind", [read_study, read_label_study, read_graph_study])
+def test_a_number_of_seeds_means_so_many_everywhere(kind) -> None:
+    name = {read_study: "families", read_label_study: "lstm-gru", read_graph_study: "graph"}[kind]
+    assert kind(name, {"seeds": 3}).seeds == (1, 2, 3)
+    assert kind(name, {"seeds": [7]}).seeds == (7,)
+    for wrong, said in ((0, "at least one seed"), ([2, 2], "none twice"), ([], "at least one seed"), ("many", "seeds")):
+        with pytest.raises(SpecError, match=said):
+            kind(name, {"seeds": wrong})
+
+
+@pytest.fixture(scope="module")
+def book_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("book")
+    (folder / "book.txt").write_text(BOOK)
+    sizes = {name: int(value) for name, value in (word.split("=") for word in SMALL)}
+    lemma.train("lstm", text=folder / "book.txt", out=folder / "run", steps=2, evaluate_every=2, **sizes)
+    return folder / "run"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"temperature": "hot"}, r"temperature = 'hot' \(str\) is not a number"),
+        ({"tokens": 2.5}, r"tokens = 2.5 \(float\) is not a whole number"),
+        ({"top_k": "few"}, "top_k = 'few'"),
+        ({"top_p": "most"}, "top_p = 'most'"),
+        ({"seed": "x"}, "seed = 'x'"),
+        ({"tokens": True}, r"tokens = True \(bool\)"),
+        ({"prompt": 5}, r"prompt = 5 \(int\) is not a text"),
+    ],
+)
+def test_settings_of_the_wrong_kind_are_named(settings: dict, said: str, book_run: Path) -> None:
+    with pytest.raises(SpecError, match=said):
+        lemma.generate(book_run, **{"prompt": "the", "tokens": 3, **settings})
+
+
+def test_a_language_models_json_has_a_perplexity(book_run: Path) -> None:
+    kept = json.loads((book_run / "summary.json").read_text())
+    assert kept["perplexity"] > 1 and kept["best_perplexity"] > 1
+
+
+@pytest.mark.parametrize("family", ["parser", "classifier", "graph", "dual-encoder", "lstm"])
+def test_the_json_of_trees_and_classes_has_no_perplexity(family: str, book_run: Path) -> None:
+    done = TrainingResult.read(json.loads((book_run / "summary.json").read_text()))
+    plain = replace(done, family=family).to_dict()
+    assert ("perplexity" in plain, "best_perplexity" in plain) == (family == "lstm", family == "lstm")
+    assert TrainingResult.read(plain).best_loss == done.best_loss, "it can still be read"
+
+
+def test_points_that_are_no_sequence_are_not_joined_by_lines() -> None:
+    pytest.importorskip("altair")
+    curves = (Curve("a", (0.0, 1.0, 2.0), (3.0, 1.0, 2.0), dots=True),)
+    joined, apart = (Plot("", "", curves, joined=joined).svg() for joined in (True, False))
+    assert joined.count("mark-line") and not apart.count("mark-line")
+    assert joined.count("mark-symbol") and apart.count("mark-symbol")
+
+
+def test_waiting_is_explained_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("lemma.cli.show.PATIENCE", 0.01)
+    monkeypatch.setattr("lemma.cli.show.say", lambda message, aside: said.append(message))
+    for terminal in (False, True):
+        monkeypatch.setattr("sys.stderr.isatty", lambda terminal=terminal: terminal, raising=False)
+        with patiently("counting"):
+            time.sleep(0.2)
+        assert said == ["counting"] * terminal
