@@ -77,7 +77,8 @@ def too_wide(words: list[str], done: Done) -> list[str]:
 
 
 def run_block(block: Block, where: str, names: dict[str, Any], apart: bool = False) -> str:
-    """Run a block and return what it printed."""
+    """Run a block and return what it printed; its first command `apart`, as a person starts it, if so asked."""
     if block.kind == "python":
         return run_python(block.body, where, names).printed
-    return "\n".join(run_command(words, where, apart).printed for words in commands(block.body))
+    asked = enumerate(commands(block.body))
+    return "\n".join(run_command(words, where, apart and not place).printed for place, words in asked)

@@ -2,7 +2,7 @@
 
 The gallery runs as it stands. On all other pages every training is cut short, to a few steps and one validation;
 nothing else is changed, and what a page prints where nothing is trained must be what it shows. Commands run in this
-process, except the README's, which run as a person starts them.
+process, except the first of each block of the README, which runs as a person starts it.
 """
 
 import functools
