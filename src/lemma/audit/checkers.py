@@ -52,14 +52,14 @@ def _shapes(model: Any, lines: Answers, sizes: Sizes) -> "ShapeReport":
 def _gradient(cell: Any, lines: Answers, sizes: Sizes) -> "GradientReport":
     from lemma.ledger.gradients import judge_gradients
 
+    _refuse_sizes("gradient", sizes, "it is judged at random ones")
     return judge_gradients(cell, lines)
 
 
 def _worked(case: Any, lines: Answers, sizes: Sizes) -> "WorkedReport":
     from lemma.looking.worked.judging import judge_worked
 
-    if sizes:
-        raise SpecError(f"check worked: '{next(iter(sizes))}' is unknown here: a case has no sizes to set.")
+    _refuse_sizes("worked", sizes, "a case has no sizes to set")
     return judge_worked(case, lines)
 
 
@@ -67,6 +67,7 @@ def _sheet(sheet: Any, answers: Answers, sizes: Sizes) -> "Marked":
     from lemma.ledger.sheets import mark
 
     (given,) = _expected("sheet", answers, "ANSWERS")
+    _refuse_sizes("sheet", sizes, "each question names its own")
     return mark(Path(sheet), Path(given))
 
 
@@ -88,6 +89,12 @@ CHECKERS: dict[str, Callable[..., Any]] = {
     "sheet": _sheet,
     "identity": _identity,
 }
+
+
+def _refuse_sizes(what: str, sizes: Sizes, why: str) -> None:
+    """Refuse sizes where they would change nothing."""
+    if sizes:
+        raise SpecError(f"check {what}: '{next(iter(sizes))}' is unknown here: {why}.")
 
 
 def _expected(what: str, answers: Answers, *names: str) -> Answers:

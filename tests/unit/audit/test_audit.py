@@ -94,3 +94,12 @@ def test_who_watches_is_told_how_far_it_is_and_python_keeps_quiet(capsys: pytest
 def test_no_outcome_is_read_off_what_is_none() -> None:
     with pytest.raises(TypeError, match="no outcome"):
         outcome_of(3)
+
+
+@pytest.mark.parametrize(
+    ("what", "of", "answer"), [("gradient", "rnn", "db2 = y_hat - y"), ("worked", "e9", "c_t[1] = 0.52")]
+)
+def test_sizes_that_would_change_nothing_are_refused(what: str, of: str, answer: str) -> None:
+    assert lemma.check(what, of, answer).right
+    with pytest.raises(SpecError, match=f"check {what}: 'L' is unknown here"):
+        lemma.check(what, of, answer, L=2)
