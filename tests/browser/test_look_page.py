@@ -1,7 +1,6 @@
 """The page of heads in a real browser: numbers against the model, hands and keys, a phone, and no script at all."""
 
 import re
-import shutil
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,20 +14,7 @@ from lemma.looking import look_at
 from lemma.models import build
 from lemma.spec import Decoder
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
 WORDS = ["to", " be", ",", " or", " not", " to", " be", "<script>window.harmed = 1</script>", "\n", "💡", "שלום", '"']
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright's Python package")
-    if CHROMIUM is None:
-        pytest.skip("needs Debian's chromium")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield browser
-        browser.close()
 
 
 def model(positions: str = "learned") -> nn.Module:

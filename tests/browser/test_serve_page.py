@@ -1,6 +1,5 @@
 """The page of `lemma serve` in a real browser, against a real server: what it shows is what `lemma.generate` writes."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,7 @@ import lemma
 from served_runs import running, untrained
 
 pytest.importorskip("fastapi", reason="needs FastAPI")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 REFUSED = "status of 400"  # the browser notes a refusal, which the page then tells
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
 
 
 @pytest.fixture(scope="module")
@@ -26,17 +23,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def address(runs: dict[str, Path]) -> Iterator[str]:
     with running(*runs.values()) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright's Python package")
-    if CHROMIUM is None:
-        pytest.skip("needs Debian's chromium")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

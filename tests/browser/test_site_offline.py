@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
 FIRST = "# Home\n\nA word such as *perplexity*, and $\\sqrt{d_k}$.\n\n```console\n$ lemma count rnn\n```\n"
 
 
@@ -31,20 +29,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def tab(site: Path) -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright's Python package")
-    if CHROMIUM is None:
-        pytest.skip("needs Debian's chromium")
+def tab(site: Path, browser: Any) -> Iterator[Any]:
     troubles: list[str] = []
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        tab = browser.new_page(viewport={"width": 1280, "height": 900})
-        tab.on("pageerror", lambda error: troubles.append(str(error)))
-        tab.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
-        tab.on("request", lambda one: None if one.url.startswith(("file:", "data:")) else troubles.append(one.url))
-        tab.goto((site / "index.html").as_uri())
-        yield tab
-        browser.close()
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    tab.on("pageerror", lambda error: troubles.append(str(error)))
+    tab.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
+    tab.on("request", lambda one: None if one.url.startswith(("file:", "data:")) else troubles.append(one.url))
+    tab.goto((site / "index.html").as_uri())
+    yield tab
+    tab.close()
     assert troubles == []
 
 
