@@ -35,11 +35,11 @@ def count(
     `model` is a preset, a spec, a spec file, a run folder, an example's name, `package.module:factory`, or a factory
     itself. Quantities: parameters, flops, backward, activations, cache, optimizer; all of them if none is named.
     """
-    from lemma.ledger import QUANTITIES, Conventions, subject_of
+    from lemma.ledger import QUANTITIES, Conventions, imported, subject_of
     from lemma.ledger import count as account_for
 
     conventions = Conventions(multiply_add, causal, elementwise)  # pyright: ignore[reportArgumentType]
-    return account_for(subject_of(model, symbols), quantities or QUANTITIES, conventions)
+    return account_for(subject_of(imported(model), symbols), quantities or QUANTITIES, conventions)
 
 
 def solve(
@@ -53,10 +53,10 @@ def solve(
 ) -> Solutions:
     """Find the sizes that give printed totals: `solve("table-a5", ["V", "d_e"], ["L=2:9721596", "L=4:14980860"])`."""
     from lemma.ledger import count as account_for
-    from lemma.ledger import subject_of
+    from lemma.ledger import imported, subject_of
     from lemma.ledger.solving import read_range, read_total, solve_for
 
-    subject = subject_of(model, symbols)
+    subject = subject_of(imported(model), symbols)
     figure = account_for(subject, [quantity]).quantities[quantity]
     wanted = [read_total(str(total)) for total in totals]
     return solve_for(subject, figure, unknown, wanted, dict(read_range(text) for text in ranges))
@@ -64,18 +64,18 @@ def solve(
 
 def against(model: Any, tools: Sequence[str], **symbols: Any) -> Comparison:
     """Set other tools' figures beside the exact ones, and name the module that explains a difference."""
-    from lemma.ledger import subject_of
+    from lemma.ledger import imported, subject_of
     from lemma.ledger.against import against as compare
 
-    return compare(subject_of(model, symbols), tools)
+    return compare(subject_of(imported(model), symbols), tools)
 
 
 def draw(model: Any = "self-attention", **symbols: Any) -> Drawing:
     """Draw the flow of data through a module, with the symbolic shape of everything in it."""
-    from lemma.ledger import subject_of
+    from lemma.ledger import imported, subject_of
     from lemma.ledger.drawing import draw as draw_subject
 
-    return draw_subject(subject_of(model, symbols))
+    return draw_subject(subject_of(imported(model), symbols))
 
 
 def check(
@@ -92,8 +92,12 @@ def check(
     """
     if what == "sources":
         return _audit([row for row in (model, *answers) if row is not None], symbols)
-    from lemma.audit.checkers import run_checker
+    from lemma.audit.checkers import OF_MODELS, run_checker
 
+    if what in OF_MODELS:
+        from lemma.ledger import imported
+
+        model = imported(model)
     return run_checker(what, model, answers, symbols)
 
 

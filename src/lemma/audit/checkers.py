@@ -19,7 +19,10 @@ Sizes = dict[str, Any]
 
 
 def run_checker(what: str, model: Any, answers: Answers, sizes: Sizes) -> Any:
-    """Judge answers about a model, a cell or a case by the checker of that name."""
+    """Judge answers about a model, a cell or a case by the checker of that name.
+
+    What a file says (a claim, a sheet) may be passed on to it: nothing is imported here.
+    """
     checker = CHECKERS.get(what)
     if checker is None:
         raise SpecError(unknown("check", what, [*CHECKERS, "sources"]))
@@ -89,6 +92,8 @@ CHECKERS: dict[str, Callable[..., Any]] = {
     "sheet": _sheet,
     "identity": _identity,
 }
+OF_MODELS = ("parameters", "flops", "trainable", "number", "shape")
+"""The checkers that are about a model, which a person may also name as `package.module:factory`."""
 
 
 def _refuse_sizes(what: str, sizes: Sizes, why: str) -> None:

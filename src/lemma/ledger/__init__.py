@@ -3,7 +3,7 @@
 from lemma.ledger.account import Account
 from lemma.ledger.counting import QUANTITIES, Conventions, count
 from lemma.ledger.quantity import Figure, Part, Quantity
-from lemma.ledger.sources import subject_of
+from lemma.ledger.sources import imported, subject_of
 from lemma.ledger.subject import Inputs, Subject
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "Quantity",
     "Subject",
     "count",
+    "imported",
     "subject_of",
 ]

@@ -1,9 +1,14 @@
-"""Subjects from what a person names: a preset, a spec file, a run folder, an example, or any factory of modules."""
+"""Subjects from what a person names: a preset, a spec file, a run folder, an example, or any factory of modules.
+
+Importing a module runs its code, so only a person may name one. `imported` does so for what was typed on the command
+line or passed to the Python API. `subject_of` never imports: it may be called with text read from a file.
+"""
 
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,16 +23,43 @@ from lemma.ledger.subject import Inputs, Subject
 from lemma.runs import RunFolder
 from lemma.spec import PRESETS, Choice, ModelSpec, preset_names
 
-Model = str | Path | ModelSpec | Choice | Callable[..., nn.Module]
+
+@dataclass(frozen=True)
+class Factory:
+    """A factory of modules that was imported by the name `package.module:factory`."""
+
+    name: str
+    make: Callable[..., nn.Module]
+
+
+Model = str | Path | ModelSpec | Choice | Factory | Callable[..., nn.Module]
+
+
+def imported(model: Any) -> Any:
+    """Import a model given as `package.module:factory`; return any other model as it is.
+
+    Call this only with what a person typed on the command line or passed in Python, never with text from a file.
+    """
+    return Factory(model, _imported(model)) if isinstance(model, str) and ":" in model else model
 
 
 def subject_of(model: Model, words: Mapping[str, Any] | None = None) -> Subject:
-    """Find what a person means: a preset, spec, spec file, run folder, example, or `package.module:factory`."""
+    """Find what a model's name means: a preset, spec file, run folder or example. A spec or a factory will do too.
+
+    The name may come from a file: `package.module:factory` is refused here, and is imported by `imported` only.
+    """
     words = dict(words or {})
     if callable(model) and not isinstance(model, Choice):
         return factory_subject(model, words)
+    if isinstance(model, Factory):
+        return factory_subject(model.make, words, model.name)
     if isinstance(model, str) and ":" in model:
-        return factory_subject(_imported(model), words, model)
+        raise SpecError(
+            f"model = '{model}' names Python code to import, which a file must not do: it could run any command. "
+            f"Expected a preset, a spec file, a run folder or an example ({', '.join([*preset_names(), *EXAMPLES])}). "
+            "If you trust that module, name it yourself: "
+            "lemma count package.module:factory, or lemma check parameters package.module:factory FORMULA."
+        )
     if isinstance(model, str) and model in EXAMPLES:
         return factory_subject(EXAMPLES[model], words, model)
     if isinstance(model, (str, Path)) and (Path(model) / "spec.toml").exists():

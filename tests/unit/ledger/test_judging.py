@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import lemma
 from lemma.errors import InputError, LedgerError
 from lemma.ledger.counting import Conventions
 from lemma.ledger.formula import read_formula
@@ -217,7 +218,7 @@ def test_what_cannot_be_read_is_an_error_with_a_guess() -> None:
     with pytest.raises(InputError, match="quantity = 'params'"):
         judge_formula("feed-forward", "params", "V")  # type: ignore[arg-type]
     with pytest.raises(LedgerError, match="only its parameters"):
-        judge_formula("torch.nn:Linear", "flops", "in_features", {"in_features": 4, "out_features": 2})
+        lemma.check("flops", "torch.nn:Linear", "in_features", in_features=4, out_features=2)
 
 
 def test_a_factory_of_ones_own_is_judged_too() -> None:

@@ -1,0 +1,427 @@
+"""No file leads to an import of a module that it names: only a person may, on the command line or in Python.
+
+Every kind of file that Lemma reads is written with the name of a module in each of its places, one after another, and
+read the way Lemma reads it. The module leaves a trace as soon as it is imported.
+"""
+
+import ast
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lemma
+from lemma.adaptation import adapt_model
+from lemma.audit import judge_claim
+from lemma.audit.claim import Claim
+from lemma.cli.main import main
+from lemma.data import Lexicon, learn_tokenizer
+from lemma.data.graphs.node_link import graph_of_json
+from lemma.data.records import read_records
+from lemma.errors import InputError, LemmaError, SpecError
+from lemma.interop.peft import read_peft, write_peft
+from lemma.ledger import subject_of
+from lemma.ledger.gradients import judge_gradients
+from lemma.ledger.sheets import mark
+from lemma.looking.worked.judging import describe_worked, judge_worked
+from lemma.models import build
+from lemma.objectives.chosen import loss_of
+from lemma.retrieval.entries import Entry
+from lemma.retrieval.index import Index
+from lemma.retrieval.writing import append, start
+from lemma.runs import RunFolder, load, weights_of
+from lemma.runs.based import run_hash
+from lemma.runs.checkpoint import MANIFEST, Checkpoint, _sum, latest_good, save
+from lemma.spec import (
+    AdaptationSpec,
+    Characters,
+    Classifier,
+    DataSpec,
+    Decoder,
+    Lora,
+    Lstm,
+    Recipe,
+    choose,
+    read_cost,
+    read_graph_study,
+    read_label_study,
+    read_study,
+    read_toml,
+    to_toml,
+)
+from lemma.spec.costs import COSTS
+from lemma.spec.examples import LabelsSpec
+from lemma.studies.grid import open_grid
+
+MODULE = "lemma_canary"
+FACTORY = f"{MODULE}:factory"
+CODE = f"__import__('{MODULE}')"
+KEYS = ("model", "loss", "adds", "turns", "biases", "kind", "family", "module", "auto_map", "__class__", "_target_")
+SOURCE = """
+from pathlib import Path
+Path({trace!r}).write_text("imported")
+from torch import nn
+def factory(d=4, **others):
+    return nn.Linear(d, d)
+"""
+
+
+@pytest.fixture
+def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A module that can be found, and the file that it writes when it is imported."""
+    found = tmp_path / "trace.txt"
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / f"{MODULE}.py").write_text(SOURCE.format(trace=str(found)), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / "site")
+    yield found
+    sys.modules.pop(MODULE, None)
+
+
+def poisoned(document: Any) -> Iterator[Any]:
+    """The document with the name in the place of each of its values, and under each key that could mean code."""
+    for path in [(), *_places(document)]:
+        if path:
+            yield from (_with(document, path, name) for name in (FACTORY, MODULE, CODE))
+        if isinstance(_at(document, path), dict):
+            yield from (_with(document, (*path, key), FACTORY) for key in KEYS)
+            yield from (_with(document, (*path, key), {"kind": FACTORY, "family": FACTORY}) for key in KEYS)
+
+
+def _places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    inner = document.items() if isinstance(document, dict) else enumerate(document[:2]) if _listed(document) else ()
+    for key, value in inner:
+        yield from _places(value, (*path, key))
+
+
+def _listed(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _at(document: Any, path: tuple[Any, ...]) -> Any:
+    for step in path:
+        document = document[step]
+    return document
+
+
+def _with(document: Any, path: tuple[Any, ...], value: Any) -> Any:
+    changed = json.loads(json.dumps(document))
+    _at(changed, path[:-1])[path[-1]] = value
+    return changed
+
+
+def refused_or_read(read: Callable[..., Any], *given: Any) -> None:
+    """Read a file; that it is damaged, or that its words mean nothing, is not what is asked here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with suppress(LemmaError, ValueError, TypeError, LookupError, AttributeError, OSError):
+            read(*given)
+
+
+def small_run(out: Path, family: str = "lstm") -> Path:
+    """A run as training leaves it, without the training."""
+    spec: Any = Lstm(vocabulary=4, width=3, hidden=4)
+    data: Any = DataSpec(text=("text.txt",), tokenizer=Characters())
+    if family == "classifier":
+        spec, data = Classifier(classes=2, body=spec.to_dict()), LabelsSpec(labels="table.csv")
+    labels = ["one", "two"] if family == "classifier" else []
+    folder = RunFolder(out, spec, Recipe(device="cpu"), data, "0")
+    folder.create(learn_tokenizer(Characters(), ["abcd"]), labels=labels)
+    folder.metrics.append({"step": 1, "loss": 2.0})
+    weights = weights_of(build(spec, 0.0), frozen=True)
+    save(folder.checkpoints, Checkpoint(1, {"model": weights}, {"said": "nothing"}))
+    folder.finish(weights, {"steps": 1, "model": "lstm"})
+    return out
+
+
+def adapted_run(out: Path) -> Path:
+    base = RunFolder.open(small_run(out.parent / "base"))
+    about = AdaptationSpec(base="../base", base_hash=run_hash(base), method=Lora(rank=1))
+    folder = RunFolder(out, base.spec, base.recipe, base.data, "0", about)
+    folder.create(None)
+    adapted = adapt_model(build(base.spec, 0.0), about.method).model
+    folder.finish(weights_of(adapted), {"steps": 1})
+    return out
+
+
+def reads_of(path: Path) -> list[Callable[[], Any]]:
+    """All that is read of a run."""
+    return [
+        lambda: load(path),
+        lambda: lemma.count(path, quantities=["parameters"]),
+        lambda: loss_of(RunFolder.open(path).recipe.objective),
+        lambda: RunFolder.open(path).labels(),
+        lambda: RunFolder.open(path).metrics.rows(),
+        lambda: RunFolder.open(path).summary(),
+        lambda: latest_good(path / "checkpoints"),
+    ]
+
+
+def use_spec(path: Path) -> None:
+    chosen = choose(path)
+    build(chosen.model)
+    loss_of(chosen.recipe.objective)
+    subject_of(str(path))
+
+
+def use_study(path: Path) -> None:
+    for read in (read_cost, read_graph_study, read_label_study):
+        found: Any = read(path)
+        if found is not None:
+            for contender in getattr(found, "contenders", ()):
+                build(choose(contender.model, contender.words).model)
+            return
+    for cell in open_grid(read_study(path)):
+        build(cell.model)
+        loss_of(cell.recipe.objective)
+
+
+SHEET = {
+    "title": "Week 1",
+    "questions": [
+        {"id": "Q1", "kind": "parameters", "model": "self-attention", "words": {"E": 4}},
+        {"id": "Q2", "kind": "number", "model": "lora", "quantity": "parameters"},
+        {"id": "Q3", "kind": "gradient", "cell": "softmax-cross-entropy", "lines": ["dz"]},
+    ],
+}
+ANSWERS = {"student": "A", "answers": {"Q1": "4 E", "Q2": "3", "Q3": "dz = y_hat - y"}}
+CLAIM = {"row": "A1", "says": "It is so.", "check": "parameters", "of": "lora", "answers": ["R"], "sizes": {"R": 2}}
+SPEC = {
+    "family": "decoder",
+    "width": 8,
+    "depth": 1,
+    "heads": 2,
+    "context": 4,
+    "vocabulary": 5,
+    "positions": {"kind": "rotary"},
+    "tokenizer": {"kind": "characters"},
+    "recipe": {"steps": 2, "objective": {"kind": "causal"}},
+}
+STUDY = {
+    "name": "mine",
+    "data": {"text": ["text.txt"], "tokenizer": {"kind": "characters"}},
+    "contenders": [{"model": "rnn", "name": "one", "words": {"width": 4}}],
+    "words": {"objective": "causal"},
+    "grid": {"hidden": [3, 4]},
+    "budget": {"tokens": 100},
+}
+CLASSIFIERS = {
+    "name": "mine",
+    "kind": "classifiers",
+    "labels": "film",
+    "contenders": [{"model": "rnn", "words": {"width": 4, "hidden": 4}}],
+}
+GRAPHS = {
+    "name": "mine",
+    "kind": "graph",
+    "graph": "karate",
+    "contenders": [{"model": "graph", "name": "two layers", "words": {"depth": 2, "normalise": "rows"}}],
+}
+GRAPH = {"nodes": [{"id": "a", "label": "x"}, {"id": "b", "label": "y"}], "links": [{"source": "a", "target": "b"}]}
+LEXICON = {"format": 1, "buckets": 8, "relations": ["root"], "words": ["a"]}
+RECORD = {"text": "a b", "label": "one"}
+WORKED = ("c1", "e1", "e9")
+
+
+def _toml(document: Any, path: Path) -> Path:
+    path.write_text(to_toml(document), encoding="utf-8")
+    return path
+
+
+def _json(document: Any, path: Path) -> Path:
+    path.write_text(json.dumps(document) + "\n", encoding="utf-8")
+    return path
+
+
+def _markdown(document: Any, path: Path) -> Path:
+    blocks = [f"## {one.get('id', 'Q')}\n```toml\n{to_toml(one)}```\n" for one in document["questions"]]
+    path.write_text(f"# {document.get('title', '')}\n" + "\n".join(blocks), encoding="utf-8")
+    return path
+
+
+def _sheet(path: Path) -> None:
+    mark(path, _toml(ANSWERS, path.parent / "answers-given.toml"))
+
+
+def _answers(path: Path) -> None:
+    mark(_toml(SHEET, path.parent / "sheet-asked.toml"), path)
+
+
+FORMATS: dict[str, tuple[Any, str, Callable[[Any, Path], Path], Callable[[Path], Any]]] = {
+    "sheet in TOML": (SHEET, "sheet.toml", _toml, _sheet),
+    "sheet in Markdown": (SHEET, "sheet.md", _markdown, _sheet),
+    "answers": (ANSWERS, "answers.toml", _toml, _answers),
+    "claim": (CLAIM, "claim.toml", _toml, lambda path: judge_claim(Claim.read(read_toml(path), "claim"))),
+    "spec": (SPEC, "spec-of-mine.toml", _toml, use_spec),
+    "study": (STUDY, "study.toml", _toml, use_study),
+    "study of costs": (COSTS["heads"].to_dict(), "study.toml", _toml, use_study),
+    "study of classifiers": (CLASSIFIERS, "study.toml", _toml, use_study),
+    "study of a graph": (GRAPHS, "study.toml", _toml, use_study),
+    "graph": (GRAPH, "graph.json", _json, graph_of_json),
+    "lexicon": (LEXICON, "lexicon.json", _json, Lexicon.load),
+    "records": (RECORD, "records.jsonl", _json, lambda path: list(read_records(path)[1])),
+}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_no_file_imports_what_it_names(kind: str, trace: Path, tmp_path: Path) -> None:
+    document, name, write, read = FORMATS[kind]
+    read(write(document, tmp_path / name))  # the file itself is good
+    for changed in poisoned(document):
+        refused_or_read(lambda changed=changed: read(write(changed, tmp_path / name)))
+        assert not trace.exists(), changed
+
+
+@pytest.mark.parametrize("case", WORKED)
+def test_no_worked_case_imports_what_it_names(case: str, trace: Path, tmp_path: Path) -> None:
+    shipped = Path(lemma.__file__).parent / "looking" / "worked" / "examples" / f"{case}.toml"
+    assert describe_worked(str(shipped))
+    for changed in poisoned(read_toml(shipped)):
+        refused_or_read(lambda changed=changed: describe_worked(str(_toml(changed, tmp_path / "case.toml"))))
+        assert not trace.exists(), changed
+
+
+@pytest.mark.parametrize("text", [FACTORY, CODE, f"dz = {FACTORY}", f"dz = {CODE}", f"dz = {CODE}.factory()"])
+def test_no_line_of_a_derivation_imports_what_it_names(text: str, trace: Path) -> None:
+    refused_or_read(judge_gradients, "softmax-cross-entropy", [text])
+    refused_or_read(judge_worked, "e9", [text])
+    refused_or_read(lemma.check, "parameters", "lora", text)
+    assert not trace.exists()
+
+
+RUN_FILES = [
+    ("lstm", "spec.toml"),
+    ("lstm", "recipe.toml"),
+    ("lstm", "tokenizer.json"),
+    ("lstm", "summary.json"),
+    ("lstm", "metrics.jsonl"),
+    ("lstm", "checkpoints/step-1/state.json"),
+    ("lstm", "checkpoints/step-1/manifest.json"),
+    ("classifier", "spec.toml"),
+    ("classifier", "labels.json"),
+    ("adapted", "adaptation.toml"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), RUN_FILES)
+def test_no_file_of_a_run_imports_what_it_names(kind: str, name: str, trace: Path, tmp_path: Path) -> None:
+    out = adapted_run(tmp_path / "run") if kind == "adapted" else small_run(tmp_path / "run", kind)
+    for read in reads_of(out):
+        read()  # the files themselves are good
+    path = out / name
+    write, document = (_toml, read_toml(path)) if path.suffix == ".toml" else (_json, json.loads(path.read_text()))
+    for changed in poisoned(document):
+        refused_or_read(write, changed, path)
+        if path.name == "state.json":  # as its sums say, so that it is read
+            manifest = {**json.loads((path.parent / MANIFEST).read_text()), path.name: _sum(path)}
+            (path.parent / MANIFEST).write_text(json.dumps(manifest))
+        for read in reads_of(out):
+            refused_or_read(read)
+        assert not trace.exists(), changed
+
+
+def test_no_index_imports_what_it_names(trace: Path, tmp_path: Path) -> None:
+    place = tmp_path / "index"
+    place.mkdir()
+    append(place, start(place, "run", 2, "pictures").head, [Entry("a.png", 1, 2, "ab")], np.ones((1, 2), np.float32))
+    assert Index.open(place).read().entries[0].name == "a.png"
+    head, entries = place / "index.json", next(place.glob("entries-*.jsonl"))
+    said, listed = json.loads(head.read_text()), json.loads(entries.read_text())
+    for changed in poisoned(listed):
+        _json(changed, entries)
+        _json({**said, "size": entries.stat().st_size}, head)
+        refused_or_read(lambda: Index.open(place).read())
+        assert not trace.exists(), changed
+    _json(listed, entries)
+    for changed in poisoned(said):
+        _json(changed, head)
+        refused_or_read(lambda: Index.open(place).read())
+        assert not trace.exists(), changed
+
+
+def test_no_peft_folder_imports_what_it_names(trace: Path, tmp_path: Path) -> None:
+    spec = Decoder(vocabulary=5, width=4, depth=1, heads=1, context=4)
+    write_peft(adapt_model(build(spec), Lora(rank=1)).model, tmp_path / "peft")
+    path = tmp_path / "peft" / "adapter_config.json"
+    assert read_peft(path.parent, build(spec))
+    for changed in poisoned(json.loads(path.read_text())):
+        _json(changed, path)
+        refused_or_read(lambda: read_peft(path.parent, build(spec)))
+        assert not trace.exists(), changed
+
+
+def test_nothing_kept_of_a_count_imports_what_it_names(trace: Path, tmp_path: Path) -> None:
+    lemma.count("lora", quantities=["parameters"])
+    (path,) = (tmp_path / "home" / "ledger").glob("*.json")
+    for changed in poisoned(json.loads(path.read_text())):
+        _json(changed, path)
+        refused_or_read(lambda: lemma.count("lora", quantities=["parameters"]))
+        assert not trace.exists(), changed
+
+
+def test_a_sheet_that_names_a_command_is_refused_and_says_what_to_type(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sheet that ran a command: its words were the arguments of os.system."""
+    told = tmp_path / "ran"
+    words = {"command": f"touch {told}"}
+    sheet = {"questions": [{"id": "Q1", "kind": "parameters", "model": "os:system", "words": words}]}
+    _toml(sheet, tmp_path / "sheet.toml")
+    _toml(ANSWERS, tmp_path / "answers.toml")
+    with pytest.raises(SystemExit) as done:
+        main(["check", "sheet", str(tmp_path / "sheet.toml"), str(tmp_path / "answers.toml")])
+    said = " ".join(capsys.readouterr().err.split())
+    assert done.value.code == 2 and not told.exists()
+    assert "question Q1" in said and "model = 'os:system' names Python code" in said
+    assert "Expected a preset" in said and "lemma count package.module:factory" in said
+
+
+def test_a_person_may_name_a_module(trace: Path) -> None:
+    """The canary would be heard: what is typed or passed is imported."""
+    with pytest.raises(SpecError, match="Python code"):
+        subject_of(FACTORY)
+    assert not trace.exists()
+    assert lemma.count(FACTORY, quantities=["parameters"]).parameters.formula == "d*(d + 1)"
+    assert trace.exists()
+    verdict: Any = lemma.check("parameters", FACTORY, "d^2 + d")
+    assert verdict.equal
+    with pytest.raises(InputError):
+        lemma.check("shape", FACTORY, "Q = d")
+
+
+IMPORTERS = {
+    "__init__.py": "Lemma's own modules",
+    "evaluation/estimates.py": "libraries by names that stand in the code",
+    "ledger/sources.py": "what a person names",
+    "looking/__init__.py": "Lemma's own modules",
+    "spec/packages.py": "what installed packages bring",
+}
+
+
+def test_modules_are_imported_by_name_in_these_places_alone() -> None:
+    """A new place must be looked at: can what it imports come from a file?"""
+    root = Path(lemma.__file__).parent
+    found = {str(path.relative_to(root)) for path in root.rglob("*.py") if _imports_by_name(path)}
+    assert found == set(IMPORTERS)
+    callers = {str(path.relative_to(root)) for path in root.rglob("*.py") if _calls(path, {"imported"})}
+    assert callers == {"api/mathematics.py"}
+
+
+def _imports_by_name(path: Path) -> bool:
+    return _calls(path, {"import_module", "__import__", "eval", "exec", "run_path", "run_module"}, methods=False)
+
+
+def _calls(path: Path, names: set[str], methods: bool = True) -> bool:
+    calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    plain = {node.func.id for node in calls if isinstance(node.func, ast.Name)}
+    dotted = {node.func.attr for node in calls if isinstance(node.func, ast.Attribute)}
+    return bool(names & plain or (names - ({"eval"} if not methods else set())) & dotted)
