@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given, settings
 
+from lemma.cli.main import main
 from lemma.errors import InputError
 from lemma.ledger.formula import Rational, read_formula
 from lemma.ledger.polynomial import ONE, of, symbol
@@ -55,6 +56,51 @@ SPELLINGS = {
 @pytest.mark.parametrize("text", SPELLINGS)
 def test_a_spelling_is_read_as_what_it_means(text: str) -> None:
     assert read_formula(text, KNOWN) == SPELLINGS[text]
+
+
+PRINTED = {
+    "Ld^2": 19 * 3**2,
+    "12Ld^2": 12 * 19 * 3**2,
+    "Ld²": 19 * 3**2,
+    "Ld**2": 19 * 3**2,
+    "L^2d": 19**2 * 3,
+    "VdL^3": 7 * 3 * 19**3,
+    "Ld_h^2": 19 * 5**2,
+    "Ld_{ff}^2": 19 * 17**2,
+    "dd_{h}^{2}h": 3 * 5**2 * 23,
+    "Ldₕ²": 19 * 5**2,
+    "d_model^2": 29**2,
+    "Ld_model^2": 19 * 29**2,
+    "dd^2": 3**3,
+    "L|V|^2": 19 * 7**2,
+    "-Ld^2": -(19 * 3**2),
+    "1/Ld^2": Fraction(1, 19 * 3**2),
+    "Ld^-2": Fraction(19, 3**2),
+    "Ld^2^3": 19 * 3**8,
+    "(Ld)^2": (19 * 3) ** 2,
+    "{Ld}^2": (19 * 3) ** 2,
+}
+"""Symbols written together, with the value at `VALUES` that a reader of a paper gives them."""
+
+
+@pytest.mark.parametrize("text", PRINTED)
+def test_a_power_is_of_the_last_symbol_alone_as_in_print(text: str) -> None:
+    assert read_formula(text, KNOWN).at(VALUES) == PRINTED[text]
+
+
+def test_a_power_of_a_name_of_several_letters_is_of_the_whole_name() -> None:
+    sizes = {"L": 2, "hidden": 3, "width": 5, "h": 7, "d": 11}
+    assert read_formula("hidden^2", list(sizes)).at(sizes) == 9
+    assert read_formula("Lhidden^2width", list(sizes)).at(sizes) == 2 * 9 * 5
+
+
+def test_the_decoder_s_own_formula_is_right_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["check", "parameters", "decoder", "12Ld^2 + 13Ld + (V+T+2)d"])
+    assert done.value.code == 0 and capsys.readouterr().out.startswith("Equal: ")
+    with pytest.raises(SystemExit) as done:
+        main(["check", "parameters", "decoder", "12(Ld)^2 + 13Ld + (V+T+2)d"])
+    assert done.value.code == 1
 
 
 def test_a_subscript_binds_to_its_letter_and_braces_are_never_cut() -> None:

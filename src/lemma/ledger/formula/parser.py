@@ -116,8 +116,18 @@ class Parser:
         return -value if negative else value
 
     def power(self) -> Rational:
-        """A primary with its exponents; they group from the right."""
-        value = self.primary()
+        """A primary with its exponents.
+
+        Of symbols written together only the last one is raised: Ld^2 is L times d^2, as in print.
+        """
+        first = self.here
+        if first.kind not in ("word", "command"):
+            return self.raised_by_what_follows(self.primary())
+        *others, last = self.names(self.take())
+        return self.multiplied(first, [*others, self.raised_by_what_follows(last)])
+
+    def raised_by_what_follows(self, value: Rational) -> Rational:
+        """A value with the exponents behind it, if there are any; they group from the right."""
         while self.here.kind == "raised":
             token = self.take()
             value = self.worked_out(token, self.calculator.power, value, self.raised(token))
@@ -146,7 +156,7 @@ class Parser:
         if token.kind in _CLOSING:
             return self.bracket(token)
         if token.kind in ("word", "command"):
-            return self.name(token)
+            return self.multiplied(token, self.names(token))
         if token.kind == "bar":
             return self.size(token)
         if token.kind == "fraction":
@@ -178,13 +188,17 @@ class Parser:
             raise self.wrong(opening, "bars are read only around one symbol, as in |V|.")
         return value
 
-    def name(self, token: Token) -> Rational:
-        """The symbol, or the product of symbols, that a name stands for."""
+    def names(self, token: Token) -> list[Rational]:
+        """The symbol that a name stands for, or the symbols whose product it is."""
         token = Token("word", token.text.removeprefix("\\"), token.position, token.bound)
         found = symbols_of(token, self.known)
         if found is None:
             raise self.wrong(token, why_unknown(token.text, self.known))
+        return [Rational(symbol(name)) for name in found]
+
+    def multiplied(self, token: Token, factors: list[Rational]) -> Rational:
+        """The product of factors that are written together."""
         value = Rational(of(1))
-        for factor in found:
-            value = self.worked_out(token, self.calculator.multiply, value, Rational(symbol(factor)))
+        for factor in factors:
+            value = self.worked_out(token, self.calculator.multiply, value, factor)
         return value
