@@ -35,10 +35,14 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read tensors in their order by name, and what is said about them; a damaged file is a RunError that names it."""
+    """Read tensors in their order by name, and what is said about them; a damaged file is a RunError that names it.
+
+    Each is copied: where safetensors puts one in memory depends on the file's header, and kernels round misaligned
+    numbers differently.
+    """
     about = read_header(path)
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in sorted(file.keys())}, about
+            return {name: file.get_tensor(name).clone() for name in sorted(file.keys())}, about
     except (SafetensorError, OSError, ValueError) as error:
         raise RunError(f"{path} is damaged: {error}.") from None

@@ -88,9 +88,23 @@ def restore_session(session: Session, checkpoint: Checkpoint, folder: RunFolder)
     session.meter.reset(**state["meter"])
     session.best = dict(tensors.get("best", tensors["model"])) if session.standing.best_step is not None else None
     session.saved = checkpoint.step
+    if message := other_threads(session, checkpoint):
+        session.warn(message, message)
     if state["reading"] == _reading(session):
         _restore_carried(session, tensors.get("carried", {}))
     _restore_random(session, tensors["random"])
+
+
+def other_threads(session: Session, checkpoint: Checkpoint) -> str | None:
+    """Say if a CPU goes on with another number of threads: they split sums differently, and so round differently."""
+    threads = torch.get_num_threads()
+    before = checkpoint.state.get("threads", threads)  # older checkpoints do not say
+    if before == threads or session.team.device.type != "cpu":
+        return None
+    return (
+        f"The checkpoint of step {checkpoint.step} was saved with {before} CPU threads and this process has {threads}, "
+        f"so the run may not go on bit for bit; set OMP_NUM_THREADS={before} for that."
+    )
 
 
 def _tensors(session: Session) -> dict[str, Mapping[str, Tensor]]:
@@ -112,6 +126,7 @@ def _state(session: Session) -> dict[str, Any]:
         "meter": {"seconds": meter.since, "sums": meter.team_sums(), "steps": meter.steps},
         "reading": _reading(session),
         "spec": session.model.spec.to_dict(),
+        "threads": torch.get_num_threads(),
     }
 
 
@@ -150,7 +165,8 @@ def _restore_carried(session: Session, tensors: Mapping[str, Tensor]) -> None:
     own = {name: tensors[name][rows].to(session.team.device) for name in kind.tensors()}
     cut = {name: tensor.chunk(session.recipe.accumulate) for name, tensor in own.items()}
     parts = range(session.recipe.accumulate)
-    session.carried = [kind.with_tensors({name: cut[name][part] for name in cut}) for part in parts]
+    # copied, as a part of a tensor may be misaligned in memory, which kernels round differently
+    session.carried = [kind.with_tensors({name: cut[name][part].clone() for name in cut}) for part in parts]
 
 
 def _any_state(session: Session) -> State:

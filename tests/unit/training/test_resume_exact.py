@@ -1,0 +1,147 @@
+"""A run that is stopped and resumed equals the one left alone, bit for bit: every family, at sizes that align badly."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import lemma
+from adapting_runs import StopAt, same_bits, small_table
+from lemma.data import to_conllu
+from lemma.runs import Checkpoint, latest_good, save
+from lemma.runs.tensors import read_tensors, write_tensors
+from lemma.spec import FAMILIES
+from picture_runs import LSTM, shapes
+from small_runs import resume_small, small_text, train_small
+from treebanks import tiny
+
+QUICK: dict[str, Any] = {"steps": 8, "warm_up": 2, "device": "cpu", "progress": False}
+TRANSFORMER = {"heads": 1, "feed_forward": 9, "context": 7}
+RECURRENT = {
+    f"{family} {width}, accumulate {parts}": (
+        family,
+        {"width": width, "hidden": width, "batch": rows * parts, "stretch": stretch, "accumulate": parts},
+    )
+    for family in ("rnn", "gru", "lstm")
+    for width, rows, stretch in ((8, 4, 16), (20, 3, 7), (33, 3, 8))
+    for parts in (1, 2)
+}
+TEXT: dict[str, tuple[str, dict[str, Any]]] = {
+    **RECURRENT,
+    "deep gru": ("gru", {"width": 5, "hidden": 7, "depth": 2, "batch": 6, "stretch": 5, "accumulate": 2}),
+    "feed-forward": ("feed-forward", {"width": 7, "hidden": 9, "context": 3, "batch": 3, "stretch": 7}),
+    "attentive": ("attentive", {"width": 7, "hidden": 9, "context": 3, "batch": 3, "stretch": 7}),
+    "decoder": ("decoder", {"width": 9, "depth": 2, "batch": 3, **TRANSFORMER}),
+    "encoder": ("encoder", {"width": 10, "depth": 1, "batch": 3, **TRANSFORMER}),
+    "table-a5": ("table-a5", {"embedding": 5, "width": 9, "heads": 1, "feed_forward": 7, "context": 5, "batch": 3}),
+}
+OTHERS: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "parser": ("parser", "treebank", {"width": 9, "buckets": 50, "encoder.hidden": 7, "hidden": 9, "batch": 3}),
+    "encoder-decoder": (
+        "encoder-decoder",
+        "pairs",
+        {"width": 9, "encoder_depth": 1, "decoder_depth": 1, "batch": 3, **TRANSFORMER},
+    ),
+    "classifier": ("gru", "labels", {"width": 7, "hidden": 9, "batch": 5}),
+    "tree": ("tree", "trees", {"width": 7, "batch": 3, "held_out": 0.3}),
+    "dual-encoder": (LSTM.replace(shared=7, image_width=18), "images", {"batch": 5}),
+    "graph": ("graph", "graph", {"hidden": 7}),
+}
+
+
+def data_of(kind: str, folder: Path) -> dict[str, Any]:
+    """The argument that names the data of a kind, with the files written."""
+    if kind == "text":
+        (folder / "text.txt").write_text(small_text())
+        return {"text": folder / "text.txt", "tokenizer": "characters"}
+    if kind == "pairs":
+        lines = [f"{number}\t{str(number)[::-1]}" for number in range(100, 160)]
+        (folder / "pairs.tsv").write_text("\n".join(["source\ttarget", *lines]) + "\n")
+        return {"pairs": folder / "pairs.tsv", "tokenizer": "characters"}
+    if kind == "labels":
+        return {"labels": small_table(folder), "tokenizer": "characters"}
+    if kind == "images":
+        return {"images": shapes(folder / "shapes", 3), "tokenizer": "words"}
+    if kind == "graph":
+        return {"graph": "karate"}
+    sentences = to_conllu(tiny())
+    if kind == "trees":
+        trees = enumerate(sentences.strip().split("\n\n"))
+        (folder / "trees.conllu").write_text("".join(f"# label = {'ab'[n % 2]}\n{tree}\n\n" for n, tree in trees))
+        return {"labels": folder / "trees.conllu"}
+    (folder / "tiny.conllu").write_text(sentences)
+    return {"treebank": folder / "tiny.conllu"}
+
+
+def assert_resumes(tmp_path: Path, make: Any) -> None:
+    """Compare a run that is stopped after three steps and resumed with one that is not."""
+    make(tmp_path / "whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lemma.api.learning.watch", lambda progress: StopAt(3))
+        assert make(tmp_path / "cut").stopped == "interrupted"
+    assert lemma.resume(tmp_path / "cut", progress=False).stopped == "done"
+    assert same_bits(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
+
+
+@pytest.mark.parametrize("case", TEXT)
+def test_a_resumed_run_on_text_has_the_same_bits_at_odd_sizes(case: str, tmp_path: Path) -> None:
+    family, settings = TEXT[case]
+    given = {**data_of("text", tmp_path), **QUICK, **settings}
+    assert_resumes(tmp_path, lambda out: lemma.train(family, out=out, **given))
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_a_resumed_run_on_other_data_has_the_same_bits_at_odd_sizes(case: str, tmp_path: Path) -> None:
+    model, kind, settings = OTHERS[case]
+    given = {**data_of(kind, tmp_path), **QUICK, **settings}
+    assert_resumes(tmp_path, lambda out: lemma.train(model, out=out, **given))
+
+
+def test_a_resumed_reranker_has_the_same_bits_at_odd_sizes(tmp_path: Path) -> None:
+    given = {**data_of("images", tmp_path), **QUICK, "batch": 5}
+    lemma.train(LSTM.replace(shared=7, image_width=18), out=tmp_path / "base", **given)
+    del given["tokenizer"]
+    given |= {"rerank": True, "method": "lora", "rank": 2, "candidates": 3}
+    assert_resumes(tmp_path, lambda out: lemma.adapt(tmp_path / "base", out=out, **given))
+
+
+def test_no_family_is_left_out() -> None:
+    assert {family for family, _ in TEXT.values()} | OTHERS.keys() | {"cross-attention"} == FAMILIES.keys()
+
+
+def test_what_is_read_lies_in_memory_as_what_is_computed(tmp_path: Path) -> None:
+    tensors = {f"{number}": torch.rand(number) for number in range(1, 30)}
+    for length in range(20):  # of the header, which comes before the numbers
+        write_tensors(tmp_path / "a.safetensors", tensors, {"about": "x" * length})
+        read, _ = read_tensors(tmp_path / "a.safetensors")
+        assert all(tensor.data_ptr() % 64 == 0 for tensor in read.values())
+
+
+def test_another_number_of_threads_is_told_in_a_sentence(tmp_path: Path, spec_and_data, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.get_num_threads", lambda: 6)
+        train_small(tmp_path / "run", "lstm", spec_and_data, observer=StopAt(3))
+    (state,) = (tmp_path / "run" / "checkpoints").glob("step-3/state.json")
+    assert json.loads(state.read_text())["threads"] == 6
+    (warning,) = resume_small(tmp_path / "run", spec_and_data[1]).warnings
+    assert "step 3 was saved with 6 CPU threads and this process has 1" in warning and "OMP_NUM_THREADS=6" in warning
+
+
+def test_the_same_threads_or_a_checkpoint_that_does_not_say_are_no_news(tmp_path: Path, spec_and_data) -> None:
+    for name in ("same", "old"):
+        train_small(tmp_path / name, "lstm", spec_and_data, observer=StopAt(3))
+    kept = latest_good(tmp_path / "old" / "checkpoints")
+    assert kept
+    silent = {key: value for key, value in kept.state.items() if key != "threads"}
+    save(tmp_path / "old" / "checkpoints", Checkpoint(kept.step, kept.tensors, silent))
+    for name in ("same", "old"):
+        result = resume_small(tmp_path / name, spec_and_data[1])
+        assert result.stopped == "done" and not result.warnings
+    assert same_bits(tmp_path / "same", tmp_path / "old")
