@@ -10,6 +10,7 @@ appear when the run is finished.
 """
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from lemma.data import Lexicon, Tokenizer
-from lemma.data.atomic import replacing, sweep, write_atomically
+from lemma.data.atomic import SUFFIX, replacing, sweep, write_atomically
 from lemma.errors import DataError, RunError, SpecError
 from lemma.runs.absent import refuse_absent
 from lemma.runs.checkpoint import drop_after
@@ -45,6 +46,8 @@ from lemma.spec import (
 SPEC, RECIPE, TOKENIZER, METRICS = "spec.toml", "recipe.toml", "tokenizer.json", "metrics.jsonl"
 LEXICON, LABELS, ADAPTATION = "lexicon.json", "labels.json", "adaptation.toml"
 WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD = "model.safetensors", "summary.json", "checkpoints", "tensorboard"
+MADE_FIRST = {SPEC, TOKENIZER, LEXICON, LABELS, ADAPTATION}
+"""Files that are there before the recipe, which is written last when a run folder is made."""
 OWN = {SPEC, RECIPE, TOKENIZER, LEXICON, LABELS, ADAPTATION, METRICS, WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD}
 
 
@@ -191,6 +194,23 @@ def _adaptation(path: Path) -> AdaptationSpec | None:
     return AdaptationSpec.read(read_toml(path / ADAPTATION), str(path / ADAPTATION))
 
 
+def is_begun(path: Path) -> bool:
+    """Whether a path holds anything but what a process leaves that dies while it makes a run folder.
+
+    That is nothing at all, an empty folder, temporary files, or files that are written before the recipe.
+    """
+    if not path.is_dir():
+        return path.exists()
+    return any(entry.name not in MADE_FIRST and not entry.name.endswith(SUFFIX) for entry in path.iterdir())
+
+
+def remove_unbegun(path: Path) -> None:
+    """Remove a run folder that was never begun, so that the run can be trained there."""
+    if path.is_dir() and not is_begun(path):
+        with only_writer(path):
+            shutil.rmtree(path)
+
+
 def refuse_occupied(path: Path, overwrite: bool) -> None:
     """Refuse a place where something stands: a run unless it may be overwritten, anything else always."""
     if not path.exists():
@@ -198,7 +218,7 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
     if not path.is_dir():
         raise RunError(f"{path} is a file. Choose another place for the run.")
     inside = {entry.name for entry in path.iterdir()}
-    foreign = sorted(name for name in inside - OWN if not name.endswith(".partial"))
+    foreign = sorted(name for name in inside - OWN if not name.endswith(SUFFIX))
     if SPEC in inside and not overwrite:
         goes_on = CHECKPOINTS in inside or SUMMARY not in inside
         continuing = f" To continue it: lemma train --resume {quote(str(path))}." if goes_on else ""

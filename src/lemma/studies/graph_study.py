@@ -9,6 +9,7 @@ from lemma.errors import RunError, SpecError
 from lemma.evaluation import classify_nodes, score_classes
 from lemma.models import count_parameters
 from lemma.runs import Run, RunFolder
+from lemma.runs.folder import is_begun
 from lemma.spec import Contender, Graph, GraphSpec, GraphStudy, choose
 from lemma.studies.asking import rooted
 from lemma.studies.graph_shown import describe_graph, show_graph_study
@@ -53,7 +54,7 @@ class GraphTask(Task):
     def refuse_other(self) -> None:
         """Refuse a folder in which another run stands."""
         refuse_other_run(Plan(self.cell, self.model, self.cell.recipe, self.path, self.lesson.dataset.hash))
-        if self.path.exists() and _split(RunFolder.open(self.path).data) != _split(self.data):
+        if is_begun(self.path) and _split(RunFolder.open(self.path).data) != _split(self.data):
             raise RunError(
                 f"{self.path} holds a run of another split than this study asks for. Choose another --out, or remove "
                 "that folder."

@@ -13,6 +13,7 @@ from lemma.errors import LemmaError, RunError
 from lemma.evaluation import ClassificationScore, classify, score_classes
 from lemma.models import ClassifierModel, count_parameters
 from lemma.runs import Run, RunFolder, load
+from lemma.runs.folder import is_begun, remove_unbegun
 from lemma.spec import AdaptationSpec, Classifier, LabelsSpec
 from lemma.studies.announcing import Announcing
 from lemma.studies.grid import Cell
@@ -55,7 +56,7 @@ class Task:
     def refuse_other(self) -> None:
         """Refuse a folder in which another run stands."""
         refuse_other_run(Plan(self.cell, self.model, self.cell.recipe, self.path, self.lesson.dataset.hash))
-        if not self.path.exists():
+        if not is_begun(self.path):
             return
         held = RunFolder.open(self.path)
         same = _words(held.data.to_dict()) == _words(self.data.to_dict())
@@ -105,7 +106,8 @@ class Task:
     def _train(self, watcher: Observer) -> None:
         lesson = self.lesson
         given: dict[str, Any] = {"evaluate": lesson.evaluate, "sample": lesson.sample, "observer": watcher}
-        if not self.path.exists():
+        if not is_begun(self.path):
+            remove_unbegun(self.path)
             cell, dataset = self.cell, lesson.dataset
             result = train(self.model, cell.recipe, self.data, dataset, self.path, adaptation=self.adaptation, **given)
         elif RunFolder.open(self.path).finished:

@@ -7,6 +7,7 @@ from typing import Any
 from lemma.data import Dataset
 from lemma.errors import RunError
 from lemma.runs import RunFolder
+from lemma.runs.folder import SPEC, is_begun
 from lemma.spec import ModelSpec, Recipe, StudySpec
 from lemma.studies.budget import fit_parameters
 from lemma.studies.clock import fit_steps, measure_speed, spread_validations
@@ -81,9 +82,15 @@ def _speed_of(cell: Cell, dataset: Dataset) -> dict[str, Any]:
 
 
 def refuse_other_run(plan: Plan) -> None:
-    """Refuse to go on in a folder where a run of another model, recipe or text stands."""
-    if not plan.path.exists():
+    """Refuse to go on in a folder where a run of another model, recipe or text stands, or what is not a run."""
+    if not is_begun(plan.path):
         return
+    if plan.path.is_dir() and not (plan.path / SPEC).exists():
+        found = ", ".join(sorted(entry.name for entry in plan.path.iterdir()))
+        raise RunError(
+            f"{plan.path} is not a run, and this study needs that folder for one: {SPEC} is missing, but it holds "
+            f"{found}. Move that away, or choose another --out."
+        )
     held = RunFolder.open(plan.path)
     for where, got, asked in (
         ("", held.spec.to_dict(), plan.model.to_dict()),

@@ -8,6 +8,7 @@ from typing import Any
 
 from lemma.errors import LemmaError, SpecError
 from lemma.runs import RunFolder
+from lemma.runs.folder import is_begun, remove_unbegun
 from lemma.spec import DataSpec, EncoderDecoder, ModelSpec, PretrainingStudy, Recipe
 from lemma.studies.clock import tokens_a_step
 from lemma.studies.grid import Cell
@@ -94,7 +95,7 @@ class Base:
     @property
     def finished(self) -> bool:
         """Whether it came to its end."""
-        return self.path.exists() and self.folder().finished
+        return is_begun(self.path) and self.folder().finished
 
     def folder(self) -> RunFolder:
         """Its run folder."""
@@ -103,7 +104,8 @@ class Base:
     def _train(self, watcher: Observer) -> None:
         lesson = self.lesson
         given: dict[str, Any] = {"evaluate": lesson.evaluate, "sample": lambda model: [], "observer": watcher}
-        if not self.path.exists():
+        if not is_begun(self.path):
+            remove_unbegun(self.path)
             data = text_of(self.study, self.out / TEXTS_FILE)
             result = train(self.model, self.recipe, data, lesson.dataset, self.path, **given)
         elif self.finished:

@@ -7,6 +7,7 @@ from pathlib import Path
 from lemma.data import Dataset, prepare
 from lemma.errors import LemmaError, SpecError, unknown
 from lemma.runs import RunFolder, write_atomically
+from lemma.runs.folder import is_begun, remove_unbegun
 from lemma.spec import StudySpec, to_toml
 from lemma.studies.announcing import Announcing
 from lemma.studies.grid import Cell
@@ -110,7 +111,7 @@ class Work:
             return Outcome(cell, reason=reason)
 
     def _kept(self, plan: Plan) -> Measures | None:
-        finished = plan.path.exists() and RunFolder.open(plan.path).finished
+        finished = is_begun(plan.path) and RunFolder.open(plan.path).finished
         return self._whole(kept_measures(plan.path, plan.identity)) if finished else None
 
     def _whole(self, measures: Measures | None) -> Measures | None:
@@ -126,7 +127,8 @@ class Work:
 
     def _train(self, plan: Plan, judge: Judge, watcher: Observer) -> None:
         given = {"evaluate": judge, "sample": lambda model: [], "observer": watcher}
-        if not plan.path.exists():
+        if not is_begun(plan.path):
+            remove_unbegun(plan.path)
             result = train(plan.model, plan.recipe, self.spec.data, self.dataset, plan.path, **given)
         elif RunFolder.open(plan.path).finished:
             return

@@ -1,0 +1,144 @@
+"""A study goes on after a death at any moment in which the folder of a run was being made."""
+
+import io
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lemma.data import prepare
+from lemma.errors import RunError
+from lemma.runs import RunFolder
+from lemma.runs.folder import is_begun
+from lemma.spec import Contender, StudySpec, read_graph_study
+from lemma.studies import run_graph_study, run_study
+from lemma.studies.result import StudyResult
+
+MakeStudy = Callable[..., StudySpec]
+GONE = 2**22 + 1  # more than any process has for a number
+TOUCHES = ((os, "mkdir"), (os, "rename"), (os, "replace"), (os, "fsync"), (os, "unlink"), (io, "open"))
+SEED = (7,)
+
+
+class Death(BaseException):
+    """The process is killed here."""
+
+
+@contextmanager
+def dying(after: int) -> Iterator[list[str]]:
+    """Kill whoever touches files below `runs` more often than that; nothing is tidied up, as after SIGKILL."""
+    touched: list[str] = []
+
+    def mortal(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def touch(path: Any, *given: Any, **named: Any) -> Any:
+            if name == "fsync" or "/runs" in str(path):
+                if len(touched) >= after:
+                    raise Death
+                touched.append(name)
+            return real(path, *given, **named)
+
+        return touch
+
+    def no_tidying(path: Any, *given: Any, **named: Any) -> None:
+        if len(touched) >= after:
+            raise Death
+        real_rmtree(path, *given, **named)
+
+    real_rmtree = shutil.rmtree
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in TOUCHES:
+            patch.setattr(module, name, mortal(name, getattr(module, name)))
+        patch.setattr(shutil, "rmtree", no_tidying)
+        patch.setattr(os, "getpid", lambda: GONE)
+        yield touched
+
+
+def one_run(tiny_study: MakeStudy) -> StudySpec:
+    return tiny_study(contenders=(Contender(model="feed-forward", words={"width": 4, "hidden": 8}),), seeds=SEED)
+
+
+def score(result: StudyResult) -> float:
+    (run,) = result.runs
+    assert run.measures, run.reason
+    return run.measures.perplexity
+
+
+def test_a_study_goes_on_after_a_death_at_every_stage_of_making_a_run_folder(
+    tiny_study: MakeStudy, tmp_path: Path
+) -> None:
+    spec = one_run(tiny_study)
+    expected = score(run_study(spec, tmp_path / "whole"))
+    (made,) = (tmp_path / "whole" / "runs").glob("*/")
+    whole, tokenizer = RunFolder.open(made), prepare(spec.data).tokenizer
+    left: set[str] = set()
+    seen: set[tuple[str, ...]] = set()
+    for stage in range(100):
+        out = tmp_path / f"stage-{stage}"
+        path = out / "runs" / made.name
+        folder = RunFolder(path, whole.spec, whole.recipe, whole.data, whole.data_hash)
+        try:
+            with dying(stage):
+                folder.create(tokenizer)
+        except Death:
+            left.add("nothing" if not path.exists() else "a run" if (path / "recipe.toml").exists() else "a folder")
+            there = tuple(sorted(f"{one.relative_to(out)} {one.stat().st_size}" for one in out.rglob("*")))
+            if there not in seen:  # many deaths leave the same files
+                seen.add(there)
+                assert score(run_study(spec, out)) == expected
+                assert not list(out.rglob("*.partial"))
+        else:
+            break
+    assert left == {"nothing", "a folder", "a run"} and stage > 10, "the deaths came at other moments than thought"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [],
+        [".recipe.toml.4194305.partial"],
+        ["tokenizer.json"],
+        ["tokenizer.json", "spec.toml"],
+        ["adaptation.toml", "labels.json", ".spec.toml.4194305.partial"],
+    ],
+    ids=str,
+)
+def test_a_folder_without_a_recipe_was_never_begun(tiny_study: MakeStudy, tmp_path: Path, names: list[str]) -> None:
+    path = tmp_path / "out" / "runs" / "feed-forward-seed-7"
+    path.mkdir(parents=True)
+    for name in names:
+        (path / name).write_text("")
+    assert not is_begun(path)
+    assert score(run_study(one_run(tiny_study), tmp_path / "out")) > 1
+    assert sorted(entry.name for entry in path.iterdir() if entry.name in names) == [
+        name for name in sorted(names) if name in ("tokenizer.json", "spec.toml")
+    ]
+
+
+@pytest.mark.parametrize("names", [["notes.txt"], ["notes.txt", "tokenizer.json"], ["model.safetensors"]], ids=str)
+def test_a_folder_with_other_files_is_refused_and_left_as_it_is(
+    tiny_study: MakeStudy, tmp_path: Path, names: list[str]
+) -> None:
+    path = tmp_path / "out" / "runs" / "feed-forward-seed-7"
+    path.mkdir(parents=True)
+    for name in names:
+        (path / name).write_text("mine")
+    with pytest.raises(RunError, match=rf"is not a run.*it holds {names[0]}.*Move that away, or choose another --out"):
+        run_study(one_run(tiny_study), tmp_path / "out")
+    assert {entry.name: entry.read_text() for entry in path.iterdir()} == dict.fromkeys(names, "mine")
+
+
+def test_a_study_of_graphs_goes_on_in_an_empty_folder_too(tmp_path: Path) -> None:
+    spec = read_graph_study("graph", {"graph": "karate", "seeds": [1], "words": {"steps": 5, "device": "cpu"}})
+    assert spec
+    whole = run_graph_study(spec, tmp_path / "whole")
+    for run in (tmp_path / "whole" / "runs").glob("*/"):
+        (tmp_path / "cut" / "runs" / run.name).mkdir(parents=True)
+    cut = run_graph_study(spec, tmp_path / "cut")
+    assert [run.measures and run.measures.accuracy for run in cut.runs] == [
+        run.measures and run.measures.accuracy for run in whole.runs
+    ]
+    assert all(run.measures for run in cut.runs)
