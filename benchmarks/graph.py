@@ -38,9 +38,14 @@ def measure(edges: int) -> Measured:
     """Make a graph, lay it out, and learn a few steps of it; the fastest step counts."""
     import torch
 
-    from lemma.data import prepare_graph
-    from lemma.spec import Graph, GraphSpec, Recipe, choose
-    from lemma.training import Session, Team, take_step
+    from lemma.data.graphs import prepare_graph
+    from lemma.spec.choose import choose
+    from lemma.spec.data import GraphSpec
+    from lemma.spec.models import Graph
+    from lemma.spec.recipe import Recipe
+    from lemma.training.distributed import Team
+    from lemma.training.loop import take_step
+    from lemma.training.session import Session
 
     before = peak_memory()
     graph = prepare_graph(GraphSpec(graph="blocks", nodes=edges // A_NODE, edges=edges), seed=1)

@@ -23,8 +23,9 @@ def seconds(work: Callable[[], object]) -> float:
 
 def main() -> int:
     """Time the decoder's account; return how many targets were missed."""
-    import lemma
     import lemma.ledger
+
+    import lemma
 
     measured: dict[str, list[float]] = {name: [] for name in TARGETS}
     for _ in range(3):

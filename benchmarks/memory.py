@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from lemma.data import prepare
-from lemma.spec import DataSpec
+from lemma.data.store import prepare
+from lemma.spec.data import DataSpec
 
 KINDS = ("characters", "words", "byte-pairs")
 LIMIT = 500

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from benchmarks.compare import quartiles
-from lemma.data import learn_tokenizer
-from lemma.models import build
-from lemma.retrieval import Embedder, Index, find, open_pictures, update_index
-from lemma.retrieval.clustered import find_clustered, installed
-from lemma.retrieval.entries import Entry
-from lemma.retrieval.writing import append, start
-from lemma.runs import Run
-from lemma.spec import DualEncoder, ImagesSpec, Recipe, Words
+from lemma.data.tokenizers import learn_tokenizer
+from lemma.models.build import build
+from lemma.retrieval.index import Embedder, Entry, Index, append, open_pictures, start, update_index
+from lemma.retrieval.search import find, find_clustered, installed
+from lemma.runs.load import Run
+from lemma.spec.data import ImagesSpec, Words
+from lemma.spec.models import DualEncoder
+from lemma.spec.recipe import Recipe
 
 SIZES = (10_000, 100_000, 1_000_000)
 WIDTH, TOP, ROUNDS, PICTURES = 128, 10, 25, 512

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from benchmarks.compare import compare
 from benchmarks.memory import peak_memory
-from lemma.models import build
-from lemma.models.language_model import LanguageModel
-from lemma.objectives import causal, shape_of
-from lemma.parts import AttentionRecord, overhear
-from lemma.spec import Decoder
+from lemma.layers.recording import AttentionRecord, overhear
+from lemma.models.base import LanguageModel
+from lemma.models.build import build
+from lemma.spec.models import Decoder
+from lemma.tasks.losses import causal
+from lemma.tasks.penalties import shape_of
 
 LENGTHS = (1024, 2048, 4096)
 NEAR_MAX = 100.0

@@ -8,11 +8,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.compare import Comparison, compare
-from lemma.generation import Sampling
-from lemma.generation import generate as decode
-from lemma.models import LanguageModel, build
-from lemma.spec import Decoder, FeedForward, LanguageSpec, Lstm, Recipe
-from lemma.training import Session, Team, steady_heap, take_step
+from lemma.generation.decode import generate as decode
+from lemma.generation.sampling import Sampling
+from lemma.models.base import LanguageModel
+from lemma.models.build import build
+from lemma.spec.models import Decoder, FeedForward, LanguageSpec, Lstm
+from lemma.spec.recipe import Recipe
+from lemma.training.distributed import Team
+from lemma.training.loop import steady_heap, take_step
+from lemma.training.session import Session
 
 SMALL = Decoder(vocabulary=65, width=128, depth=4, heads=4, context=64)
 STEPS = 10

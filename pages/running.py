@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lemma.cli.main import main
-from lemma.typeset import across
+from lemma.report.text import across
 from pages import PageError
 from pages.blocks import Block, commands
 

@@ -1,7 +1,6 @@
 """Small models of every family, for the tests that hold for all of them."""
 
-from lemma.spec import (
-    Alibi,
+from lemma.spec.models import (
     Attentive,
     Classifier,
     Decoder,
@@ -9,16 +8,12 @@ from lemma.spec import (
     EncoderDecoder,
     FeedForward,
     Gru,
-    Learned,
     Lstm,
     ModelSpec,
-    NoPositions,
-    Positions,
     Rnn,
-    Rotary,
-    Sinusoidal,
     TableA5,
 )
+from lemma.spec.positions import Alibi, Learned, NoPositions, Positions, Rotary, Sinusoidal
 
 SMALL: dict[str, ModelSpec] = {
     "feed-forward": FeedForward(vocabulary=11, width=6, hidden=7, context=4),

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lemma.spec import Classifier, Recipe
-from lemma.studies.grid import Cell
-from lemma.studies.label_outcome import LabelMeasures, LabelOutcome, LabelRow, LearningPoint, gather
+from lemma.spec.models import Classifier
+from lemma.spec.recipe import Recipe
+from lemma.studies.cells import Cell
+from lemma.studies.classifiers import LabelMeasures, LabelOutcome, LabelRow, LearningPoint, gather
 
 GOOD, BAD = ("good", "lovely", "bright", "warm"), ("bad", "ugly", "dull", "cold")
 OTHERS = ("the", "film", "day", "was", "so", "and", "very", "a", "it", "house")

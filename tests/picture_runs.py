@@ -8,10 +8,11 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 import lemma
-from lemma.data import Captioned, Rows
-from lemma.data.home import data_home
-from lemma.spec import DualEncoder, Encoder, Lstm
-from lemma.training import TrainingResult
+from lemma.data.batches import Rows
+from lemma.data.files import data_home
+from lemma.data.images import Captioned
+from lemma.spec.models import DualEncoder, Encoder, Lstm
+from lemma.training.result import TrainingResult
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 160, 60), "blue": (40, 60, 220), "yellow": (240, 200, 30)}
 SHAPES = ("circle", "square", "triangle")

@@ -4,17 +4,13 @@ from pathlib import Path
 
 import torch
 
-from lemma.data import Tokenizer, learn_tokenizer
-from lemma.models import build
-from lemma.runs import RunFolder, weights_of
-from lemma.spec import (
-    Characters,
-    CrossAttention,
-    ImagesSpec,
-    ModelSpec,
-    Recipe,
-    Words,
-)
+from lemma.data.tokenizers import Tokenizer, learn_tokenizer
+from lemma.models.build import build
+from lemma.runs.checkpoint import weights_of
+from lemma.runs.folder import RunFolder
+from lemma.spec.data import Characters, ImagesSpec, Words
+from lemma.spec.models import CrossAttention, ModelSpec
+from lemma.spec.recipe import Recipe
 from picture_runs import COLOURS, LSTM, SHAPES, SPEC, drawn
 
 WORDS = [f"a {colour} {shape}" for colour in COLOURS for shape in SHAPES]

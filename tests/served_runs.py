@@ -9,24 +9,13 @@ from typing import Any
 
 import torch
 
-from lemma.data import learn_tokenizer
-from lemma.models import build
-from lemma.runs import RunFolder, weights_of
-from lemma.spec import (
-    BytePairs,
-    Characters,
-    Classifier,
-    DataSpec,
-    Decoder,
-    EncoderDecoder,
-    FeedForward,
-    Gru,
-    LabelsSpec,
-    Lstm,
-    ModelSpec,
-    PairsSpec,
-    Recipe,
-)
+from lemma.data.tokenizers import learn_tokenizer
+from lemma.models.build import build
+from lemma.runs.checkpoint import weights_of
+from lemma.runs.folder import RunFolder
+from lemma.spec.data import BytePairs, Characters, DataSpec, LabelsSpec, PairsSpec
+from lemma.spec.models import Classifier, Decoder, EncoderDecoder, FeedForward, Gru, Lstm, ModelSpec
+from lemma.spec.recipe import Recipe
 
 LINES = ["the cat sat on the mat, and the dog?\n", "THE END: a cat & a dog\n", "naïve café, 10 € 😀 日本\n"]
 TEXT = DataSpec(text=("shakespeare",))
@@ -71,7 +60,7 @@ def running(*runs: Any) -> Iterator[str]:
     import uvicorn
 
     from lemma.api import application
-    from lemma.web.running import bind
+    from lemma.serving.server import bind
 
     bound = bind("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(application(*runs), log_level="warning"))

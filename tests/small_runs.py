@@ -17,12 +17,16 @@ from typing import Any
 import torch
 
 import picture_runs
-from lemma.data import Dataset, prepare
-from lemma.data.home import data_home
-from lemma.models import LanguageModel
-from lemma.objectives import causal
-from lemma.spec import Characters, DataSpec, Decoder, FeedForward, Lstm, ModelSpec, Recipe
-from lemma.training import Lines, TrainingResult, resume, train
+from lemma.data.files import data_home
+from lemma.data.store import Dataset, prepare
+from lemma.models.base import LanguageModel
+from lemma.spec.data import Characters, DataSpec
+from lemma.spec.models import Decoder, FeedForward, Lstm, ModelSpec
+from lemma.spec.recipe import Recipe
+from lemma.tasks.losses import causal
+from lemma.training.loop import resume, train
+from lemma.training.progress import Lines
+from lemma.training.result import TrainingResult
 
 MODELS: dict[str, ModelSpec] = {
     "decoder": Decoder(width=16, depth=2, heads=2, context=12),

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lemma.models import LanguageModel
-from lemma.parts import State, Window
-from lemma.spec import FeedForward
+from lemma.layers.state import State, Window
+from lemma.models.base import LanguageModel
+from lemma.spec.models import FeedForward
 
 
 class Known(LanguageModel):

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from lemma.looking import look_at
-from lemma.models import build
-from lemma.spec import Decoder
+from lemma.inspection.heads import look_at
+from lemma.models.build import build
+from lemma.spec.models import Decoder
 
 WORDS = ["to", " be", ",", " or", " not", " to", " be", "<script>window.harmed = 1</script>", "\n", "💡", "שלום", '"']
 

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from lemma.models import build, count_parameters, parameters_of
-from lemma.spec import DualEncoder
+from lemma.models.base import count_parameters
+from lemma.models.build import build, parameters_of
+from lemma.spec.models import DualEncoder
 
 from families import BODIES
 

@@ -5,9 +5,12 @@ import torch
 from torch import Tensor
 
 from lemma.errors import InputError, SpecError
-from lemma.models import EncoderDecoderModel, EncoderModel, build, count_parameters, parameters_of
+from lemma.models.base import count_parameters
+from lemma.models.build import build, parameters_of
 from lemma.models.contract import PROMISES, VECTORS, asked, idle_parameters, lively, promises_of
-from lemma.spec import Classifier, Encoder
+from lemma.models.encoder_decoder import EncoderDecoderModel
+from lemma.models.transformer import EncoderModel
+from lemma.spec.models import Classifier, Encoder
 
 from families import BODIES, CLASSIFIERS, ENCODERS, SMALL, TRANSLATORS
 

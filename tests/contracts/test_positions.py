@@ -6,18 +6,18 @@ import pytest
 import torch
 
 from lemma.errors import PackageError, SpecError
-from lemma.models import build
+from lemma.layers.recording import overhear
+from lemma.models.build import build
 from lemma.models.contract import broken_promises
-from lemma.objectives import shape_of
-from lemma.parts import overhear
-from lemma.spec import Decoder, Encoder
+from lemma.spec.models import Decoder, Encoder
+from lemma.tasks.penalties import shape_of
 
 SIZES = {"vocabulary": 11, "width": 8, "depth": 2, "heads": 2, "context": 9}
 SOURCE = """
 from typing import ClassVar, Literal
 import torch
 from torch import nn
-from lemma.spec import NewPositions
+from lemma.spec.positions import NewPositions
 
 class Ramp(NewPositions):
     adds: ClassVar[str] = "three_kinds:RampPart"

@@ -11,9 +11,9 @@ import pytest
 import tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from lemma.data import Tokenizer, learn_tokenizer
+from lemma.data.tokenizers import Tokenizer, learn_tokenizer
 from lemma.errors import DataError
-from lemma.spec import BytePairs, Characters, Words
+from lemma.spec.data import BytePairs, Characters, Words
 
 SPECS = {"characters": Characters(), "words": Words(minimum_count=2), "byte-pairs": BytePairs(vocabulary=320)}
 TRAINING = [
@@ -100,8 +100,8 @@ def test_foreign_ids_are_refused(tokenizer: Tokenizer) -> None:
 
 PROGRAM = """
 import sys
-from lemma.data import learn_tokenizer
-from lemma.spec import BytePairs, Characters, Words
+from lemma.data.tokenizers import learn_tokenizer
+from lemma.spec.data import BytePairs, Characters, Words
 text = sys.stdin.read()
 for spec in (Characters(), Words(minimum_count=2), BytePairs(vocabulary=320)):
     print(learn_tokenizer(spec, [text]).hash)

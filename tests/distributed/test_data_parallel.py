@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lemma.runs import RunFolder, latest_good
+from lemma.runs.checkpoint import latest_good
+from lemma.runs.folder import RunFolder
 from picture_runs import train_shapes
 from small_runs import resume_small, small_data, train_small
 

@@ -3,11 +3,13 @@
 import pytest
 import torch
 
-from lemma.models import build, merge
-from lemma.objectives import shape_of
-from lemma.parts import overhear
-from lemma.spec import Decoder, Recipe
-from lemma.training.lesson import lesson_for
+from lemma.layers.recording import overhear
+from lemma.models.build import build
+from lemma.models.merging import merge
+from lemma.spec.models import Decoder
+from lemma.spec.recipe import Recipe
+from lemma.tasks.penalties import shape_of
+from lemma.training.losses import lesson_for
 
 from families import SMALL
 

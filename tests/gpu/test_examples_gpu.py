@@ -7,9 +7,10 @@ import torch
 
 import lemma
 from adapting_runs import small_base, small_table
-from lemma.adaptation import adapt_model, merged
-from lemma.models import build
-from lemma.spec import Classifier, Encoder, EncoderDecoder, Gru, Lora, Lstm
+from lemma.adaptation.adapt import adapt_model, merged
+from lemma.models.build import build
+from lemma.spec.models import Classifier, Encoder, EncoderDecoder, Gru, Lstm
+from lemma.spec.recipe import Lora
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 METHODS = ("frozen", "full", "adapters", "lora")

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.data import RandomWindows
+from lemma.data.batches import RandomWindows
 from lemma.errors import TrainingError
-from lemma.runs import RunFolder, latest_good, load
-from lemma.training.feed import Feed, PrefetchingFeed, ResidentFeed
-from lemma.training.parallel import Team
+from lemma.runs.checkpoint import latest_good
+from lemma.runs.folder import RunFolder
+from lemma.runs.load import load
+from lemma.training.batches import Feed, PrefetchingFeed, ResidentFeed
+from lemma.training.distributed import Team
 from small_runs import resume_small, small_data, train_small
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

@@ -17,47 +17,32 @@ import numpy as np
 import pytest
 
 import lemma
-from lemma.adaptation import adapt_model
-from lemma.audit import judge_claim
-from lemma.audit.claim import Claim
+from lemma.adaptation.adapt import adapt_model
+from lemma.checking.audit import Claim, judge_claim
+from lemma.checking.gradients import judge_gradients
+from lemma.checking.sheets import mark
+from lemma.checking.worked.judge import describe_worked, judge_worked
 from lemma.cli.main import main
-from lemma.data import Lexicon, learn_tokenizer
-from lemma.data.graphs.node_link import graph_of_json
-from lemma.data.records import read_records
+from lemma.counting.subject import subject_of
+from lemma.data.graphs import graph_of_json
+from lemma.data.tables import read_records
+from lemma.data.tokenizers import learn_tokenizer
+from lemma.data.treebanks import Lexicon
 from lemma.errors import InputError, LemmaError, SpecError
-from lemma.interop.peft import read_peft, write_peft
-from lemma.ledger import subject_of
-from lemma.ledger.gradients import judge_gradients
-from lemma.ledger.sheets import mark
-from lemma.looking.worked.judging import describe_worked, judge_worked
-from lemma.models import build
-from lemma.objectives.chosen import loss_of
-from lemma.retrieval.entries import Entry
-from lemma.retrieval.index import Index
-from lemma.retrieval.writing import append, start
-from lemma.runs import RunFolder, load, weights_of
-from lemma.runs.based import run_hash
-from lemma.runs.checkpoint import MANIFEST, Checkpoint, _sum, latest_good, save
-from lemma.spec import (
-    AdaptationSpec,
-    Characters,
-    Classifier,
-    DataSpec,
-    Decoder,
-    Lora,
-    Lstm,
-    Recipe,
-    choose,
-    read_cost,
-    read_graph_study,
-    read_label_study,
-    read_study,
-    read_toml,
-    to_toml,
-)
-from lemma.spec.costs import COSTS
-from lemma.spec.examples import LabelsSpec
-from lemma.studies.grid import open_grid
+from lemma.hub.peft import read_peft, write_peft
+from lemma.models.build import build
+from lemma.retrieval.index import Entry, Index, append, start
+from lemma.runs.checkpoint import MANIFEST, Checkpoint, _checkpoint_sum, latest_good, save, weights_of
+from lemma.runs.folder import RunFolder
+from lemma.runs.load import load, run_hash
+from lemma.spec.base import read_toml, to_toml
+from lemma.spec.choose import choose
+from lemma.spec.data import Characters, DataSpec, LabelsSpec
+from lemma.spec.models import Classifier, Decoder, Lstm
+from lemma.spec.recipe import AdaptationSpec, Lora, Recipe
+from lemma.spec.studies import COSTS, read_cost, read_graph_study, read_label_study, read_study
+from lemma.studies.cells import open_grid
+from lemma.tasks.losses import loss_of
 
 MODULE = "lemma_canary"
 FACTORY = f"{MODULE}:factory"
@@ -283,7 +268,7 @@ def test_no_file_imports_what_it_names(kind: str, trace: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("case", WORKED)
 def test_no_worked_case_imports_what_it_names(case: str, trace: Path, tmp_path: Path) -> None:
-    shipped = Path(lemma.__file__).parent / "looking" / "worked" / "examples" / f"{case}.toml"
+    shipped = Path(lemma.__file__).parent / "checking" / "worked" / "examples" / f"{case}.toml"
     assert describe_worked(str(shipped))
     for changed in poisoned(read_toml(shipped)):
         refused_or_read(lambda changed=changed: describe_worked(str(_toml(changed, tmp_path / "case.toml"))))
@@ -322,7 +307,7 @@ def test_no_file_of_a_run_imports_what_it_names(kind: str, name: str, trace: Pat
     for changed in poisoned(document):
         refused_or_read(write, changed, path)
         if path.name == "state.json":  # as its sums say, so that it is read
-            manifest = {**json.loads((path.parent / MANIFEST).read_text()), path.name: _sum(path)}
+            manifest = {**json.loads((path.parent / MANIFEST).read_text()), path.name: _checkpoint_sum(path)}
             (path.parent / MANIFEST).write_text(json.dumps(manifest))
         for read in reads_of(out):
             refused_or_read(read)
@@ -400,10 +385,10 @@ def test_a_person_may_name_a_module(trace: Path) -> None:
 
 IMPORTERS = {
     "__init__.py": "Lemma's own modules",
-    "evaluation/estimates.py": "libraries by names that stand in the code",
-    "ledger/sources.py": "what a person names",
-    "looking/__init__.py": "Lemma's own modules",
-    "spec/packages.py": "what installed packages bring",
+    "api.py": "Lemma's own modules",
+    "counting/subject.py": "what a person names",
+    "report/statistics.py": "libraries by names that stand in the code",
+    "spec/plugins.py": "what installed packages bring",
 }
 
 
@@ -413,7 +398,7 @@ def test_modules_are_imported_by_name_in_these_places_alone() -> None:
     found = {str(path.relative_to(root)) for path in root.rglob("*.py") if _imports_by_name(path)}
     assert found == set(IMPORTERS)
     callers = {str(path.relative_to(root)) for path in root.rglob("*.py") if _calls(path, {"imported"})}
-    assert callers == {"api/mathematics.py"}
+    assert callers == {"api.py"}
 
 
 def _imports_by_name(path: Path) -> bool:

@@ -6,9 +6,10 @@ from math import exp, log, sqrt
 import pytest
 import torch
 
-from lemma.models import build
-from lemma.parts import WindowHead, tap
-from lemma.spec import Attentive
+from lemma.layers.attention import WindowHead
+from lemma.layers.recording import tap
+from lemma.models.build import build
+from lemma.spec.models import Attentive
 
 WORDS = {"the": (1.0, 0.0), "cat": (0.0, 1.0), "sat": (1.0, 1.0)}
 

@@ -7,11 +7,11 @@ from math import exp, log
 import pytest
 import torch
 
-from lemma.models import build
-from lemma.objectives import causal
-from lemma.spec import TableA5, read_study
-from lemma.studies.claims import judge
-from lemma.studies.table import make_table
+from lemma.models.build import build
+from lemma.spec.models import TableA5
+from lemma.spec.studies import read_study
+from lemma.studies.result import judge, make_table
+from lemma.tasks.losses import causal
 from tests.unit.studies.made_up import made_up
 
 SOURCE = {(2, 3): 8.32, (4, 3): 8.15, (2, 5): 10.63, (4, 5): 6.65}

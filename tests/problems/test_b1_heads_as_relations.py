@@ -11,13 +11,14 @@ from typer.testing import CliRunner
 
 import lemma.api as lemma
 from lemma.cli.main import app
-from lemma.data import Lexicon, encode_trees, to_conllu
+from lemma.data.conllu import to_conllu
+from lemma.data.treebanks import Lexicon, encode_trees
 from lemma.errors import InputError, RunError, SpecError
-from lemma.models import build
-from lemma.models.trees import head_pictures, predict_trees
-from lemma.objectives.parsing import arcs, attention, pictures
-from lemma.parts.relations import over_dependents, over_governors
-from lemma.spec import Parser
+from lemma.layers.attention import over_dependents, over_governors
+from lemma.models.build import build
+from lemma.models.parser import head_pictures, predict_trees
+from lemma.spec.models import Parser
+from lemma.tasks.losses import arcs, attention, pictures
 from treebanks import B1, tiny
 
 RELATIONS = ["nsubj", "dobj", "det", "nmod", "case", "root"]

@@ -10,11 +10,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lemma.errors import SpecError
-from lemma.models import build
-from lemma.objectives import causal, rows, shape_of
-from lemma.parts import AttentionRecord, overhear
-from lemma.spec import Decoder, Lstm, Recipe
-from lemma.training.lesson import lesson_for
+from lemma.layers.recording import AttentionRecord, overhear
+from lemma.models.build import build
+from lemma.spec.models import Decoder, Lstm
+from lemma.spec.recipe import Recipe
+from lemma.tasks import penalties as rows
+from lemma.tasks.losses import causal
+from lemma.tasks.penalties import shape_of
+from lemma.training.losses import lesson_for
 
 from families import SMALL
 

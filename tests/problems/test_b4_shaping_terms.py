@@ -5,11 +5,15 @@ from math import log
 import pytest
 import torch
 
-from lemma.models import LanguageModel, build
-from lemma.objectives import shape_of
-from lemma.parts import Attention, AttentionRecord
-from lemma.spec import Decoder, Recipe, read_study
-from lemma.training.lesson import lesson_for
+from lemma.layers.attention import Attention
+from lemma.layers.recording import AttentionRecord
+from lemma.models.base import LanguageModel
+from lemma.models.build import build
+from lemma.spec.models import Decoder
+from lemma.spec.recipe import Recipe
+from lemma.spec.studies import read_study
+from lemma.tasks.penalties import shape_of
+from lemma.training.losses import lesson_for
 
 WEIGHTS = [0.0, 0.1, 1.0]
 SIZES = [size / 4 for size in range(-16, 17)]

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.ledger.identities import check_identity
-from lemma.ledger.identities.budget import Sizes, merged, query_key_parameters, separate
-from lemma.ledger.identities.merged import merged_weight
-from lemma.ledger.polynomial import symbol
+from lemma.checking.attention_identities import BudgetSizes, merged, merged_weight, query_key_parameters, separate
+from lemma.checking.identities import check_identity
+from lemma.counting.polynomial import symbol
 
 
 @pytest.mark.parametrize("draws", ["normal", "uniform", "signs"])
@@ -52,8 +51,8 @@ def test_b6_merged_attention_is_the_same_and_heads_must_differ(sizes: dict[str, 
 
 def test_b7_formulas_read_off_the_module() -> None:
     head, J = symbol("I"), symbol("J")
-    assert query_key_parameters(separate, Sizes()) == 2 * head * J
-    assert query_key_parameters(merged, Sizes()) == J**2
+    assert query_key_parameters(separate, BudgetSizes()) == 2 * head * J
+    assert query_key_parameters(merged, BudgetSizes()) == J**2
 
 
 @pytest.mark.parametrize("J", [2, 6, 64])

@@ -5,9 +5,12 @@ from itertools import pairwise
 import pytest
 import torch
 
-from lemma.generation import Generated, Loop, Sampling, generate
-from lemma.models import LanguageModel, build
-from lemma.spec import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn, TableA5
+from lemma.generation.decode import Generated, generate
+from lemma.generation.loops import Loop
+from lemma.generation.sampling import Sampling
+from lemma.models.base import LanguageModel
+from lemma.models.build import build
+from lemma.spec.models import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn, TableA5
 
 
 def lively(spec: ModelSpec, seed: int) -> LanguageModel:

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from lemma.ledger.gradients import judge_gradients
-from lemma.ledger.gradients.samples import draw_samples
-from lemma.looking.worked import WorkedLstm, lstm_by_hand
+from lemma.checking.cells import draw_samples
+from lemma.checking.gradients import judge_gradients
+from lemma.checking.worked.lstm import WorkedLstm, lstm_by_hand
 
 GIVEN = ("a_prev", "c_prev", "x", "y", "da_next", "dc_next", *(f"{kind}_{gate}" for kind in "Wb" for gate in "ufocy"))
 NAMES = {"G_u": "gamma_u", "G_f": "gamma_f", "G_o": "gamma_o", "c_tilde": "candidate", "c": "c_t", "a": "a_t"}

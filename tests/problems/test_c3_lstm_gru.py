@@ -6,8 +6,9 @@ import pytest
 
 from labelled_tables import made_texts, write_table
 from lemma import api
-from lemma.spec import LABEL_STUDIES, read_label_study
-from lemma.studies import LabelResult, drawn
+from lemma.report import page as drawn
+from lemma.spec.studies import LABEL_STUDIES, read_label_study
+from lemma.studies.classifiers import LabelResult
 
 WORDS = {"width": 12, "hidden": 16, "steps": 40, "batch": 16, "learning_rate": 0.02, "device": "cpu"}
 

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lemma.models.layers import Layer, LayerShape
-from lemma.parts import Attention, AttentionShape, recurrent
-from lemma.studies.length import serial_steps
+from lemma.layers.attention import Attention, AttentionShape
+from lemma.layers.recurrent import recurrent
+from lemma.models.transformer import Layer, LayerShape
+from lemma.studies.costs import serial_steps
 
 WIDTH = 8
 LENGTHS = (8, 16, 32)

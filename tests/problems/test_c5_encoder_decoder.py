@@ -6,8 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from lemma.models import EncoderDecoderModel, build, count_parameters, parameters_of
-from lemma.spec import EncoderDecoder, preset
+from lemma.models.base import count_parameters
+from lemma.models.build import build, parameters_of
+from lemma.models.encoder_decoder import EncoderDecoderModel
+from lemma.spec.models import EncoderDecoder
+from lemma.spec.presets import preset
 
 size = st.integers(1, 12)
 

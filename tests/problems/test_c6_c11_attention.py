@@ -8,12 +8,19 @@ import pytest
 import torch
 from torch import nn
 
-from lemma.ledger.identities import check_identity
-from lemma.ledger.identities.dense import dense_map, dense_scores
-from lemma.ledger.identities.heads import head_matrix, head_output
-from lemma.ledger.identities.orthogonal import Sizes as OrthogonalSizes
-from lemma.ledger.identities.orthogonal import measured_error, orthogonal, relative_error
-from lemma.ledger.identities.products import enumerated, fourth_moment
+from lemma.checking.attention_identities import (
+    OrthogonalSizes,
+    dense_map,
+    dense_scores,
+    enumerated,
+    fourth_moment,
+    head_matrix,
+    head_output,
+    measured_error,
+    orthogonal,
+    relative_error,
+)
+from lemma.checking.identities import check_identity
 
 
 @pytest.mark.parametrize("norm", [0.1, 1.0, 2.0, 3.0])

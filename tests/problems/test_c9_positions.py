@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 
-from lemma.models import build
-from lemma.parts import alibi_slopes, overhear, positions, rotate, sinusoids
-from lemma.parts.positions import RotaryPart
-from lemma.spec import Alibi, Decoder, Learned, NoPositions, Sinusoidal
+from lemma.layers.positions import RotaryPart, alibi_slopes, positions, rotate, sinusoids
+from lemma.layers.recording import overhear
+from lemma.models.build import build
+from lemma.spec.models import Decoder
+from lemma.spec.positions import Alibi, Learned, NoPositions, Sinusoidal
 
 THETA = (1.0, 1 / 100)  # the angles of width 4 with base 10,000
 

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.models import build, count_parameters, parameters_of
-from lemma.spec import Attentive, Decoder, FeedForward, Gru, Lstm, Rnn, TableA5, preset
+from lemma.models.base import count_parameters
+from lemma.models.build import build, parameters_of
+from lemma.spec.models import Attentive, Decoder, FeedForward, Gru, Lstm, Rnn, TableA5
+from lemma.spec.presets import preset
 
 size = st.integers(1, 40)
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lemma.evaluation import perplexity
-from lemma.models import build
-from lemma.spec import Decoder, FeedForward, Lstm, ModelSpec
+from lemma.models.build import build
+from lemma.spec.models import Decoder, FeedForward, Lstm, ModelSpec
+from lemma.tasks.language import perplexity
 
 SPECS = [FeedForward(V=13, N=3), Lstm(V=13), Decoder(V=13, L=1, T=64)]
 TOKENS = np.random.default_rng(2).integers(0, 13, 60)

@@ -7,10 +7,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import lemma
-from lemma.ledger.formula import read_formula
-from lemma.spec import read_cost
-from lemma.studies.costing import run_cost
-from lemma.studies.heads import bare_attention, explicit
+from lemma.checking.formula import read_formula
+from lemma.spec.studies import read_cost
+from lemma.studies.costs import bare_attention, explicit, run_cost
 
 
 @pytest.fixture(scope="module", autouse=True)

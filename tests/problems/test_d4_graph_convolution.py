@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.looking.worked import graph_by_hand
-from lemma.looking.worked.graph_steps import GraphSteps
-from lemma.parts import adjacency_of
+from lemma.checking.worked.graph import GraphSteps, graph_by_hand
+from lemma.layers.graph import adjacency_of
 
 
 def star(leaves: int) -> list[list[int]]:

@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 
 import lemma
-from lemma.ledger.formula import read_formula
-from lemma.spec import Rnn, Words, choose, preset
+from lemma.checking.formula import read_formula
+from lemma.spec.choose import choose
+from lemma.spec.data import Words
+from lemma.spec.models import Rnn
+from lemma.spec.presets import preset
 
 SMALL, LARGE = {"d": 256, "D": 512}, {"d": 2048, "D": 4096}
 LINES = ["the cat sat", "the dog ran on", "a cat ran", "the old dog sat on a cat"]

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lemma.looking.worked import WorkedAttention, attention_by_hand
+from lemma.checking.worked.attention import WorkedAttention, attention_by_hand
 
 JUVENTUS, AJAX, THEY, LAST = 0, 3, 5, 8
 

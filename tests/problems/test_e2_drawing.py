@@ -8,7 +8,8 @@ import torch
 
 import lemma
 from lemma.api import draw
-from lemma.ledger.drawing import Drawing, self_attention
+from lemma.counting.drawing import Drawing
+from lemma.counting.subject import self_attention
 
 PARAMETERS = {
     "W_Q": ["H", "E", "M_QK"],

@@ -10,13 +10,14 @@ from torch.nn import functional
 
 import lemma
 from adapting_runs import StopAt, same_bits
-from lemma.data import MaskedWindows
-from lemma.models import build
-from lemma.objectives import causal
-from lemma.spec import Decoder, Encoder, Recipe
-from lemma.training.lessons import lesson_of
-from lemma.training.masked_feed import MaskedFeed
-from lemma.training.parallel import Team
+from lemma.data.batches import MaskedWindows
+from lemma.models.build import build
+from lemma.spec.models import Decoder, Encoder
+from lemma.spec.recipe import Recipe
+from lemma.tasks.losses import causal
+from lemma.training.batches import MaskedFeed
+from lemma.training.distributed import Team
+from lemma.training.losses import lesson_of
 from small_runs import small_text
 
 CPU = Team(torch.device("cpu"))
@@ -74,7 +75,7 @@ def test_a_run_that_goes_on_ends_as_one_that_was_never_stopped(tmp_path: Path, m
     words |= {"text": tmp_path / "text.txt", "steps": 8}
     lemma.train("encoder", out=tmp_path / "whole", **words)
     with monkeypatch.context() as patch:
-        patch.setattr("lemma.api.learning.watch", lambda progress: StopAt(5))
+        patch.setattr("lemma.api.watch", lambda progress: StopAt(5))
         assert lemma.train("encoder", out=tmp_path / "cut", **words).stopped == "interrupted"
     assert lemma.resume(tmp_path / "cut", progress=False).stopped == "done"
     assert same_bits(tmp_path / "whole", tmp_path / "cut")

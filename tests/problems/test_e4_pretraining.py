@@ -9,16 +9,27 @@ import pytest
 import torch
 
 from labelled_tables import made_row, made_texts, outcomes, write_table
-from lemma.data import LABELLED, prepare_labels
-from lemma.data.library import corpus_files
+from lemma.data.corpora import LABELLED, corpus_files
+from lemma.data.labels import prepare_labels
 from lemma.errors import DataError, LemmaError
-from lemma.runs import RunFolder, load
-from lemma.spec import Characters, Classifier, LabelsSpec, PretrainingStudy, read_label_study
-from lemma.studies import LabelResult, drawn, run_label_study
-from lemma.studies.label_outcome import gather
-from lemma.studies.pretraining_shown import Gain, conclude, gains_of, make_table
-from lemma.studies.pretraining_text import read_texts, without, write_texts
-from lemma.training import Silent
+from lemma.report import page as drawn
+from lemma.runs.folder import RunFolder
+from lemma.runs.load import load
+from lemma.spec.data import Characters, LabelsSpec
+from lemma.spec.models import Classifier
+from lemma.spec.studies import PretrainingStudy, read_label_study
+from lemma.studies.classifiers import LabelResult, gather
+from lemma.studies.pretraining import (
+    Gain,
+    conclude,
+    gains_of,
+    make_table,
+    read_texts,
+    run_label_study,
+    without,
+    write_texts,
+)
+from lemma.training.progress import Silent
 
 USUAL_HOME = os.environ.get("LEMMA_HOME")
 TINY = {"width": 8, "hidden": 8, "batch": 8, "steps": 12, "device": "cpu", "learning_rate": 0.01, "keep": "last"}

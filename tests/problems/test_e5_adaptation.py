@@ -5,11 +5,13 @@ from fractions import Fraction
 import pytest
 from torch import nn
 
-from lemma.adaptation import adapt_model, lora_matrix, trainable
-from lemma.ledger import count, subject_of
-from lemma.ledger.polynomial import symbol
-from lemma.models import build
-from lemma.spec import Adapters, Classifier, Encoder, Frozen, Full, Lora
+from lemma.adaptation.adapt import adapt_model, lora_matrix, trainable
+from lemma.counting.count import count
+from lemma.counting.polynomial import symbol
+from lemma.counting.subject import subject_of
+from lemma.models.build import build
+from lemma.spec.models import Classifier, Encoder
+from lemma.spec.recipe import Adapters, Frozen, Full, Lora
 
 SIZES = {"W_in": 200, "W_out": 50, "R": 5}
 

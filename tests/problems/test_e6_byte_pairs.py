@@ -5,10 +5,9 @@ import json
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from lemma.data import CORPORA
-from lemma.data.library import corpus_files
+from lemma.checking.worked.bpe import BytePairTrace, trace_byte_pairs
+from lemma.data.corpora import CORPORA, corpus_files
 from lemma.errors import DataError
-from lemma.looking.worked import BytePairTrace, trace_byte_pairs
 
 LAST = "\U0010ffff"  # a character after all others stands for the end of word in the library
 

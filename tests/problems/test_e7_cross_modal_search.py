@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.looking.worked import WorkedMatching, matching_by_hand
+from lemma.checking.worked.matching import WorkedMatching, matching_by_hand
 
 IMAGES = [[0.2, -1.5, 0.6, 0.3], [-0.4, -0.5, 1.2, -0.1]]
 SENTENCES = [[0.9, 0.3], [-0.8, -0.1], [0.3, -0.5]]

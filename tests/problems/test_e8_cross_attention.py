@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.looking.worked import WorkedCross, cross_by_hand
-from lemma.models import CrossAttentionModel, build
-from lemma.parts import tap
-from lemma.spec import CrossAttention, DualEncoder, Encoder
+from lemma.checking.worked.attention import WorkedCross, cross_by_hand
+from lemma.layers.recording import tap
+from lemma.models.build import build
+from lemma.models.dual_encoder import CrossAttentionModel
+from lemma.spec.models import CrossAttention, DualEncoder, Encoder
 
 IMAGES = [[0.2, -1.5, 0.6, 0.3], [-0.4, -0.5, 1.2, -0.1]]
 SENTENCES = [[0.9, 0.3], [-0.8, -0.1], [0.3, -0.5]]

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lemma.looking.worked import WorkedLstm, lstm_by_hand
+from lemma.checking.worked.lstm import WorkedLstm, lstm_by_hand
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lemma.ledger.gradients import judge_gradients
+from lemma.checking.gradients import judge_gradients
 
 C2 = """
     dz = ŷ − y
@@ -98,7 +98,7 @@ def test_the_forward_step_can_be_judged_too() -> None:
 
 def test_the_right_lines_of_c2_are_the_gradients_of_torchs_lstm_cell() -> None:
     """The judge's cell is the LSTM that PyTorch has: its gradients, taken through nn.LSTMCell, agree."""
-    from lemma.ledger.gradients.samples import draw_samples
+    from lemma.checking.cells import draw_samples
 
     for sample in draw_samples("lstm"):
         v = sample.values

@@ -2,7 +2,8 @@
 
 import pytest
 
-from lemma.ledger.judging import judge_formula, judge_number
+from lemma.checking.formulas import judge_formula
+from lemma.checking.numbers import judge_number
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,8 +6,8 @@ from torch import nn
 
 import lemma
 from lemma.api import solve
-from lemma.ledger.formula import read_formula
-from lemma.ledger.polynomial import symbol
+from lemma.checking.formula import read_formula
+from lemma.counting.polynomial import symbol
 
 COUNTS = [
     ("feed-forward", "V*(d + d_h) + ((N-1)*d + 1)*d_h", {}),  # A1
@@ -73,7 +73,7 @@ def test_a3_the_head_of_the_attentive_model() -> None:
 
 def test_a3_the_head_alone_in_numbers() -> None:
     account = lemma.count(
-        "lemma.parts:WindowHead", quantities=["parameters"], width=60, key_width=30, value_width=50
+        "lemma.layers.attention:WindowHead", quantities=["parameters"], width=60, key_width=30, value_width=50
     ).parameters
     assert account.total == 2 * 30 * 60 + 50 * 60 == 6600
     assert account.formula == "width*(2*key_width + value_width)"

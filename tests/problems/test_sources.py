@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lemma.audit import Audit, Claim, all_claims, judge_claim, judge_sources
+from lemma.checking.audit import Audit, Claim, all_claims, judge_claim, judge_sources
 
 ERRORS = {"A5": 1, "C2": 4, "C6": 1, "D4": 1}
 ROWS = {"A": 6, "B": 8, "C": 11, "D": 5, "E": 9}
@@ -67,7 +67,7 @@ def test_each_corrected_claim_is_right(audit: Audit) -> None:
 
 
 def test_the_data_hold_no_verdict() -> None:
-    folder = Path(str(files("lemma.audit"))) / "claims"
+    folder = Path(str(files("lemma.checking"))) / "claims"
     for path in folder.glob("*.toml"):
         assert not VERDICTS.findall(path.read_text(encoding="utf-8")), path
     assert set(Claim.model_fields) == {"row", "says", "check", "of", "answers", "sizes", "measure"}

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lemma.adaptation import adapt_model, fold, merged, trainable
-from lemma.models import build
-from lemma.spec import Adapters, BiLstm, Classifier, Encoder, EncoderDecoder, Frozen, Full, Lora, ModelSpec, Parser
+from lemma.adaptation.adapt import adapt_model, fold, merged, trainable
+from lemma.models.build import build
+from lemma.spec.models import BiLstm, Classifier, Encoder, EncoderDecoder, ModelSpec, Parser
+from lemma.spec.recipe import Adapters, Frozen, Full, Lora
 
 from families import SMALL
 

@@ -6,8 +6,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from lemma.checking.formula import read_formula
+from lemma.counting.polynomial import Rational
 from lemma.errors import InputError
-from lemma.ledger.formula import Rational, read_formula
 
 KNOWN = ["V", "d", "d_h", "N", "L", "T", "h"]
 SIGNS = "+ - * / ^ ** ( ) [ ] { } | = . , _ $ \\ ~ % ! ' \" # @ ; : & < >"

@@ -6,11 +6,12 @@ import hypothesis.strategies as st
 import torch
 from hypothesis import given, settings
 
-from lemma.data import learn_tokenizer
-from lemma.generation import Sampling, choose, generate, probabilities
-from lemma.generation.spelling import Spelling
-from lemma.models import LanguageModel, build
-from lemma.spec import BytePairs, Words
+from lemma.data.tokenizers import learn_tokenizer
+from lemma.generation.decode import Spelling, generate
+from lemma.generation.sampling import Sampling, choose, probabilities
+from lemma.models.base import LanguageModel
+from lemma.models.build import build
+from lemma.spec.data import BytePairs, Words
 from stand_ins import Table
 
 from families import SMALL

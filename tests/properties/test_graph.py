@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from lemma.models import build
-from lemma.parts import GraphConvolution, adjacency_of
-from lemma.parts import sparse as sparse_part
-from lemma.spec import Graph as GraphModelSpec
+from lemma.layers import graph as sparse_part
+from lemma.layers.graph import GraphConvolution, adjacency_of
+from lemma.models.build import build
+from lemma.spec.models import Graph as GraphModelSpec
 
 NEAR = 1e-12
 

@@ -5,9 +5,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lemma
-from lemma.ledger import subject_of
-from lemma.models import build, count_parameters
-from lemma.spec import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn
+from lemma.counting.subject import subject_of
+from lemma.models.base import count_parameters
+from lemma.models.build import build
+from lemma.spec.models import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn
 
 SIZE = st.integers(1, 40)
 RECURRENT = st.sampled_from([Rnn, Lstm, Gru])

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from lemma.models import build
-from lemma.objectives import cross_entropy
+from lemma.models.build import build
+from lemma.tasks.losses import cross_entropy
 
 from families import BODIES, CLASSIFIERS, ENCODERS, TRANSLATORS
 

@@ -14,9 +14,8 @@ import pytest
 import torch
 
 import small_runs
-from lemma.runs import RunFolder, latest_good
-from lemma.runs.checkpoint import saved
-from lemma.runs.weights import read_weights
+from lemma.runs.checkpoint import latest_good, read_weights, saved
+from lemma.runs.folder import RunFolder
 
 RECIPE = {"steps": 40, "dropout": 0.2, "evaluate_every": 7, "checkpoint_every": 4, "patience": 50}
 CLOCK = {"seconds", "tokens_per_second"}

@@ -6,10 +6,9 @@ import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lemma.data import Tokenizer, learn_tokenizer
-from lemma.data.cutting import last_cut
-from lemma.data.encoders import BytePairEncoder
-from lemma.spec import BytePairs, Characters, Words
+from lemma.data.text import last_cut
+from lemma.data.tokenizers import BytePairEncoder, Tokenizer, learn_tokenizer
+from lemma.spec.data import BytePairs, Characters, Words
 
 FRAGMENTS = [
     "the",

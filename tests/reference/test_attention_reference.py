@@ -4,9 +4,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lemma.models import build
-from lemma.parts import Attention, AttentionShape, alibi_slopes, rotate, sinusoids
-from lemma.spec import Alibi, Decoder, Rotary
+from lemma.layers.attention import Attention, AttentionShape
+from lemma.layers.positions import alibi_slopes, rotate, sinusoids
+from lemma.models.build import build
+from lemma.spec.models import Decoder
+from lemma.spec.positions import Alibi, Rotary
 
 
 def near(one: Tensor, other: Tensor, atol: float = 1e-10) -> None:

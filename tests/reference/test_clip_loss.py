@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lemma.objectives import contrastive
+from lemma.tasks.losses import contrastive
 
 
 def test_without_equal_captions_it_is_the_loss_of_clip() -> None:

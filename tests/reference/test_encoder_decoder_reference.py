@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lemma.models import EncoderDecoderModel, EncoderModel, build
-from lemma.models.layers import Layer
-from lemma.spec import Encoder, EncoderDecoder
+from lemma.models.build import build
+from lemma.models.encoder_decoder import EncoderDecoderModel
+from lemma.models.transformer import EncoderModel, Layer
+from lemma.spec.models import Encoder, EncoderDecoder
 
 Place = Literal["pre", "post"]
 SIZES: dict[str, Any] = {"vocabulary": 13, "width": 8, "heads": 2, "feed_forward": 10, "context": 9}

@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.data import prepare_graph
-from lemma.data.graphs.karate import karate
-from lemma.parts import GraphConvolution, adjacency_of
-from lemma.spec import GraphSpec
+from lemma.data.graphs import karate, prepare_graph
+from lemma.layers.graph import GraphConvolution, adjacency_of
+from lemma.spec.data import GraphSpec
 
 
 @pytest.mark.parametrize("weighted", [False, True])

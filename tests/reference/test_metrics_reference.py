@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from lemma.evaluation import score_classes, score_translations
-from lemma.evaluation.classification import _figures, resample
+from lemma.tasks.classification import _figures, resample, score_classes
+from lemma.tasks.translation import score_translations
 
 
 def chances_of(random: np.random.Generator, texts: int, classes: int) -> np.ndarray:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lemma.models import build
-from lemma.spec import Attentive, Decoder, FeedForward, Gru, Lstm, Rnn, TableA5
+from lemma.models.build import build
+from lemma.spec.models import Attentive, Decoder, FeedForward, Gru, Lstm, Rnn, TableA5
 
 
 @pytest.fixture

@@ -11,11 +11,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from lemma.adaptation import adapt_model, merged
+from lemma.adaptation.adapt import adapt_model, merged
 from lemma.errors import LemmaError, RunError, SpecError
-from lemma.interop import read_peft, write_peft
-from lemma.models import build
-from lemma.spec import Attentive, Classifier, Decoder, Lora, Lstm, TableA5
+from lemma.hub.peft import read_peft, write_peft
+from lemma.models.build import build
+from lemma.spec.models import Attentive, Classifier, Decoder, Lstm, TableA5
+from lemma.spec.recipe import Lora
 
 peft = pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")

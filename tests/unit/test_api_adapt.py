@@ -9,9 +9,10 @@ import torch
 import lemma
 from adapting_runs import SMALL, small_base, small_table
 from lemma.errors import DataError, LemmaError, RunError, SpecError
-from lemma.runs import RunFolder, plain_weights, run_hash
-from lemma.runs.tensors import read_tensors
-from lemma.studies.board import SCENARIOS
+from lemma.runs.checkpoint import read_tensors
+from lemma.runs.folder import RunFolder
+from lemma.runs.load import plain_weights, run_hash
+from lemma.studies.compare_methods import SCENARIOS
 
 METHODS = ("frozen", "full", "adapters", "lora")
 SHORT = {"steps": 4, "batch": 8, "device": "cpu", "progress": False}
@@ -128,9 +129,9 @@ def test_what_is_forgotten_by_full_tuning_is_measured_with_its_own_tied_output(
     for name, parameter in plain.module.named_parameters():  # a fresh model given the tuned weights, tied as it was
         if name != "output.weight":
             parameter.data.copy_(adapted.get_parameter(name))
-    from lemma.evaluation import perplexity_of_split
-    from lemma.studies.judged import own_text
-    from lemma.training import Silent
+    from lemma.studies.evaluate import own_text
+    from lemma.tasks.language import perplexity_of_split
+    from lemma.training.progress import Silent
 
     after = perplexity_of_split(plain.model, own_text(plain, Silent()), "validation").perplexity
     assert forgot["full"] == pytest.approx(after, rel=1e-5) and forgot["full"] != pytest.approx(forgot["frozen"])
@@ -223,8 +224,8 @@ def test_an_interrupted_adaptation_goes_on_to_the_same_end(base: Path, home: Pat
     words = {"labels": home / "labels.csv", "method": "lora", **SHORT, "steps": 8, "checkpoint_every": 4}
     lemma.adapt(base, out=tmp_path / "whole", **words)
     from lemma.studies.adapting import adapt_run, plan_adaptation
-    from lemma.studies.asking import Asked
-    from lemma.training import Silent
+    from lemma.studies.data_args import Asked
+    from lemma.training.progress import Silent
 
     class StopAt4(Silent):
         def advance(self, done: int) -> None:

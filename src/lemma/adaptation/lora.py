@@ -1,22 +1,394 @@
-"""LoRA for any module: updates beside the matrices that patterns of paths name."""
+"""LoRA for any module (Hu et al. 2022)."""
 
+import math
+import re
+import warnings
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar, cast
 
-from torch import nn
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+from torch.nn.parameter import UninitializedParameter
 
-from lemma.adaptation.low_rank import Beside, LoraEmbedding, LoraMap, LoraMatrices, Update
-from lemma.adaptation.matrices import LOOK_UPS, Matrix, body_matrices, is_conv1d, is_map, matrices
-from lemma.adaptation.patterns import fitted, listed
-from lemma.adaptation.tree import put
 from lemma.errors import SpecError
-from lemma.spec import Lora
+from lemma.spec.recipe import Lora as LoraMethod
+
+# Patterns of paths: what they fit, and what a person may have meant by one that fits nothing.
+
+
+SHOWN = 24  # known paths that an error lists
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)|(?<=_l)\d+(?=_|$)")
+
+
+def fitted(word: str, patterns: Iterable[str], names: Sequence[Collection[str]]) -> list[int]:
+    """Return the places in `names` that some pattern fits by any of their names, each pattern fitting one at least.
+
+    >>> fitted("targets", ["layers.*.query"], [{"layers.0.query"}, {"layers.0.key"}, {"layers.1.query"}])
+    [0, 2]
+    """
+    found: set[int] = set()
+    for pattern in patterns:
+        fits = {place for place, known in enumerate(names) if _fits(pattern, known)}
+        if not fits:
+            raise SpecError(_fits_nothing(word, pattern, [name for known in names for name in known]))
+        found |= fits
+    return sorted(found)
+
+
+def starred(path: str) -> str:
+    """Write a star for every number of a layer.
+
+    >>> starred("layers.3.attention.output"), starred("layers.weight_ih_l1")
+    ('layers.*.attention.output', 'layers.weight_ih_l*')
+    """
+    return NUMBER.sub("*", path)
+
+
+def listed(names: Iterable[str]) -> str:
+    """List paths, repeated layers as one, the first of very many only."""
+    known = list(dict.fromkeys(starred(name) for name in names if name))
+    more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
+    return (", ".join(known[:SHOWN]) or "none") + more
+
+
+def _fits(pattern: str, names: Collection[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names)
+
+
+def _fits_nothing(word: str, pattern: str, names: Sequence[str]) -> str:
+    near = _meant(pattern, names)
+    guess = f" Did you mean '{near}'?" if near else ""
+    return f"{word} = '{pattern}' fits nothing here.{guess} There are: {listed(names)}."
+
+
+def _meant(pattern: str, names: Sequence[str]) -> str | None:
+    """What is below it, what ends with it, or what is spelled nearly so."""
+    for wider in (f"{pattern}.*", f"*.{pattern}", f"*.{pattern}.*"):
+        if _fits(wider, names):
+            return wider
+    known = list(dict.fromkeys(starred(name) for name in names))
+    ends = list(dict.fromkeys(f"*.{name.rpartition('.')[2]}" for name in known))
+    return next(iter(get_close_matches(pattern, known, 1, 0.6) or get_close_matches(pattern, ends, 1, 0.5)), None)
+
+
+# The matrices of a module: every parameter of two dimensions, once, with all the places where it stands.
+
+
+READ_BY_OTHERS = (nn.ParameterList, nn.ParameterDict)  # never called: whoever holds them reads what is in them
+LOOK_UPS = (nn.Embedding, nn.EmbeddingBag)
+BODY = (nn.Linear, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
+OUTPUTS = {"output", "head", "lm_head", "score", "classifier", "cls", "qa_outputs"}
+"""What output layers are called where they stand directly in a model."""
+HEADS = {"lm_head", "score", "classifier", "cls", "qa_outputs"}
+"""Those of them that may have several maps, all of which are the output."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a matrix stands: the path of its module, that module, and the matrix's name there."""
+
+    path: str
+    owner: nn.Module
+    name: str
+
+    @property
+    def full(self) -> str:
+        """The path of the parameter."""
+        return ".".join(filter(None, (self.path, self.name)))
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One parameter, and everywhere it stands: a tied one has several places."""
+
+    weight: nn.Parameter
+    places: tuple[Place, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Every name it goes by: the paths of its modules and of the parameter."""
+        return [name for place in self.places for name in (place.path, place.full)]
+
+    @property
+    def path(self) -> str:
+        """The first path of the parameter."""
+        return self.places[0].full
+
+    @property
+    def transposed(self) -> bool:
+        """Whether it is written inputs × outputs, as GPT-2's are."""
+        return any(is_conv1d(place.owner) for place in self.places)
+
+
+def matrices(model: nn.Module) -> list[Matrix]:
+    """All matrices of a module."""
+    found: dict[int, tuple[nn.Parameter, list[Place]]] = {}
+    for path, owner in model.named_modules(remove_duplicate=False):
+        for name, parameter in () if isinstance(owner, READ_BY_OTHERS) else owner._parameters.items():
+            if parameter is not None and is_matrix(parameter):
+                found.setdefault(id(parameter), (parameter, []))[1].append(Place(path, owner, name))
+    return [Matrix(weight, tuple(places)) for weight, places in found.values()]
+
+
+def body_matrices(model: nn.Module) -> list[Matrix]:
+    """The matrices of the body: not what looks up tokens, nor what is tied to it, nor the output layer."""
+    outputs = {id(part) for part in output_layers(model)}
+    return [matrix for matrix in matrices(model) if all(_in_body(place, outputs) for place in matrix.places)]
+
+
+def output_layers(model: nn.Module) -> Iterator[nn.Module]:
+    """The parts that read a model's vectors out, as far as they can be told by their place."""
+    for part in model.modules():
+        outward = getattr(type(part), "outward", ())  # a body of ours says what comes after its vectors
+        yield from (child for name, child in part.named_children() if name in outward and is_map(child))
+    for name, child in model.named_children():
+        if name in HEADS:
+            yield from child.modules()
+        elif name in OUTPUTS and is_map(child):
+            yield child
+    named = getattr(model, "get_output_embeddings", None)  # as Hugging Face's models have it
+    found = named() if callable(named) else None
+    if isinstance(found, nn.Module):
+        yield found
+
+
+def is_matrix(parameter: Tensor) -> bool:
+    """Whether something is a parameter with rows and columns of real numbers."""
+    return not isinstance(parameter, UninitializedParameter) and parameter.dim() == 2 and parameter.is_floating_point()
+
+
+def is_map(module: Any) -> bool:
+    """Whether a module is one linear map: torch.nn's, or the one of GPT-2 in transformers."""
+    return isinstance(module, nn.Linear) or is_conv1d(module)
+
+
+def is_conv1d(module: Any) -> bool:
+    """Whether a module is transformers' Conv1D: a linear map whose matrix is written inputs × outputs."""
+    return any(
+        kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers") for kind in type(module).__mro__
+    )
+
+
+def _in_body(place: Place, outputs: set[int]) -> bool:
+    known = isinstance(place.owner, BODY) or is_conv1d(place.owner)
+    return known and id(place.owner) not in outputs
+
+
+# Recurrent layers run with other weights than their own.
+
+
+def run_recurrent(base: nn.RNNBase, weights: Mapping[str, Tensor], inputs: tuple[Any, ...], named: Any) -> Any:
+    """Call torch.nn's recurrent layers with some of their weights replaced, for this one call.
+
+    They hand their kernel a flat list of weights, which `functional_call` would have them gather anew, and on a GPU
+    copied into one block under autograd's feet.
+    """
+    own = base._flat_weights
+    base._flat_weights = [
+        weights.get(name, weight)
+        for name, weight in zip(base._flat_weights_names, own, strict=True)  # pyright: ignore[reportAttributeAccessIssue]
+    ]
+    try:
+        with _without_advice() if own[0] is not None and own[0].is_cuda else nullcontext():
+            return base(*inputs, **named)
+    finally:
+        base._flat_weights = own
+
+
+def _without_advice() -> warnings.catch_warnings:
+    """Weights that are new at every call are never in one block: cuDNN's advice to put them there is of no use."""
+    return warnings.catch_warnings(action="ignore", category=UserWarning)
+
+
+# Updates of low rank beside frozen matrices: W + (alpha / rank) B A (Hu et al. 2022).
+#
+# A is drawn and B is zero, as in the paper: the first output is the base's, to the last bit. Dropout acts on what
+# goes
+# into A. Where a matrix is not applied to vectors that pass by here but handed to a kernel (recurrent layers, the
+# joint
+# matrix of torch's attention), what goes into A cannot be reached: there whole columns of A are dropped, which is to
+# drop
+# a coordinate of the inputs for the whole batch and for all steps of time at once. Of an embedding, whose input is
+# the
+# token itself, a token's whole update is dropped.
+
+
+HALVES = (torch.float16, torch.bfloat16)  # too coarse for the small steps of what learns
+
+
+class Update(nn.Module):
+    """scale · B A, of the shape of one matrix: rows are what comes out, columns what goes in."""
+
+    def __init__(self, weight: Tensor, rank: int, scale: float, dropout: float = 0.0, transposed: bool = False) -> None:
+        super().__init__()
+        rows, columns = reversed(weight.shape) if transposed else weight.shape
+        like = {"device": weight.device, "dtype": torch.float32 if weight.dtype in HALVES else weight.dtype}
+        self.A = nn.Parameter(torch.empty(rank, columns, **like))
+        self.B = nn.Parameter(torch.zeros(rows, rank, **like))
+        self.scale, self.dropout, self.transposed = scale, dropout, transposed
+        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))  # uniform within ±1/√columns
+
+    def forward(self, inputs: Float[Tensor, "*batch columns"]) -> Float[Tensor, "*batch rows"]:
+        """Apply it to vectors, through the narrow middle."""
+        inputs = inputs.to(self.A.dtype)
+        if self.training and self.dropout:
+            inputs = functional.dropout(inputs, self.dropout)
+        return functional.linear(functional.linear(inputs, self.A), self.B) * self.scale
+
+    def look_up(self, tokens: Int[Tensor, "*batch"], padding: int | None) -> Float[Tensor, "*batch columns"]:
+        """Its rows of some tokens; the row of padding never learns."""
+        picked = functional.embedding(tokens, self.B, padding)
+        if self.training and self.dropout:
+            picked = picked * functional.dropout(torch.ones_like(picked[..., :1]), self.dropout)
+        return picked @ self.A * self.scale
+
+    def delta(self) -> Float[Tensor, "one other"]:
+        """The whole update, as its matrix is written."""
+        return self._product(self.A)
+
+    def beside(self, weight: Float[Tensor, "one other"]) -> Float[Tensor, "one other"]:
+        """The updated matrix for one use; in training, columns of A are dropped."""
+        A = self.A
+        if self.training and self.dropout:
+            A = A * functional.dropout(torch.ones_like(A[:1]), self.dropout)
+        return weight + self._product(A).to(weight.dtype)
+
+    def _product(self, A: Tensor) -> Tensor:
+        product = self.B @ A * self.scale
+        return product.mT if self.transposed else product
+
+    def extra_repr(self) -> str:
+        """Rank and scale."""
+        return f"rank={self.A.shape[0]}, scale={self.scale:g}"
+
+
+class Beside(nn.Module):
+    """A module with updates beside it; what it is asked for and has not, its base is asked for."""
+
+    base: Any
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "base":
+                raise
+            return getattr(self.base, name)
+
+
+class LoraMap(Beside):
+    """A linear map with an update of low rank: W x + b + scale · B A x."""
+
+    def __init__(self, base: nn.Module, update: Update) -> None:
+        super().__init__()
+        self.base, self.update = base, update
+
+    def forward(self, inputs: Float[Tensor, "*batch columns"]) -> Float[Tensor, "*batch rows"]:
+        """Add what the update makes of the inputs."""
+        outputs = self.base(inputs)
+        return outputs + self.update(inputs).to(outputs.dtype)
+
+    @property
+    def weight(self) -> Tensor:
+        """The updated matrix, for those who read it themselves, such as torch's attention its output map."""
+        return self.update.beside(self.base.weight)
+
+
+class LoraEmbedding(Beside):
+    """An embedding with an update of low rank: E[token] + scale · B[token] A."""
+
+    def __init__(self, base: nn.Embedding, update: Update) -> None:
+        super().__init__()
+        self.base, self.update, self.padding = base, update, base.padding_idx
+
+    def forward(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch width"]:
+        """Add the tokens' rows of the update."""
+        vectors = self.base(tokens)
+        return vectors + self.update.look_up(tokens, self.padding).to(vectors.dtype)
+
+    @property
+    def weight(self) -> Tensor:
+        """The updated matrix, for those who read it themselves."""
+        return self.update.beside(self.base.weight)
+
+
+class LoraMatrices(Beside):
+    """Any module that has matrices of its own, run with their updated values in their place."""
+
+    def __init__(self, base: nn.Module, updates: dict[str, Update]) -> None:
+        super().__init__()
+        self.base, self.updates = base, nn.ModuleDict(updates)
+
+    def __getattr__(self, name: str) -> Any:
+        updates = self.__dict__.get("_modules", {}).get("updates", ())
+        return self.updated(name) if name in updates else super().__getattr__(name)
+
+    def updated(self, name: str) -> Tensor:
+        """One matrix with its update, for one use."""
+        update: Any = self.updates[name]
+        return update.beside(getattr(self.base, name))
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Run the base with its matrices updated."""
+        updated = {name: self.updated(name) for name in self.updates}
+        if isinstance(self.base, nn.RNNBase):
+            return run_recurrent(self.base, updated, inputs, named)
+        return functional_call(self.base, updated, inputs, named)
+
+    def extra_repr(self) -> str:
+        """What super says: and so decoding leaves this a module, as `functional_call` needs its base to be one."""
+        return super().extra_repr()
+
+
+Lora = LoraMap | LoraEmbedding | LoraMatrices
+
+
+# The tree of modules: one put in the place of another, and the tree as it is without anything beside.
+
 
 Module = TypeVar("Module", bound=nn.Module)
 
 
-def put_updates(model: Module, method: Lora, chosen: Sequence[Matrix]) -> Module:
+def put(model: Module, new: Mapping[nn.Module, nn.Module]) -> Module:
+    """Put new modules wherever the old ones stand, and return the model: the new one if it was itself an old one."""
+    for parent in list(model.modules()):
+        for name, child in parent._modules.items():
+            if child is not None and child in new:
+                parent._modules[name] = new[child]
+    return cast(Module, new.get(model, model))
+
+
+def plain_modules(model: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Every module by the path it has in the plain model; a wrapper stands for its base."""
+    seen: set[int] = set()
+    waiting = [(path, model)]
+    while waiting:
+        path, module = waiting.pop(0)
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        yield path, module
+        inner = module.base if isinstance(module, Beside) else module
+        waiting[:0] = [(f"{path}.{name}".lstrip("."), child) for name, child in inner.named_children()]
+
+
+def besides(model: nn.Module) -> list[tuple[str, Beside]]:
+    """Every module that has updates beside it, by its path in the plain model."""
+    return [(path, module) for path, module in plain_modules(model) if isinstance(module, Beside)]
+
+
+# LoRA for any module: updates beside the matrices that patterns of paths name.
+
+
+def put_updates(model: Module, method: LoraMethod, chosen: Sequence[Matrix]) -> Module:
     """Put new updates beside the chosen matrices, and return the model."""
     updates: dict[int, Update] = {}
     for matrix in chosen:

@@ -5,16 +5,18 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.columns import (
+from lemma.cli.common import (
     CaptionColumn,
     Captions,
     ImageColumn,
+    Json,
     LabelColumn,
     SourceColumn,
     TargetColumn,
     TextColumn,
+    show,
+    sort_words,
 )
-from lemma.cli.show import Json, show, sort_words
 from lemma.errors import SpecError
 
 

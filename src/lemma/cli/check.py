@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.show import Json, show, sort_words
+from lemma.cli.common import Json, show, sort_words
 from lemma.errors import SpecError
 
 app = typer.Typer(

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.show import Json, patiently, show, sort_words
+from lemma.cli.common import Json, patiently, show, sort_words
 from lemma.errors import SpecError
 
 WAITING = "Reading the formulas off the module, at many small sizes; they are kept for the next time."

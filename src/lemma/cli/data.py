@@ -4,8 +4,8 @@ import sys
 
 import typer
 
-from lemma.cli.show import Json, say, to_json
-from lemma.typeset import fit, table, width_of
+from lemma.cli.common import Json, say, to_json
+from lemma.report.text import fit, table, width_of
 
 HEAD = ("name", "bytes", "licence", "cached")
 

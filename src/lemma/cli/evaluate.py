@@ -5,16 +5,17 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.columns import (
+from lemma.cli.common import (
     CaptionColumn,
     Captions,
     ImageColumn,
+    Json,
     LabelColumn,
     SourceColumn,
     TargetColumn,
     TextColumn,
+    show,
 )
-from lemma.cli.show import Json, show
 
 
 def evaluate(

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.show import Json, say, to_json
+from lemma.cli.common import Json, say, to_json
 from lemma.errors import SpecError
 
 TOKENS, TEMPERATURE, SEED = 200, 0.8, 1

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from lemma.cli.adapt import adapt
 from lemma.cli.check import app as check
+from lemma.cli.common import say
 from lemma.cli.count import count
 from lemma.cli.data import data
 from lemma.cli.evaluate import evaluate
@@ -17,11 +18,10 @@ from lemma.cli.generate import generate
 from lemma.cli.look import app as look
 from lemma.cli.search import search
 from lemma.cli.serve import serve
-from lemma.cli.show import say
 from lemma.cli.study import study
 from lemma.cli.train import train
 from lemma.errors import LemmaError
-from lemma.typeset import fit, width_of
+from lemma.report.text import fit, width_of
 
 VERBS = ("count", "check", "train", "evaluate", "generate", "look", "adapt", "search", "study", "serve", "data")
 

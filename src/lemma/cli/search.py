@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.show import Json, show
+from lemma.cli.common import Json, show
 from lemma.errors import InputError
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.show import Json, to_json
+from lemma.cli.common import Json, to_json
 
 
 def serve(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lemma.cli.show import Json, show
+from lemma.cli.common import Json, show
 
 
 def study(
@@ -30,7 +30,7 @@ def study(
     Over seeds, into a table and one report that opens offline. A study that was stopped goes on where it was.
     """
     from lemma.api import study as compare
-    from lemma.spec import parse_words
+    from lemma.spec.base import parse_words
 
     result = compare(name, out=out or Path("runs") / Path(name).stem, **parse_words(words or []))
     show(result, json)

@@ -6,18 +6,21 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.columns import (
+from lemma.cli.common import (
     CaptionColumn,
     Captions,
     ImageColumn,
+    Json,
     LabelColumn,
     SourceColumn,
     TargetColumn,
     TextColumn,
+    show,
+    sort_words,
+    to_json,
 )
-from lemma.cli.show import Json, show, sort_words, to_json
 from lemma.errors import SpecError
-from lemma.typeset import table, width_of
+from lemma.report.text import table, width_of
 
 
 def train(
@@ -121,7 +124,7 @@ def _resume(run: Path, names: list[str], others: dict[str, Any], settings: dict)
 
 def _train(names: list[str], data: dict[str, Any], out: Path | None, overwrite: bool, columns: dict, settings: dict):
     from lemma.api import train as train_model
-    from lemma.spec import choose
+    from lemma.spec.choose import choose
 
     model, *files = names
     chosen = choose(model, settings, classify=bool(data["labels"]))  # a wrong word is told before all else
@@ -143,7 +146,7 @@ def _train(names: list[str], data: dict[str, Any], out: Path | None, overwrite: 
 
 
 def _describe(model: str, as_json: bool) -> str:
-    from lemma.spec import describe_words
+    from lemma.spec.choose import describe_words
 
     rows = describe_words(model)
     if as_json:

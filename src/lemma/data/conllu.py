@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lemma.data.reading import decode, open_text
+from lemma.data.text import decode, open_text
 from lemma.errors import DataError
 
 COLUMNS = 10

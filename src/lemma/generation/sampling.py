@@ -1,16 +1,31 @@
-"""From logits to the next token: temperature, top-k and top-p, as functions of plain values."""
+"""Settings of the wrong kind, as temperature="hot", refused before anything is computed with them."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lemma.errors import InputError
-from lemma.generation.kinds import refuse_type
+from lemma.errors import InputError, SpecError
+
+
+def refuse_type(name: str, value: Any, kind: type, wanted: str) -> None:
+    """Refuse a value that is not of a kind; True and False are no numbers.
+
+    >>> refuse_type("temperature", "hot", float, "a number from 0 up")
+    Traceback (most recent call last):
+    lemma.errors.SpecError: temperature = 'hot' (str) is not a number from 0 up.
+    """
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise SpecError(f"{name} = {value!r} ({type(value).__name__}) is not {wanted}.")
+
+
+# From logits to the next token: temperature, top-k and top-p, as functions of plain values.
+
 
 KINDS: dict[type, tuple[str, ...]] = {Integral: ("tokens", "top_k", "seed"), Real: ("temperature", "top_p")}
 COLDEST = 1e-200  # so that no logit overflows; below it, no probability can tell the difference

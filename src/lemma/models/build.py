@@ -7,22 +7,18 @@ import torch
 from torch import nn
 
 from lemma.errors import PackageError
-from lemma.models.attentive import AttentiveModel
-from lemma.models.body import Body
-from lemma.models.classifier import ClassifierModel
-from lemma.models.cross_attention import CrossAttentionModel
+from lemma.models.base import Body, LanguageModel, count_parameters
+from lemma.models.classifier import ClassifierModel, TreeModel
 from lemma.models.decoder import DecoderModel
-from lemma.models.dual_encoder import DualEncoderModel
-from lemma.models.encoder import EncoderModel
+from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel
 from lemma.models.encoder_decoder import EncoderDecoderModel
-from lemma.models.feed_forward import FeedForwardModel
+from lemma.models.feed_forward import AttentiveModel, FeedForwardModel
 from lemma.models.graph import GraphModel
-from lemma.models.language_model import LanguageModel, count_parameters
 from lemma.models.parser import ParserModel
 from lemma.models.recurrent import RecurrentModel
 from lemma.models.table_a5 import TableA5Model
-from lemma.models.tree import TreeModel
-from lemma.spec import (
+from lemma.models.transformer import EncoderModel
+from lemma.spec.models import (
     NEW_FAMILIES,
     Attentive,
     Classifier,
@@ -136,7 +132,7 @@ def _brought(spec: NewFamily, dropout: float) -> LanguageModel:
     if not isinstance(model, LanguageModel):
         raise PackageError(
             f"the family '{spec.family}': {spec.model} gives a {type(model).__name__}, where a subclass of "
-            "lemma.models.LanguageModel is expected."
+            "lemma.models.base.LanguageModel is expected."
         )
     return model
 

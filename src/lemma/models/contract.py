@@ -16,10 +16,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from lemma.models.body import Body
+from lemma.models.base import Body, LanguageModel, count_parameters
 from lemma.models.build import parameters_of
-from lemma.models.language_model import LanguageModel, count_parameters
-from lemma.spec import read_model
+from lemma.spec.choose import read_model
 
 Tokens = Int[Tensor, "batch time"]
 AnyModule = TypeVar("AnyModule", bound=nn.Module)

@@ -8,10 +8,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lemma.models.language_model import LanguageModel
-from lemma.models.padding import widened, within
-from lemma.parts import Attention, AttentionShape, FeedForwardPart, Memory, State, bytes_of, norm, positions
-from lemma.spec import Decoder
+from lemma.layers.attention import Attention, AttentionShape, Memory
+from lemma.layers.feed_forward import FeedForwardPart, norm
+from lemma.layers.positions import positions
+from lemma.layers.state import State, bytes_of
+from lemma.models.base import LanguageModel, widened, within
+from lemma.spec.models import Decoder
 
 WINDOWS_AT_ONCE = 16_384  # tokens read in one go when many full windows are read anew
 

@@ -1,17 +1,73 @@
-"""The dual encoder: an image tower and a text tower that meet in one space (problem E7; Radford et al. 2021)."""
+"""The image tower: a picture cut into patches, which a Transformer reads as it would read words."""
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lemma.models.body import Body
+from lemma.data.batches import Rows
+from lemma.layers.attention import AttentionShape, attend
+from lemma.layers.feed_forward import FeedForwardPart, norm
+from lemma.layers.positions import positions
+from lemma.models.base import Body, by_length, measuring, positions_on
 from lemma.models.classifier import pooled
-from lemma.models.image_tower import Images, ImageTower
-from lemma.spec import DualEncoder
+from lemma.models.transformer import LayerShape, Stack, start_transformer
+from lemma.spec.models import CHANNELS, CrossAttention, DualEncoder
+from lemma.spec.positions import Learned
+
+FAINT = 0.05
+"""What is added to a picture's spread, so that one of a single colour is not all noise."""
+Images = Shaped[Tensor, "batch channels side side"]
+"""Bytes from 0 to 255, or else numbers from 0 to 1."""
+
+
+class ImageTower(nn.Module):
+    """Patches, each mapped to the stream's width; learned places; layers in which every patch sees all."""
+
+    def __init__(self, spec: DualEncoder, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.patch, width = spec.patch, spec.image_width
+        self.enter = nn.Linear(CHANNELS * spec.patch**2, width)
+        self.positions = positions(Learned(), spec.grid**2, width)
+        self.dropout = nn.Dropout(dropout)
+        attention = AttentionShape(width, spec.image_heads, causal=False)
+        self.encoder = Stack(LayerShape(attention, 4 * width), spec.image_depth, dropout)
+
+    def start(self) -> None:
+        """Draw the first weights; the map of patches so that standardised pixels give entries of about size 1."""
+        start_transformer(self)
+        nn.init.normal_(self.enter.weight, std=1 / math.sqrt(self.enter.in_features))
+
+    def forward(self, images: Images) -> Float[Tensor, "batch patches image_width"]:
+        """Return a vector for every patch, row by row."""
+        stream = self.positions(self.enter(patches_of(standardised(images), self.patch)), start=0)
+        return self.encoder(self.dropout(stream))[0]
+
+
+def standardised(images: Images) -> Float[Tensor, "batch channels side side"]:
+    """Each picture with a mean of 0 and a spread of about 1, however bright it is and however strong its contrast."""
+    pixels = images if images.is_floating_point() else images / 255
+    spread, mean = torch.std_mean(pixels, dim=(1, 2, 3), keepdim=True)
+    return (pixels - mean) / (spread + FAINT)
+
+
+def patches_of(
+    images: Float[Tensor, "batch channels side side"], patch: int
+) -> Float[Tensor, "batch patches channels_patch_patch"]:
+    """Cut pictures into squares, row by row, each with its channels one after the other.
+
+    >>> patches_of(torch.arange(16.0).view(1, 1, 4, 4), 2)[0].tolist()[1]
+    [2.0, 3.0, 6.0, 7.0]
+    """
+    return functional.unfold(images, patch, stride=patch).transpose(1, 2)
+
+
+# The dual encoder: an image tower and a text tower that meet in one space (problem E7; Radford et al. 2021).
+
 
 LARGEST = 100.0
 """What cosines are multiplied by at most: the temperature is never below 0.01."""
@@ -107,3 +163,115 @@ class DualEncoderModel(nn.Module):
     def forward(self, images: Images, tokens: Tokens) -> Float[Tensor, "images texts"]:
         """Return the logits of which image and which text belong together: cosines over the temperature."""
         return self.scale * self.image_vectors(images) @ self.text_vectors(tokens).T
+
+
+# Cross-attention of images on text, as a re-ranker of what the dual encoder found (problem E8).
+
+
+Patches = Float[Tensor, "images patches image_width"]
+Words = Float[Tensor, "texts time vector_width"]
+There = Bool[Tensor, "texts time"]
+Stream = Float[Tensor, "pairs patches image_width"]
+
+
+class Pairs(NamedTuple):
+    """Which image is laid beside which text, by their numbers."""
+
+    images: Int[Tensor, "pairs"]
+    texts: Int[Tensor, "pairs"]
+
+
+class CrossAttentionModel(nn.Module):
+    """An image's patches look at a text's words: x + softmax(q kᵀ / √d_s) V, then a feed-forward part and a score.
+
+    q = W_i x and k = W_t t are the dual encoder's two maps; the values' map, the feed-forward part and the score are
+    added. The score is added to the dual encoder's logit and begins at nought, so that untrained it changes no order.
+    """
+
+    stateful: ClassVar[bool] = False
+    added: ClassVar[tuple[str, ...]] = ("values.*", "norm.*", "feed_forward.*", "score_norm.*", "score.*")
+    """What is not the dual encoder's."""
+
+    def __init__(self, spec: CrossAttention, towers: DualEncoderModel, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.spec, self.towers = spec, towers
+        width = towers.spec.image_width
+        self.values = nn.Linear(towers.text_projection.in_features, width, bias=False)
+        self.norm = norm("layer", width, True)
+        self.feed_forward = FeedForwardPart(width, 4 * width, "gelu", bias=True)
+        self.score_norm = norm("layer", width, False)  # what all pairs have in common changes no order
+        self.score = nn.Linear(width, 1, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def start(self) -> None:
+        """Draw the first weights of what is added; the score begins at nought."""
+        for part in (self.values, self.feed_forward.widen, self.feed_forward.narrow):
+            nn.init.xavier_uniform_(part.weight)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+        nn.init.zeros_(self.score.weight)
+
+    def look(self, patches: Patches, words: Words, there: There, pairs: Pairs | None = None) -> Stream:
+        """The patches of each pair's image, updated by what they saw in its text; each is mapped once for all pairs."""
+        images, texts = pairs or (None, None)
+        queries = _picked(self.towers.queries(patches), images)[:, None]
+        keys = _picked(self.towers.keys(words), texts)[:, None]
+        values = _picked(self.values(words), texts)[:, None]
+        scale = 1 / math.sqrt(queries.shape[-1])
+        seen = attend(queries, keys, values, scale, causal=False, mask=_picked(there, texts)[:, None, None, :])[:, 0]
+        return _picked(patches, images) + self.dropout(seen)
+
+    def forward(
+        self, patches: Patches, words: Words, there: There, pairs: Pairs | None = None
+    ) -> Float[Tensor, "pairs"]:
+        """Return what is added to the dual encoder's logit of each pair; without pairs, of each row with its own."""
+        stream = self.look(patches, words, there, pairs)
+        stream = stream + self.dropout(self.feed_forward(self.norm(stream)))
+        return self.score(self.score_norm(stream).mean(1))[:, 0]
+
+    def logits(
+        self, patches: Patches, words: Words, there: There, pairs: Pairs | None = None
+    ) -> Float[Tensor, "pairs"]:
+        """Return the logit of each pair: the dual encoder's, and what looking adds to it."""
+        return self.dual_logits(patches, words, there, pairs) + self(patches, words, there, pairs)
+
+    def dual_logits(
+        self, patches: Patches, words: Words, there: There, pairs: Pairs | None = None
+    ) -> Float[Tensor, "pairs"]:
+        """Return the dual encoder's logit of each pair."""
+        images, texts = pairs or (None, None)
+        image = _picked(self.towers.project_image(patches), images)
+        text = _picked(self.towers.project_text(words, there), texts)
+        return self.towers.scale * torch.linalg.vecdot(image, text)
+
+
+def _picked(rows: Tensor, numbers: Tensor | None) -> Tensor:
+    """Some rows, in this order; unlike rows[numbers] its gradient adds up in one order on a CPU, bit for bit."""
+    return rows if numbers is None else rows.index_select(0, numbers)
+
+
+# Pictures and texts in the space that they share, by a dual encoder: many, a block at a time.
+
+
+EmbeddedBlock = Float[np.ndarray, "rows shared"]
+
+
+def embed_images(model: DualEncoderModel, pixels: UInt8[np.ndarray, "images channels side side"]) -> EmbeddedBlock:
+    """Every picture as a vector of length 1."""
+    found = [np.zeros((0, model.spec.shared), dtype=np.float32)]
+    with measuring(model) as device:
+        at_once = max(1, positions_on(device) // model.spec.grid**2)
+        for start in range(0, len(pixels), at_once):
+            some = torch.from_numpy(np.array(pixels[start : start + at_once])).to(device)
+            found.append(model.image_vectors(some).float().cpu().numpy())
+    return np.concatenate(found)
+
+
+def embed_texts(model: DualEncoderModel, rows: Rows) -> EmbeddedBlock:
+    """Every text as a vector of length 1, those of like length together."""
+    found = np.zeros((len(rows.lengths), model.spec.shared), dtype=np.float32)
+    with measuring(model) as device:
+        for group in by_length(rows.lengths, positions_on(device)):
+            tokens = torch.from_numpy(rows.beside(group)).to(device)
+            found[group] = model.text_vectors(tokens).float().cpu().numpy()
+    return found

@@ -1,11 +1,50 @@
-"""The feed-forward neural language model (Bengio et al. 2003; problem A1)."""
+"""The window models: feed-forward (A1) and attentive (A4)."""
+
+from abc import abstractmethod
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lemma.models.window_model import WindowModel
-from lemma.parts import ACTIVATIONS, slide
-from lemma.spec import FeedForward
+from lemma.layers.attention import WindowHead
+from lemma.layers.feed_forward import ACTIVATIONS
+from lemma.layers.state import State, Window, slide
+from lemma.models.base import LanguageModel
+from lemma.spec.models import Attentive, FeedForward, LanguageSpec
+
+# What the window models share: they see exactly the last N−1 tokens, and all windows of a stretch at once.
+
+
+class WindowModel(LanguageModel):
+    """A model of the next token given the N−1 before it."""
+
+    output: nn.Linear
+
+    def __init__(self, spec: LanguageSpec, context: int) -> None:
+        super().__init__(spec)
+        self.span = context - 1
+
+    @property
+    def reach(self) -> int:
+        """N−1."""
+        return self.span
+
+    @abstractmethod
+    def read(self, joined: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time vector_width"]:
+        """Return what the output layer reads after each of the last `time` of these tokens."""
+
+    def forward(
+        self, tokens: Int[Tensor, "batch time"], state: State | None = None
+    ) -> tuple[Float[Tensor, "batch time vocabulary"], Window]:
+        """Predict the token after each of `tokens` from its window."""
+        window = state if isinstance(state, Window) else Window.empty(tokens, self.span)
+        return self.output(self.read(window.joined(tokens), tokens.shape[1])), window.read(tokens)
+
+    def vectors(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time vector_width"]:
+        """Read every window; no window reaches to its right, where padding is."""
+        return self.read(tokens.clamp(min=0), tokens.shape[1])
+
+
+# The feed-forward neural language model (Bengio et al. 2003; problem A1).
 
 
 class FeedForwardModel(WindowModel):
@@ -28,3 +67,29 @@ class FeedForwardModel(WindowModel):
         """Embed each token once, then read all windows at once."""
         windows = slide(self.dropout(self.embedding(joined)), time, self.span)
         return self.dropout(self.activation(self.hidden(windows.flatten(2))))
+
+
+# The feed-forward model that reads its window through one attention head (problems A2 and A4).
+
+
+class AttentiveModel(WindowModel):
+    """V(d + d_h) + 2 d_k d + d_v d + (d_v + 1) d_h parameters, whatever N."""
+
+    def __init__(self, spec: Attentive, dropout: float = 0.0) -> None:
+        super().__init__(spec, spec.context)
+        self.embedding = nn.Embedding(spec.vocabulary, spec.width)
+        self.head = WindowHead(spec.width, spec.key_width, spec.value_width)
+        self.hidden = nn.Linear(spec.value_width, spec.hidden)
+        self.activation = ACTIVATIONS[spec.activation]
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(spec.hidden, spec.vocabulary, bias=False)
+
+    @property
+    def vector_width(self) -> int:
+        """The hidden layer's."""
+        return self.hidden.out_features
+
+    def read(self, joined: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time hidden"]:
+        """Read every window through the head, then as a feed-forward model does."""
+        attended = self.head(self.dropout(self.embedding(joined)), time, self.span)
+        return self.dropout(self.activation(self.hidden(attended)))

@@ -6,10 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lemma.data import Compressed, GraphData
-from lemma.parts import Adjacency, GraphConvolution, Sparse, adjacency_of
-from lemma.parts.graph import Normalisation
-from lemma.spec import Graph
+from lemma.data.graphs import Compressed, GraphData
+from lemma.layers.graph import Adjacency, GraphConvolution, Normalisation, Sparse, adjacency_of
+from lemma.spec.models import Graph
 
 
 class GraphModel(nn.Module):

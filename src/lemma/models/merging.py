@@ -9,11 +9,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lemma.errors import SpecError, unknown
+from lemma.layers.attention import Attention
+from lemma.models.base import LanguageModel, count_parameters, evaluating
 from lemma.models.decoder import DecoderModel
-from lemma.models.language_model import LanguageModel, count_parameters, evaluating
-from lemma.parts import Attention
-from lemma.spec import Decoder
-from lemma.typeset import fit
+from lemma.report.text import fit
+from lemma.spec.models import Decoder
 
 Pair = Literal["key_query", "value_output"]
 PAIRS: tuple[Pair, ...] = ("key_query", "value_output")

@@ -1,15 +1,102 @@
-"""The parser: embedded words and spellings, an encoder, and a last attention layer with one head a relation."""
+"""The dependency parser (B1): encoder over words, relation heads, trees from scores."""
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lemma.data.lexicon import PADDING, RESERVED, UNKNOWN
-from lemma.models.encoders import sentence_encoder
-from lemma.parts.relations import RelationHeads, Scores, over_dependents, over_governors
-from lemma.spec import Parser
+from lemma.data.conllu import Sentence
+from lemma.data.treebanks import PADDING, RESERVED, UNKNOWN, Lexicon, encode_trees
+from lemma.layers.attention import AttentionShape, RelationHeads, Scores, over_dependents, over_governors
+from lemma.layers.spanning_tree import best_tree
+from lemma.models.base import evaluating
+from lemma.models.transformer import Layer, LayerShape
+from lemma.spec.models import BiLstm, Parser, TransformerEncoder
+from lemma.spec.positions import Rotary
+
+# What reads a sentence both ways: layers of two LSTMs, or Transformer layers in which every word sees all.
+
+
+Stream = Float[Tensor, "batch places width"]
+There = Bool[Tensor, "batch places"]
+"""Which places hold something; what is not there comes last."""
+NEAR = 1000.0  # rotary's base: sentences are short
+
+
+class BothWays(nn.Module):
+    """Two LSTMs over each sentence, one from its start and one from its own end: padding is never read first."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.forwards = nn.LSTM(width, hidden, batch_first=True)
+        self.backwards = nn.LSTM(width, hidden, batch_first=True)
+
+    def forward(self, stream: Stream, turned: Int[Tensor, "batch places"]) -> Stream:
+        """Join what both have read up to each place."""
+        ahead, _ = self.forwards(stream)
+        back, _ = self.backwards(_taken(stream, turned))
+        return torch.cat([ahead, _taken(back, turned)], dim=-1)
+
+
+class BiLstmEncoder(nn.Module):
+    """Layers that read both ways, with dropout between them."""
+
+    def __init__(self, spec: BiLstm, width: int, dropout: float) -> None:
+        super().__init__()
+        widths = [width, *[spec.width] * (spec.depth - 1)]
+        self.layers = nn.ModuleList(BothWays(into, spec.hidden) for into in widths)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, stream: Stream, there: There) -> Stream:
+        """Read all layers, one after the other."""
+        turned = _turned(there)
+        for number, layer in enumerate(self.layers):
+            stream = layer(self.dropout(stream) if number else stream, turned)
+        return stream
+
+
+class RotaryEncoder(nn.Module):
+    """Pre-norm Transformer layers with rotary positions."""
+
+    def __init__(self, spec: TransformerEncoder, width: int, dropout: float) -> None:
+        super().__init__()
+        self.enter = nn.Linear(width, spec.width)
+        attention = AttentionShape(spec.width, spec.heads, causal=False, positions=Rotary(base=NEAR))
+        shape = LayerShape(attention, 4 * spec.width)
+        self.layers = nn.ModuleList(Layer(shape, dropout) for _ in range(spec.depth))
+        self.norm = shape.new_norm()
+
+    def forward(self, stream: Stream, there: There) -> Stream:
+        """Read all layers; no word sees padding."""
+        stream = self.enter(stream)
+        for layer in self.layers:
+            stream, _ = layer(stream, mask=there[:, None, None, :])
+        return self.norm(stream)
+
+
+def sentence_encoder(spec: BiLstm | TransformerEncoder, width: int, dropout: float) -> nn.Module:
+    """Build the encoder that a spec names, for vectors of that width."""
+    if isinstance(spec, BiLstm):
+        return BiLstmEncoder(spec, width, dropout)
+    return RotaryEncoder(spec, width, dropout)
+
+
+def _turned(there: There) -> Int[Tensor, "batch places"]:
+    """Where each place of the turned sentence is taken from; padding stays where it is."""
+    places = torch.arange(there.shape[1], device=there.device)
+    return torch.where(there, there.sum(1, keepdim=True) - 1 - places, places)
+
+
+def _taken(stream: Stream, places: Int[Tensor, "batch places"]) -> Stream:
+    return stream.gather(1, places[..., None].expand_as(stream))
+
+
+# The parser: embedded words and spellings, an encoder, and a last attention layer with one head a relation.
+
 
 FIRST = 0.1  # the spread of the first embeddings
 
@@ -65,3 +152,83 @@ class ParserModel(nn.Module):
         there = rows[:, 1:, 0] != PADDING
         scores = self(rows).float()
         return over_governors(scores, there), over_dependents(scores, self.heads.null.float(), there)
+
+
+# From a parser's scores to trees: each word's best governors and relations, decoded to one tree a sentence.
+
+
+SCORES_AT_ONCE = 1 << 24  # numbers of a batch's scores: 64 MB in float32
+SENTENCES_AT_ONCE = 64
+
+LogArcs = Float[np.ndarray, "relations governors dependents"]
+"""Log p(governor, relation | dependent) of one sentence; governor 0 is the top."""
+LogPictures = Float[np.ndarray, "relations governors null_and_dependents"]
+"""Log attention of each relation's head from each governor, to the null place and to each word."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A tree, and how sure the parser is of each word's governor and relation."""
+
+    sentence: Sentence
+    probabilities: tuple[float, ...]
+
+
+def predict_trees(model: ParserModel, lexicon: Lexicon, sentences: Sequence[Sequence[str]]) -> list[Prediction]:
+    """Parse sentences, given as lists of words."""
+    found: dict[int, Prediction] = {}
+    for place, log, _ in readings(model, lexicon, sentences):
+        found[place] = decode(log, sentences[place], lexicon)
+    return [found[place] for place in range(len(sentences))]
+
+
+def decode(log: LogArcs, words: Sequence[str], lexicon: Lexicon) -> Prediction:
+    """Take the likeliest relation of each arc, and of those arcs the tree of the highest probability."""
+    relations = log.argmax(axis=0)
+    arcs = np.take_along_axis(log, relations[None], axis=0)[0]
+    size = arcs.shape[1]
+    heads = best_tree(np.concatenate([np.zeros((size + 1, 1)), arcs], axis=1))
+    dependents = np.arange(size)
+    names = tuple(lexicon.relations[number] for number in relations[heads, dependents])
+    sure = tuple(np.exp(arcs[heads, dependents]).tolist())
+    return Prediction(Sentence(tuple(words), tuple(heads.tolist()), names), sure)
+
+
+def readings(
+    model: ParserModel, lexicon: Lexicon, sentences: Sequence[Sequence[str]]
+) -> Iterator[tuple[int, LogArcs, LogPictures]]:
+    """Yield each sentence's place and both readings of its scores in logarithms; those of like length come together."""
+    for batch in _batches([len(words) for words in sentences], model.spec.relations):
+        arcs, pictures = _read(model, lexicon, [sentences[place] for place in batch])
+        for row, place in enumerate(batch):
+            size = len(sentences[place])
+            yield place, arcs[row, :, : size + 1, :size], pictures[row, :, : size + 1, : size + 1]
+
+
+def head_pictures(
+    model: ParserModel, lexicon: Lexicon, words: Sequence[str]
+) -> Float[np.ndarray, "relations governors null_and_dependents"]:
+    """Where each relation's head attends from each governor (0 is the top): the null place first, then the words."""
+    return np.exp(_read(model, lexicon, [words])[1][0])
+
+
+def _read(model: ParserModel, lexicon: Lexicon, sentences: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
+    unknown = [Sentence(tuple(words), (0,) * len(words), ("",) * len(words)) for words in sentences]
+    rows, _ = encode_trees(unknown, lexicon).batch(range(len(sentences)))
+    device = next(model.parameters()).device
+    with evaluating(model), torch.no_grad():
+        arcs, pictures = model.parse(torch.from_numpy(rows).to(device))
+    return arcs.cpu().numpy(), pictures.cpu().numpy()
+
+
+def _batches(lengths: Sequence[int], relations: int) -> Iterator[list[int]]:
+    """Cut sentences, in the order of their lengths, into batches whose scores fit in memory."""
+    batch: list[int] = []
+    for place in sorted(range(len(lengths)), key=lambda place: lengths[place]):
+        room = SCORES_AT_ONCE // (relations * (lengths[place] + 1) ** 2)
+        if batch and len(batch) >= min(SENTENCES_AT_ONCE, max(1, room)):
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch

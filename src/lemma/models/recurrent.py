@@ -5,9 +5,10 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lemma.models.language_model import LanguageModel
-from lemma.parts import Hidden, State, recurrent
-from lemma.spec import Gru, Lstm, Rnn
+from lemma.layers.recurrent import Hidden, recurrent
+from lemma.layers.state import State
+from lemma.models.base import LanguageModel
+from lemma.spec.models import Gru, Lstm, Rnn
 
 
 class RecurrentModel(LanguageModel):

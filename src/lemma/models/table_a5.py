@@ -4,9 +4,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lemma.models.window_model import WindowModel
-from lemma.parts import present, sinusoids, slide
-from lemma.spec import TableA5
+from lemma.layers.positions import sinusoids
+from lemma.layers.state import present, slide
+from lemma.models.feed_forward import WindowModel
+from lemma.spec.models import TableA5
 
 
 class TableA5Model(WindowModel):

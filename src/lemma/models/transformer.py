@@ -1,16 +1,130 @@
-"""What the encoder and the encoder–decoder share: the way tokens enter, the layers' shape and the first weights."""
+"""Transformer layers that see a whole text, and the encoder (E3)."""
 
 import math
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lemma.models.body import Body
-from lemma.models.layers import LayerShape, Stack
-from lemma.models.padding import seen_of, widened, within
-from lemma.parts import AttentionShape, positions
-from lemma.spec import Transformer
+from lemma.errors import SpecError
+from lemma.layers.attention import Attention, AttentionShape, Memory
+from lemma.layers.feed_forward import FeedForwardPart, norm
+from lemma.layers.positions import positions
+from lemma.models.base import Body, seen_of, widened, within
+from lemma.spec.models import Encoder, Transformer
+
+# The Transformer layer of all that is not a bare decoder: attention, attention to a source, feed-forward.
+
+
+Stream = Float[Tensor, "batch time width"]
+Mask = Bool[Tensor, "batch 1 1 known"]
+Past = tuple[Memory | None, Memory | None]
+"""What a layer's attention remembers, and what its attention to the source does."""
+NOTHING: Past = (None, None)
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """The choices of a layer; its attention says how wide it is and whether it has biases."""
+
+    attention: AttentionShape
+    inner: int
+    """Units of the feed-forward part."""
+    activation: str = "gelu"
+    norm: Literal["layer", "rms"] = "layer"
+    norm_place: Literal["pre", "post"] = "pre"
+    source: bool = False
+    """Whether it attends to a source too, which is as wide as the stream."""
+
+    def new_norm(self) -> nn.Module:
+        """One of its norms."""
+        return norm(self.norm, self.attention.width, self.attention.bias)
+
+    @property
+    def across(self) -> AttentionShape:
+        """Its attention to the source: as its own, without order or places."""
+        width, heads, inner = self.attention.width, self.attention.heads, self.attention.attention_width
+        return AttentionShape(width, heads, inner, causal=False, source_width=width, bias=self.attention.bias)
+
+
+class Layer(nn.Module):
+    """Each part f in turn adds to the stream: x + f(norm(x)), or in post-norm layers norm(x + f(x)).
+
+    (Pre-norm: Radford et al. 2019; post-norm: Vaswani et al. 2017.)
+    """
+
+    def __init__(self, shape: LayerShape, dropout: float = 0.0, attention_dropout: float = 0.0) -> None:
+        super().__init__()
+        width, bias = shape.attention.width, shape.attention.bias
+        self.post, self.crosses = shape.norm_place == "post", shape.source
+        self.attention_norm = shape.new_norm()
+        self.attention = Attention(shape.attention, attention_dropout)
+        if shape.source:
+            self.source_norm = shape.new_norm()
+            self.source_attention = Attention(shape.across, attention_dropout)
+        self.feed_forward_norm = shape.new_norm()
+        self.feed_forward = FeedForwardPart(width, shape.inner, shape.activation, bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        stream: Stream,
+        past: Past = NOTHING,
+        mask: Mask | None = None,
+        source: Float[Tensor, "batch known width"] | None = None,
+        source_mask: Mask | None = None,
+    ) -> tuple[Stream, Past]:
+        """Let each part add to the stream; a source is given once, then only what is remembered of it."""
+        own, across = past
+        mixed, own = self.attention(self._before(stream, self.attention_norm), own, None, mask)
+        stream = self._after(stream, mixed, self.attention_norm)
+        if self.crosses:
+            asking = self._before(stream, self.source_norm)
+            mixed, across = self.source_attention(asking, across, source, source_mask)
+            stream = self._after(stream, mixed, self.source_norm)
+        made = self.feed_forward(self._before(stream, self.feed_forward_norm))
+        return self._after(stream, made, self.feed_forward_norm), (own, across)
+
+    def _before(self, stream: Stream, norm: nn.Module) -> Stream:
+        return stream if self.post else norm(stream)
+
+    def _after(self, stream: Stream, update: Stream, norm: nn.Module) -> Stream:
+        added = stream + (self.dropout(update) if self.training else update)
+        return norm(added) if self.post else added
+
+
+class Stack(nn.Module):
+    """Layers one after the other; the stream of pre-norm layers, which none of them norms, gets a last norm."""
+
+    def __init__(self, shape: LayerShape, depth: int, dropout: float) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(shape, dropout, dropout) for _ in range(depth))
+        self.norm = shape.new_norm() if shape.norm_place == "pre" else None
+
+    def forward(
+        self,
+        stream: Stream,
+        past: tuple[Past, ...] = (),
+        mask: Mask | None = None,
+        source: Float[Tensor, "batch known width"] | None = None,
+        source_mask: Mask | None = None,
+    ) -> tuple[Stream, tuple[Past, ...]]:
+        """Read all layers; return the stream and what each layer remembers."""
+        memories: list[Past] = []
+        for number, layer in enumerate(self.layers):
+            stream, memory = layer(stream, past[number] if past else NOTHING, mask, source, source_mask)
+            memories.append(memory)
+        return stream if self.norm is None else self.norm(stream), tuple(memories)
+
+
+def causal(shape: LayerShape) -> LayerShape:
+    """The layer that writes from left to right and attends to a source, beside one that reads both ways."""
+    return replace(shape, attention=replace(shape.attention, causal=True), source=True)
+
+
+# What the encoder and the encoder–decoder share: the way tokens enter, the layers' shape and the first weights.
+
 
 FIRST = 0.02  # the spread of the first embeddings and outputs
 
@@ -88,3 +202,44 @@ def layer_shape(spec: Transformer) -> LayerShape:
         context=spec.context,
     )
     return LayerShape(attention, spec.inner, spec.activation, spec.norm, spec.norm_place)
+
+
+# The encoder: a Transformer in which every token sees all, and that learns what is hidden from it (problem E3).
+
+
+Tokens = Int[Tensor, "batch time"]
+
+
+class EncoderModel(TransformerModel):
+    """Embedding and positions, layers, and an output layer for hidden tokens, for what follows what, or for both."""
+
+    outward: ClassVar[tuple[str, ...]] = ("output", "follow")
+
+    def __init__(self, spec: Encoder, dropout: float = 0.0) -> None:
+        super().__init__(spec, spec.depth, dropout)
+        self.spec = spec
+        self.output = self.follow = None
+        if spec.objective != "next-sentence":
+            self.output = nn.Linear(spec.width, spec.vocabulary, bias=False)
+            if spec.tied:
+                self.output.weight = self.embedding.weight
+        if spec.objective != "masked":
+            self.follow = nn.Linear(spec.width, 2, bias=spec.bias)
+
+    def forward(self, tokens: Tokens) -> Float[Tensor, "batch time vocabulary"]:
+        """Return the logits of the token at each place, <mask> or not."""
+        if self.output is None:
+            raise SpecError(
+                "encoder.objective = 'next-sentence': this encoder has not learned tokens. Use follows(tokens), or "
+                "build it with objective=both."
+            )
+        return self.output(self.vectors(tokens))
+
+    def follows(self, tokens: Tokens) -> Float[Tensor, "batch two"]:
+        """Return the logits of whether the second stretch of each row does not follow the first (0), or does (1)."""
+        if self.follow is None:
+            raise SpecError(
+                "encoder.objective = 'masked': this encoder has not learned what follows what. Use forward(tokens), or "
+                "build it with objective=both."
+            )
+        return self.follow(self.vectors(tokens)[:, 0])

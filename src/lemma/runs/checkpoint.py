@@ -1,12 +1,4 @@
-"""Checkpoints: everything a run needs to go on bit for bit, with a sum over every file.
-
-    checkpoints/step-200/
-      GROUP.safetensors   tensors by name: model, best, optimizer, random, carried
-      state.json          step, losses, counters
-      manifest.json       SHA-256 and size of each of the others
-
-A checkpoint appears by one rename. One whose files do not have their sums is named in a warning and passed over.
-"""
+"""Tensors, weights and checkpoints on disk, with checksums."""
 
 import hashlib
 import json
@@ -17,12 +9,163 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
-from lemma.data.atomic import replacing, sweep
+from lemma.data.files import replacing, sweep
 from lemma.errors import RunError
-from lemma.runs.plain import read_json
-from lemma.runs.tensors import read_tensors, write_tensors
+from lemma.spec.models import ModelSpec
+from lemma.spec.recipe import Method
+
+# Plain values in JSON files, with damage named.
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a file that holds one JSON object; a missing or damaged one is a RunError that names it."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing.") from None
+    except (ValueError, OSError) as error:
+        raise RunError(f"{path} is damaged: {error}.") from None
+    if not isinstance(values, dict):
+        raise RunError(f"{path} is damaged: it holds no JSON object.")
+    return values
+
+
+# Named tensors in safetensors files: written whole, read with damage named.
+
+
+ENTRY = "lemma"
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any] | None = None) -> None:
+    """Write tensors, from whatever device, with a few plain values about them in the file's header.
+
+    The header's own entries come in any order, so these are one entry: equal tensors then give equal files.
+    """
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(on_cpu, path, {ENTRY: json.dumps(about or {})})
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """Read what is said about the tensors of a file, without them."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return json.loads((file.metadata() or {}).get(ENTRY, "{}"))
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing.") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged: {error}.") from None
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read tensors in their order by name, and what is said about them; a damaged file is a RunError that names it.
+
+    Each is copied: where safetensors puts one in memory depends on the file's header, and kernels round misaligned
+    numbers differently.
+    """
+    about = read_header(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name).clone() for name in sorted(file.keys())}, about
+    except (SafetensorError, OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged: {error}.") from None
+
+
+# A model's weights on their way to a file and back.
+#
+# The file says in its header which spec the weights belong to and what their SHA-256 is, so that a flipped bit, or a
+# spec changed afterwards, is met with an error and not with a model that talks nonsense.
+
+
+def weights_of(model: nn.Module, frozen: bool = False) -> dict[str, Tensor]:
+    """Return what a model learns by name, not copied; a tied tensor stands once, under its first name.
+
+    Frozen parameters are those of a base, and only named if asked for.
+    """
+    first: dict[int, str] = {}
+    tensors = model.state_dict(keep_vars=True)
+    for name, tensor in tensors.items():
+        if frozen or tensor.requires_grad or not isinstance(tensor, nn.Parameter):
+            first.setdefault(id(tensor), name)
+    return {name: tensors[name].detach() for name in first.values()}
+
+
+def put_weights(model: nn.Module, weights: Mapping[str, Tensor], where: Path, frozen: bool = False) -> None:
+    """Copy weights into a model; tensors it does not expect, in name or shape, are a RunError about `where`."""
+    own = weights_of(model, frozen)
+    expected, got = ({name: tuple(tensor.shape) for name, tensor in some.items()} for some in (own, weights))
+    if expected != got:
+        raise RunError(f"{where} does not fit its spec: {_first_difference(expected, got)}.")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(weights[name])
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor], spec: ModelSpec, method: Method | None = None) -> None:
+    """Write weights atomically, with their spec, how they were adapted, and their sum in the header."""
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    with replacing(path) as temporary:
+        write_tensors(temporary, on_cpu, {"spec": words_of(spec, method), "sha256": _sum(on_cpu)})
+
+
+def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read weights and the words of the spec they were trained for; damage is a RunError that names the file."""
+    weights, about = read_tensors(path)
+    if about.get("sha256") != _sum(weights):
+        raise RunError(f"{path} is damaged: its numbers do not have the SHA-256 written in its header.")
+    return weights, about["spec"]
+
+
+def hash_of(path: Path) -> str:
+    """The SHA-256 of the weights in a file, as its header has it; the weights themselves are not read."""
+    return str(read_header(path).get("sha256", ""))
+
+
+def words_of(spec: ModelSpec, method: Method | None = None) -> dict[str, Any]:
+    """The words that weights belong to: the spec's, and if they were adapted, how."""
+    return {**spec.to_dict(), **({"method": method.to_dict()} if method else {})}
+
+
+def refuse_other_spec(where: Path, trained: Mapping[str, Any], spec: ModelSpec, method: Method | None = None) -> None:
+    """Refuse weights trained for another spec, naming the word that differs; shapes alone would not tell heads."""
+    said = words_of(spec, method)
+    for word in {**trained, **said}:
+        if trained.get(word) != said.get(word):
+            file = "adaptation.toml" if word == "method" else "spec.toml"
+            raise RunError(
+                f"{where} holds {word} {trained.get(word)}, {file} says {said.get(word)}. "
+                f"Put the word back in {file}, or train anew."
+            )
+
+
+def _sum(weights: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        digest.update(f"{name} {weights[name].dtype} {tuple(weights[name].shape)}\n".encode())
+        digest.update(weights[name].reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _first_difference(expected: Mapping[str, tuple[int, ...]], got: Mapping[str, tuple[int, ...]]) -> str:
+    for name in sorted({*expected, *got}):
+        if expected.get(name) != got.get(name):
+            return f"{name} is {got.get(name, 'missing')}, expected {expected.get(name, 'no such tensor')}"
+    raise AssertionError("asked for a difference where there is none")
+
+
+# Checkpoints: everything a run needs to go on bit for bit, with a sum over every file.
+#
+#     checkpoints/step-200/
+#       GROUP.safetensors   tensors by name: model, best, optimizer, random, carried
+#       state.json          step, losses, counters
+#       manifest.json       SHA-256 and size of each of the others
+#
+# A checkpoint appears by one rename. One whose files do not have their sums is named in a warning and passed over.
+
 
 KEPT = 2
 MANIFEST = "manifest.json"
@@ -47,7 +190,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
             write_tensors(temporary / f"{group}.safetensors", tensors)
         state = {"step": checkpoint.step, **checkpoint.state}
         (temporary / "state.json").write_text(json.dumps(state, indent=1))
-        sums = {file.name: _sum(file) for file in sorted(temporary.iterdir())}
+        sums = {file.name: _checkpoint_sum(file) for file in sorted(temporary.iterdir())}
         (temporary / MANIFEST).write_text(json.dumps(sums, indent=1))
     for old in saved(folder)[:-KEPT]:
         shutil.rmtree(old)
@@ -80,7 +223,7 @@ def read(path: Path) -> Checkpoint:
     for name, expected in sums.items():
         if not (path / name).is_file():
             raise RunError(f"{path / name} is missing.")
-        if _sum(path / name) != expected:
+        if _checkpoint_sum(path / name) != expected:
             raise RunError(f"{path / name} is damaged: its size or SHA-256 is not the one in {MANIFEST}.")
     state = read_json(path / "state.json")
     groups = [Path(name) for name in sums if name.endswith(".safetensors")]
@@ -99,6 +242,6 @@ def _step(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
-def _sum(file: Path) -> dict[str, Any]:
+def _checkpoint_sum(file: Path) -> dict[str, Any]:
     with file.open("rb") as stream:
         return {"sha256": hashlib.file_digest(stream, "sha256").hexdigest(), "bytes": file.stat().st_size}

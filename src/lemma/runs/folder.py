@@ -1,17 +1,10 @@
-"""The run folder: all that is known of one training run, each file there whole or not at all.
-
-    spec.toml  recipe.toml  tokenizer.json  metrics.jsonl  model.safetensors  summary.json  checkpoints/step-N/
-
-A parser's run has a `lexicon.json` in place of the tokenizer, a classifier's a `labels.json` beside it. An adapted run
-has an `adaptation.toml` that names its base; tokenizer and all weights that it did not change are the base's.
-`recipe.toml` holds the recipe's words and, under [data],
-the text or treebank and its hash. `model.safetensors` and `summary.json`
-appear when the run is finished.
-"""
+"""Runs whose model needs another package: what is not installed is named, and nothing in a run says what to import."""
 
 import json
+import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -19,29 +12,126 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from lemma.data import Lexicon, Tokenizer
-from lemma.data.atomic import SUFFIX, replacing, sweep, write_atomically
+from lemma.data.files import SUFFIX, replacing, sweep, write_atomically
+from lemma.data.tokenizers import Tokenizer
+from lemma.data.treebanks import Lexicon
 from lemma.errors import DataError, RunError, SpecError
-from lemma.runs.absent import refuse_absent
-from lemma.runs.checkpoint import drop_after
-from lemma.runs.lock import only_writer
-from lemma.runs.metrics import Metrics
-from lemma.runs.plain import read_json
-from lemma.runs.weights import write_weights
-from lemma.spec import (
-    AdaptationSpec,
-    AnyDataSpec,
-    Classifier,
-    Graph,
-    Method,
-    ModelSpec,
-    Parser,
-    Recipe,
-    read_data,
-    read_model,
-    read_toml,
-    to_toml,
-)
+from lemma.runs.checkpoint import drop_after, read_json, write_weights
+from lemma.spec.base import read_toml, to_toml
+from lemma.spec.choose import read_model
+from lemma.spec.data import AnyDataSpec, read_data
+from lemma.spec.models import NEW_FAMILIES, Classifier, Graph, ModelSpec, Parser
+from lemma.spec.positions import POSITIONS
+from lemma.spec.recipe import AdaptationSpec, Method, Recipe
+
+TAGGED = {"family": NEW_FAMILIES, "positions": POSITIONS}
+
+
+def refuse_absent(table: Mapping[str, Any], path: Path) -> None:
+    """Refuse a run of which a family or kind of positions is neither Lemma's nor brought by an installed package."""
+    for what, name in named(table):
+        group = TAGGED[what]
+        if name not in group.own() and not group.brings(name):
+            raise RunError(
+                f"{path} holds a model whose {what} is '{name}'. That is none of Lemma's own, and the package that "
+                f"brings it is not installed. Install that package, and try again."
+            )
+
+
+def named(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every family and every kind of positions that a spec names, in its body and towers too.
+
+    >>> list(named({"family": "classifier", "body": {"family": "bag", "positions": {"kind": "fading"}}}))
+    [('family', 'classifier'), ('family', 'bag'), ('positions', 'fading')]
+    """
+    for word, value in table.items():
+        if word == "family" and isinstance(value, str):
+            yield word, value
+        elif word == "positions" and isinstance(value, Mapping):
+            yield word, str(value.get("kind"))
+        elif isinstance(value, Mapping):
+            yield from named(value)
+
+
+# One writer a run: two processes that train in the same folder would undo each other's work.
+
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such lock; there the person has to take care
+    fcntl = None
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Hold a folder while it is written; the system lets go of it even if the process is killed."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise RunError(f"{folder} is being trained by another process. Wait for it, or stop it first.") from None
+    except OSError:  # a file system without locks
+        pass
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+# The diary of a run: `metrics.jsonl`, one JSON object a line.
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Lines with a `step` each, in the order of their steps."""
+
+    path: Path
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add a line."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Read all lines; a last one that was only half written when the run was killed is left out."""
+        if not self.path.exists():
+            return []
+        *whole, _half = self.path.read_bytes().split(b"\n")
+        return [self._row(number, line) for number, line in enumerate(whole, start=1)]
+
+    def _row(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            return json.loads(line)
+        except ValueError as error:
+            raise RunError(f"{self.path}, line {number}, is damaged: {error}.") from None
+
+    def drop_after(self, step: int) -> None:
+        """Forget the lines after a step, which a run that resumes there will write anew."""
+        kept = [json.dumps(row) + "\n" for row in self.rows() if row["step"] <= step]
+        write_atomically(self.path, "".join(kept))
+
+    def sync(self) -> None:
+        """Make sure that the lines are on the disk before a checkpoint counts on them."""
+        if self.path.exists():
+            with self.path.open("rb+") as file:
+                os.fsync(file.fileno())
+
+
+# The run folder: all that is known of one training run, each file there whole or not at all.
+#
+#     spec.toml  recipe.toml  tokenizer.json  metrics.jsonl  model.safetensors  summary.json  checkpoints/step-N/
+#
+# A parser's run has a `lexicon.json` in place of the tokenizer, a classifier's a `labels.json` beside it. An adapted
+# run
+# has an `adaptation.toml` that names its base; tokenizer and all weights that it did not change are the base's.
+# `recipe.toml` holds the recipe's words and, under [data],
+# the text or treebank and its hash. `model.safetensors` and `summary.json`
+# appear when the run is finished.
+
 
 SPEC, RECIPE, TOKENIZER, METRICS = "spec.toml", "recipe.toml", "tokenizer.json", "metrics.jsonl"
 LEXICON, LABELS, ADAPTATION = "lexicon.json", "labels.json", "adaptation.toml"

@@ -1,13 +1,18 @@
-"""What every spec is: frozen, closed to unknown words, readable from TOML and from `key=value`."""
+"""What every spec is: frozen, closed to unknown fields, read from TOML and from `key=value` settings."""
 
-from collections.abc import Mapping
+import json
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from lemma.errors import SpecError, unknown
+
+# What every spec is: frozen, closed to unknown words, readable from TOML and from `key=value`.
 
 
 @dataclass(frozen=True)
@@ -90,3 +95,152 @@ def _explain_one(mistake: Any, where: str, known: list[str]) -> str:
     if mistake["type"] == "value_error":
         return str(mistake["ctx"]["error"])
     return f"{path} = {mistake['input']!r}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}."
+
+
+# Specs in and out of TOML files.
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file; a mistake in it is named with its place."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SpecError(f"{path}: there is no such file.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: cannot be read as a text file ({error}).") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{path}: not valid TOML: {error}.") from None
+
+
+def to_toml(table: Mapping[str, Any]) -> str:
+    """Write a table of plain values, nested tables last.
+
+    >>> print(to_toml({"family": "rnn", "width": 8, "positions": {"kind": "none"}}))
+    family = "rnn"
+    width = 8
+    <BLANKLINE>
+    [positions]
+    kind = "none"
+    <BLANKLINE>
+    """
+    return "\n".join(_lines(table, ())) + "\n"
+
+
+def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+    plain = {key: value for key, value in table.items() if not isinstance(value, Mapping) and value is not None}
+    tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    lines = [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
+    for key, nested in tables.items():
+        header = ".".join(_key(step) for step in (*path, key))
+        lines += ["", f"[{header}]", *_lines(nested, (*path, key))]
+    return lines
+
+
+def _key(key: str) -> str:
+    return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else _text(key)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
+    raise TypeError(f"TOML has no way to write {type(value).__name__}")
+
+
+def _text(value: str) -> str:
+    """Quote text; TOML's escapes are JSON's, but for the delete character, which JSON leaves bare."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+# From `key=value` to values: each word finds the spec that knows it. Nothing is ever evaluated.
+
+
+def parse_words(words: Iterable[str]) -> dict[str, Any]:
+    """Read `key=value` words; a value is a TOML literal, or else plain text.
+
+    >>> parse_words(["width=128", "tied=true", "positions=sinusoidal", "learning_rate=1e-3"])
+    {'width': 128, 'tied': True, 'positions': 'sinusoidal', 'learning_rate': 0.001}
+    """
+    parsed: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key.strip():
+            raise SpecError(f"'{word}' is not of the form key=value, as in width=128.")
+        if key.strip() in parsed:
+            raise SpecError(f"'{key.strip()}' is given twice.")
+        parsed[key.strip()] = parse_value(value.strip())
+    return parsed
+
+
+def parse_value(text: str) -> Any:
+    """Read one TOML literal (number, true, false, string, list, table); anything else is plain text."""
+    try:
+        document = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return document["value"] if list(document) == ["value"] else text
+
+
+def distribute(words: Mapping[str, Any], kinds: Mapping[str, type[Spec]]) -> dict[str, dict[str, Any]]:
+    """Give each word to the first of `kinds` that knows it; an unknown word is an error that guesses.
+
+    A dotted word reaches into a nested choice: `positions.base=500`.
+    """
+    shares: dict[str, dict[str, Any]] = {where: {} for where in kinds}
+    for word, value in nest(words).items():
+        owner = next((where for where, kind in kinds.items() if word in kind.known_words()), None)
+        if owner is None:
+            raise SpecError(unknown("the word", word, _all_words(kinds)))
+        shares[owner][kinds[owner].letters().get(word, word)] = value
+    return shares
+
+
+def nest(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn dotted words into tables; the plain word beside them names the table's kind.
+
+    >>> nest({"positions.base": 500, "positions": "sinusoidal", "width": 8})
+    {'positions': {'base': 500, 'kind': 'sinusoidal'}, 'width': 8}
+    """
+    nested: dict[str, Any] = {}
+    for word, value in words.items():
+        head, *path = word.split(".")
+        known = nested.get(head, {} if path or any(other.startswith(f"{head}.") for other in words) else None)
+        nested[head] = value if known is None else {**_table(known), **_table(_at(path, value))}
+    return nested
+
+
+def _at(path: list[str], value: Any) -> Any:
+    return {path[0]: _at(path[1:], value)} if path else value
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {"kind": value}
+
+
+def _all_words(kinds: Mapping[str, type[Spec]]) -> list[str]:
+    hidden = {"family", "kind"}  # chosen by name, not set as words
+    return list(dict.fromkeys(word for kind in kinds.values() for word in kind.known_words() if word not in hidden))
+
+
+# Studies that are told by their kind: built in, or from a file that names it.
+
+
+def named_table(name: str, known: Mapping[str, Spec], kinds: Collection[str]) -> dict[str, Any] | None:
+    """The words of a study that is built in, or of a file of one of these kinds; None if the name means neither."""
+    if name in known:
+        return known[name].to_dict()
+    path = Path(name)
+    if not path.is_file():
+        return None
+    try:
+        table = read_toml(path)
+    except SpecError:
+        return None  # whoever reads it next says what is wrong with it
+    return {"name": path.stem, **table} if table.get("kind") in kinds else None

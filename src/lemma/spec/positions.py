@@ -6,8 +6,7 @@ from pydantic import BeforeValidator, Field
 
 from lemma.errors import unknown
 from lemma.spec.base import Spec
-from lemma.spec.open_choice import Open
-from lemma.spec.packages import Group
+from lemma.spec.plugins import Group, Open
 
 
 class PositionsSpec(Spec):

@@ -1,19 +1,35 @@
 """Models by name: the families with sane defaults, the ones of the sources, and what other packages bring."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from lemma.errors import SpecError, unknown
+from lemma.spec.base import Spec
 from lemma.spec.data import BytePairs, Characters, Words
-from lemma.spec.dual_encoder import DualEncoder
-from lemma.spec.families import FAMILIES, ModelSpec
-from lemma.spec.graph import Graph
-from lemma.spec.model import Attentive, Decoder, FeedForward, Gru, Lstm, Rnn, TableA5
-from lemma.spec.new_family import NEW_FAMILIES
-from lemma.spec.parser import Parser
-from lemma.spec.positions import Sinusoidal
-from lemma.spec.transformer import Encoder, EncoderDecoder
-from lemma.spec.tree import Tree
+from lemma.spec.models import (
+    FAMILIES,
+    NEW_FAMILIES,
+    Attentive,
+    Decoder,
+    DualEncoder,
+    Encoder,
+    EncoderDecoder,
+    FeedForward,
+    Graph,
+    Gru,
+    Lstm,
+    ModelSpec,
+    NewFamily,
+    Parser,
+    Rnn,
+    TableA5,
+    Tree,
+)
+from lemma.spec.positions import NewPositions, Sinusoidal
 
 
 @dataclass(frozen=True)
@@ -165,3 +181,45 @@ def find_preset(name: str) -> Preset | None:
 def preset_names() -> list[str]:
     """All models known by name, Lemma's own first."""
     return [*PRESETS, *NEW_FAMILIES.others()]
+
+
+# The sources of what other packages bring to a spec, for whoever keeps what was worked out from them.
+
+
+def brought_sources(spec: Spec) -> str | None:
+    """The hash of every package that brings something to this spec; empty if none does, None if one has no sources.
+
+    >>> from lemma.spec import Decoder
+    >>> brought_sources(Decoder())
+    ''
+    """
+    packages = sorted({package for part in _brought(spec) for package in _packages(part)})
+    hashes = {package: _hash(package) for package in packages}
+    return None if None in hashes.values() else "".join(f" {package} {found}" for package, found in hashes.items())
+
+
+def _brought(spec: Spec) -> Iterator[NewFamily | NewPositions]:
+    if isinstance(spec, NewFamily | NewPositions):
+        yield spec
+    for name in type(spec).model_fields:
+        if isinstance(value := getattr(spec, name), Spec):
+            yield from _brought(value)
+
+
+def _packages(part: NewFamily | NewPositions) -> set[str]:
+    """The packages of its class and of the modules that it names."""
+    named = [part.model] if isinstance(part, NewFamily) else [part.adds, part.turns, part.biases]
+    return {module.partition(".")[0].partition(":")[0] for module in (type(part).__module__, *named) if module}
+
+
+def _hash(package: str) -> str | None:
+    """The hash of a package's Python files, or of the one file that a module is."""
+    try:
+        found = find_spec(package)
+    except (ImportError, ValueError):  # such as __main__
+        return None
+    if found is None or not found.has_location:
+        return None
+    folders = [Path(folder) for folder in found.submodule_search_locations or ()]
+    files = sorted(path for folder in folders for path in folder.rglob("*.py")) or [Path(str(found.origin))]
+    return sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()

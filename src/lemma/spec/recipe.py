@@ -1,11 +1,81 @@
-"""How a model is trained."""
+"""How a model is trained or adapted."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, ConfigDict, Field, model_serializer
 
-from lemma.spec.base import Spec
-from lemma.spec.objective import CAUSAL, ChosenObjective, Objective
+from lemma.errors import SpecError, unknown
+from lemma.spec.base import Letter, Spec
+from lemma.spec.plugins import Group
+
+# What a language model on running text makes small: the causal loss, or one that another package brings.
+
+
+CAUSAL = "causal"
+
+
+class NewObjective(Spec):
+    """An objective that another package brings: its settings, and where the loss is.
+
+    A subclass has its name as `kind: Literal["focal"] = "focal"`, and a default for each of its settings.
+    """
+
+    loss: ClassVar[str] = ""
+    """A function, as package.module:name, of logits (batch, time, V), targets (batch, time) and the settings by name;
+    it returns the mean over all targets."""
+
+    if TYPE_CHECKING:
+        kind: Any
+
+    def settings(self) -> dict[str, Any]:
+        """The settings by name."""
+        return {name: getattr(self, name) for name in type(self).model_fields if name != "kind"}
+
+
+OBJECTIVES: Group[NewObjective] = Group("lemma.objectives", "objective", NewObjective, "kind", lambda: (CAUSAL,))
+"""What other packages bring."""
+
+
+class ChosenObjective(Spec):
+    """An objective by its name, with settings that are read when it is used.
+
+    So a run can be opened, judged and let write where the package that it was trained with is not installed.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: str
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """Its settings as they were given."""
+        return dict(self.model_extra or {})
+
+    @model_serializer
+    def _written(self) -> str | dict[str, Any]:
+        return {"kind": self.kind, **self.words} if self.words else self.kind
+
+    def found(self) -> NewObjective | None:
+        """The objective with its settings; None is the causal one. One that is not installed is refused."""
+        kind = None if self.kind == CAUSAL else OBJECTIVES.find(self.kind)
+        if kind is None and self.kind != CAUSAL:
+            known = [CAUSAL, *OBJECTIVES.others()]
+            more = " If another package brings it, that package is not installed."
+            raise SpecError(unknown("recipe.objective", self.kind, known) + more)
+        if kind is None and self.words:
+            raise SpecError(f"recipe.objective: causal has no settings; got {', '.join(self.words)}. Leave them out.")
+        return kind.read({"kind": self.kind, **self.words}, f"recipe.objective {self.kind}") if kind else None
+
+
+def _from_name(value: Any) -> Any:
+    return value if isinstance(value, (Mapping, ChosenObjective)) else {"kind": value}
+
+
+Objective = Annotated[ChosenObjective, BeforeValidator(_from_name)]
+
+
+# How a model is trained.
 
 
 class Recipe(Spec):
@@ -65,3 +135,71 @@ class Recipe(Spec):
     """Whether to compile the model with torch.compile; auto does so on a GPU for 1000 steps or more."""
     tensorboard: bool = False
     """Whether to write TensorBoard events beside metrics.jsonl."""
+
+
+# How a trained model is adapted to something new (problem E5).
+
+
+Patterns = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+
+
+class Frozen(Spec):
+    """The body stays as it is; only the head learns."""
+
+    kind: Literal["frozen"] = "frozen"
+
+
+class Full(Spec):
+    """Every weight learns."""
+
+    kind: Literal["full"] = "full"
+
+
+class Adapters(Spec):
+    """Bottlenecks x + W_up σ(W_down x) behind parts of a frozen body (Houlsby et al. 2019)."""
+
+    kind: Literal["adapters"] = "adapters"
+    bottleneck: Annotated[int, Field(ge=1), Letter("m")] = 16
+    """Width of the bottleneck."""
+    placement: Patterns = ()
+    """Patterns of the paths of the modules they stand behind, as in *.attention.output; if unset, the family's own:
+    behind attention and feed-forward of each layer, behind the recurrent layers, behind a hidden layer."""
+
+
+class Lora(Spec):
+    """Updates of low rank beside frozen matrices: W + (alpha / rank) B A (Hu et al. 2022)."""
+
+    kind: Literal["lora"] = "lora"
+    rank: Annotated[int, Field(ge=1), Letter("r")] = 8
+    """Rank of the update."""
+    alpha: Annotated[float, Field(gt=0)] = 16.0
+    """The update is scaled by alpha / rank."""
+    lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The share of the inputs dropped on the way to A while training."""
+    targets: Patterns = ()
+    """Patterns of the paths of the matrices, as in *.attention.*; if unset, all of the body's but the embedding."""
+
+
+METHODS = {"frozen": Frozen, "full": Full, "adapters": Adapters, "lora": Lora}
+
+
+def _adaptation_from_name(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if value not in METHODS:
+        raise ValueError(unknown("method", value, METHODS))
+    return {"kind": value}
+
+
+Method = Annotated[Frozen | Full | Adapters | Lora, Field(discriminator="kind"), BeforeValidator(_adaptation_from_name)]
+
+
+class AdaptationSpec(Spec):
+    """What was adapted, and how: the base that a run needs beside what it changed."""
+
+    method: Method = Lora()
+    """frozen, full, adapters or lora."""
+    base: str
+    """The folder of the base run, seen from the adapted run's own folder where that is possible."""
+    base_hash: str
+    """The SHA-256 of the base's weights."""

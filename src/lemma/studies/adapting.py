@@ -1,44 +1,117 @@
-"""Adapting a trained model to labels, text, pairs or pictures of one's own: base, recipe, training and score."""
+"""What an adaptation came to."""
 
 import math
 import os
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any
 
-from lemma.errors import SpecError, unknown
-from lemma.runs import RunFolder, adaptation_of, load
-from lemma.runs.based import always_learned, refuse_adapters, refuse_unfinished
-from lemma.runs.folder import SPEC
-from lemma.spec import (
-    METHODS,
-    AnyDataSpec,
-    BytePairs,
-    Choice,
+from torch import nn
+
+from lemma.adaptation.adapt import merged
+from lemma.counting.count import trainable_text
+from lemma.errors import DataError, SpecError, unknown
+from lemma.models.classifier import ClassifierModel
+from lemma.report.text import label
+from lemma.runs.folder import ADAPTATION, LABELS, RECIPE, SPEC, SUMMARY, WEIGHTS, RunFolder
+from lemma.runs.load import Run, adaptation_of, always_learned, load, refuse_adapters, refuse_unfinished
+from lemma.spec.base import Spec, distribute
+from lemma.spec.choose import Choice, refuse_idle
+from lemma.spec.data import AnyDataSpec, BytePairs, GraphSpec, TreebankSpec
+from lemma.spec.models import (
     Classifier,
     CrossAttention,
     DualEncoder,
     Graph,
-    GraphSpec,
-    Method,
     ModelSpec,
     Parser,
     Pooling,
     Reading,
-    Recipe,
     Reranking,
-    Spec,
-    TreebankSpec,
-    distribute,
-    refuse_idle,
 )
-from lemma.studies.adapted import Adapted, stored_bytes
-from lemma.studies.asking import Asked
-from lemma.studies.judged import judge_run
-from lemma.studies.lessons import AnyLesson, LabelsLesson, lesson_for_data
-from lemma.studies.measuring import device_of
-from lemma.training import Observer, Silent, TrainingResult, resume, train
+from lemma.spec.recipe import METHODS, Method, Recipe
+from lemma.studies.data_args import Asked
+from lemma.studies.evaluate import AnyScore, judge_run
+from lemma.studies.run import device_of
+from lemma.studies.task_data import AnyLesson, LabelsLesson, lesson_for_data
+from lemma.training.loop import resume, train
+from lemma.training.progress import Observer, Silent
+from lemma.training.result import TrainingResult
+
+KEPT = (SPEC, RECIPE, ADAPTATION, LABELS, WEIGHTS, SUMMARY)
+"""The files that an adapted run needs; the rest is its diary."""
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """An adapted run: what was learned of how much, what is stored, and how well it does on what was held out."""
+
+    path: Path
+    base: Path
+    spec: ModelSpec
+    method: Method
+    always: tuple[str, ...]
+    """Patterns of what learns whatever the method."""
+    learned: int
+    parameters: int
+    stored_bytes: int
+    training: TrainingResult
+    score: AnyScore
+
+    @cached_property
+    def formula(self) -> str:
+        """The parameters that were learned, as a formula read off the adapted module and proved against it."""
+        return trainable_text(self.spec, self.method, self.always)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "path": str(self.path),
+            "base": str(self.base),
+            "method": self.method.to_dict(),
+            "formula": self.formula,
+            "learned": self.learned,
+            "parameters": self.parameters,
+            "stored_bytes": self.stored_bytes,
+            "training": self.training.to_dict(),
+            "score": self.score.to_dict(),
+        }
+
+    def __str__(self) -> str:
+        head = "\n".join(label(name, value, 11) for name, value in self._lines())
+        return f"{head}\n\nOn what was held out:\n{self.score}\n\nThe run is in {self.path}"
+
+    def _repr_html_(self) -> str:
+        rows = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._lines())
+        shown = getattr(self.score, "_repr_html_", lambda: f"<pre>{escape(str(self.score))}</pre>")
+        return f"<table>{''.join(rows)}</table>{shown()}"
+
+    def _lines(self) -> list[tuple[str, str]]:
+        told = {word: value for word, value in self.method.to_dict().items() if word != "kind" and value != []}
+        words = ", ".join(f"{word} {value}" for word, value in told.items())
+        share = 100 * self.learned / self.parameters
+        return [
+            ("method", self.method.kind + (f" ({words})" if words else "")),
+            ("base", str(self.base)),
+            ("learned", f"{self.learned:,} of {self.parameters:,} parameters ({share:.2f} %)"),
+            ("formula", self.formula),
+            ("stored", f"{self.stored_bytes:,} bytes beside the base"),
+            ("time", f"{self.training.seconds:.1f} s, {self.training.steps:,} steps"),
+            *(("warning", warning) for warning in self.training.warnings),
+        ]
+
+
+def stored_bytes(folder: RunFolder) -> int:
+    """The bytes that must be kept of a run, beside its base."""
+    return sum((folder.path / name).stat().st_size for name in KEPT if (folder.path / name).exists())
+
+
+# Adapting a trained model to labels, text, pairs or pictures of one's own: base, recipe, training and score.
+
 
 RATES = {"frozen": 5e-3, "full": 5e-4, "adapters": 2e-3, "lora": 2e-3}
 """Learning rates: the fewer weights move, the further they have to."""
@@ -229,3 +302,79 @@ def measured_run(plan: Plan, out: Path, training: TrainingResult) -> Adapted:
 def leads() -> bool:
     """Whether this process is the only one, or the first of several."""
     return os.environ.get("RANK", "0") == "0"
+
+
+# What a model has forgotten of its base's data by being adapted to something else.
+
+
+@dataclass(frozen=True)
+class Forgetting:
+    """The perplexity of the base's held-out data, with the base's own weights and with the adapted ones."""
+
+    before: float
+    after: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as perplexed it is; 1 if nothing is forgotten."""
+        return self.after / self.before
+
+    def to_dict(self) -> dict[str, float]:
+        """Return plain values."""
+        return {"before": self.before, "after": self.after, "ratio": self.ratio}
+
+
+def forgetting(run: Run, base: Run, lesson: AnyLesson, before: float) -> Forgetting:
+    """Let the adapted model do the base's work again, on the data that the base held out."""
+    folds = run.adaptation is not None and run.adaptation.method.kind != "adapters"
+    whole = merged(run.module) if folds else run.module
+    return Forgetting(before, float(lesson.evaluate(as_base(whole, base.module)).perplexity))
+
+
+def as_base(whole: nn.Module, base: nn.Module) -> Any:
+    """The base's own kind of model with the adapted weights: a classifier's body gets back what it had left out."""
+    if not isinstance(whole, ClassifierModel):
+        return whole
+    body: Any = whole.body
+    for name in type(body).outward:
+        setattr(body, name, deepcopy(getattr(base, name)))  # a copy: the base is to stay as it is
+    if getattr(body.spec, "tied", False) and body.output is not None:
+        body.output.weight = body.embedding.weight  # what was learned of the one holds for the other
+    return body.eval()
+
+
+# The base of an adaptation at its own work, before and after: what each method has forgotten of it.
+
+
+@dataclass(frozen=True)
+class Base:
+    """The base at its own work: its lesson and its perplexity on what it held out; or why that cannot be had."""
+
+    run: Run | None = None
+    lesson: AnyLesson | None = None
+    before: float = math.nan
+    why_not: str = ""
+
+
+def base_of(plan: Plan) -> Base:
+    """Let the base do its own work once more, before anything is trained."""
+    if isinstance(plan.base.spec, Classifier):
+        return Base(why_not="The base is a classifier, of which no perplexity can be forgotten.")
+    run = load(plan.base.path, device_of(plan.recipe))
+    try:
+        lesson = lesson_for_data(run.data, run.spec, run.recipe, Silent(), run.vocabulary)
+    except DataError as error:
+        return Base(why_not=f"What was forgotten is not known: the base's own data cannot be read ({error})")
+    if lesson.dataset.hash != run.data_hash:
+        return Base(why_not="What was forgotten is not known: the base's own data have changed since it was trained.")
+    evaluate: Any = lesson.evaluate
+    return Base(run, lesson, float(evaluate(run.module).perplexity))
+
+
+def lost_by(base: Base, adapted: Mapping[str, Adapted], device: str) -> dict[str, Forgetting]:
+    """How much of its base's data each method has forgotten, where that can be known."""
+    if base.run is None or base.lesson is None:
+        return {}
+    return {
+        name: forgetting(load(one.path, device), base.run, base.lesson, base.before) for name, one in adapted.items()
+    }

@@ -1,24 +1,150 @@
-"""Running a study: each cell trained once, whatever happens in between."""
+"""What is measured of a trained model: its score, what it says, the loop it falls into."""
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from lemma.data import Dataset, prepare
-from lemma.errors import LemmaError, SpecError, unknown
-from lemma.runs import RunFolder, write_atomically
-from lemma.runs.folder import is_begun, remove_unbegun
-from lemma.spec import StudySpec, to_toml
-from lemma.studies.announcing import Announcing
-from lemma.studies.grid import Cell
-from lemma.studies.hardware import describe_hardware
-from lemma.studies.keeping import keep_failure, keep_measures, kept_failure, kept_measures
-from lemma.studies.measuring import SPLIT, Judge, device_of, measure
-from lemma.studies.more import has_all
-from lemma.studies.outcome import Measures, Outcome
-from lemma.studies.plan import Plan, known_plan, plan_run, size_cells
+import torch
+
+from lemma.data.files import write_atomically
+from lemma.data.store import Dataset, prepare
+from lemma.data.tokenizers import Tokenizer
+from lemma.errors import LemmaError, RunError, SpecError, TrainingError, unknown
+from lemma.generation.decode import Generation, generate_text
+from lemma.generation.sampling import Sampling
+from lemma.models.base import LanguageModel
+from lemma.runs.folder import RunFolder, is_begun, remove_unbegun
+from lemma.runs.load import Run, load
+from lemma.spec.base import to_toml
+from lemma.spec.recipe import Recipe
+from lemma.spec.studies import StudySpec
+from lemma.studies.cells import (
+    Announcing,
+    Cell,
+    CurvePoint,
+    Loop,
+    Measures,
+    Outcome,
+    Plan,
+    Talk,
+    describe_hardware,
+    keep_failure,
+    keep_measures,
+    kept_failure,
+    kept_measures,
+    known_plan,
+    plan_run,
+    size_cells,
+)
+from lemma.studies.measures import has_all, measure_more
 from lemma.studies.result import StudyResult
-from lemma.training import Observer, Silent, resume, train, watched_reading
+from lemma.tasks.language import Score, Source, perplexity
+from lemma.training.loop import resume, train
+from lemma.training.progress import Observer, Silent, watched_reading
+
+TEMPERATURE = 0.8
+SPLIT = "validation"
+
+
+class Judge:
+    """Gives a model its score, a full pass over the validation text, and remembers those that it gave."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+        self.given: dict[float, Score] = {}
+
+    def __call__(self, model: LanguageModel) -> Score:
+        """Read the whole validation text."""
+        source = Source(self.dataset.tokenizer.about, self.dataset.hash, SPLIT)
+        tokens, size = self.dataset.tokens(SPLIT), self.dataset.bytes(SPLIT)
+        score = perplexity(model, tokens, bytes=size, source=source)
+        self.given[score.loss] = score
+        return score
+
+    def of(self, run: Run) -> Score:
+        """The score of a finished run: the one that training ended with, if it was given here, or else a new pass."""
+        summary = run.summary or {}
+        ended_with = summary["best_loss"] if run.recipe.keep == "best" else summary["validation_loss"]
+        return self.given.get(ended_with) or self(run.model)
+
+
+def measure(plan: Plan, study: StudySpec, judge: Judge) -> Measures:
+    """Load a finished run and measure all that the report shows."""
+    run = load(plan.path, device_of(plan.recipe))
+    if run.note:  # the weights are not those that the run ended with
+        raise RunError(run.note)
+    scored = judge.of(run)
+    if not math.isfinite(scored.perplexity):
+        raise TrainingError(f"{plan.path}: the validation loss is {scored.loss}, so that there is no perplexity.")
+    summary: Mapping[str, Any] = run.summary or {}
+    return Measures(
+        model=plan.model.to_dict(),
+        recipe=plan.recipe.to_dict(),
+        parameters=summary["parameters"],
+        tokens=summary["tokens"],
+        seconds=summary["seconds"],
+        tokens_per_second=summary["tokens_per_second"],
+        loss=scored.loss,
+        perplexity=scored.perplexity,
+        bits_per_byte=scored.bits_per_byte,
+        protocol=scored.protocol.to_dict(),
+        curve=read_curve(RunFolder.open(plan.path)),
+        sample=talk(run.model, run.tokenizer, study, TEMPERATURE),
+        greedy=talk(run.model, run.tokenizer, study, 0.0),
+        trial_speed=plan.trial_speed,
+        more=measure_more(run, plan, study, judge.dataset),
+    )
+
+
+def device_of(recipe: Recipe) -> str:
+    """Where a run of this recipe is measured: where it was trained."""
+    return device_named(recipe.device)
+
+
+def device_named(name: str) -> str:
+    """The device that a spec's `device` means here."""
+    return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def read_curve(folder: RunFolder) -> tuple[CurvePoint, ...]:
+    """The validations of a run on its way."""
+    rows = [row for row in folder.metrics.rows() if "validation_loss" in row]
+    return tuple(CurvePoint(row["tokens"], row["seconds"], row["validation_loss"]) for row in rows)
+
+
+def talk(model: LanguageModel, tokenizer: Tokenizer, study: StudySpec, temperature: float) -> Talk:
+    """Let a model go on from the study's prompt; an `<eos>` does not end it, since loops may lead through it."""
+    settings = Sampling(tokens=study.sample_tokens, temperature=temperature, stop_at_eos=False)
+    [said] = generate_text(model, tokenizer, [study.prompt], settings)
+    return Talk(said.prompt, said.text, cut_loop(said, tokenizer))
+
+
+def cut_loop(said: Generation, tokenizer: Tokenizer) -> Loop | None:
+    """Find where in the text the first round of a loop begins and ends.
+
+    A token may be a part of a character, or bring a space with it only behind another: so the places are where the
+    text of the first tokens parts from the text of them all.
+    """
+    if said.loop is None:
+        return None
+    last = tokenizer.encode(said.prompt).tolist()[-1:]
+    lead = len(tokenizer.decode(last))
+    ends = (
+        _shared(said.text, tokenizer.decode([*last, *said.tokens[:count]])[lead:])
+        for count in (said.loop.onset, said.loop.onset + said.loop.period)
+    )
+    return Loop(said.loop.onset, said.loop.period, said.loop.proved, said.loop.state, *ends)
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    pairs = zip(one, other, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+# Running a study: each cell trained once, whatever happens in between.
 
 
 def run_study(

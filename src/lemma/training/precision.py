@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lemma.errors import SpecError
-from lemma.spec import Recipe
+from lemma.spec.recipe import Recipe
 
 Forward = Callable[..., Any]
 NO_KERNEL = "could not create a primitive"  # what oneDNN says

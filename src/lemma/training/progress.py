@@ -1,15 +1,23 @@
-"""What a person sees while they wait: a bar on a terminal, a few plain lines in a log."""
+"""Progress, metrics.jsonl, TensorBoard, and warnings."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from lemma.typeset import fit, width_of
+from lemma.errors import SpecError, TrainingError
+from lemma.report.text import fit, width_of
+from lemma.runs.folder import TENSORBOARD, RunFolder
+from lemma.spec.recipe import Recipe
+from lemma.training.distributed import Team
+
+# What a person sees while they wait: a bar on a terminal, a few plain lines in a log.
+
 
 REFRESH = 0.2  # seconds between two drawings of the bar
 
@@ -185,3 +193,105 @@ def watched_reading(watcher: Observer, units: Mapping[str, str] | None = None) -
             watcher.end()
 
     return progress
+
+
+# Everything a run tells the world: metrics.jsonl, TensorBoard if asked, and the observer. Only the leader tells.
+
+
+class Journal:
+    """The rows of one run."""
+
+    def __init__(self, folder: RunFolder, observer: Observer, team: Team, step: int) -> None:
+        self.metrics, self.leads = folder.metrics, team.leads
+        self.observer = observer if team.leads else Silent()
+        # a graph's steps read all of it, so that its few labelled nodes a second say nothing
+        self.untold = {"tokens_per_second"} if folder.spec.family == "graph" else set()
+        self.board = board_kind()(str(folder.path / TENSORBOARD), purge_step=step + 1) if self._boards(folder) else None
+        self.observer.begin("training", folder.recipe.steps, "steps", step)
+
+    def _boards(self, folder: RunFolder) -> bool:
+        return self.leads and folder.recipe.tensorboard
+
+    def write(self, row: Mapping[str, float]) -> None:
+        """Write a row of metrics; what is no number has no place in JSON and is left out."""
+        if not self.leads:
+            return
+        finite = {name: value for name, value in row.items() if math.isfinite(value)}
+        self.metrics.append(finite)
+        self.observer.report({name: value for name, value in finite.items() if name not in self.untold})
+        if self.board:
+            for name, value in finite.items():
+                self.board.add_scalar(name, value, finite["step"])
+
+    def close(self) -> None:
+        """End the observer's phase and the TensorBoard file."""
+        self.observer.end()
+        if self.board:
+            self.board.close()
+
+
+def board_kind() -> type[Any]:
+    """Return TensorBoard's writer, or say how to get it."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise SpecError(
+            "recipe.tensorboard = true: TensorBoard is not installed. "
+            "pip install 'lemma[tensorboard]', or leave the word out: metrics.jsonl is always written."
+        ) from None
+    return SummaryWriter
+
+
+# Warnings that save a day.
+
+
+GUESSING = 0.98  # a loss above this share of the logarithm of all choices is no better than guessing
+FAR_BELOW = 0.8  # validation below this share of the training loss, and by this many nats, is too good to be true
+NATS = 0.2
+READINGS = 200  # more passes through the same text than this are absurd
+
+
+def nothing_learned(
+    recipe: Recipe, step: int, loss: float, choices: int, what: str = "tokens", letter: str = "V"
+) -> str | None:
+    """Warn of a loss that still stands at chance after a fifth of the steps, the warm-up twice over and fifty steps.
+
+    Chance is the logarithm of the choices: ln V among V tokens, ln B among the B captions of a batch.
+    """
+    guess = math.log(choices)
+    if step < max(recipe.steps / 5, 2 * recipe.warm_up, 50) or loss < GUESSING * guess:
+        return None
+    return (
+        f"Nothing is learned: at step {step} the loss is {loss:.3f}, guessing among {choices} {what} gives "
+        f"ln {letter} = {guess:.3f}. Try another learning_rate (now {recipe.learning_rate:g}), and look at the "
+        f"{'text' if what == 'tokens' else what}."
+    )
+
+
+def too_good(recipe: Recipe, step: int, validation: float, training: float) -> str | None:
+    """Warn of a validation loss far below the training loss, once the first third is over and both move slowly."""
+    if step <= recipe.steps / 3 or validation >= min(FAR_BELOW * training, training - NATS):
+        return None
+    cause = f"; dropout = {recipe.dropout:g} may be too much" if recipe.dropout >= 0.3 else ""
+    return (
+        f"Validation is much better than training: loss {validation:.3f} against {training:.3f} at step {step}. "
+        f"Is the held-out text easier, or of another kind{cause}?"
+    )
+
+
+def read_too_often(recipe: Recipe, tokens: int, stretch: int) -> str | None:
+    """Warn of a text so short that the run reads it hundreds of times."""
+    times = recipe.steps * recipe.batch * stretch / tokens
+    if times < READINGS:
+        return None
+    return f"The training text has only {tokens:,} tokens: this run reads them {times:,.0f} times over."
+
+
+def refuse_no_number(loss: float, norm: float, steps: range, rate: float, saved: int) -> None:
+    """Stop with a TrainingError where the loss or the gradient is no number any more."""
+    if math.isfinite(loss) and math.isfinite(norm):
+        return
+    what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
+    where = f"At step {steps[-1]}" if len(steps) == 1 else f"Between steps {steps[0]} and {steps[-1]}"
+    kept = f"The checkpoint of step {saved} is good" if saved else "No checkpoint had been saved before"
+    raise TrainingError(f"{where} {what} (learning rate {rate:.3g}). {kept}. Try a lower learning_rate.")

@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal, Self
 
-from lemma.typeset import fit, label
+from lemma.report.text import fit, label
 
 UNITS = {
     "parser": "nats a word",

@@ -1,9 +1,10 @@
-"""All that changes while a model is trained, and the moves that the loop is made of."""
+"""Where a run stands: plain numbers that go into every checkpoint."""
 
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,17 +12,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lemma.data import Examples, GraphNodes
-from lemma.models import build
-from lemma.parts import State
-from lemma.runs import weights_of
-from lemma.spec import ModelSpec, Recipe
-from lemma.training.feed import feed_for
-from lemma.training.image_feed import fitting
-from lemma.training.lesson import Evaluate, ShapedLesson
-from lemma.training.lessons import AnyLesson, lesson_of
-from lemma.training.optimizer import optimizer_for
-from lemma.training.parallel import Team, delay_sharing, refuse_uneven
+from lemma.data.batches import Examples
+from lemma.data.graphs import GraphNodes
+from lemma.layers.state import State
+from lemma.models.build import build
+from lemma.runs.checkpoint import weights_of
+from lemma.spec.models import ModelSpec
+from lemma.spec.recipe import Recipe
+from lemma.training.batches import feed_for, fitting
+from lemma.training.distributed import Team, delay_sharing, refuse_uneven
+from lemma.training.losses import AnyLesson, Evaluate, RerankingLesson, ShapedLesson, lesson_of
+from lemma.training.optimizer import learning_rate, optimizer_for
 from lemma.training.precision import (
     Forward,
     choose_arithmetic,
@@ -30,10 +31,74 @@ from lemma.training.precision import (
     matrix_products,
     refuse_missing_kernels,
 )
-from lemma.training.reranking_lesson import RerankingLesson
-from lemma.training.schedule import learning_rate
-from lemma.training.standing import Meter, Standing
-from lemma.training.watch import nothing_learned, read_too_often, refuse_no_number, too_good
+from lemma.training.progress import nothing_learned, read_too_often, refuse_no_number, too_good
+
+
+@dataclass
+class Standing:
+    """Steps taken, time spent, the last and the best validation, and what was warned of."""
+
+    step: int = 0
+    tokens: int = 0
+    """Tokens predicted so far, by the whole team."""
+    seconds: float = 0.0
+    training_loss: float | None = None
+    validation_loss: float | None = None
+    perplexity: float | None = None
+    best_loss: float | None = None
+    best_perplexity: float | None = None
+    best_step: int | None = None
+    figures: dict[str, float] = field(default_factory=dict)
+    """What else the last validation came to, such as UAS and LAS."""
+    best_figures: dict[str, float] = field(default_factory=dict)
+    """The same of the best one."""
+    without_better: int = 0
+    """Validations since the best one."""
+    warnings: dict[str, str] = field(default_factory=dict)
+    """What was warned of, by kind: each is said once a run."""
+
+    def judge(self, loss: float, perplexity: float) -> bool:
+        """Take in a validation; return whether it is the best so far."""
+        self.validation_loss, self.perplexity = loss, perplexity
+        better = loss < (math.inf if self.best_loss is None else self.best_loss)  # what is no number is not better
+        self.without_better = 0 if better else self.without_better + 1
+        if better:
+            self.best_loss, self.best_perplexity, self.best_step = loss, perplexity, self.step
+            self.best_figures = dict(self.figures)
+        return better
+
+
+class Meter:
+    """Sums of loss, gradient norm and other terms since the last reading, on the device: no step waits for them."""
+
+    def __init__(self, team: Team, terms: Sequence[str] = ()) -> None:
+        self.team, self.terms = team, tuple(terms)
+        self.reset(0.0)
+
+    def reset(self, seconds: float, sums: Sequence[float] | None = None, steps: int = 0) -> None:
+        """Begin anew, or where a checkpoint left off."""
+        count = 2 + len(self.terms)
+        known = list(sums or ())[:count]  # a run that goes on may report other terms than before
+        self.sums = torch.tensor(known + [0.0] * (count - len(known)), dtype=torch.float64, device=self.team.device)
+        self.steps, self.since = steps, seconds
+
+    def add(self, loss: Float[Tensor, ""], norm: Float[Tensor, ""], terms: Sequence[Float[Tensor, ""]] = ()) -> None:
+        """Count one step."""
+        self.sums += torch.stack((loss, norm, *terms))
+        self.steps += 1
+
+    def team_sums(self) -> list[float]:
+        """Return the sums, averaged over the team; this waits for the device."""
+        return self.team.mean(self.sums).tolist()
+
+    def means(self) -> tuple[float, float, dict[str, float]]:
+        """Return the mean loss, gradient norm and other terms since the last reading."""
+        loss, norm, *terms = (total / max(1, self.steps) for total in self.team_sums())
+        return loss, norm, dict(zip(self.terms, terms, strict=True))
+
+
+# All that changes while a model is trained, and the moves that the loop is made of.
+
 
 APART = 1_000_003  # between the random states of two processes, whose dropout is not to be the same
 

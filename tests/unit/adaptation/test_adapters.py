@@ -7,12 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from lemma.adaptation import Adapter, adapt_model, merged
+from lemma.adaptation.adapt import Adapter, adapt_model, merged
 from lemma.errors import InputError, SpecError
-from lemma.generation import Sampling, generate
-from lemma.models import build
-from lemma.parts.gelu import gelu
-from lemma.spec import Adapters, Encoder, EncoderDecoder
+from lemma.generation.decode import generate
+from lemma.generation.sampling import Sampling
+from lemma.layers.feed_forward import gelu
+from lemma.models.build import build
+from lemma.spec.models import Encoder, EncoderDecoder
+from lemma.spec.recipe import Adapters
 
 from families import SMALL
 

@@ -4,12 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from lemma.adaptation import adapt_model, trainable, trainable_bytes, trainable_number
-from lemma.adaptation.patterns import fitted, listed
+from lemma.adaptation.adapt import adapt_model, trainable, trainable_bytes, trainable_number
+from lemma.adaptation.lora import fitted, listed
+from lemma.counting import count as ledger
 from lemma.errors import SpecError
-from lemma.ledger import trainable as ledger
-from lemma.models import build
-from lemma.spec import Adapters, Classifier, Decoder, FeedForward, Frozen, Full, Lora, Lstm, Rnn
+from lemma.models.build import build
+from lemma.spec.models import Classifier, Decoder, FeedForward, Lstm, Rnn
+from lemma.spec.recipe import Adapters, Frozen, Full, Lora
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from lemma.adaptation import LoraMatrices, adapt_model, fold, merged, trainable
+from lemma.adaptation.adapt import adapt_model, fold, merged, trainable
+from lemma.adaptation.lora import LoraMatrices
 from lemma.errors import SpecError
-from lemma.generation import Sampling, generate
-from lemma.models import build
-from lemma.spec import Decoder, FeedForward, Frozen, Gru, Lora, Lstm, Parser
+from lemma.generation.decode import generate
+from lemma.generation.sampling import Sampling
+from lemma.models.build import build
+from lemma.spec.models import Decoder, FeedForward, Gru, Lstm, Parser
+from lemma.spec.recipe import Frozen, Lora
 
 DECODER = Decoder(vocabulary=13, width=8, depth=2, heads=2, context=9)
 TOKENS = torch.arange(12).view(2, 6)

@@ -14,12 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 import lemma
+from lemma.cli.common import patiently
 from lemma.cli.main import app, main
-from lemma.cli.show import patiently
 from lemma.errors import SpecError
-from lemma.ledger.lines import Curve, Plot
-from lemma.spec import read_graph_study, read_label_study, read_study
-from lemma.training import TrainingResult
+from lemma.report.curves import Curve, Plot
+from lemma.spec.studies import read_graph_study, read_label_study, read_study
+from lemma.training.result import TrainingResult
 
 BOOK = "the cat sat on the mat and the dog sat on the log\n" * 300
 SMALL = ["batch=8", "stretch=16", "hidden=16", "width=8", "V=300"]
@@ -168,8 +168,8 @@ def test_points_that_are_no_sequence_are_not_joined_by_lines() -> None:
 
 def test_waiting_is_explained_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("lemma.cli.show.PATIENCE", 0.01)
-    monkeypatch.setattr("lemma.cli.show.say", lambda message, aside: said.append(message))
+    monkeypatch.setattr("lemma.cli.common.PATIENCE", 0.01)
+    monkeypatch.setattr("lemma.cli.common.say", lambda message, aside: said.append(message))
     for terminal in (False, True):
         monkeypatch.setattr("sys.stderr.isatty", lambda terminal=terminal: terminal, raising=False)
         with patiently("counting"):

@@ -68,7 +68,7 @@ def test_what_cannot_be_served_is_said(tmp_path: Path, run: Path, capsys: pytest
 
 
 def test_a_host_that_others_reach_is_said_to_have_no_password() -> None:
-    from lemma.web.running import Ready
+    from lemma.serving.server import Ready
 
     words = str(Ready("http://0.0.0.0:8000", ("a",), local=False))
     assert "there is no password" in words and max(map(len, words.splitlines())) <= 80

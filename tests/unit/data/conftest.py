@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lemma.data import CORPORA, Corpus, library
-from lemma.data.sections import Section, Splits
+from lemma.data import corpora as library
+from lemma.data.corpora import CORPORA, Corpus
+from lemma.data.text import Section, Splits
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lemma.data.atomic import sweep
-from lemma.runs import replacing, write_atomically
+from lemma.data.files import replacing, sweep, write_atomically
 
 
 def names(folder: Path) -> list[str]:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.data import RandomWindows, Streams
+from lemma.data.batches import RandomWindows, Streams
 from lemma.errors import DataError
 
 sizes = st.tuples(st.integers(1, 9), st.integers(1, 5), st.integers(1, 200)).map(

@@ -6,10 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data import Corpus, Dataset, Section, TokenStore, learn_tokenizer, prepare, read_tokens
-from lemma.data import reading as reading_module
+from lemma.data import text as reading_module
+from lemma.data.corpora import Corpus
+from lemma.data.store import Dataset, TokenStore, prepare, read_tokens
+from lemma.data.text import Section
+from lemma.data.tokenizers import learn_tokenizer
 from lemma.errors import DataError
-from lemma.spec import BytePairs, Characters, DataSpec, Words
+from lemma.spec.data import BytePairs, Characters, DataSpec, Words
 
 TEXT = "".join(f"line {number}: the quick brown fox, größer als {number * 37 % 101} 中\n" for number in range(200))
 KINDS = {"characters": Characters(), "words": Words(), "byte-pairs": BytePairs(vocabulary=300)}

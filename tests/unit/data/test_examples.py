@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.data import BucketedExamples, BucketedSentences, Rows, learn_tokenizer
-from lemma.data.encoding import encode_texts
-from lemma.spec import BytePairs, Characters, Words
+from lemma.data.batches import BucketedExamples, Rows
+from lemma.data.store import encode_texts
+from lemma.data.tokenizers import learn_tokenizer
+from lemma.data.treebanks import BucketedSentences
+from lemma.spec.data import BytePairs, Characters, Words
 
 LISTS = st.lists(st.lists(st.integers(0, 9), max_size=6), min_size=1, max_size=8)
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lemma.data import (
+from lemma.data import corpora as library
+from lemma.data import download as fetching_module
+from lemma.data.corpora import (
     CORPORA,
     LABELLED,
     PAIRED,
@@ -18,13 +20,10 @@ from lemma.data import (
     TREEBANKS,
     Corpus,
     CorpusRow,
-    Packaged,
     corpora_table,
-    library,
+    corpus_files,
 )
-from lemma.data import fetching as fetching_module
-from lemma.data.fetching import download_package, unpack
-from lemma.data.library import corpus_files
+from lemma.data.download import Packaged, download_package, unpack
 from lemma.errors import DataError
 
 

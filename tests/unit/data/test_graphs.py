@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data import Compressed, GraphData, prepare_graph
-from lemma.data.graphs.blocks import WITHIN, blocks
-from lemma.data.graphs.dividing import divide_nodes
+from lemma.data.graphs import WITHIN, Compressed, GraphData, blocks, divide_nodes, prepare_graph
 from lemma.errors import DataError, SpecError
-from lemma.spec import GraphSpec
+from lemma.spec.data import GraphSpec
 
 NODES = "id,label,age,height\na,x,1,2.5\nb,y,3,0.5\nc,x,5,1.5\nd,,7,9.5\ne,y,2,2\nf,y,2,3\n"
 EDGES = "source,target\na,b\nb,a\nb,c\nc,c\nd,e\n"
@@ -179,8 +177,8 @@ def test_a_table_of_nodes_is_refused_beside_a_graph_that_has_its_own(tmp_path: P
 
 
 def test_without_pyarrow_cora_is_refused_before_anything_is_fetched(tmp_path: Path, monkeypatch) -> None:
-    from lemma.data import library
-    from lemma.data.graphs import named
+    from lemma.data import corpora as library
+    from lemma.data import corpora as named
 
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path))
     monkeypatch.setattr(named, "find_spec", lambda name: None)

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from lemma.data import data_home
-from lemma.data.home import home_folder
+from lemma.data.files import data_home, home_folder
 from lemma.errors import DataError
 
 

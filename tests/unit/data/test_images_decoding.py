@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lemma.data import picture_files, read_picture, read_pictures, thumbnail
-from lemma.data.images import canvas, decoding
+from lemma.data import images as canvas
+from lemma.data import images as decoding
+from lemma.data.images import picture_files, read_picture, read_pictures, thumbnail
 from lemma.errors import DataError
 
 RED, HALF_RED_ON_WHITE, WHITE = (255, 0, 0), (255, 127, 127), (255, 255, 255)

@@ -9,12 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data import PICTURES, ImagesData, prepare_images, read_images
-from lemma.data.images.drawing import drawn_pictures
-from lemma.data.images.emoji import convert_font, emoji_names
-from lemma.data.library import corpus_files
+from lemma.data.corpora import PICTURES, convert_font, corpus_files, emoji_names
+from lemma.data.images import ImagesData, drawn_pictures, prepare_images, read_images
 from lemma.errors import DataError
-from lemma.spec import ImagesSpec
+from lemma.spec.data import ImagesSpec
 
 USUAL_HOME = os.environ.get("LEMMA_HOME")
 STYLES = ("emoji", "emoji-openmoji")

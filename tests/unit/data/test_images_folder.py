@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lemma.data import Examples, ImagesData, learn_tokenizer, prepare_images, read_images
-from lemma.data.images import pixels
+from lemma.data import images as pixels
+from lemma.data.batches import Examples
+from lemma.data.images import ImagesData, prepare_images, read_images
+from lemma.data.tokenizers import learn_tokenizer
 from lemma.errors import DataError
-from lemma.spec import BytePairs, Characters, ImagesSpec, Words
+from lemma.spec.data import BytePairs, Characters, ImagesSpec, Words
 
 Folder = Callable[..., Path]
 

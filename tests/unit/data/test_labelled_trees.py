@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data import DrawnText, Labelled, LabelledTrees, Rows, Sentence, drawn_text, read_conllu, to_conllu, trees_in
-from lemma.data.label_table import read_label_table
-from lemma.data.labelled_trees import with_trees
+from lemma.data.batches import Rows
+from lemma.data.conllu import Sentence, read_conllu, to_conllu
+from lemma.data.labels import DrawnText, Labelled, LabelledTrees, drawn_text, read_label_table, trees_in, with_trees
 from lemma.errors import DataError
 from treebanks import B1, tiny
 

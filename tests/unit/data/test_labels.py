@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.data import LabelsData, learn_tokenizer, prepare_labels, read_labels
-from lemma.data.grouping import divide_groups, nested, plain
+from lemma.data.batches import divide_groups, nested, plain
+from lemma.data.labels import LabelsData, prepare_labels, read_labels
+from lemma.data.tokenizers import learn_tokenizer
 from lemma.errors import DataError
-from lemma.spec import BytePairs, Characters, LabelsSpec, Words
+from lemma.spec.data import BytePairs, Characters, LabelsSpec, Words
 
 Write = Callable[..., Path]
 SPLITS = ("train", "validation", "test")
@@ -137,7 +138,7 @@ def test_a_long_text_keeps_its_start_and_is_counted(write: Write, marked: bool) 
 
 @pytest.mark.parametrize("kind", [Words(), BytePairs(vocabulary=300), Characters()])
 def test_reading_only_the_opening_of_a_text_gives_the_tokens_of_the_whole(kind: Words | BytePairs | Characters) -> None:
-    from lemma.data.encoding import opening
+    from lemma.data.store import opening
 
     text = "  it's  12 times,\n\nthe worst\tof-times " * 20
     tokenizer = learn_tokenizer(kind, [text])

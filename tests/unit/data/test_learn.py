@@ -5,12 +5,10 @@ from itertools import pairwise
 import pytest
 from tokenizers import pre_tokenizers
 
-from lemma.data import learn as learn_module
-from lemma.data import learn_tokenizer
-from lemma.data.learn import _count_words
-from lemma.data.pipelines import _cut_long_runs
+from lemma.data import tokenizers as learn_module
+from lemma.data.tokenizers import _count_words, _cut_long_runs, learn_tokenizer
 from lemma.errors import DataError
-from lemma.spec import BytePairs, Characters, Words
+from lemma.spec.data import BytePairs, Characters, Words
 
 TEXT = (
     "the cat sat on the mat, and the other cat sat on the other mat.\n"

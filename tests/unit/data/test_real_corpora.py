@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data import CORPORA, TREEBANKS, prepare, read_trees
-from lemma.data.library import corpus_files
-from lemma.data.sections import Splits
+from lemma.data.corpora import CORPORA, TREEBANKS, corpus_files
+from lemma.data.store import prepare
+from lemma.data.text import Splits
+from lemma.data.treebanks import read_trees
 from lemma.errors import DataError
-from lemma.spec import Characters, DataSpec, Words
+from lemma.spec.data import Characters, DataSpec, Words
 
 USUAL_HOME = os.environ.get("LEMMA_HOME")
 

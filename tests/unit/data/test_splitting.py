@@ -6,10 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.data import Section
-from lemma.data.sampling import spread
-from lemma.data.sections import total_size
-from lemma.data.splitting import hold_out
+from lemma.data.text import Section, hold_out, spread, total_size
 from lemma.errors import DataError
 
 texts = st.lists(st.text(alphabet="ab é中🙂\n", min_size=1, max_size=60), min_size=1, max_size=4)

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data import TokenStore
-from lemma.data.store import Encoded, write_store
+from lemma.data.store import Encoded, TokenStore, write_store
 from lemma.errors import DataError
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lemma.data.label_table import read_label_table
-from lemma.data.pair_table import read_pair_table
+from lemma.data.labels import read_label_table
+from lemma.data.pairs import read_pair_table
 from lemma.errors import DataError
 
 Write = Callable[..., Path]

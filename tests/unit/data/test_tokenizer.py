@@ -6,10 +6,9 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
-from lemma.data import Tokenizer, learn_tokenizer
-from lemma.data.encoders import BytePairEncoder
+from lemma.data.tokenizers import BytePairEncoder, Tokenizer, learn_tokenizer
 from lemma.errors import DataError
-from lemma.spec import BytePairs, Characters, Words
+from lemma.spec.data import BytePairs, Characters, Words
 
 
 def test_an_unknown_character_is_named_with_its_code_point_and_place() -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from lemma.data import TREEBANKS, Corpus, Sentence, library, prepare_treebank, read_conllu, read_trees, to_conllu
-from lemma.data.ewt import convert_graphs, read_graphs
-from lemma.data.hashing import files_sum
-from lemma.data.treebank import hold_out_sentences
+from lemma.data import corpora as library
+from lemma.data.conllu import Sentence, read_conllu, to_conllu
+from lemma.data.corpora import TREEBANKS, Corpus, convert_graphs, read_graphs
+from lemma.data.files import files_sum
+from lemma.data.treebanks import hold_out_sentences, prepare_treebank, read_trees
 from lemma.errors import DataError
-from lemma.spec import TreebankSpec
+from lemma.spec.data import TreebankSpec
 from treebanks import B1, tiny
 
 Write = Callable[..., Path]

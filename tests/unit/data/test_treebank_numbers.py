@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data import BucketedSentences, Lexicon, encode_trees
-from lemma.data.lexicon import PADDING, PIECES, TOP, UNKNOWN
+from lemma.data.treebanks import PADDING, PIECES, TOP, UNKNOWN, BucketedSentences, Lexicon, encode_trees
 from lemma.errors import DataError
 from treebanks import B1, tiny
 

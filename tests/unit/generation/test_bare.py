@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lemma.generation import Sampling, generate
-from lemma.generation.bare import bare
-from lemma.models import LanguageModel, build
-from lemma.spec import Decoder
+from lemma.generation.decode import bare, generate
+from lemma.generation.sampling import Sampling
+from lemma.models.base import LanguageModel
+from lemma.models.build import build
+from lemma.spec.models import Decoder
 
 from families import SMALL
 

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from lemma.data import learn_tokenizer
+from lemma.data.tokenizers import learn_tokenizer
 from lemma.errors import InputError
-from lemma.generation import Beam, translate, translate_texts
-from lemma.generation.hypotheses import Hypotheses
-from lemma.models import EncoderDecoderModel, build
-from lemma.spec import Characters, EncoderDecoder
+from lemma.generation.beam import Beam, Hypotheses, translate, translate_texts
+from lemma.models.build import build
+from lemma.models.encoder_decoder import EncoderDecoderModel
+from lemma.spec.data import Characters
+from lemma.spec.models import EncoderDecoder
 
 START, END, MASK = 4, 5, 6
 STEPS = 3

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from lemma.errors import InputError
-from lemma.generation import Sampling, generate, probabilities
-from lemma.models import LanguageModel, build
+from lemma.generation.decode import generate
+from lemma.generation.sampling import Sampling, probabilities
+from lemma.models.base import LanguageModel
+from lemma.models.build import build
 from stand_ins import Script, Table
 
 from families import SMALL

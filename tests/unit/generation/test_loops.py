@@ -5,8 +5,9 @@ from itertools import product
 
 import pytest
 
-from lemma.generation import Generated, Loop, Sampling, generate
-from lemma.generation.loops import Watch, observed_loop, smallest_period
+from lemma.generation.decode import Generated, generate
+from lemma.generation.loops import Loop, Watch, observed_loop, smallest_period
+from lemma.generation.sampling import Sampling
 from stand_ins import Script, Table
 
 

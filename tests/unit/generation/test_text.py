@@ -4,11 +4,13 @@ import json
 
 import pytest
 
-from lemma.data import Tokenizer, learn_tokenizer
+from lemma.data.tokenizers import Tokenizer, learn_tokenizer
 from lemma.errors import DataError
-from lemma.generation import Generation, Loop, Sampling, generate_text
-from lemma.spec import BytePairs, Characters, Words
-from lemma.typeset import fit
+from lemma.generation.decode import Generation, generate_text
+from lemma.generation.loops import Loop
+from lemma.generation.sampling import Sampling
+from lemma.report.text import fit
+from lemma.spec.data import BytePairs, Characters, Words
 from stand_ins import Script
 
 LINES = ["the cat sat on the mat\n", "the dog sat on the log\n"] * 3

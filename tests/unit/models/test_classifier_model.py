@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from lemma.models import build
+from lemma.models.build import build
 from lemma.models.classifier import pooled
-from lemma.spec import Classifier, Encoder, Gru, Lstm
+from lemma.spec.models import Classifier, Encoder, Gru, Lstm
 
 VECTORS = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1))
 LENGTHS = [4, 2, 1]

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lemma.models import LanguageModel, build
+from lemma.layers.state import State
+from lemma.models.base import LanguageModel
+from lemma.models.build import build
 from lemma.models.contract import broken_promises, promises_of
-from lemma.parts import State
-from lemma.spec import FeedForward, Lstm
+from lemma.spec.models import FeedForward, Lstm
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lemma.models import CrossAttentionModel, build
-from lemma.models.cross_attention import Pairs
-from lemma.parts import tap
-from lemma.spec import CrossAttention, DualEncoder, Encoder, Lstm
+from lemma.layers.recording import tap
+from lemma.models.build import build
+from lemma.models.dual_encoder import CrossAttentionModel, Pairs
+from lemma.spec.models import CrossAttention, DualEncoder, Encoder, Lstm
 
 TOWERS = DualEncoder(
     body=Encoder(vocabulary=11, width=8, depth=1, heads=2, context=9),
@@ -125,8 +125,8 @@ def test_the_tap_sees_how_much_each_patch_looks_at_each_word() -> None:
 
 
 def test_only_what_is_not_the_dual_encoders_is_called_added() -> None:
-    from lemma.adaptation import adapt_model
-    from lemma.spec import Frozen
+    from lemma.adaptation.adapt import adapt_model
+    from lemma.spec.recipe import Frozen
 
     model = reranker(trained=False)
     learned = {one.path for one in adapt_model(model, Frozen(), CrossAttentionModel.added).learned}

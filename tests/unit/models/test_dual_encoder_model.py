@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.models import DualEncoderModel, build
-from lemma.models.dual_encoder import Bounded
-from lemma.models.image_tower import patches_of, standardised
-from lemma.spec import DualEncoder, Encoder
+from lemma.models.build import build
+from lemma.models.dual_encoder import Bounded, DualEncoderModel, patches_of, standardised
+from lemma.spec.models import DualEncoder, Encoder
 
 SPEC = DualEncoder(
     body=Encoder(vocabulary=9, width=6, depth=1, heads=1, context=8),

@@ -7,10 +7,11 @@ from hypothesis import strategies as some
 from torch import nn
 
 from lemma.errors import SpecError
-from lemma.models import build, count_parameters, merge
-from lemma.models.language_model import LanguageModel
-from lemma.parts import Attention
-from lemma.spec import Decoder, Lstm, TableA5
+from lemma.layers.attention import Attention
+from lemma.models.base import LanguageModel, count_parameters
+from lemma.models.build import build
+from lemma.models.merging import merge
+from lemma.spec.models import Decoder, Lstm, TableA5
 
 
 def model_of(spec: Decoder, seed: int = 0) -> LanguageModel:

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from lemma.errors import SpecError
-from lemma.models import TreeModel, build
-from lemma.models.tree import tree_adjacency
-from lemma.parts import adjacency_of
-from lemma.spec import Classifier, Tree
+from lemma.layers.graph import adjacency_of
+from lemma.models.build import build
+from lemma.models.classifier import TreeModel, tree_adjacency
+from lemma.spec.models import Classifier, Tree
 
 TREES = [[1, -1, 1, 2], [-1, 0], [-1], [-1, -1, 1]]  # the last has two roots: a text of two sentences
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data import read_picture
+from lemma.data.images import read_picture
 from lemma.errors import RunError
-from lemma.retrieval import Embedder, Index, Updated, open_pictures, update_index, updating, writing
-from lemma.retrieval.index import HEAD
-from lemma.runs import load
+from lemma.retrieval import index as updating
+from lemma.retrieval import index as writing
+from lemma.retrieval.index import HEAD, Embedder, Index, Updated, open_pictures, update_index
+from lemma.runs.load import load
 from picture_runs import drawn
 from search_runs import picture_folder, untrained_run
 

@@ -5,10 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.retrieval import Index, find
-from lemma.retrieval.clustered import find_clustered
-from lemma.retrieval.entries import Entry
-from lemma.retrieval.writing import append, start
+from lemma.retrieval.index import Entry, Index, append, start
+from lemma.retrieval.search import find, find_clustered
 
 
 def unit(rows: int, width: int = 8, seed: int = 0) -> np.ndarray:

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import lemma
-from lemma.data import read_picture
-from lemma.data.images.levelling import levelled
+from lemma.data.images import levelled, read_picture
 from lemma.errors import DataError, InputError, LemmaError, RunError, SpecError
-from lemma.models import CrossAttentionModel
-from lemma.retrieval import Counts, Embedder, SearchResult
-from lemma.runs import Run, load
-from lemma.spec import Lstm
+from lemma.models.dual_encoder import CrossAttentionModel
+from lemma.retrieval.index import Embedder
+from lemma.retrieval.result import Counts, SearchResult
+from lemma.runs.load import Run, load
+from lemma.spec.models import Lstm
 from search_runs import LSTM, SPEC, WORDS, picture_folder, untrained_reranker, untrained_run
 
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from lemma.errors import RunError
-from lemma.runs import Checkpoint, drop_after, latest_good, save
-from lemma.runs.checkpoint import saved
+from lemma.runs.checkpoint import Checkpoint, drop_after, latest_good, save, saved
 
 
 def example(step: int) -> Checkpoint:

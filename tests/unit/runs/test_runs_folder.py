@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from lemma.data import Tokenizer, learn_tokenizer
+from lemma.data.tokenizers import Tokenizer, learn_tokenizer
 from lemma.errors import RunError
-from lemma.runs import Metrics, RunFolder, only_writer
-from lemma.spec import BytePairs, Characters, DataSpec, Decoder, Recipe, Sinusoidal
+from lemma.runs.folder import Metrics, RunFolder, only_writer
+from lemma.spec.data import BytePairs, Characters, DataSpec
+from lemma.spec.models import Decoder
+from lemma.spec.positions import Sinusoidal
+from lemma.spec.recipe import Recipe
 
 SPEC = Decoder(vocabulary=3, width=8, heads=2, positions=Sinusoidal(base=500))
 DATA = DataSpec(text=("my books/ä.txt", "b.txt"), tokenizer=BytePairs(vocabulary=300), held_out=0.25)

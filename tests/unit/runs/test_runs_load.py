@@ -6,11 +6,17 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from lemma.data import learn_tokenizer
+from lemma.data.tokenizers import learn_tokenizer
 from lemma.errors import RunError
-from lemma.models import LanguageModel, build
-from lemma.runs import Checkpoint, RunFolder, load, save, weights_of
-from lemma.spec import Characters, DataSpec, ModelSpec, Recipe, to_toml
+from lemma.models.base import LanguageModel
+from lemma.models.build import build
+from lemma.runs.checkpoint import Checkpoint, save, weights_of
+from lemma.runs.folder import RunFolder
+from lemma.runs.load import load
+from lemma.spec.base import to_toml
+from lemma.spec.data import Characters, DataSpec
+from lemma.spec.models import ModelSpec
+from lemma.spec.recipe import Recipe
 
 from families import SMALL
 

@@ -6,23 +6,17 @@ from pathlib import Path
 import pytest
 
 from lemma.errors import PackageError, RunError, SpecError
-from lemma.models import build
-from lemma.runs import RunFolder
-from lemma.spec import (
-    Classifier,
-    Decoder,
-    Lstm,
-    Recipe,
-    brought_sources,
-    choose,
-    describe_words,
-    read_model,
-    to_toml,
-)
+from lemma.models.build import build
+from lemma.runs.folder import RunFolder
+from lemma.spec.base import to_toml
+from lemma.spec.choose import choose, describe_words, read_model
+from lemma.spec.models import Classifier, Decoder, Lstm
+from lemma.spec.presets import brought_sources
+from lemma.spec.recipe import Recipe
 
 FAMILY = """
 from typing import ClassVar, Literal
-from lemma.spec import NewFamily
+from lemma.spec.models import NewFamily
 class Added(NewFamily):
     \"\"\"A family of a test.\"\"\"
     model: ClassVar[str] = "{module}:Model"
@@ -32,7 +26,7 @@ class Added(NewFamily):
 """
 KIND = """
 from typing import ClassVar, Literal
-from lemma.spec import {base}
+from lemma.spec.{module} import {base}
 class Added({base}):
     {words}
     kind: Literal["{name}"] = "{name}"
@@ -79,7 +73,9 @@ def test_a_family_is_chosen_by_its_name_with_its_recipe(shop: Shop) -> None:
 
 def test_a_slip_is_told_with_the_names_of_other_packages(shop: Shop) -> None:
     shop.family("second_family", "quick")
-    shop.install("a_kind", KIND.format(base="NewPositions", words="", name="wavy"), "positions", "wavy")
+    shop.install(
+        "a_kind", KIND.format(module="positions", base="NewPositions", words="", name="wavy"), "positions", "wavy"
+    )
     for act, guess in (
         (lambda: choose("quik"), "quick"),
         (lambda: choose("lstm", {"width": 4}, classify=True).model.replace(body="qick"), "quick"),
@@ -91,7 +87,9 @@ def test_a_slip_is_told_with_the_names_of_other_packages(shop: Shop) -> None:
 
 
 def test_settings_of_positions_are_read_and_written(shop: Shop) -> None:
-    shop.install("b_kind", KIND.format(base="NewPositions", words="", name="wobbly"), "positions", "wobbly")
+    shop.install(
+        "b_kind", KIND.format(module="positions", base="NewPositions", words="", name="wobbly"), "positions", "wobbly"
+    )
     spec = choose("decoder", {"positions": "wobbly", "positions.size": 2}).model
     assert spec.to_dict()["positions"] == {"kind": "wobbly", "size": 2.0}
     assert read_model(spec.to_dict(), "here") == spec
@@ -181,7 +179,9 @@ def test_an_objective_is_read_only_where_it_is_used(shop: Shop) -> None:
     with pytest.raises(SpecError, match="that package is not installed"):
         recipe.objective.found()
     words = 'loss: ClassVar[str] = "a_loss:loss"'
-    shop.install("a_loss", KIND.format(base="NewObjective", words=words, name="sharp"), "objectives", "sharp")
+    shop.install(
+        "a_loss", KIND.format(module="recipe", base="NewObjective", words=words, name="sharp"), "objectives", "sharp"
+    )
     found = choose("lstm", {"objective": "sharp", "objective.size": 3}).recipe.objective.found()
     assert found.settings() == {"size": 3.0}
     with pytest.raises(SpecError, match="causal has no settings; got size"):

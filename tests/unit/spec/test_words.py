@@ -5,7 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lemma.errors import SpecError
-from lemma.spec import PRESETS, Decoder, Recipe, choose, parse_words, to_toml
+from lemma.spec.base import parse_words, to_toml
+from lemma.spec.choose import choose
+from lemma.spec.models import Decoder
+from lemma.spec.presets import PRESETS
+from lemma.spec.recipe import Recipe
 
 
 def test_values_are_toml_literals_or_plain_text() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from lemma.spec import Characters, Contender, DataSpec, StudySpec
+from lemma.spec.data import Characters, DataSpec
+from lemma.spec.studies import Contender, StudySpec
 from small_runs import small_text
 
 

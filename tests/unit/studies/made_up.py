@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lemma.spec import Recipe, Rnn
-from lemma.studies.grid import Cell
-from lemma.studies.outcome import CurvePoint, Loop, Measures, Outcome, Talk
+from lemma.spec.models import Rnn
+from lemma.spec.recipe import Recipe
+from lemma.studies.cells import Cell, CurvePoint, Loop, Measures, Outcome, Talk
 
 GREEDY = Talk("", "to be to be to be", Loop(onset=0, period=6, proved=True, state="the last 7 tokens", begin=0, end=6))
 

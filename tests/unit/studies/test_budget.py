@@ -4,10 +4,12 @@ from collections.abc import Callable
 import pytest
 
 from lemma.errors import SpecError
-from lemma.models import build, count_parameters
-from lemma.spec import Attentive, Budget, Decoder, FeedForward, Gru, Lstm, ModelSpec, Recipe, Rnn, TableA5
-from lemma.studies.budget import fit_parameters
-from lemma.studies.clock import fit_steps, spread_validations
+from lemma.models.base import count_parameters
+from lemma.models.build import build
+from lemma.spec.models import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn, TableA5
+from lemma.spec.recipe import Recipe
+from lemma.spec.studies import Budget
+from lemma.studies.cells import fit_parameters, fit_steps, spread_validations
 
 from families import SMALL
 

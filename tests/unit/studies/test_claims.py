@@ -4,10 +4,9 @@ import pytest
 from made_up import made_up
 
 from lemma.errors import SpecError
-from lemma.spec import Claim, Comparison, Contender, DataSpec, StudySpec, read_study
-from lemma.studies.claims import judge
-from lemma.studies.conclusion import conclude
-from lemma.studies.table import make_table
+from lemma.spec.data import DataSpec
+from lemma.spec.studies import Claim, Comparison, Contender, StudySpec, read_study
+from lemma.studies.result import conclude, judge, make_table
 
 A6 = read_study("table-a5").claims
 Numbers = dict[tuple[int, int], list[float | str | None]]

@@ -11,11 +11,10 @@ from torch import nn
 
 from lemma import api
 from lemma.errors import SpecError
-from lemma.models import count_parameters
-from lemma.spec import COSTS, read_cost, to_toml
-from lemma.studies import CostResult
-from lemma.studies.heads import bare_attention, explicit
-from lemma.studies.length import layer_of
+from lemma.models.base import count_parameters
+from lemma.spec.base import to_toml
+from lemma.spec.studies import COSTS, read_cost
+from lemma.studies.costs import CostResult, bare_attention, explicit, layer_of
 
 TINY: dict[str, dict[str, Any]] = {
     "heads": {"d": 8, "h": [1, 2, 4], "T": [4, 6], "B": 2, "repetitions": 2},

@@ -9,14 +9,16 @@ import pytest
 
 import lemma
 from labelled_tables import made_texts, write_table
-from lemma.data import DrawnText, Sentence, to_conllu
+from lemma.data.conllu import Sentence, to_conllu
+from lemma.data.labels import DrawnText
 from lemma.errors import RunError, SpecError
-from lemma.looking import parse_text
-from lemma.runs import RunFolder, load
-from lemma.studies import drawing_trees, drawn_trees
-from lemma.studies.drawing_trees import draw_texts, parser_drawer, sentences_of
-from lemma.studies.drawn_trees import kept_trees
-from lemma.training import Silent
+from lemma.inspection.trees import parse_text
+from lemma.runs.folder import RunFolder
+from lemma.runs.load import load
+from lemma.studies import parse_texts as drawing_trees
+from lemma.studies import parse_texts as drawn_trees
+from lemma.studies.parse_texts import draw_texts, kept_trees, parser_drawer, sentences_of
+from lemma.training.progress import Silent
 from treebanks import tiny
 
 PARSER: dict[str, Any] = {"steps": 6, "batch": 4, "width": 8, "buckets": 100, "device": "cpu"}

@@ -4,8 +4,10 @@ from typing import Any
 import pytest
 
 from lemma.errors import SpecError
-from lemma.spec import Contender, DataSpec, StudySpec, TableA5, read_study
-from lemma.studies.grid import open_grid
+from lemma.spec.data import DataSpec
+from lemma.spec.models import TableA5
+from lemma.spec.studies import Contender, StudySpec, read_study
+from lemma.studies.cells import open_grid
 
 
 def study(**words: Any) -> StudySpec:

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from lemma.data import prepare
+from lemma.data.store import prepare
 from lemma.errors import RunError
-from lemma.runs import RunFolder
-from lemma.runs.folder import is_begun
-from lemma.spec import Contender, StudySpec, read_graph_study
-from lemma.studies import run_graph_study, run_study
+from lemma.runs.folder import RunFolder, is_begun
+from lemma.spec.studies import Contender, StudySpec, read_graph_study
+from lemma.studies.graph import run_graph_study
 from lemma.studies.result import StudyResult
+from lemma.studies.run import run_study
 
 MakeStudy = Callable[..., StudySpec]
 GONE = 2**22 + 1  # more than any process has for a number

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lemma.studies.hardware import describe_hardware
+from lemma.studies.cells import describe_hardware
 
 
 @pytest.mark.parametrize(("threads", "said"), [(1, ", 1 thread"), (2, ", 2 threads"), (16, ", 16 threads")])

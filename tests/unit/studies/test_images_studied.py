@@ -7,12 +7,14 @@ import pytest
 import torch
 
 import lemma
-from lemma.data import Captioned, Rows
+from lemma.data.batches import Rows
+from lemma.data.images import Captioned
 from lemma.errors import RunError, SpecError
-from lemma.models import embed_images, embed_texts
-from lemma.runs import RunFolder, load
-from lemma.runs.weights import read_weights
-from lemma.studies.images import retrieved
+from lemma.models.dual_encoder import embed_images, embed_texts
+from lemma.runs.checkpoint import read_weights
+from lemma.runs.folder import RunFolder
+from lemma.runs.load import load
+from lemma.studies.task_data import retrieved
 from picture_runs import QUICK, SPEC, made_up, shapes, token_names
 
 CLOCK = {"seconds", "tokens_per_second"}
@@ -135,6 +137,6 @@ def test_duplicate_captions_are_right_for_both_pictures() -> None:
 
 
 def load_small():
-    from lemma.models import build
+    from lemma.models.build import build
 
     return build(SPEC.sized({"vocabulary": 20}))

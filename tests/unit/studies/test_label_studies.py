@@ -17,22 +17,34 @@ from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 from torch import nn
 
 from labelled_tables import made_row, made_texts, outcomes, write_table
-from lemma.data import prepare_labels
+from lemma.data.labels import prepare_labels
 from lemma.errors import LemmaError, RunError, SpecError
-from lemma.ledger.lines import can_draw
-from lemma.models import build, count_parameters
-from lemma.runs import load
-from lemma.spec import LABEL_STUDIES, Classifier, ClassifiersStudy, Gru, Lstm, read_label_study, read_study, to_toml
-from lemma.studies import drawn, label_runs
-from lemma.studies.classifiers_shown import make_table, show_classifiers
-from lemma.studies.label_claims import Compared, CostRatio, about_the_same, compare, sentences
-from lemma.studies.label_outcome import over_texts, paired
-from lemma.studies.label_result import LabelResult
-from lemma.studies.label_runs import layers_of
-from lemma.studies.labelling import run_label_study
-from lemma.studies.statistics import Estimate
-from lemma.training import Silent
-from lemma.typeset import table
+from lemma.models.base import count_parameters
+from lemma.models.build import build
+from lemma.report import page as drawn
+from lemma.report.curves import can_draw
+from lemma.report.statistics import Estimate
+from lemma.report.text import table
+from lemma.runs.load import load
+from lemma.spec.base import to_toml
+from lemma.spec.models import Classifier, Gru, Lstm
+from lemma.spec.studies import LABEL_STUDIES, ClassifiersStudy, read_label_study, read_study
+from lemma.studies import classifiers as label_runs
+from lemma.studies.classifiers import (
+    Compared,
+    CostRatio,
+    LabelResult,
+    about_the_same,
+    compare,
+    layers_of,
+    make_table,
+    over_texts,
+    paired,
+    sentences,
+    show_classifiers,
+)
+from lemma.studies.pretraining import run_label_study
+from lemma.training.progress import Silent
 
 Make = Callable[..., ClassifiersStudy]
 TINY = {"width": 6, "hidden": 8, "steps": 12, "batch": 8, "device": "cpu", "learning_rate": 0.02}

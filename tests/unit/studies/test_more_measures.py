@@ -13,20 +13,26 @@ import torch
 from made_up import made_up, measured
 from torch.nn import functional
 
-from lemma.ledger.lines import Curve, Plot
-from lemma.models import build
-from lemma.parts import AttentionRecord
-from lemma.spec import Contender, Decoder, Lstm, StudySpec, read_study
+from lemma.layers.recording import AttentionRecord
+from lemma.models.build import build
+from lemma.report.curves import Curve, Plot
+from lemma.spec.models import Decoder, Lstm
+from lemma.spec.studies import Contender, StudySpec, read_study
 from lemma.studies import run as run_module
-from lemma.studies import run_study
-from lemma.studies.attention import habits
-from lemma.studies.attention_shown import heads_of, over_heads
-from lemma.studies.attention_shown import plot_of as plot_heads
-from lemma.studies.extrapolation import losses_by_position, stretched
-from lemma.studies.pieces import pieces_of
-from lemma.studies.positions_shown import plot_of, stretches
-from lemma.studies.row import Row
-from lemma.studies.shaping import helped
+from lemma.studies.cells import Row
+from lemma.studies.measures import (
+    habits,
+    heads_of,
+    helped,
+    losses_by_position,
+    over_heads,
+    pieces_of,
+    plot_of_positions_shown,
+    stretched,
+    stretches,
+)
+from lemma.studies.measures import plot_of as plot_heads
+from lemma.studies.run import run_study
 
 MakeStudy = Callable[..., StudySpec]
 SMALL = {"width": 8, "depth": 2, "heads": 2, "context": 8}
@@ -100,7 +106,7 @@ def test_a_study_of_positions_draws_losses_past_the_trained_length(tiny_study: M
     assert [one is None for one in stretches(rows["learned"])] == [False, True, True]
     for kind in set(KINDS) - {"learned"}:
         assert all(one and math.isfinite(one.mean) and one.count == 2 for one in stretches(rows[kind]))
-    plot = plot_of(result.rows)
+    plot = plot_of_positions_shown(result.rows)
     assert plot.rule == 8
     assert max(plot.curves[0].x) <= 24
     assert len(plot.curves[1].x) * 3 == len(plot.curves[0].x)

@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 from made_up import GREEDY, made_up
 
-from lemma.spec import Claim, Comparison, Contender, DataSpec, StudySpec
-from lemma.studies import figures
-from lemma.studies.outcome import CurvePoint, Loop, Outcome, Talk
-from lemma.studies.plots import COLOURS, looks, mean_curve
-from lemma.studies.result import StudyResult
-from lemma.studies.table import make_table
-from lemma.studies.voices import loop_in_words
+from lemma.report.curves import COLOURS
+from lemma.spec.data import DataSpec
+from lemma.spec.studies import Claim, Comparison, Contender, StudySpec
+from lemma.studies import result as figures
+from lemma.studies.cells import CurvePoint, Loop, Outcome, Talk
+from lemma.studies.result import StudyResult, looks, loop_in_words, make_table, mean_curve
 
 EVIL = "<script>alert(1)</script> & \"quotes\" 'n'"
 VOID = {"meta", "br", "hr", "img", "link", "input"}

@@ -13,14 +13,15 @@ from typer.testing import CliRunner
 import lemma
 from adapting_runs import StopAt, same_bits
 from lemma.cli.main import app
-from lemma.data import Captioned, Rows, read_images
+from lemma.data.batches import Rows
+from lemma.data.images import Captioned, read_images
 from lemma.errors import LemmaError, SpecError
-from lemma.evaluation import PairLogits, RerankingScore
-from lemma.runs import load
-from lemma.runs.tensors import read_tensors
-from lemma.studies import boarding
-from lemma.studies.asking import Asked
-from lemma.studies.reranking import part_of
+from lemma.runs.checkpoint import read_tensors
+from lemma.runs.load import load
+from lemma.studies import compare_methods as boarding
+from lemma.studies.data_args import Asked
+from lemma.studies.task_data import part_of
+from lemma.tasks.reranking import PairLogits, RerankingScore
 from picture_runs import shapes
 from two_colours import COLOURS, folder_of_halves
 

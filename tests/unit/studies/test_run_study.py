@@ -11,18 +11,19 @@ from typing import Any
 import pytest
 import torch
 
-from lemma.data import learn_tokenizer, prepare
+from lemma.data.store import prepare
+from lemma.data.tokenizers import learn_tokenizer
 from lemma.errors import DataError, RunError, SpecError
-from lemma.generation import Generation
-from lemma.generation import Loop as FoundLoop
-from lemma.runs import load
-from lemma.spec import Budget, BytePairs, Contender, StudySpec, Words
+from lemma.generation.decode import Generation
+from lemma.generation.loops import Loop as FoundLoop
+from lemma.runs.load import load
+from lemma.spec.data import BytePairs, Words
+from lemma.spec.studies import Budget, Contender, StudySpec
 from lemma.studies import run as run_module
-from lemma.studies import run_study
-from lemma.studies.measuring import cut_loop
-from lemma.studies.outcome import Measures
+from lemma.studies.cells import Measures
 from lemma.studies.result import StudyResult
-from lemma.training import Silent
+from lemma.studies.run import cut_loop, run_study
+from lemma.training.progress import Silent
 
 MakeStudy = Callable[..., StudySpec]
 
@@ -179,7 +180,7 @@ def test_a_budget_of_seconds_measures_the_speed_once_and_keeps_to_it(
     assert other
     assert one.trial_speed == other.trial_speed
     assert one.recipe["steps"] == max(1, math.floor(0.05 * (one.trial_speed or 0) / 8))
-    monkeypatch.setattr("lemma.studies.plan.measure_speed", never)
+    monkeypatch.setattr("lemma.studies.cells.measure_speed", never)
     assert [run.measures for run in run_study(spec, tmp_path / "out").runs] == [one, other]
 
 

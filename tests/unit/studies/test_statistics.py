@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from lemma.studies.statistics import Estimate, difference, estimate, student_quantile
+from lemma.report.statistics import Estimate, difference, estimate, student_quantile
 
 
 def share_by_trapezoids(t: float, freedom: float) -> float:

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from lemma.errors import SpecError
-from lemma.models import parameters_of
-from lemma.spec import STUDIES, StudySpec, read_study, to_toml
-from lemma.studies.grid import open_grid
+from lemma.models.build import parameters_of
+from lemma.spec.base import to_toml
+from lemma.spec.studies import STUDIES, StudySpec, read_study
+from lemma.studies.cells import open_grid
 
 
 @pytest.mark.parametrize("name", STUDIES)

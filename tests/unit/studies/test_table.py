@@ -4,7 +4,7 @@ import json
 
 from made_up import made_up
 
-from lemma.studies.table import make_table
+from lemma.studies.result import make_table
 
 
 def test_rows_hold_means_over_seeds_and_the_lowest_is_marked() -> None:

@@ -2,8 +2,8 @@ import time
 
 import pytest
 
-from lemma.studies.heads import verdict_on
-from lemma.studies.timing import Spread, race, ratio, spread
+from lemma.studies.cells import Spread, race, ratio, spread
+from lemma.studies.costs import verdict_on
 
 
 def test_a_race_finds_the_slower_one_and_runs_in_turns() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lemma.data import Dataset
-from lemma.spec import DataSpec
+from lemma.data.store import Dataset
+from lemma.spec.data import DataSpec
 from small_runs import small_data
 
 

@@ -10,13 +10,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import lemma
-from lemma.data import Compressed, prepare_graph
+from lemma.data.graphs import Compressed, prepare_graph
 from lemma.errors import RunError, SpecError
-from lemma.models import build, graph_inputs
-from lemma.parts import sparse
-from lemma.runs import RunFolder
-from lemma.spec import Graph, GraphSpec, choose
-from lemma.training import Session, Team, take_step
+from lemma.layers import graph as sparse
+from lemma.models.build import build
+from lemma.models.graph import graph_inputs
+from lemma.runs.folder import RunFolder
+from lemma.spec.choose import choose
+from lemma.spec.data import GraphSpec
+from lemma.spec.models import Graph
+from lemma.training.distributed import Team
+from lemma.training.loop import take_step
+from lemma.training.session import Session
 
 
 def trained(out: Path, **words: Any):

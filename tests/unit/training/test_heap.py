@@ -5,7 +5,7 @@ import pytest
 
 FAULTS = """
 import resource, torch
-from lemma.training import steady_heap
+from lemma.training.loop import steady_heap
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

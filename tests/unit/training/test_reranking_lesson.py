@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from lemma.errors import SpecError
-from lemma.models import CrossAttentionModel, build
-from lemma.objectives import candidates_of, reranking
-from lemma.spec import CrossAttention, Recipe
-from lemma.training import reranking_lesson
-from lemma.training.reranking_lesson import RerankingLesson
+from lemma.models.build import build
+from lemma.models.dual_encoder import CrossAttentionModel
+from lemma.spec.models import CrossAttention
+from lemma.spec.recipe import Recipe
+from lemma.tasks.losses import candidates_of, reranking
+from lemma.training import losses as reranking_lesson
+from lemma.training.losses import RerankingLesson
 from picture_runs import SPEC
 
 IMAGES = torch.rand(7, 3, 16, 16, generator=torch.Generator().manual_seed(4))

@@ -9,10 +9,9 @@ import torch
 
 import lemma
 from adapting_runs import StopAt, same_bits, small_table
-from lemma.data import to_conllu
-from lemma.runs import Checkpoint, latest_good, save
-from lemma.runs.tensors import read_tensors, write_tensors
-from lemma.spec import FAMILIES
+from lemma.data.conllu import to_conllu
+from lemma.runs.checkpoint import Checkpoint, latest_good, read_tensors, save, write_tensors
+from lemma.spec.models import FAMILIES
 from picture_runs import LSTM, shapes
 from small_runs import resume_small, small_text, train_small
 from treebanks import tiny
@@ -79,7 +78,7 @@ def assert_resumes(tmp_path: Path, make: Any) -> None:
     """Compare a run that is stopped after three steps and resumed with one that is not."""
     make(tmp_path / "whole")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lemma.api.learning.watch", lambda progress: StopAt(3))
+        patch.setattr("lemma.api.watch", lambda progress: StopAt(3))
         assert make(tmp_path / "cut").stopped == "interrupted"
     assert lemma.resume(tmp_path / "cut", progress=False).stopped == "done"
     assert same_bits(tmp_path / "whole", tmp_path / "cut")

@@ -10,11 +10,12 @@ import torch
 import lemma
 from adapting_runs import StopAt, same_bits, small_table
 from lemma.errors import SpecError
-from lemma.models import build
-from lemma.spec import Classifier, EncoderDecoder, Gru, Recipe
-from lemma.training.example_feed import ExampleFeed
-from lemma.training.lessons import lesson_of
-from lemma.training.parallel import Team
+from lemma.models.build import build
+from lemma.spec.models import Classifier, EncoderDecoder, Gru
+from lemma.spec.recipe import Recipe
+from lemma.training.batches import ExampleFeed
+from lemma.training.distributed import Team
+from lemma.training.losses import lesson_of
 
 CPU = Team(torch.device("cpu"))
 TINY = {"tokenizer": "characters", "device": "cpu", "progress": False}
@@ -52,7 +53,7 @@ def test_reversing_a_digit_string_is_learned_to_99_per_cent(tmp_path: Path) -> N
     lemma.train("encoder-decoder", pairs=pairs, out=tmp_path / "run", **words)
     unseen = [line.split("\t") for line in pairs.read_text().splitlines()[1:]]
     known = lemma.load(tmp_path / "run")
-    from lemma.data import prepare_pairs
+    from lemma.data.pairs import prepare_pairs
 
     held = prepare_pairs(known.data, length=10, tokenizer=known.tokenizer).pairs("test")
     assert len(held) >= 100 and {pair.source for pair in held} < {source for source, _ in unseen}
@@ -64,8 +65,8 @@ def test_reversing_a_digit_string_is_learned_to_99_per_cent(tmp_path: Path) -> N
 
 
 def test_parts_of_a_batch_of_pairs_give_the_gradient_of_the_whole(tmp_path: Path) -> None:
-    from lemma.data import prepare_pairs
-    from lemma.spec import Characters, PairsSpec
+    from lemma.data.pairs import prepare_pairs
+    from lemma.spec.data import Characters, PairsSpec
 
     data = prepare_pairs(PairsSpec(pairs=str(reversed_digits(tmp_path, 60)), tokenizer=Characters()), length=10)
     spec = EncoderDecoder(width=16, heads=2, encoder_depth=1, decoder_depth=1, context=10).sized(data.sizes())
@@ -74,8 +75,8 @@ def test_parts_of_a_batch_of_pairs_give_the_gradient_of_the_whole(tmp_path: Path
 
 @pytest.mark.parametrize("held_out", [0.1, 0.2])
 def test_parts_of_a_batch_of_labels_give_the_gradient_of_the_whole(tmp_path: Path, held_out: float) -> None:
-    from lemma.data import prepare_labels
-    from lemma.spec import Characters, LabelsSpec
+    from lemma.data.labels import prepare_labels
+    from lemma.spec.data import Characters, LabelsSpec
 
     spec = LabelsSpec(labels=str(small_table(tmp_path)), tokenizer=Characters(), held_out=held_out)
     data = prepare_labels(spec, length=16, marked=False)
@@ -103,7 +104,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(kind: str, tmp_path: Path, monke
     words: dict[str, Any] = {**TINY, "width": 16, "heads": 2, "context": 16, "batch": 8, "dropout": 0.2, "warm_up": 2}
     words |= {kind: path, "checkpoint_every": 3, "steps": 6}
     lemma.train(model, out=tmp_path / "whole", **words)
-    monkeypatch.setattr("lemma.api.learning.watch", lambda progress: StopAt(4))
+    monkeypatch.setattr("lemma.api.watch", lambda progress: StopAt(4))
     assert lemma.train(model, out=tmp_path / "cut", **words).stopped == "interrupted"
     monkeypatch.undo()
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "cache"))

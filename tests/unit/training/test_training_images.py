@@ -8,18 +8,19 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lemma.data import Captioned, Rows
+from lemma.data.batches import Rows
+from lemma.data.images import Captioned
 from lemma.errors import SpecError
-from lemma.models import build
-from lemma.objectives import contrastive
-from lemma.spec import CrossAttention, Recipe
-from lemma.training import Session, take_step
-from lemma.training.augmenting import augment
-from lemma.training.changes import YIQ, changes
-from lemma.training.image_feed import ImageFeed, fitting
-from lemma.training.lessons import lesson_of
-from lemma.training.parallel import Team
-from lemma.training.watch import nothing_learned
+from lemma.models.build import build
+from lemma.spec.models import CrossAttention
+from lemma.spec.recipe import Recipe
+from lemma.tasks.losses import contrastive
+from lemma.training.batches import YIQ, ImageFeed, augment, changes, fitting
+from lemma.training.distributed import Team
+from lemma.training.loop import take_step
+from lemma.training.losses import lesson_of
+from lemma.training.progress import nothing_learned
+from lemma.training.session import Session
 from picture_runs import LSTM, SPEC, made_up
 
 CPU = Team(torch.device("cpu"))

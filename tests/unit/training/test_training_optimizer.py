@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from lemma.models import build
-from lemma.spec import Recipe
+from lemma.models.build import build
+from lemma.spec.recipe import Recipe
 from lemma.training.optimizer import clip, memory_of, optimizer_for, restore_memory
 
 from families import SMALL

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lemma.errors import SpecError
-from lemma.runs.weights import read_weights
-from lemma.spec import Recipe
+from lemma.runs.checkpoint import read_weights
+from lemma.spec.recipe import Recipe
 from lemma.training.precision import choose_arithmetic, choose_device, matrix_products
 from small_runs import train_small
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from lemma.spec import Recipe
-from lemma.training.schedule import learning_rate, logs, saves, validates
+from lemma.spec.recipe import Recipe
+from lemma.training.optimizer import learning_rate, logs, saves, validates
 
 
 def due(when, recipe: Recipe) -> list[int]:

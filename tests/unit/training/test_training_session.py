@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch import distributed
 
-from lemma.data import RandomWindows, Streams
+from lemma.data.batches import RandomWindows, Streams
 from lemma.errors import DataError, SpecError
-from lemma.models import build
-from lemma.objectives import causal
-from lemma.spec import Recipe
-from lemma.training.feed import Feed, feed_for, stretch_of
-from lemma.training.parallel import Team
+from lemma.models.build import build
+from lemma.spec.recipe import Recipe
+from lemma.tasks.losses import causal
+from lemma.training.batches import Feed, feed_for, stretch_of
+from lemma.training.distributed import Team
 from lemma.training.session import Session
 from small_runs import MODELS, QUICK
 

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from lemma.data import Lexicon, encode_trees
-from lemma.spec import Parser, Recipe
-from lemma.training import parsing
-from lemma.training.parallel import Team
+from lemma.data.treebanks import Lexicon, encode_trees
+from lemma.spec.models import Parser
+from lemma.spec.recipe import Recipe
+from lemma.training import losses as parsing
+from lemma.training.distributed import Team
 from lemma.training.session import Session
 from treebanks import tiny
 

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from lemma.errors import TrainingError
-from lemma.spec import Recipe
-from lemma.training.watch import nothing_learned, read_too_often, refuse_no_number, too_good
+from lemma.spec.recipe import Recipe
+from lemma.training.progress import nothing_learned, read_too_often, refuse_no_number, too_good
 
 RECIPE = Recipe(steps=1000, warm_up=50)
 

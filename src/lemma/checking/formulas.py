@@ -1,0 +1,153 @@
+"""Is a formula right? And if not, why not: the smallest explanation of the difference."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from lemma.checking.explain import (
+    Element,
+    Elements,
+    Explanation,
+    groups_of,
+    mutation_elements,
+    nearest,
+    right_elsewhere,
+    tensor_elements,
+)
+from lemma.checking.question import (
+    Question,
+    Verdict,
+    account_for,
+    ask,
+    full_names,
+    other_readings,
+    rule_of_thumb,
+    spec_of,
+    with_numbers,
+)
+from lemma.counting.count import USUAL, Conventions
+from lemma.counting.polynomial import quotient
+from lemma.counting.subject import Model, subject_of
+from lemma.errors import InputError, unknown
+from lemma.spec.models import ModelSpec
+
+LARGEST_FACTOR = 12
+FORMULAS = ("parameters", "flops", "trainable")
+PLAIN = 1.03  # the cost up to which no mutation can be a better explanation than a tensor left out
+SIMPLE = 1.5  # the cost up to which an explanation is one element
+
+
+def judge_formula(
+    model: Model,
+    quantity: Literal["parameters", "flops", "trainable"],
+    text: str,
+    words: Mapping[str, Any] | None = None,
+    conventions: Conventions = USUAL,
+) -> Verdict:
+    """Judge a formula for the parameters, those that learn, or the operations of a model against the model itself.
+
+    >>> print(judge_formula("feed-forward", "parameters", "V(d + d_h) + (N-1) d d_h"))
+    Not equal: yours − model = −d_h. The model has a bias of d_h in 'hidden' that
+    your formula leaves out.
+    """
+    if quantity not in FORMULAS:
+        raise InputError(unknown("quantity", quantity, FORMULAS))
+    subject = subject_of(model, words)
+    account = account_for(subject, (quantity,), conventions)
+    spec = spec_of(model, words, subject)
+    question = ask(account, quantity, text, full_names(spec, account.symbols))
+    if question.equal:
+        return _verdict(question, True, ())
+    numeric = with_numbers(question)
+    if numeric is not None and numeric.equal:
+        return _verdict(question, True, (as_numbers(question),))
+    others = () if quantity != "flops" else _conventions(question, model, words, conventions)
+    return _verdict(question, False, others) if others else _explained(question, numeric, spec)
+
+
+def _explained(question: Question, numeric: Question | None, spec: ModelSpec | None) -> Verdict:
+    """The verdict on a wrong formula: in the model's symbols, or with numbers for some if that explains it better."""
+    if numeric is not None and not question.yours.symbols:
+        found = explain_number(question)
+        return _verdict(numeric, False, (as_numbers(question), found.text if found else "No simple explanation."))
+    found = explain(question)
+    if numeric is not None and (found is None or found.cost > SIMPLE):
+        other = explain(numeric)
+        if other is not None and (found is None or other.cost < found.cost):
+            return _verdict(numeric, False, (as_numbers(question), other.text))
+    likewise = right_elsewhere(question, spec) if spec and question.quantity.name == "parameters" else ""
+    said = tuple(text for text in (found.text if found else "", likewise) if text)
+    return _verdict(question, False, said or (_at_a_loss(question),))
+
+
+def explain(question: Question) -> Explanation | None:
+    """The simplest explanation of the difference: tensors, mutations, or a factor."""
+    if question.residual is None:
+        return None
+    groups = groups_of([part for part in question.quantity.parts if part.whole])
+    elements = Elements(tensor_elements(question, groups))
+    if elements.cost(question.residual) > PLAIN:
+        elements.add([*mutation_elements(question, groups), *_ratio(question)])
+    return elements.explain(question.residual)
+
+
+def explain_number(question: Question) -> Explanation | None:
+    """The simplest explanation of a difference of which only its number at the sizes asked for is known."""
+    sizes, groups = question.account.symbols, groups_of(question.quantity.parts)
+    elements = Elements([*tensor_elements(question, groups), *mutation_elements(question, groups)])
+    return elements.explain_number(question.yours.at(sizes) - question.model.at(sizes), sizes)
+
+
+def _at_a_loss(question: Question) -> str:
+    if question.polynomial is None:
+        return f"Your formula is no polynomial: it is divided by {question.write(question.yours.denominator)}."
+    if question.residual is None:
+        return "No simple explanation: the difference has too many terms."
+    return nearest(question, groups_of(question.quantity.parts))
+
+
+def _conventions(
+    question: Question, model: Model, words: Mapping[str, Any] | None, asked: Conventions
+) -> tuple[str, ...]:
+    used = question.yours.symbols
+    defaults = {name: default for name, default in question.account.defaults.items() if name not in used}
+    for reading in other_readings(model, words, asked, defaults):
+        if question.polynomial == reading.formula:
+            return (f"But it is right {', '.join(reading.words)}.",)
+    thumb = rule_of_thumb(question.polynomial, model, words, defaults)
+    return (thumb,) if thumb else ()
+
+
+def _ratio(question: Question) -> list[Element]:
+    """The whole formula too large or too small by a simple factor."""
+    assert question.polynomial is not None and question.residual is not None
+    ratio = quotient(question.polynomial, question.model) if question.polynomial.symbols else None
+    if ratio is None or len(ratio.terms) != 1:
+        return []
+    number = ratio.common()[0]
+    if max(abs(number.numerator), number.denominator) > LARGEST_FACTOR:
+        return []
+    text = f"your formula is {question.write(ratio)} times the model's"
+    return [Element(question.residual, 1.0, "other", text.__str__)]
+
+
+def as_numbers(question: Question) -> str:
+    """Say which sizes of the model are taken as numbers, since the formula does not name them."""
+    sizes = question.account.symbols
+    absent = [name for name in sizes if name in question.model.symbols - question.yours.symbols]
+    return f"Taken at {', '.join(f'{name}={sizes[name]}' for name in absent)}, for which your formula has no symbol."
+
+
+def _verdict(question: Question, equal: bool, diagnosis: tuple[str, ...]) -> Verdict:
+    account = question.account
+    return Verdict(
+        equal,
+        account.model,
+        question.quantity.name,
+        question.write(question.yours),
+        question.right,
+        None if equal else question.written_difference,
+        diagnosis,
+        account.symbols,
+        question.yours.at(account.symbols),
+        int(question.model.at(account.symbols)),
+    )

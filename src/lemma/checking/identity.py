@@ -1,0 +1,254 @@
+"""What a check of an identity shows: the claim, numbers beside numbers with their tolerance, a table, a plot."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from html import escape
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lemma.data.files import write_atomically
+from lemma.errors import InputError, unknown
+from lemma.report.curves import NO_PLOT, Plot, can_draw
+from lemma.report.text import fit, table
+from lemma.spec.base import Spec
+
+EXACT = 1e-12
+"""What rounding in float64 may leave of an equality."""
+ERRORS = 4.0
+"""How many standard errors a sampled figure may lie off: with the right value, 1 in 16,000 does."""
+STYLE = (
+    "<style>.identity{max-width:46rem;font-variant-numeric:tabular-nums}.identity table{border-collapse:collapse;"
+    "margin:.8rem 0}.identity th,.identity td{padding:.25rem .8rem .25rem 0;text-align:right;"
+    "border-bottom:1px solid #8884}.identity th:first-child,.identity td:first-child{text-align:left}"
+    ".identity svg{max-width:100%;height:auto}.identity .scroll{overflow-x:auto}</style>"
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One number held against another: the two must agree, or must differ, by more than the tolerance."""
+
+    says: str
+    got: float
+    wanted: float
+    tolerance: float
+    measure: str = "rounding in float64"
+    """What the tolerance stands for."""
+    expects: Literal["equal", "different"] = "equal"
+
+    @property
+    def holds(self) -> bool:
+        """Whether it came out as expected."""
+        return (abs(self.got - self.wanted) <= self.tolerance) == (self.expects == "equal")
+
+    def __str__(self) -> str:
+        relation = "=" if abs(self.got - self.wanted) <= self.tolerance else "≠"
+        mark = "✓" if self.holds else "✗"
+        numbers = f"{_number(self.got)} {relation} {_number(self.wanted)}"
+        return f"{mark} {self.says}: {numbers} (tolerance {self.tolerance:.2g}, {self.measure})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**asdict(self), "holds": self.holds}
+
+
+def residual(says: str, size: float, tolerance: float = EXACT, *, different: bool = False) -> Finding:
+    """The largest difference between two tensors that must be equal, or must not be."""
+    if different:
+        return Finding(says, size, 0.0, tolerance, "more than rounding", "different")
+    return Finding(says, size, 0.0, tolerance)
+
+
+def sampled(says: str, got: float, wanted: float, error: float) -> Finding:
+    """A mean over samples beside its closed form; `error` is its standard error."""
+    return Finding(says, got, wanted, ERRORS * error, f"{ERRORS:g} standard errors of {error:.2g}")
+
+
+@dataclass(frozen=True)
+class IdentityReport:
+    """An identity of the sources, run: `holds` says whether the source's claim does."""
+
+    name: str
+    title: str
+    claim: str
+    sizes: Mapping[str, Any]
+    findings: tuple[Finding, ...]
+    header: tuple[str, ...] = ()
+    rows: tuple[tuple[float | int | str, ...], ...] = ()
+    remarks: tuple[str, ...] = ()
+    correction: str = ""
+    """The right statement, where the source's is false."""
+    plot: Plot | None = None
+    claimed: tuple[Finding, ...] = ()
+    """What the source's claim comes to in numbers, where that is not what the mathematics says."""
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether every number came out as the mathematics says."""
+        return all(finding.holds for finding in self.findings)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the source's claim is true: what it comes to in numbers is what was measured."""
+        return self.confirmed and all(finding.holds for finding in self.claimed)
+
+    @property
+    def verdict(self) -> str:
+        """The claim judged, in a line."""
+        if not self.confirmed:
+            return "is not confirmed: a number above is not what it should be."
+        return "holds." if self.holds else f"is false. Right: {self.correction}"
+
+    def __str__(self) -> str:
+        sizes = " ".join(f"{word}={value}" for word, value in self.sizes.items())
+        lines = [f"{self.name.upper()}  {self.title}", f"Claim: {self.claim}", f"Sizes: {sizes}", ""]
+        lines += [*map(str, (*self.claimed, *self.findings)), *(["", *self._aligned()] if self.rows else [])]
+        said = [*lines, *(["", *self.remarks] if self.remarks else []), "", f"The claim {self.verdict}"]
+        return fit("\n".join(said))
+
+    def _aligned(self) -> list[str]:
+        cells = [self.header, *(tuple(map(_cell, row)) for row in self.rows)]
+        left = isinstance(self.rows[0][0], str)  # names begin a line, numbers end at a column
+        return table(cells, left=(0,) if left else (), flexible=(0,) if left else ())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        plain = {name: getattr(self, name) for name in ("name", "title", "claim", "holds", "confirmed", "correction")}
+        return {
+            **plain,
+            "sizes": dict(self.sizes),
+            "claimed": [finding.to_dict() for finding in self.claimed],
+            "findings": [finding.to_dict() for finding in self.findings],
+            "table": [dict(zip(self.header, row, strict=True)) for row in self.rows],
+            "remarks": list(self.remarks),
+            "plot": self.plot.to_dict() if self.plot else None,
+        }
+
+    def _repr_html_(self) -> str:
+        findings = "".join(f"<li>{escape(str(finding))}</li>" for finding in (*self.claimed, *self.findings))
+        sizes = ", ".join(f"{word} = {value}" for word, value in self.sizes.items())
+        remarks = "".join(f"<p>{escape(remark)}</p>" for remark in self.remarks)
+        return (
+            f'{STYLE}<div class="identity"><h2>{escape(f"{self.name.upper()}: {self.title}")}</h2>'
+            f"<p>Claim: {escape(self.claim)}</p><p><b>The claim {escape(self.verdict)}</b></p>"
+            f"<p>{escape(sizes)}</p><ul>{findings}</ul>{self._html_table()}{self._html_plot()}{remarks}</div>"
+        )
+
+    def _html_table(self) -> str:
+        if not self.rows:
+            return ""
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.header)
+        body = "".join(f"<tr>{''.join(f'<td>{escape(_cell(cell))}</td>' for cell in row)}</tr>" for row in self.rows)
+        return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+
+    def _html_plot(self) -> str:
+        if self.plot is None:
+            return ""
+        drawn = self.plot.svg() if can_draw() else f"<p>{escape(NO_PLOT)}</p>"
+        return f"<figure>{drawn}<figcaption>{escape(self.plot.whole_caption)}</figcaption></figure>"
+
+    def save(self, path: Path | str) -> None:
+        """Write it as .html, .json, .txt, or its plot alone as .svg, as the name says."""
+        forms = {".html": self._page, ".json": self._json, ".txt": lambda: f"{self}\n", ".svg": self._svg}
+        suffix = Path(path).suffix
+        if suffix not in forms:
+            raise InputError(f"{path}: " + unknown("the form", suffix, forms))
+        write_atomically(Path(path), forms[suffix]())
+
+    def _page(self) -> str:
+        title = f"<title>{escape(self.title)}</title>"
+        view = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        body = "<style>body{font:1rem/1.6 system-ui,sans-serif;margin:2rem auto;padding:0 1rem;max-width:48rem}</style>"
+        return f'<!doctype html><html lang="en"><meta charset="utf-8">{view}{title}{body}{self._repr_html_()}</html>\n'
+
+    def _json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def _svg(self) -> str:
+        if self.plot is None:
+            raise InputError(f"{self.name} has no plot; save it as .html, .json or .txt.")
+        if not can_draw():
+            raise InputError(NO_PLOT)
+        return self.plot.svg()
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}".replace("-", "−")
+
+
+def _cell(value: float | int | str) -> str:
+    return value if isinstance(value, str) else _number(value)
+
+
+# What an identity is to people: names, a sentence, the sizes it may be tried at, and what runs it.
+
+
+Module = TypeVar("Module", bound=nn.Module)
+Draws = Literal["normal", "uniform", "signs"]
+KURTOSIS: dict[str, float] = {"normal": 3.0, "uniform": 1.8, "signs": 1.0}
+"""E[x⁴] of the three distributions, each of zero mean and unit variance."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One identity of the sources."""
+
+    name: str
+    words: tuple[str, ...]
+    """What else a person may call it."""
+    title: str
+    sizes: type[Spec]
+    run: Callable[[Any], IdentityReport]
+
+    def __str__(self) -> str:
+        sizes = " ".join(f"{word}={value}" for word, value in self.sizes().to_dict().items())
+        return f"{self.name:<7} {self.words[0]:<15} {self.title}\n{'':<23} {sizes}"
+
+
+def draw(kind: Draws, shape: tuple[int, ...], generator: torch.Generator) -> Float[Tensor, "..."]:
+    """Independent components of zero mean and unit variance, in float64.
+
+    >>> draw("signs", (3,), torch.Generator().manual_seed(0)).abs().tolist()
+    [1.0, 1.0, 1.0]
+    """
+    if kind == "normal":
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+    uniform = torch.rand(shape, generator=generator, dtype=torch.float64)
+    return (uniform - 0.5).mul(12**0.5) if kind == "uniform" else (uniform < 0.5).double().mul(2).sub(1)
+
+
+def drawn(*shape: int, seed: int) -> Float[Tensor, "..."]:
+    """Standard normal numbers in float64, fixed by the seed."""
+    return draw("normal", shape, torch.Generator().manual_seed(seed))
+
+
+def gap(one: Tensor, other: Tensor) -> float:
+    """The largest difference between two tensors."""
+    return float((one - other).abs().max())
+
+
+@contextmanager
+def in_float64() -> Iterator[None]:
+    """Build modules and tables in float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def filled(make: Callable[[], Module], seed: int) -> Module:
+    """Build a module in float64 with normal weights of variance 1/width, fixed by the seed."""
+    with in_float64():
+        module = make()
+    with torch.no_grad():
+        for place, parameter in enumerate(module.parameters()):
+            parameter.copy_(drawn(*parameter.shape, seed=seed + 1 + place) * parameter.shape[-1] ** -0.5)
+    return module.eval()

@@ -1,0 +1,400 @@
+"""A formula as it was read, and the model's in the same symbols."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from html import escape
+from itertools import accumulate, product
+from pathlib import Path
+from typing import Any
+
+from lemma.checking.formula import read_formula
+from lemma.counting.account import Account
+from lemma.counting.count import QUANTITIES, Conventions, count
+from lemma.counting.polynomial import ONE, Polynomial, Rational, symbol, total
+from lemma.counting.quantity import Part, Quantity
+from lemma.counting.subject import BATCH, Model, Subject, body_of, subject_of
+from lemma.counting.writing import write
+from lemma.errors import InputError, LedgerError, unknown
+from lemma.report.text import paragraph
+from lemma.runs.folder import RunFolder
+from lemma.spec.choose import Choice, choose
+from lemma.spec.models import FAMILIES, ModelSpec, NewFamily
+from lemma.spec.presets import find_preset
+
+COUNTED = frozenset({"V", "N", "T", "S"})
+LARGEST_DIFFERENCE = 60  # terms beyond which nobody can be told what is wrong in a sentence
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: whether `yours` is equal to `quantity`, both in the same symbols."""
+
+    account: Account
+    quantity: Quantity
+    yours: Rational
+
+    @property
+    def model(self) -> Polynomial:
+        """The model's formula."""
+        return self.quantity.polynomial
+
+    @cached_property
+    def polynomial(self) -> Polynomial | None:
+        """The person's formula, where it is a polynomial."""
+        try:
+            return self.yours.polynomial()
+        except InputError:  # a division that takes too long
+            return None
+
+    @cached_property
+    def difference(self) -> Rational:
+        """Yours − model."""
+        if self.polynomial is None:
+            return self.yours - Rational(self.model)
+        return Rational(self.polynomial - self.model)
+
+    @property
+    def residual(self) -> Polynomial | None:
+        """Yours − model, where it is a polynomial short enough to be explained."""
+        if self.polynomial is None or len(self.difference.numerator.terms) > LARGEST_DIFFERENCE:
+            return None
+        return self.difference.numerator
+
+    @property
+    def equal(self) -> bool:
+        """Whether they are the same function."""
+        return not self.difference.numerator
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The symbols that a person may have mistaken for others: all but the batch."""
+        return [name for name in self.account.order if name != BATCH]
+
+    @cached_property
+    def counts(self) -> list[str]:
+        """The symbols that count layers, words or places; people are off by one in these, not in widths."""
+        layers = {name for part in self.quantity.parts for name in part.repeats.symbols}
+        return [name for name in self.names if name in layers | COUNTED]
+
+    def write(self, formula: Polynomial | Rational) -> str:
+        """A formula as a person would write it."""
+        return write(formula, self.account.order)
+
+    @property
+    def written_difference(self) -> str:
+        """Yours − model, with the minus where it is read best."""
+        usual, turned = self.write(self.difference), self.write(-self.difference)
+        turned = f"-({turned})" if is_sum(turned) else f"-{turned}"
+        return min(usual, turned, key=lambda text: (text.count("(-"), len(text)))
+
+    @property
+    def right(self) -> str:
+        """The model's formula."""
+        return self.quantity.formula(self.account.order)
+
+
+def ask(account: Account, name: str, text: str, aliases: Mapping[str, str]) -> Question:
+    """Read a formula, and put the model's in its symbols: a size that follows from others may be left out."""
+    quantity = account.quantities[name]
+    if quantity.refused:
+        place, why = next(iter(quantity.refused.items()))
+        raise LedgerError(f"{account.model}: its {name} follow no formula in '{place}': {why}")
+    yours = read_formula(text, [*account.order, *aliases])
+    for alias, known in aliases.items():
+        yours = put(yours, alias, symbol(known))
+    asked = Question(account, quantity, yours)
+    unused = {size: default for size, default in account.defaults.items() if size not in yours.symbols}
+    first, last = _with_defaults(asked, unused), _with_defaults(asked, account.defaults)
+    return min(first, last, key=lambda one: len(one.difference.numerator.terms))
+
+
+def with_numbers(question: Question) -> Question | None:
+    """The same with numbers in the place of the sizes that the person's formula does not name; None without such.
+
+    The batch and the time stay: a formula without them counts for less than a batch.
+    """
+    fixed = {BATCH, "T"} if question.quantity.name != "parameters" else set()
+    absent = question.model.symbols - question.yours.symbols - fixed
+    if not absent or (question.yours.symbols and not question.yours.symbols & question.model.symbols):
+        return None
+    numbers = {name: Polynomial({(): question.account.symbols[name]}) for name in sorted(absent)}
+    return _with_defaults(question, numbers)
+
+
+def _with_defaults(question: Question, defaults: Mapping[str, Polynomial]) -> Question:
+    yours, parts = question.yours, question.quantity.parts
+    for name, default in defaults.items():
+        yours, parts = put(yours, name, default), tuple(_put(part, name, default) for part in parts)
+    return replace(question, yours=yours, quantity=replace(question.quantity, parts=parts))
+
+
+def _put(part: Part, name: str, value: Polynomial) -> Part:
+    shape = None if part.shape is None else tuple(size.put(name, value) for size in part.shape)
+    return replace(part, each=part.each.put(name, value), repeats=part.repeats.put(name, value), shape=shape)
+
+
+def put(formula: Rational, name: str, value: Polynomial) -> Rational:
+    """Put something in the place of a symbol."""
+    if name not in formula.symbols:
+        return formula
+    return Rational(formula.numerator.put(name, value), formula.denominator.put(name, value))
+
+
+def is_sum(text: str) -> bool:
+    """Whether a written formula is a sum outside all brackets.
+
+    >>> is_sum("d*(V + T)"), is_sum("V*d + T")
+    (False, True)
+    """
+    depths = accumulate((character in "([") - (character in ")]") for character in text)
+    return text.startswith("-") or any(
+        not depth and text[place : place + 3] in (" + ", " - ") for place, depth in enumerate(depths)
+    )
+
+
+# The spec behind a model, where there is one, and its full words.
+
+
+FOLLOWS = {"D": "d"}  # where a tied output makes two sizes one, the account knows it by the second name
+
+
+def spec_of(model: Model, words: Mapping[str, Any] | None, subject: Subject) -> ModelSpec | None:
+    """The spec that a model's subject was made from; None for a factory."""
+    own = {word: value for word, value in (words or {}).items() if word != BATCH and word not in subject.running}
+    if isinstance(model, (Choice, NewFamily, *FAMILIES.values())):
+        return choose(model, own).model
+    if isinstance(model, (str, Path)) and (Path(model) / "spec.toml").exists():
+        return choose(RunFolder.open(Path(model)).spec, own).model
+    if isinstance(model, (str, Path)) and (Path(model).is_file() or find_preset(str(model))):
+        return choose(model, own).model
+    return None
+
+
+def _letters(spec: ModelSpec) -> dict[str, str]:
+    """The letters of a model's fields; a classifier has those of its body too."""
+    return {**type(body_of(spec)).letters(), **type(spec).letters()}
+
+
+def full_names(spec: ModelSpec | None, known: Mapping[str, int]) -> dict[str, str]:
+    """What may stand in the place of an account's symbols: the fields' names, `batch`, the letter of a tied size."""
+    names = {"batch": BATCH} if BATCH in known else {}
+    for letter, field in _letters(spec).items() if spec else ():
+        symbol = letter if letter in known else FOLLOWS.get(letter, letter)
+        if symbol in known:
+            names |= {name: symbol for name in (field, letter) if name not in known}
+    return names
+
+
+# Formulas of operations that are right under another convention than the one asked for.
+
+
+PASSES = {
+    (): ("flops",),
+    ("for the backward pass alone",): ("backward",),
+    ("for the forward and the backward pass together",): ("flops", "backward"),
+}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Another way of counting: the words for what differs, and the formula."""
+
+    words: tuple[str, ...]
+    formula: Polynomial
+
+
+def other_readings(
+    model: Model, words: Mapping[str, Any] | None, asked: Conventions, defaults: Mapping[str, Polynomial]
+) -> list[Reading]:
+    """All ways of counting but the one asked for, those that differ least first."""
+    subject = subject_of(model, words)
+    accounts = {said: count(subject, ("flops", "backward"), one) for said, one in _conventions(asked).items()}
+    found = [
+        Reading((*said, *phase, *portion), put_all(formula, defaults))
+        for (said, account), (phase, names) in product(accounts.items(), PASSES.items())
+        for portion, formula in _portions(account, names)
+    ]
+    return sorted((one for one in found if one.words), key=lambda one: len(one.words))
+
+
+def rule_of_thumb(
+    yours: Polynomial | None, model: Model, words: Mapping[str, Any] | None, defaults: Mapping[str, Polynomial]
+) -> str:
+    """Recognise 2 (or, with the backward pass, 6) operations for each parameter and token."""
+    parameters = count(subject_of(model, words), ("parameters",)).quantities["parameters"].polynomial
+    for number in (2, 6):
+        rule = put_all(parameters, defaults) * number * symbol(BATCH) * symbol("T")
+        if yours == rule:
+            return (
+                f"It is the rule of thumb of {number} operations for each parameter and token, which takes look-ups, "
+                "biases and norms for products and leaves out what attention multiplies."
+            )
+    return ""
+
+
+def put_all(formula: Polynomial, defaults: Mapping[str, Polynomial]) -> Polynomial:
+    """Put the defaults in the place of their symbols."""
+    for name, default in defaults.items():
+        formula = formula.put(name, default)
+    return formula
+
+
+def _conventions(asked: Conventions) -> dict[tuple[str, ...], Conventions]:
+    other = 3 - asked.multiply_add
+    fused = {(): asked, (f"with a multiply–add counted as {other}",): replace(asked, multiply_add=other)}
+    turned = "full" if asked.causal == "half" else "half"
+    words = "with causal attention counted in full" if turned == "full" else "with causal attention counted half"
+    halves = {(): "same", (words,): turned}
+    return {
+        (*one, *two): convention if causal == "same" else replace(convention, causal=turned)
+        for (one, convention), (two, causal) in product(fused.items(), halves.items())
+    }
+
+
+def _portions(account: Account, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Polynomial]]:
+    """For the batch, for one row of it, for one token: people leave B or T out."""
+    whole = total(account.quantities[name].polynomial for name in names)
+    time = symbol("T") if "T" in whole.symbols else None
+    yield (), whole
+    yield ("for one row of the batch (without B)",), whole / symbol(BATCH)
+    if time is not None:
+        yield ("for one token of each row (without T)",), whole / time
+        yield ("for one token (without B and T)",), whole / symbol(BATCH) / time
+
+
+# What the judge says: equal or not, by how much, and why.
+
+
+Number = int | Fraction
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One answer judged: what the person gave, what is right, the difference, and its explanation, best first."""
+
+    equal: bool
+    model: str
+    quantity: str
+    yours: str
+    right: str
+    residual: str | None
+    """Yours − model in its simplest form; None if there is no difference."""
+    diagnosis: tuple[str, ...]
+    symbols: Mapping[str, int]
+    """The sizes asked for, at which the two numbers are taken."""
+    yours_at: Number
+    right_at: Number
+
+    @property
+    def exit_status(self) -> int:
+        """What a command ends with: 0 if it is right, 1 if not."""
+        return 0 if self.equal else 1
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one line."""
+        if self.equal:
+            return f"Equal: {self.right}{f' = {shown(self.right_at)}' if is_formula(self.right) else ''}."
+        if self.residual is None:
+            return f"Not equal: yours is {self.yours}, the model's {self.right}."
+        return f"Not equal: yours − model = {self.residual.replace('-', '−')}."
+
+    def __str__(self) -> str:
+        return paragraph(" ".join([self.headline, *self.diagnosis]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "equal": self.equal,
+            "model": self.model,
+            "quantity": self.quantity,
+            "yours": self.yours,
+            "right": self.right,
+            "residual": self.residual,
+            "diagnosis": list(self.diagnosis),
+            "symbols": dict(self.symbols),
+            "yours_at": _plain(self.yours_at),
+            "right_at": _plain(self.right_at),
+        }
+
+    def _repr_html_(self) -> str:
+        colour = "#17803d" if self.equal else "#b42318"
+        rows = {"yours": (self.yours, self.yours_at), f"{self.model}: {self.quantity}": (self.right, self.right_at)}
+        lines = "".join(f"<tr><td>{escape(name)}</td>{_cells(*row)}</tr>" for name, row in rows.items())
+        reasons = "".join(f"<p>{escape(reason)}</p>" for reason in self.diagnosis)
+        return f'<p style="color: {colour}">{escape(self.headline)}</p><table>{lines}</table>{reasons}'
+
+
+def is_formula(text: str) -> bool:
+    """Whether there are symbols in it, and not just a number."""
+    return any(character.isalpha() for character in text)
+
+
+def shown(value: Number) -> str:
+    """A number as it is printed: whole ones with their thousands apart.
+
+    >>> shown(9721596), shown(Fraction(1, 3))
+    ('9,721,596', '0.333333')
+    """
+    return f"{int(value):,}" if Fraction(value).denominator == 1 else f"{float(value):,.6g}"
+
+
+def _cells(formula: str, value: Number) -> str:
+    number = f"= {shown(value)}" if is_formula(formula) else ""
+    return f'<td style="text-align: left"><code>{escape(formula)}</code></td><td>{number}</td>'
+
+
+def _plain(value: Number) -> int | float:
+    return int(value) if Fraction(value).denominator == 1 else float(value)
+
+
+# What a person may ask the number of: a quantity, what of it learns, the share of a part, the ratio of two.
+
+
+LEARNED = ("trainable", "frozen")
+"""Both are taken from the parameters: what an optimizer moves, and what it leaves as it is."""
+JUDGED = (*QUANTITIES, *LEARNED)
+
+
+def split_ratio(quantity: str) -> tuple[str, ...]:
+    """The quantities that are named: one, or two with a stroke between them; each may be `of` a part.
+
+    >>> split_ratio("trainable/frozen"), split_ratio("parameters of encoder")
+    (('trainable', 'frozen'), ('parameters of encoder',))
+    """
+    names = tuple(" ".join(name.split()) for name in quantity.split("/"))
+    for name in names:
+        if name.partition(" of ")[0] not in JUDGED:
+            raise InputError(unknown("quantity", name, JUDGED))
+    if len(names) > 2:
+        raise InputError(f"'{quantity}': one quantity, or two with one stroke between them, as in trainable/frozen.")
+    return names
+
+
+def account_for(subject: Subject, names: Sequence[str], conventions: Conventions) -> Account:
+    """An account that has these quantities: those that learn, and those of a part, among them."""
+    plain = [name.partition(" of ")[0] for name in names]
+    counted = dict.fromkeys("parameters" if name in LEARNED else name for name in plain)
+    account = count(subject, tuple(counted), conventions)
+    made = dict(account.quantities)
+    for name in names:
+        kind, _, place = name.partition(" of ")
+        if kind in LEARNED or place:
+            whole = account.quantities["parameters" if kind in LEARNED else kind]
+            kept = [
+                part for part in whole.parts if kind not in LEARNED or ("frozen" in part.note) == (kind == "frozen")
+            ]
+            made[name] = replace(whole, parts=tuple(_of(place, kept, account.model) if place else kept))
+    return replace(account, quantities=made)
+
+
+def _of(place: str, parts: Sequence[Part], model: str) -> list[Part]:
+    """The parts below a path; below one with a star, such as encoder.layers.*, those of one member."""
+    found = [part for part in parts if part.path == place or part.path.startswith(f"{place}.")]
+    if not found:
+        steps = [part.path.split(".") for part in parts]
+        known = dict.fromkeys(".".join(path[:depth]) for path in steps for depth in range(1, len(path)))
+        raise InputError(unknown(f"{model}: the part", place, known))
+    return [replace(part, repeats=ONE) for part in found] if "*" in place else found

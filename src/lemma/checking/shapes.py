@@ -1,0 +1,142 @@
+"""Is the shape of a tensor right? Every parameter and intermediate of a module's drawing, judged by its sizes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from html import escape
+from itertools import permutations
+from typing import Any
+
+from lemma.checking.formula import read_formula
+from lemma.counting.cache import Shelf, polynomial_of, terms_of
+from lemma.counting.drawing import Drawing, draw
+from lemma.counting.polynomial import Rational
+from lemma.counting.subject import Model, Subject, subject_of
+from lemma.counting.writing import write
+from lemma.errors import InputError, unknown
+from lemma.report.text import fit
+
+MOST_LINES, MOST_AXES = 100, 8
+BELOW = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
+Sizes = tuple[Rational, ...]
+
+
+@dataclass(frozen=True)
+class JudgedShape:
+    """One line judged."""
+
+    name: str
+    yours: str
+    right: str
+    equal: bool
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.equal:
+            return f"right   {self.name}: {self.right}"
+        because = f" {self.reason}" if self.reason else ""
+        return f"wrong   {self.name}: {self.yours} given, {self.right} is right.{because}"
+
+
+@dataclass(frozen=True)
+class ShapeReport:
+    """The shapes of a module's tensors as a person gave them, each judged."""
+
+    model: str
+    lines: tuple[JudgedShape, ...]
+
+    @property
+    def right(self) -> bool:
+        """Whether every shape is."""
+        return all(line.equal for line in self.lines)
+
+    def __str__(self) -> str:
+        count = sum(line.equal for line in self.lines)
+        return fit("\n".join([*map(str, self.lines), f"{count} of {len(self.lines)} right."]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"model": self.model, "right": self.right, "lines": [asdict(line) for line in self.lines]}
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<p>{escape(str(line))}</p>" for line in self.lines)
+
+
+def judge_shapes(model: Model, lines: Sequence[str], words: Mapping[str, Any] | None = None) -> ShapeReport:
+    """Judge lines `NAME = S×E` against the tensors of a module's drawing.
+
+    >>> print(judge_shapes("self-attention", ["Q = H×S×M_QK", "scores = S×S"]).lines[1].reason)
+    The first axis, H, is missing.
+    """
+    given = [line for text in lines for line in text.splitlines() if line.strip()]
+    if not given or len(given) > MOST_LINES:
+        raise InputError(f"check shape: from 1 to {MOST_LINES} lines are expected, got {len(given)}.")
+    pairs = [_split(line) for line in given]
+    tensors = tensors_of(subject_of(model, words))
+    return ShapeReport(tensors.model, tuple(_judge(name, shape, tensors) for name, shape in pairs))
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Every tensor of a module's drawing, with its sizes as formulas."""
+
+    model: str
+    order: tuple[str, ...]
+    shapes: Mapping[str, Sizes]
+
+
+def tensors_of(subject: Subject) -> Tensors:
+    """Draw a subject, or take what was kept of its drawing."""
+    kept = Shelf(subject.identity).get("drawn shapes", lambda: _plain(draw(subject)))
+    shapes = {name: tuple(Rational(polynomial_of(terms)) for terms in sizes) for name, sizes in kept}
+    return Tensors(subject.name, tuple(subject.sizes(running=True)), shapes)
+
+
+def _plain(drawing: Drawing) -> list[list[Any]]:
+    return [[node.name.translate(BELOW), [terms_of(size) for size in node.shape]] for node in drawing.nodes]
+
+
+def _split(line: str) -> tuple[str, list[str]]:
+    name, sign, shape = line.replace(":", "=", 1).partition("=")
+    plain = shape.strip().strip("()[]").replace("×", ",").replace(" x ", ",")
+    sizes = [size.strip() for size in plain.split(",") if size.strip()]
+    if not sign or not name.strip() or not sizes or len(sizes) > MOST_AXES:
+        raise InputError(f"'{line.strip()[:60]}': NAME = SHAPE is expected, as in Q = H×S×M_QK.")
+    return name.strip(), sizes
+
+
+def _judge(name: str, sizes: Sequence[str], tensors: Tensors) -> JudgedShape:
+    found = _find(name, tensors)
+    yours = tuple(read_formula(size, list(tensors.order)) for size in sizes)
+    right = tensors.shapes[found]
+    mine, theirs = (" × ".join(write(size, tensors.order) for size in shape) for shape in (yours, right))
+    equal = _equal(yours, right)
+    return JudgedShape(found, mine, theirs, equal, "" if equal else _reason(yours, found, tensors))
+
+
+def _find(name: str, tensors: Tensors) -> str:
+    plain, known = name.translate(BELOW), tensors.shapes
+    ends = [other for other in known if other.endswith(f".{plain}")]
+    if plain not in known and len(ends) != 1:
+        near = get_close_matches(plain, known, n=8, cutoff=0.4) or [*known][:8]
+        drawn = f" All of them, {len(known)}: lemma count {tensors.model} --draw FILE.svg"
+        raise InputError(unknown(f"{tensors.model}: the tensor", name, near) + drawn)
+    return plain if plain in known else ends[0]
+
+
+def _reason(yours: Sizes, name: str, tensors: Tensors) -> str:
+    right, order = tensors.shapes[name], tensors.order
+    for place, axis in enumerate(("first", "second", "third", "fourth")):
+        if place < len(right) and _equal(yours, right[:place] + right[place + 1 :]):
+            return f"The {axis} axis, {write(right[place], order)}, is missing."
+        if place < len(yours) and _equal(yours[:place] + yours[place + 1 :], right):
+            return f"The {axis} axis, {write(yours[place], order)}, is one too many."
+    if any(_equal(yours, turned) for turned in permutations(right)):
+        return "The axes stand in another order."
+    alike = next((other for other, shape in tensors.shapes.items() if other != name and _equal(yours, shape)), "")
+    return f"That is the shape of {alike}." if alike else ""
+
+
+def _equal(one: Sizes, other: Sizes) -> bool:
+    same = (not (mine - theirs).numerator for mine, theirs in zip(one, other, strict=False))
+    return len(one) == len(other) and all(same)

@@ -1,0 +1,289 @@
+"""`lemma look RUN`: what every attention head of a run does on a text."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from lemma.cli.common import Json, show
+from lemma.errors import InputError, SpecError, unknown
+
+
+def heads(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    text: Annotated[str | None, typer.Option("--text", help="What the model reads.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="A text file for it to read instead.")] = None,
+    layer: Annotated[int | None, typer.Option("--layer", help="Only this layer, counted from 0.")] = None,
+    head: Annotated[int | None, typer.Option("--head", help="Only this head of each layer, counted from 0.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write it there: .html (a page), .svg, .json or .csv (the table).")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """See what every attention head of a run does on a text.
+
+    A picture of each head, and a table: entropy, distance, attention to the first token, and the pattern it fits best.
+    """
+    from lemma.api import look
+
+    seen: Any = look(run, text=_reading(text, file), layer=layer, head=head)
+    if out:
+        seen.save(out)
+    show(seen, json)
+    if out:
+        typer.echo(f"written to {out}", err=True)
+
+
+def _reading(text: str | None, file: Path | None) -> str:
+    """The text that was given, in one way or the other."""
+    if (text is None) == (file is None):
+        given = "neither" if text is None else "both"
+        raise InputError(f"--text or --file: one of them, got {given}. As in: lemma look runs/a --text 'to be or not'")
+    if file is None:
+        return text or ""
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"{file}: cannot be read ({error.strerror}). Give a text file, or the text with --text."
+        ) from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}: not a text in UTF-8 ({error.reason} at byte {error.start}).") from None
+
+
+# `lemma look parse`: the tree of a sentence, drawn.
+
+
+def parse(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder: a parser's, or a language model's.")],
+    text: Annotated[str | None, typer.Option("--text", help="A sentence, or one a line.")] = None,
+    layer: Annotated[int | None, typer.Option("--layer", help="A language model's layer, counted from 0.")] = None,
+    head: Annotated[int | None, typer.Option("--head", help="The head of that layer, counted from 0.")] = None,
+    relation: Annotated[
+        str | None,
+        typer.Option("--relation", help="Show where a parser's head of this relation attends; all for every one."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write it there: .svg, .html, .conllu, .json or .txt.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Draw the dependency tree of a sentence.
+
+    Of a parser its own tree, and with --relation the picture of one head. Of a language model the maximum spanning tree
+    over the attention of one head, or over the mean of all.
+    """
+    from lemma.api import look
+
+    if text is None:
+        raise InputError('--text is missing, as in: lemma look parse RUN --text "I prefer the morning flight"')
+    seen: Any = look("parse", run, text=text, layer=layer, head=head, relation=relation)
+    if out:
+        seen.save(out)
+    show(seen, json)
+    if out:
+        typer.echo(f"written to {out}", err=True)
+
+
+# `lemma look attention|bpe|cross|graph|lstm`: small cases worked by hand, every step shown.
+
+
+class Mask(StrEnum):
+    """What attention may not look at."""
+
+    none = "none"
+    causal = "causal"
+
+
+Case = Annotated[
+    str | None, typer.Argument(metavar="FILE|EXAMPLE", help="A TOML file, or the name of an example; none lists them.")
+]
+Words = Annotated[list[str] | None, typer.Option("--word", metavar="WORD", help="Show the arithmetic of this one.")]
+Scaled = Annotated[bool | None, typer.Option("--scaled/--unscaled", help="Divide q·k by √d_k, or not.")]
+Full = Annotated[bool, typer.Option("--full", help="Print every matrix and every row.")]
+Decimals = Annotated[int, typer.Option(min=0, max=12, help="Decimals of printed numbers.")]
+List = Annotated[bool, typer.Option("--list", help="List the examples that come with Lemma, and leave.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="FILE", help="Write it there: .svg, .html, .md, .txt, .json, or .toml for a copy of the case."
+    ),
+]
+
+
+def attention(
+    case: Case = None,
+    word: Words = None,
+    passes: Annotated[int | None, typer.Option(help="How often attention is applied.")] = None,
+    scaled: Scaled = None,
+    mask: Annotated[Mask | None, typer.Option(help="Hide later words, or none.")] = None,
+    full: Full = False,
+    decimals: Decimals = 3,
+    out: Out = None,
+    list_: List = False,
+    json: Json = False,
+) -> None:
+    """Work attention out by hand, with every number on the way.
+
+    From word vectors, W_Q, W_K and W_V. Options take the place of what the file says.
+    As in: lemma look attention e1 --out e1.html
+    """
+    settings = {"words": word, "passes": passes, "scaled": scaled, "mask": mask and mask.value}
+    _look("attention", None if list_ else case, {**settings, "full": full, "decimals": decimals}, out, json)
+
+
+def cross(
+    case: Case = None,
+    word: Words = None,
+    scaled: Scaled = None,
+    full: Full = False,
+    decimals: Decimals = 4,
+    out: Out = None,
+    list_: List = False,
+    json: Json = False,
+) -> None:
+    """Work cross-attention out by hand: some vectors look at others.
+
+    Such as images at sentences. As in: lemma look cross e8 --out e8.html
+    """
+    settings = {"words": word, "scaled": scaled, "full": full, "decimals": decimals}
+    _look("cross", None if list_ else case, settings, out, json)
+
+
+def graph(
+    case: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE|EXAMPLE", help="A TOML file, a table of edges (.csv), or an example; none lists."),
+    ] = None,
+    node: Annotated[
+        list[str] | None, typer.Option("--node", metavar="NODE", help="Show the arithmetic of this one.")
+    ] = None,
+    powers: Annotated[int | None, typer.Option(help="How often features are multiplied, 8 if not given.")] = None,
+    full: Full = False,
+    decimals: Decimals = 4,
+    out: Out = None,
+    list_: List = False,
+    json: Json = False,
+) -> None:
+    """Work graph convolution out by hand: A, Ã and Â.
+
+    Their row sums and norms, and what they do to features. As in: lemma look graph d4 --out d4.html
+    """
+    settings = {"nodes": node, "powers": powers, "full": full, "decimals": decimals}
+    _look("graph", None if list_ else case, settings, out, json)
+
+
+def lstm(
+    case: Case = None,
+    backward: Annotated[bool, typer.Option("--backward", help="Go back too: every gradient by its formula.")] = False,
+    full: Full = False,
+    decimals: Decimals = 4,
+    out: Out = None,
+    list_: List = False,
+    json: Json = False,
+) -> None:
+    """Work one LSTM step out by hand; with --backward its gradients.
+
+    Every gate, the cell state, the output; from gates as given, or from weights.
+    As in: lemma look lstm c1 --backward --out c1.html
+    """
+    _look("lstm", None if list_ else case, {"backward": backward, "full": full, "decimals": decimals}, out, json)
+
+
+def bpe(
+    string: Annotated[str | None, typer.Argument(metavar="TEXT", help="The words to encode.")] = None,
+    text: Annotated[
+        list[str] | None, typer.Option("--text", metavar="CORPUS|FILE", help="A corpus or text file instead.")
+    ] = None,
+    merges: Annotated[
+        int | None, typer.Option(help="At most so many merges; of a corpus 20 unless you say more.")
+    ] = None,
+    minimum: Annotated[int, typer.Option("--min", help="Merge pairs that occur so often, or oftener.")] = 2,
+    end_of_word: Annotated[
+        str | None, typer.Option("--end-of-word", help=r"The symbol after every word, \w unless you say another.")
+    ] = None,
+    no_end_of_word: Annotated[bool, typer.Option("--no-end-of-word", help="Put no symbol after words.")] = False,
+    show_pairs: Annotated[
+        int | None, typer.Option("--show", help="How many pair counts of each step; of a corpus 10.")
+    ] = None,
+    library: Annotated[
+        bool, typer.Option("--library", help="Compare with the tokenizers library; exits with 1 if it differs.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write it there: .html, .svg, .md, .txt or .json.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Trace byte-pair encoding: every step with all pair counts.
+
+    With ties, symbols and the final segmentation.
+    As in: lemma look bpe "abbc abb abc abb", or: lemma look bpe --text shakespeare --merges 20 --library
+    """
+    settings: dict[str, Any] = {"text": text, "merges": merges, "minimum": minimum, "show": show_pairs}
+    settings |= {"end_of_word": _end_of_word(end_of_word, no_end_of_word), "library": library}
+    trace = _look("bpe", string, settings, out, json)
+    if trace.library and not trace.library.agrees:
+        raise typer.Exit(1)
+
+
+def _end_of_word(symbol: str | None, none: bool) -> str:
+    """The symbol after every word; none if it is empty."""
+    if none and symbol is not None:
+        raise InputError(
+            f"--no-end-of-word and --end-of-word '{symbol}' exclude each other: the one puts no symbol after words, "
+            "the other this one. Give one of them."
+        )
+    return "" if none else r"\w" if symbol is None else symbol
+
+
+def _look(what: str, given: str | None, settings: dict[str, Any], out: Path | None, as_json: bool) -> Any:
+    """Look, write the file that was asked for, and print the result, or after writing only where it is."""
+    from lemma.api import look
+
+    listing = given is None and what != "bpe"
+    result: Any = look(what) if listing else look(what, given, **settings)
+    if out and not listing:
+        result.save(out)
+    if out and not listing and not as_json:
+        typer.echo(f"It is in {out}")
+    else:
+        show(result, as_json)
+    return result
+
+
+# `lemma look`: what every attention head does, and small cases worked step by step.
+
+
+RUN = "run"  # the command that a first word which names no other stands for
+
+
+class RunOrCommand(TyperGroup):
+    """A group whose first word is a sub-command or else a run: `lemma look runs/a --text "…"`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put `run` before a first word that is no command and no option."""
+        if not args or args[0] in self.commands or args[0].startswith("-"):
+            return super().parse_args(ctx, args)
+        if not (ctx.resilient_parsing or Path(args[0]).exists() or {"--help", "-h"} & set(args)):
+            raise SpecError(_neither(args[0], [name for name in self.commands if name != RUN]))
+        return super().parse_args(ctx, [RUN, *args])
+
+
+def _neither(word: str, commands: list[str]) -> str:
+    """Say that a first word is nothing that can be looked at."""
+    guess = unknown("look", word, commands).rpartition(" is unknown.")[2].removesuffix(".")
+    return f"'{word}' is no command and no run folder.{guess}; or give the folder of a run."
+
+
+app = typer.Typer(
+    cls=RunOrCommand,
+    help="See what every attention head does, or a case worked by hand.",
+    epilog='As in: lemma look runs/a --text "the cat sat on the mat" --out heads.html',
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.command(RUN)(heads)
+for command in (attention, bpe, cross, graph, lstm, parse):
+    app.command()(command)

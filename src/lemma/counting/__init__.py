@@ -1,0 +1,1 @@
+"""Formulas read off the real module, proved against it."""

@@ -1,0 +1,291 @@
+"""What is measured of a module: parameter shapes, FLOPs, bytes."""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from lemma.counting.probe import Readings, Row
+from lemma.counting.subject import Inputs
+from lemma.layers.recording import AttentionRecord, Listener, listening
+from lemma.models.encoder_decoder import EncoderDecoderModel
+
+# Where in a module something happens: forward by hooks, backward by the numbers autograd gives its nodes.
+
+
+class Whereabouts:
+    """Follows the path of the module that is at work."""
+
+    def __init__(self) -> None:
+        self.stack: list[str] = []
+        self._begins: list[int] = []
+        self._paths: list[str] = []
+
+    @property
+    def now(self) -> str:
+        """The path at work, in forward or in backward."""
+        node = torch._C._current_autograd_node()
+        if node is None:
+            return self.stack[-1] if self.stack else ""
+        at = bisect_right(self._begins, node._sequence_nr()) - 1  # pyright: ignore[reportAttributeAccessIssue]
+        return self._paths[at] if at >= 0 else ""
+
+    def enter(self, path: str) -> None:
+        """Note that a module begins."""
+        self.stack.append(path)
+        self._note()
+
+    def leave(self) -> None:
+        """Note that it ends."""
+        self.stack.pop()
+        self._note()
+
+    def _note(self) -> None:
+        number = torch.autograd._get_sequence_nr()  # pyright: ignore[reportPrivateImportUsage]
+        self._begins.append(number)
+        self._paths.append(self.stack[-1] if self.stack else "")
+
+
+@contextmanager
+def followed(module: nn.Module) -> Iterator[Whereabouts]:
+    """Follow a module and all its parts."""
+    where, handles = Whereabouts(), []
+
+    def leave(*given: Any) -> None:
+        where.leave()
+
+    for path, part in module.named_modules():
+        handles.append(part.register_forward_pre_hook(lambda *given, path=path: where.enter(path)))
+        handles.append(part.register_forward_hook(leave, always_call=True))
+    try:
+        yield where
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+# Floating-point operations, forward and backward, counted as PyTorch's own counter counts them.
+#
+# The module runs on the meta device, so that nothing is computed and nothing is stored. Matrix products, convolutions
+# and attention are counted by the formulas of `torch.utils.flop_counter`, a multiply–add as two. Elementwise work is
+# kept
+# apart: one for every element that a pointwise operation, a softmax or a norm gives out.
+
+
+PRODUCTS, CAUSAL = 0, 1
+"""The columns of a reading for one pass: products, and of these those of causal attention."""
+COLUMNS = 2
+SPREAD = ("_softmax", "_log_softmax", "native_layer_norm", "_fused_rms_norm", "native_batch_norm", "native_group_norm")
+
+
+def products(module: nn.Module, inputs: Inputs) -> Readings:
+    """Run a module forward and backward; return for every path two columns forward and two backward."""
+    meter = _run(module, inputs)
+    places = [(phase, column) for phase in (0, 1) for column in range(COLUMNS)]
+    paths = dict.fromkeys(path for path, _, _ in meter.products)
+    return {path: tuple(meter.products[path, phase, column] for phase, column in places) for path in paths}
+
+
+def elementwise(module: nn.Module, inputs: Inputs) -> Readings:
+    """Run a module forward and backward; return for every path its elementwise work, forward and backward."""
+    meter = _run(module, inputs)
+    paths = dict.fromkeys(path for path, _ in meter.elements)
+    return {path: (meter.elements[path, 0], meter.elements[path, 1]) for path in paths}
+
+
+def _run(module: nn.Module, inputs: Inputs) -> "Meter":
+    with followed(module) as where:
+        meter = Meter(where)
+        with meter, listening(CausalWatch(where)):
+            outputs = module(*inputs.positional, **inputs.named)
+            meter.phase = 1
+            scalar_of(outputs).backward()
+    return meter
+
+
+MARK = " causal"  # follows the path while causal attention is at work
+
+
+class Meter(TorchDispatchMode):
+    """Adds up the work of every operation under the path at which it happens."""
+
+    def __init__(self, where: Whereabouts) -> None:
+        super().__init__()
+        self.where, self.phase = where, 0
+        self.products: Counter[tuple[str, int, int]] = Counter()
+        self.elements: Counter[tuple[str, int]] = Counter()
+        self._whole: set[Any] = {torch.ops.prim.device.default}  # operations that cannot be taken apart
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count an operation that has a formula; take apart one that has none, as PyTorch's counter does."""
+        kwargs = kwargs or {}
+        if func._overloadpacket not in flop_registry and func not in self._whole:
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+            self._whole.add(func)
+        out = func(*args, **kwargs)
+        self._count(func, args, kwargs, out)
+        return out
+
+    def _count(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        path, causal = self._path()
+        if func._overloadpacket in flop_registry:
+            amount = flop_registry[func._overloadpacket](*args, **kwargs, out_val=out)
+            self.products[path, self.phase, PRODUCTS] += amount
+            self.products[path, self.phase, CAUSAL] += amount if causal else 0
+        elif torch.Tag.pointwise in func.tags or func._overloadpacket.__name__.startswith(SPREAD):
+            first = out[0] if isinstance(out, tuple) else out
+            self.elements[path, self.phase] += first.numel() if isinstance(first, Tensor) else 0
+
+    def _path(self) -> tuple[str, bool]:
+        path = self.where.now
+        return path.removesuffix(MARK), path.endswith(MARK)
+
+
+class CausalWatch(Listener):
+    """Marks the time spent in causal attention, half of whose scores are not needed.
+
+    Our own attention tells; of others the kernel's switch does.
+    """
+
+    def __init__(self, where: Whereabouts) -> None:
+        super().__init__()
+        self.where, self.causal = where, False
+
+    def hear(self, record: AttentionRecord) -> None:
+        """Note whether what comes is causal; the record itself is not kept."""
+        self.causal = record.causal
+
+    def around(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """Call it, and note where causal attention begins and ends."""
+        path = self.where.stack[-1] if self.where.stack else ""
+        switch = kwargs.get("is_causal", args[5] if len(args) > 5 else False)
+        if not (self.causal if self.told else switch):
+            return attend(*args, **kwargs)
+        self.where.enter(path + MARK)
+        try:
+            return attend(*args, **kwargs)
+        finally:
+            self.where.leave()
+
+
+def scalar_of(outputs: Any) -> Tensor:
+    """One number that depends on every output that can be trained: the sum of the first such tensor."""
+    tensors = [tensor for tensor in _tensors(outputs) if tensor.requires_grad]
+    return tensors[0].sum()
+
+
+def _tensors(outputs: Any) -> Iterator[Tensor]:
+    if isinstance(outputs, Tensor):
+        yield outputs
+    elif isinstance(outputs, dict):
+        for value in outputs.values():
+            yield from _tensors(value)
+    elif isinstance(outputs, (tuple, list)):
+        for value in outputs:
+            yield from _tensors(value)
+
+
+# The shapes of a module's parameters, and the bytes an optimizer keeps for them.
+
+
+def shapes(module: nn.Module, trainable: bool) -> Readings:
+    """Read the shape of every parameter that is, or is not, trained; a tied one stands under its first name."""
+    return {
+        name: tuple(parameter.shape)
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad == trainable
+    }
+
+
+def numbers_together(rows: Sequence[Row]) -> Row:
+    """How many numbers tensors of different shapes hold together."""
+    return (sum(prod(shape) for shape in rows),)
+
+
+def tied_names(module: nn.Module) -> dict[str, list[str]]:
+    """The other names of every parameter that has more than one."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return {first: others for first, *others in names.values() if others}
+
+
+def optimizer_bytes(module: nn.Module) -> Readings:
+    """The bytes that AdamW keeps for every trained parameter, read off its state after one step."""
+    named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    for parameter in named.values():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer = torch.optim.AdamW(named.values(), foreach=False)
+    optimizer.step()
+    return {name: (sum(map(bytes_of, optimizer.state[parameter].values())),) for name, parameter in named.items()}
+
+
+def bytes_of(value: object) -> int:
+    """The bytes of a tensor's elements; nothing else counts."""
+    return value.numel() * value.element_size() if isinstance(value, Tensor) else 0
+
+
+# Bytes that a run holds: what autograd saves for the backward pass, and what a state or cache keeps.
+
+
+def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
+    """Run a module forward on real tensors; return the bytes autograd saved, under the path that saved them first.
+
+    A storage counts once, however many views of it are saved; parameters and buffers are there anyway and count not.
+    """
+    known = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+    kept: list[Tensor] = []  # as long as they live, no other storage can have their address
+    amounts: Counter[str] = Counter()
+    with followed(module) as where:
+
+        def pack(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in known:
+                known.add(storage.data_ptr())
+                kept.append(tensor)
+                amounts[where.now] += storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            outputs = module(*inputs.positional, **inputs.named)
+    del outputs
+    return {path: (amount,) for path, amount in amounts.items()}
+
+
+def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
+    """The bytes of the state or cache that a module gives back beside its output, by name."""
+    with torch.no_grad():
+        outputs = _stepped(module, inputs)
+    return {name: (bytes_of(tensor),) for name, tensor in state_tensors(outputs).items()}
+
+
+def _stepped(module: nn.Module, inputs: Inputs) -> Any:
+    """Call a module; an encoder–decoder reads its source and writes its target, and gives a state only then."""
+    if not isinstance(module, EncoderDecoderModel):
+        return module(*inputs.positional, **inputs.named)
+    source, target = inputs.positional
+    return module.step(target, module.begin(source))
+
+
+def state_tensors(outputs: Any) -> dict[str, Tensor]:
+    """The tensors of a state: one of ours, a transformers cache, or what a recurrent torch.nn module returns."""
+    cache = getattr(outputs, "past_key_values", None)
+    if cache is not None:
+        named = [(f"layers.{number}", layer) for number, layer in enumerate(cache.layers)]
+        return {f"{path}.{name}": getattr(layer, name) for path, layer in named for name in ("keys", "values")}
+    state: Any = outputs[1] if isinstance(outputs, tuple) and len(outputs) > 1 else None
+    if hasattr(state, "tensors"):
+        return state.tensors()
+    vectors = state if isinstance(state, tuple) else (state,)
+    names = ("hidden", "cell")
+    return {name: vector for name, vector in zip(names, vectors, strict=False) if isinstance(vector, Tensor)}

@@ -1,0 +1,457 @@
+"""Exact polynomials and rational functions in named symbols, with bounded arithmetic."""
+
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import gcd, lcm, prod
+
+from lemma.errors import InputError
+
+# Exact polynomials in named symbols, with rational coefficients.
+#
+# Exponents may be negative, so that a head's width d/h is one too. Values are immutable, and equal exactly when they
+# are equal as functions.
+
+
+Number = int | Fraction
+Monomial = tuple[tuple[str, int], ...]
+"""Symbols with their exponents, sorted by symbol, none of them zero."""
+
+
+class Polynomial:
+    """A sum of monomials with coefficients.
+
+    >>> d, h = symbol("d"), symbol("h")
+    >>> (d + 1) * (d - 1) == d**2 - 1
+    True
+    >>> (12 * d**2 / h).at({"d": 6, "h": 3})
+    Fraction(144, 1)
+    """
+
+    __slots__ = ("__dict__", "terms")
+
+    def __init__(self, terms: Mapping[Monomial, Number]) -> None:
+        self.terms: dict[Monomial, Fraction] = {
+            monomial: Fraction(number) for monomial, number in terms.items() if number
+        }
+
+    def __add__(self, other: "Polynomial | Number") -> "Polynomial":
+        total = dict(self.terms)
+        for monomial, number in of(other).terms.items():
+            total[monomial] = total.get(monomial, Fraction(0)) + number
+        return Polynomial(total)
+
+    def __neg__(self) -> "Polynomial":
+        return Polynomial({monomial: -number for monomial, number in self.terms.items()})
+
+    def __sub__(self, other: "Polynomial | Number") -> "Polynomial":
+        return self + -of(other)
+
+    def __mul__(self, other: "Polynomial | Number") -> "Polynomial":
+        total: dict[Monomial, Fraction] = {}
+        for mine, number in self.terms.items():
+            for theirs, factor in of(other).terms.items():
+                both = times(mine, theirs)
+                total[both] = total.get(both, Fraction(0)) + number * factor
+        return Polynomial(total)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __rsub__(self, other: Number) -> "Polynomial":
+        return -self + other
+
+    def __truediv__(self, other: "Polynomial | Number") -> "Polynomial":
+        """Divide by a number or by a single monomial; anything else is no polynomial."""
+        divisor = of(other)
+        if len(divisor.terms) != 1:
+            raise ZeroDivisionError(f"{divisor} is not a single term, so nothing can be divided by it exactly")
+        ((monomial, number),) = divisor.terms.items()
+        return self * Polynomial({tuple((name, -power) for name, power in monomial): 1 / number})
+
+    def __pow__(self, power: int) -> "Polynomial":
+        if power < 0:
+            return ONE / self**-power
+        result, base = ONE, self
+        while power:
+            result, base, power = (result * base if power & 1 else result), base * base, power >> 1
+        return result
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (Polynomial, int, Fraction)) and self.terms == of(other).terms
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.terms.items()))
+
+    def __bool__(self) -> bool:
+        return bool(self.terms)
+
+    def __repr__(self) -> str:
+        return " + ".join(_written(*term) for term in sorted(self.terms.items())) or "0"
+
+    @cached_property
+    def symbols(self) -> frozenset[str]:
+        """The symbols that occur in it."""
+        return frozenset(name for monomial in self.terms for name, _ in monomial)
+
+    @property
+    def constant(self) -> Fraction | None:
+        """Its value if it is a number, else None."""
+        return None if self.symbols else self.terms.get((), Fraction(0))
+
+    def degree(self, name: str) -> int:
+        """The highest exponent of a symbol."""
+        return max((dict(monomial).get(name, 0) for monomial in self.terms), default=0)
+
+    def at(self, values: Mapping[str, Number]) -> Fraction:
+        """Its value where the symbols have these values."""
+        return sum(
+            (
+                number * prod((Fraction(values[name]) ** power for name, power in monomial), start=Fraction(1))
+                for monomial, number in self.terms.items()
+            ),
+            Fraction(0),
+        )
+
+    def put(self, name: str, value: "Polynomial | Number") -> "Polynomial":
+        """Put something in the place of a symbol."""
+        total = ZERO
+        for monomial, number in self.terms.items():
+            power = dict(monomial).get(name, 0)
+            rest = tuple(pair for pair in monomial if pair[0] != name)
+            total = total + Polynomial({rest: number}) * of(value) ** power
+        return total
+
+    def common(self) -> tuple[Fraction, Monomial]:
+        """The greatest number and the greatest monomial that divide every term."""
+        if not self.terms:
+            return Fraction(0), ()
+        numbers = list(self.terms.values())
+        number = Fraction(gcd(*(n.numerator for n in numbers)), lcm(*(n.denominator for n in numbers)))
+        names = {name for monomial in self.terms for name, _ in monomial}
+        powers = {name: min(dict(monomial).get(name, 0) for monomial in self.terms) for name in names}
+        return number, tuple(sorted((name, power) for name, power in powers.items() if power))
+
+
+def times(one: Monomial, other: Monomial) -> Monomial:
+    """Multiply two monomials."""
+    powers = dict(one)
+    for name, power in other:
+        powers[name] = powers.get(name, 0) + power
+    return tuple(sorted((name, power) for name, power in powers.items() if power))
+
+
+def symbol(name: str) -> Polynomial:
+    """The polynomial that is just one symbol."""
+    return Polynomial({((name, 1),): 1})
+
+
+def of(value: "Polynomial | Number") -> Polynomial:
+    """A number as a polynomial; a polynomial as itself."""
+    return value if isinstance(value, Polynomial) else Polynomial({(): value})
+
+
+def total(polynomials: Iterable[Polynomial]) -> Polynomial:
+    """Add polynomials up."""
+    return sum(polynomials, ZERO)
+
+
+def _written(monomial: Monomial, number: Fraction) -> str:
+    powers = [name if power == 1 else f"{name}**{power}" for name, power in monomial]
+    return "*".join(([] if number == 1 and powers else [str(number)]) + powers)
+
+
+ZERO = Polynomial({})
+ONE = Polynomial({(): 1})
+
+
+# Exact division of polynomials.
+
+
+LARGEST_DIVISION = 100_000
+"""The most steps (terms taken away or looked at) of one division."""
+
+Exponents = tuple[int, ...]
+
+
+def quotient(dividend: Polynomial, divisor: Polynomial) -> Polynomial | None:
+    """The polynomial that gives the dividend when multiplied by the divisor, or None where there is none.
+
+    >>> from lemma.ledger.polynomial import symbol
+    >>> d = symbol("d")
+    >>> quotient(d**2 - 1, d - 1) == d + 1
+    True
+    """
+    if len(divisor.terms) == 1 or not dividend:
+        return dividend / divisor if dividend else dividend
+    names = sorted(dividend.symbols | divisor.symbols)
+    found = _long_division(_by_exponents(dividend, names), _by_exponents(divisor, names))
+    return None if found is None else _polynomial(found, names)
+
+
+def _long_division(
+    rest: dict[Exponents, Fraction], divisor: dict[Exponents, Fraction]
+) -> dict[Exponents, Fraction] | None:
+    """Take the leading term away until nothing is left, or until the next step would leave the quotient's box.
+
+    Lowest exponents add when polynomials are multiplied, and so do highest ones. They bound the quotient on all sides.
+    """
+    low = _minus(_least(rest), _least(divisor))
+    high = _minus(_greatest(rest), _greatest(divisor))
+    lead, found, steps = max(divisor), {}, 0
+    while rest:
+        top = max(rest)
+        power = _minus(top, lead)
+        if any(not a <= b <= c for a, b, c in zip(low, power, high, strict=True)):
+            return None
+        found[power] = rest[top] / divisor[lead]
+        _take_away(rest, power, found[power], divisor)
+        steps += len(rest) + len(divisor)
+        if steps > LARGEST_DIVISION:
+            raise InputError(
+                f"a division of polynomials takes more than {LARGEST_DIVISION:,} steps; shorten the formula"
+            )
+    return found
+
+
+def _take_away(
+    rest: dict[Exponents, Fraction], power: Exponents, number: Fraction, divisor: dict[Exponents, Fraction]
+) -> None:
+    for theirs, factor in divisor.items():
+        place = tuple(a + b for a, b in zip(power, theirs, strict=True))
+        left = rest.pop(place, Fraction(0)) - number * factor
+        if left:
+            rest[place] = left
+
+
+def _by_exponents(polynomial: Polynomial, names: list[str]) -> dict[Exponents, Fraction]:
+    return {
+        tuple(dict(monomial).get(name, 0) for name in names): number for monomial, number in polynomial.terms.items()
+    }
+
+
+def _polynomial(terms: dict[Exponents, Fraction], names: list[str]) -> Polynomial:
+    return Polynomial(
+        {
+            tuple((name, power) for name, power in zip(names, powers, strict=True) if power): number
+            for powers, number in terms.items()
+        }
+    )
+
+
+def _least(places: Iterable[Exponents]) -> Exponents:
+    return tuple(min(column) for column in zip(*places, strict=True))
+
+
+def _greatest(places: Iterable[Exponents]) -> Exponents:
+    return tuple(max(column) for column in zip(*places, strict=True))
+
+
+def _minus(one: Exponents, other: Exponents) -> Exponents:
+    return tuple(a - b for a, b in zip(one, other, strict=True))
+
+
+# A quotient of two polynomials: the value of every formula a person may write.
+
+
+@dataclass(frozen=True, eq=False)
+class Rational:
+    """A numerator over a denominator, equal to another exactly when they are equal as functions.
+
+    A denominator of one term is divided through at once, so that d/h is a polynomial over 1.
+
+    >>> from lemma.ledger.polynomial import symbol
+    >>> d = symbol("d")
+    >>> Rational(d**2 - 1, d - 1) == Rational(d + 1)
+    True
+    """
+
+    numerator: Polynomial
+    denominator: Polynomial = ONE
+
+    def __post_init__(self) -> None:
+        if not self.denominator:
+            raise ZeroDivisionError("the denominator is zero")
+        if len(self.denominator.terms) == 1 and self.denominator != ONE:
+            object.__setattr__(self, "numerator", self.numerator / self.denominator)
+            object.__setattr__(self, "denominator", ONE)
+
+    def __add__(self, other: "Rational") -> "Rational":
+        if self.denominator == other.denominator:
+            return Rational(self.numerator + other.numerator, self.denominator)
+        top = self.numerator * other.denominator + other.numerator * self.denominator
+        return Rational(top, self.denominator * other.denominator)
+
+    def __neg__(self) -> "Rational":
+        return Rational(-self.numerator, self.denominator)
+
+    def __sub__(self, other: "Rational") -> "Rational":
+        return self + -other
+
+    def __mul__(self, other: "Rational") -> "Rational":
+        return Rational(self.numerator * other.numerator, self.denominator * other.denominator)
+
+    def __truediv__(self, other: "Rational") -> "Rational":
+        return self * other.inverse()
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (Polynomial, int, Fraction)):
+            other = Rational(of(other))
+        if not isinstance(other, Rational):
+            return NotImplemented
+        if self.denominator == other.denominator:
+            return self.numerator == other.numerator
+        return self.numerator * other.denominator == other.numerator * self.denominator
+
+    __hash__ = None  # type: ignore[assignment]  # equal values may have different numerators
+
+    def inverse(self) -> "Rational":
+        """One over it."""
+        return Rational(self.denominator, self.numerator)
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The symbols that occur in it."""
+        return self.numerator.symbols | self.denominator.symbols
+
+    @property
+    def constant(self) -> Fraction | None:
+        """Its value if it is written without symbols, else None."""
+        return self.numerator.constant if self.denominator == ONE else None
+
+    def polynomial(self) -> Polynomial | None:
+        """The polynomial it is equal to, or None where the denominator does not divide the numerator."""
+        return quotient(self.numerator, self.denominator)
+
+    def at(self, values: Mapping[str, Number]) -> Fraction:
+        """Its value where the symbols have these values."""
+        missing = sorted(self.symbols - set(values))
+        if missing:
+            raise InputError(f"the formula needs a value of {', '.join(missing)}; got {', '.join(values) or 'none'}")
+        try:
+            return self.numerator.at(values) / self.denominator.at(values)
+        except ZeroDivisionError:
+            where = ", ".join(f"{name} = {values[name]}" for name in sorted(self.symbols))
+            raise InputError(f"the formula divides by zero at {where}") from None
+
+
+# Arithmetic that refuses to grow: whatever a person types is worked out in well under a second, or refused.
+#
+# Sizes are checked before anything is multiplied, so that a short text such as (a+b)**12**12 costs nothing.
+
+
+LONGEST_TEXT = 10_000
+MOST_TOKENS = 4_000
+DEEPEST_NESTING = 60
+LARGEST_EXPONENT = 12
+HIGHEST_DEGREE = 100
+MOST_DIGITS = 300
+MOST_TERMS = 2_000
+MOST_WORK = 40_000
+"""Products and sums of single terms over a whole formula; about eight microseconds each."""
+
+
+class TooLarge(InputError):
+    """A formula goes past one of the bounds of this module."""
+
+
+class Calculator:
+    """The arithmetic of one formula, which keeps count of its own work."""
+
+    def __init__(self) -> None:
+        self.work = 0
+
+    def add(self, values: Sequence[Rational]) -> Rational:
+        """Add values up, halves first: a long sum is not copied once for each of its terms."""
+        if len(values) == 1:
+            return values[0]
+        middle = len(values) // 2
+        left, right = self.add(values[:middle]), self.add(values[middle:])
+        if left.denominator == right.denominator:
+            self._spend(len(left.numerator.terms) + len(right.numerator.terms))
+        else:
+            self._spend_product(left.numerator, right.denominator)
+            self._spend_product(right.numerator, left.denominator)
+            self._spend_product(left.denominator, right.denominator)
+        return checked(left + right)
+
+    def multiply(self, left: Rational, right: Rational) -> Rational:
+        """Multiply two values."""
+        self._spend_product(left.numerator, right.numerator)
+        self._spend_product(left.denominator, right.denominator)
+        return checked(left * right)
+
+    def divide(self, left: Rational, right: Rational) -> Rational:
+        """Divide one value by another."""
+        if not right.numerator:
+            raise InputError("this divides by zero")
+        return self.multiply(left, right.inverse())
+
+    def power(self, base: Rational, exponent: Rational) -> Rational:
+        """Raise to a whole power."""
+        number = exponent.constant
+        if number is None or number.denominator != 1:
+            raise InputError(f"an exponent is a whole number from {-LARGEST_EXPONENT} to {LARGEST_EXPONENT} here")
+        if abs(number) > LARGEST_EXPONENT:
+            raise TooLarge(f"an exponent is at most {LARGEST_EXPONENT} here")
+        if number < 0 and not base.numerator:
+            raise InputError("this divides by zero")
+        factor, result = (base.inverse() if number < 0 else base), Rational(Polynomial({(): 1}))
+        for _ in range(abs(number.numerator)):
+            result = self.multiply(result, factor)
+        return result
+
+    def _spend_product(self, left: Polynomial, right: Polynomial) -> None:
+        self._spend(len(left.terms) * len(right.terms))
+
+    def _spend(self, steps: int) -> None:
+        self.work += steps
+        if self.work > MOST_WORK:
+            raise TooLarge(f"multiplied out, the formula takes more than {MOST_WORK:,} steps")
+
+
+def checked(value: Rational) -> Rational:
+    """The value itself, if its terms, degrees and digits are within the bounds."""
+    for polynomial in (value.numerator, value.denominator):
+        if len(polynomial.terms) > MOST_TERMS:
+            raise TooLarge(f"multiplied out, the formula has more than {MOST_TERMS:,} terms")
+        for monomial, number in polynomial.terms.items():
+            if any(abs(power) > HIGHEST_DEGREE for _, power in monomial):
+                raise TooLarge(f"multiplied out, a symbol has an exponent past {HIGHEST_DEGREE}")
+            if max(number.numerator.bit_length(), number.denominator.bit_length()) * 3 > MOST_DIGITS * 10:
+                raise TooLarge(f"a number has more than {MOST_DIGITS} digits")
+    return value
+
+
+# Errors that show where in a formula they are.
+
+
+_SHOWN = 30
+
+
+def mistake(text: str, position: int, message: str) -> InputError:
+    r"""An error whose message shows the formula with a caret under the place.
+
+    >>> print(mistake("V*d + ?", 6, "'?' is not read here."))
+    formula, character 7: '?' is not read here.
+        V*d + ?
+              ^
+    """
+    start, end = max(0, position - _SHOWN), position + _SHOWN
+    before, after = "… " if start else "", " …" if end < len(text) else ""
+    line = before + "".join(character if character.isprintable() else "�" for character in text[start:end]) + after
+    caret = " " * (len(before) + position - start) + "^"
+    return InputError(f"formula, character {position + 1}: {message}\n    {line}\n    {caret}")
+
+
+def named(character: str) -> str:
+    """A character with its number and name, for those that look like others or like nothing.
+
+    >>> named("а")
+    "'а' (U+0430, CYRILLIC SMALL LETTER A)"
+    """
+    if character.isascii() and character.isprintable():
+        return f"'{character}'"
+    shown = f"'{character}' " if character.isprintable() else ""
+    return f"{shown}(U+{ord(character):04X}, {unicodedata.name(character, 'a control character')})"

@@ -1,0 +1,162 @@
+"""Data files out of registry packages: downloaded by pip, unpacked, never installed and never run."""
+
+import gzip
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import IO, Any
+
+from lemma.errors import DataError
+
+# Data that travel inside registry packages: what they are, where their files are, how they are checked.
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """Some files inside a registry package, and what is kept of them."""
+
+    name: str
+    about: str
+    licence: str
+    size: int
+    """Bytes of what is kept."""
+    package: str
+    """What pip downloads, with its version."""
+    download: int
+    """Bytes of that package, and of the others it needs."""
+    pattern: str
+    """Which files of the package are the data."""
+    hash: str
+    """SHA-256 of the file, or over the joined SHA-256 sums of the files in the order of their names."""
+    python: str | None = field(default=None, kw_only=True)
+    """The version of Python that the package asks for, where this one may be another: only its data are taken."""
+    source: bool = field(default=False, kw_only=True)
+    """Whether the files are in the package's source archive only, not in its wheel."""
+    inside: str | None = field(default=None, kw_only=True)
+    """Which file of the package is itself the archive that holds the data, where they are packed twice."""
+    also: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
+    """Other packages, each with the pattern of its files, where one does not hold all of the data."""
+    convert: Callable[[Sequence[Path], Path], None] | None = field(default=None, kw_only=True)
+    """Writes what is kept of the files into a folder, where they are not kept as they are."""
+    needs: Callable[[], None] | None = field(default=None, kw_only=True)
+    """Refuses, before anything is fetched, where a package that `convert` reads with is missing."""
+    converted_hash: str | None = field(default=None, kw_only=True)
+    """SHA-256 of what is kept, in that case."""
+
+    @property
+    def kept_hash(self) -> str:
+        """SHA-256 of the files that are kept."""
+        return self.converted_hash or self.hash
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """What pip has to be told beside the package's name."""
+        return ({"python": self.python} if self.python else {}) | ({"source": True} if self.source else {})
+
+
+WHEEL = ("--only-binary", ":all:")
+SOURCE = ("--no-binary", ":all:", "--no-build-isolation", "--use-pep517")
+STAND_IN = """
+import os, shutil
+class __legacy__:
+    def get_requires_for_build_wheel(settings=None):
+        return []
+    def prepare_metadata_for_build_wheel(folder, settings=None):
+        with open("PKG-INFO", encoding="utf-8") as file:
+            said = dict(line.rstrip().split(": ", 1) for line in file if line.startswith(("Name: ", "Version: ")))
+        name = "{Name}-{Version}.dist-info".format(**said)
+        os.makedirs(os.path.join(folder, name))
+        shutil.copy("PKG-INFO", os.path.join(folder, name, "METADATA"))
+        return name
+"""
+"""Of a source archive pip wants the metadata, for which it would run the package's setup.py. This takes setuptools'
+place in pip's process, and hands over the metadata that the archive holds."""
+
+
+def download_package(requirement: str, into: Path, python: str | None = None, source: bool = False) -> Path:
+    """Let pip download one wheel or source archive, whatever index it is set up for; return the file.
+
+    `python` names another version of Python than this one, for a package whose code will not run here: it never does.
+    """
+    options = ["--no-deps", "--no-input", "--disable-pip-version-check", "--retries", "2"]
+    options += [*(SOURCE if source else WHEEL), *(["--python-version", python] if python else [])]
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(into), requirement]
+    with TemporaryDirectory() as folder:
+        environment = _without_setup(Path(folder)) if source else None
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    archives = sorted(into.glob("*.tar.gz" if source else "*.whl"))
+    if done.returncode or not archives:
+        raise DataError(_explain(requirement, (done.stderr or done.stdout).strip().splitlines()))
+    return archives[0]
+
+
+def _without_setup(folder: Path) -> dict[str, str]:
+    """An environment in which pip runs no setup.py."""
+    (folder / "setuptools").mkdir()
+    (folder / "setuptools" / "__init__.py").touch()
+    (folder / "setuptools" / "build_meta.py").write_text(STAND_IN, encoding="utf-8")
+    before = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *([before] if before else [])])}
+
+
+def _explain(requirement: str, lines: list[str]) -> str:
+    said = "\n  ".join(lines[-3:])
+    if "No module named pip" in said:
+        step = f"Give this Python its pip first: {sys.executable} -m ensurepip"
+    else:
+        step = "Check the connection and the package index, or give a text file of your own."
+    return f"{requirement}: pip could not download the package that carries this corpus. pip said:\n  {said}\n{step}"
+
+
+def unpack(package: Path, pattern: str, into: Path, inside: str | None = None) -> None:
+    """Write the files of a package whose path fits the pattern into a flat folder, gzipped ones unpacked.
+
+    With `inside`, the files of the archive or archives that fit it inside the package.
+    """
+    try:
+        with package.open("rb") as file:
+            for member, content in _members(file, package.name, inside):
+                if fnmatch(member, pattern):
+                    _write(content, into / PurePosixPath(member).name)
+    except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise DataError(f"{package.name}: the package arrived damaged ({error}). Try again.") from None
+
+
+def _members(file: IO[bytes], name: str, inside: str | None) -> Iterator[tuple[str, IO[bytes]]]:
+    """Go through the files of an archive, or of the archives within it that are meant."""
+    for member, content in _zipped(file) if name.endswith((".whl", ".zip")) else _tarred(file):
+        if inside is None:
+            yield member, content
+        elif fnmatch(member, inside):
+            yield from _members(io.BytesIO(content.read()), member, None)
+
+
+def _zipped(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.namelist():
+            with archive.open(member) as content:
+                yield member, content
+
+
+def _tarred(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
+    with tarfile.open(fileobj=file, mode="r:*") as archive:
+        for member in archive:
+            content = archive.extractfile(member) if member.isfile() else None
+            if content is not None:
+                yield member.name, content
+
+
+def _write(source: IO[bytes], path: Path) -> None:
+    zipped = path.suffix == ".gz"
+    with (path.with_suffix("") if zipped else path).open("wb") as target:
+        shutil.copyfileobj(gzip.GzipFile(fileobj=source) if zipped else source, target)

@@ -1,1 +1,0 @@
-"""Graphs whose nodes are to be classified: by name, generated, or a person's own."""

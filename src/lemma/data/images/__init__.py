@@ -1,1 +1,0 @@
-"""Pictures and their captions: by name or out of a folder, decoded once, kept as pixels, batched with tokens."""

@@ -1,0 +1,1 @@
+"""What a model does: its attention heads and its trees."""

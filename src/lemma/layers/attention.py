@@ -1,0 +1,447 @@
+"""Attention: one function over PyTorch's fused kernel, and the modules around it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lemma.layers.positions import part_of
+from lemma.layers.recording import EARS, AttentionRecord, announce, bias_of, spread, telling
+from lemma.layers.state import present, slide
+from lemma.spec.positions import NoPositions, Positions
+
+# Scaled dot-product attention through PyTorch's fused kernel, whatever the widths, groups, mask or positions.
+
+
+Queries = Float[Tensor, "batch heads new width"]
+Keys = Float[Tensor, "batch key_heads known width"]
+Values = Float[Tensor, "batch value_heads known value_width"]
+Line = Float[Tensor, "heads distances"]
+"""What is added to the scores of each head at the distances 1 − new … known − 1, of new queries and known keys."""
+Mixed = Float[Tensor, "batch heads new value_width"]
+
+
+def attend(
+    queries: Queries,
+    keys: Keys,
+    values: Values,
+    scale: float,
+    causal: bool,
+    mask: Bool[Tensor, "..."] | None = None,
+    line: Line | None = None,
+    dropout: float = 0.0,
+    alike: bool = False,
+) -> Mixed:
+    """Return Σ_j α_j v_j with α = softmax_j(scale · q·k_j + line[distance]) over the keys that may be seen.
+
+    `causal`: the last query stands beside the last key, and each sees the keys up to its own place. Fewer heads of keys
+    or values than of queries serve groups of them. `line` is what positions add. `alike` promises that all three have
+    as many heads and are equally wide, which spares the looking.
+    """
+    if EARS.listeners:
+        return _heard(queries, keys, values, scale, causal, mask, line, dropout)
+    if alike and mask is None and line is None:
+        new = queries.shape[2]
+        if new == 1 or new == keys.shape[2]:
+            return functional.scaled_dot_product_attention(
+                queries, keys, values, None, dropout, causal and new > 1, scale=scale
+            )
+    return _fused(queries, keys, values, scale, causal, mask, line, dropout)
+
+
+def _heard(
+    queries: Queries,
+    keys: Keys,
+    values: Values,
+    scale: float,
+    causal: bool,
+    mask: Tensor | None,
+    line: Line | None,
+    dropout: float,
+) -> Mixed:
+    """Attend, and tell those who listen what is attended to."""
+    heads = queries.shape[1]
+    bias = bias_of(mask, queries)
+    with telling(AttentionRecord(queries, spread(keys, heads), spread(values, heads), scale, bias, causal, line)):
+        return _fused(queries, keys, values, scale, causal, mask, line, dropout)
+
+
+def _fused(
+    queries: Queries,
+    keys: Keys,
+    values: Values,
+    scale: float,
+    causal: bool,
+    mask: Tensor | None,
+    line: Line | None,
+    dropout: float,
+) -> Mixed:
+    new, known, width = queries.shape[-2], keys.shape[-2], values.shape[-1]
+    bias: Tensor | None = mask
+    if line is not None:
+        keys, values = keys.flip(-2), values.flip(-2)
+        bias = distance_bias(line, new, known, causal, mask, queries.dtype)
+    elif causal and (mask is not None or 1 < new < known):
+        order = torch.ones(new, known, dtype=torch.bool, device=keys.device).tril(known - new)
+        bias = order if mask is None else mask & order
+    alone = causal and bias is None and new == known
+    if keys.shape[-1] != width:
+        queries, keys, values = _widened(queries, keys, values)
+    if keys.shape[1] != values.shape[1]:
+        keys, values = (spread(tensor, queries.shape[1]) for tensor in (keys, values))
+    mixed = functional.scaled_dot_product_attention(
+        queries, keys, values, bias, dropout, alone, scale=scale, enable_gqa=keys.shape[1] != queries.shape[1]
+    )
+    return mixed if mixed.shape[-1] == width else mixed[..., :width]
+
+
+def _widened(*tensors: Tensor) -> list[Tensor]:
+    """Bring all to one width with zeros, which change neither a score nor a mean: the fused kernel knows one width."""
+    width = max(tensor.shape[-1] for tensor in tensors)
+    return [functional.pad(tensor, (0, width - tensor.shape[-1])) for tensor in tensors]
+
+
+def distance_bias(
+    line: Line, new: int, known: int, causal: bool, mask: Tensor | None, dtype: torch.dtype
+) -> Float[Tensor, "batch heads new known"]:
+    """What a line adds to the scores of keys in reversed order, as a view of its new + known − 1 numbers a head.
+
+    With the keys reversed, query i and key j lie i + j + 1 − new apart: all that depends on i + j alone, so the matrix
+    needs no memory of its own. (CUDA's kernel makes a copy of it for itself.)
+
+    >>> line = -0.5 * torch.tensor([[1.0, 0.0, 1.0]])  # ALiBi's, at the distances −1, 0 and 1
+    >>> distance_bias(line, 2, 2, True, None, torch.float32).tolist()  # keys 1, 0
+    [[[[-inf, -0.0], [-0.0, -0.5]]]]
+    """
+    line = line.to(dtype)
+    if causal:
+        line = line.masked_fill(distances_of(new, known, line.device) < 0, -torch.inf)
+    bias = line.contiguous().as_strided((1, len(line), new, known), (0, line.shape[1], 1, 1))
+    return bias if mask is None else bias.masked_fill(~mask.flip(-1), -torch.inf)
+
+
+def distances_of(new: int, known: int, device: torch.device) -> Int[Tensor, "distances"]:
+    """How far keys can lie before queries, the last of which stands beside the last key: 1 − new … known − 1."""
+    return torch.arange(1 - new, known, device=device)
+
+
+# Attention as one part with orthogonal choices: heads, widths, groups, order, source, merged or separate matrices.
+
+
+NOWHERE = NoPositions()
+Stream = Float[Tensor, "batch time width"]
+Memory = tuple[Float[Tensor, "..."], ...]
+"""What attention keeps of the tokens read so far; time is the dimension before the last of each tensor.
+
+Keys and values, side by side in one tensor where their shapes allow it; inputs in the place of what is merged.
+"""
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """The choices of an attention part.
+
+    Merged, the key–query map of each head is one matrix W^QK = W_Qᵀ W_K (problem B6) that meets the inputs themselves,
+    and the value–output map one matrix W_V W_O (problem C8): without keys or values, inputs are kept in their place.
+    """
+
+    width: int
+    heads: int = 1
+    attention_width: int | None = None
+    """The width of all heads' queries together; the stream's if unset."""
+    value_width: int | None = None
+    """The width of all heads' values together; that of the queries if unset."""
+    key_value_heads: int | None = None
+    """Heads of keys and values, each serving a group of query heads; one for each query head if unset."""
+    causal: bool = True
+    source_width: int | None = None
+    """The width of what is attended to, if that is another stream than the one that asks."""
+    key_query: Literal["separate", "merged"] = "separate"
+    value_output: Literal["separate", "merged", "none"] = "separate"
+    """None: the heads' values are the output, side by side, without an output map."""
+    bias: bool = True
+    positions: Positions = NOWHERE
+    """What turns queries and keys, or biases scores; what is added to the embedding is not done here."""
+    context: int = 0
+    """Positions whose rotations are worked out beforehand."""
+
+    @property
+    def head_width(self) -> int:
+        """The width of one head's queries and keys before any merging: I in √I."""
+        return (self.attention_width or self.width) // self.heads
+
+    @property
+    def head_value_width(self) -> int:
+        """The width of one head's values before any merging."""
+        return (self.value_width or self.attention_width or self.width) // self.heads
+
+    @property
+    def groups(self) -> int:
+        """The heads of keys and values."""
+        return self.key_value_heads or self.heads
+
+    @property
+    def inputs(self) -> int:
+        """The width of what is attended to."""
+        return self.source_width or self.width
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """What is projected, and how wide: queries, and keys and values unless they are merged away."""
+        merged = self.key_query == "merged"
+        widths = {"query": self.heads * (self.inputs if merged else self.head_width)}
+        if not merged:
+            widths["key"] = self.groups * self.head_width
+        if self.value_output != "merged":
+            widths["value"] = self.groups * self.head_value_width
+        return widths
+
+
+class Attention(nn.Module):
+    """Multi-head attention through PyTorch's fused kernel.
+
+    Each head: softmax(Q Kᵀ/√I) V, over the tokens up to its own if causal. The scale is that of the unmerged head, so
+    that merging changes nothing.
+    """
+
+    query_key_value: nn.Linear
+
+    def __init__(self, shape: AttentionShape, dropout: float = 0.0) -> None:
+        super().__init__()
+        refuse_impossible(shape)
+        self.shape, self.dropout = shape, dropout
+        self.heads, self.groups, self.causal = shape.heads, shape.groups, shape.causal
+        self.scale = shape.head_width**-0.5
+        self.crosses, self.merged = shape.source_width is not None, shape.key_query == "merged"
+        self.packed = not self.crosses and _packs(shape)
+        self.inward, self.inward_source = _parts_of(shape)
+        for name in filter(None, (self.inward, self.inward_source)):
+            width = shape.width if name == self.inward else shape.inputs
+            self.add_module(name, nn.Linear(width, _joined_width(shape, name), bias=shape.bias))
+        self.maps_out = shape.value_output != "none"
+        if self.maps_out:
+            inner = shape.inputs if shape.value_output == "merged" else shape.head_value_width
+            self.output = nn.Linear(shape.heads * inner, shape.width, bias=shape.bias)
+        places = shape.positions
+        self.turns = part_of(places, "turns", shape.context, shape.head_width)
+        self.biases = part_of(places, "biases", shape.context, shape.heads)
+
+    def forward(
+        self,
+        stream: Stream,
+        past: Memory | None = None,
+        source: Float[Tensor, "batch known source_width"] | None = None,
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> tuple[Stream, Memory]:
+        """Attend from every vector of the stream, to the past and itself or to the source; return what to remember.
+
+        `mask` is true where a key may be seen, broadcast to (batch, heads, new, known). Attention to a source remembers
+        that source: give it once, then only `past`.
+        """
+        if self.packed:
+            queries, keys, values, memory = self._packed(stream, past)
+        elif self.crosses:
+            queries, keys, values, memory = self._across(stream, past, source)
+        else:
+            queries, keys, values, memory = self._within(stream, past)
+        dropout = self.dropout if self.training else 0.0
+        line = None if self.biases is None else self._line(queries.shape[2], keys.shape[2], keys.device)
+        mixed = attend(queries, keys, values, self.scale, self.causal, mask, line, dropout, self.packed)
+        joined = mixed.transpose(1, 2).flatten(2)
+        return self.output(joined) if self.maps_out else joined, memory
+
+    def _line(self, new: int, known: int, device: torch.device) -> Float[Tensor, "heads distances"]:
+        """What positions add to the scores of each head, by distance."""
+        assert self.biases is not None
+        return self.biases(distances_of(new, known, device))
+
+    def _packed(self, stream: Stream, past: Memory | None) -> tuple[Tensor, Tensor, Tensor, Memory]:
+        """Queries, keys and values of one shape: keys and values are kept in one tensor."""
+        batch, time, _ = stream.shape
+        joined = self.query_key_value(stream).view(batch, time, 3, self.heads, -1).permute(0, 2, 3, 1, 4)
+        memory = joined.narrow(1, 1, 2)
+        if past is None:
+            queries, keys, values = joined.unbind(1)  # one backward for all three
+        else:
+            memory = torch.cat([past[0], memory], dim=3)
+            queries, (keys, values) = joined.select(1, 0), memory.unbind(1)
+        return queries, keys, values, (memory,)
+
+    def _within(self, stream: Stream, past: Memory | None) -> tuple[Tensor, Tensor, Tensor, Memory]:
+        made = self._made(self.inward, stream)
+        if self.turns is not None:
+            start = past[0].shape[-2] if past else 0
+            made = {name: made[name] if name == "value" else self.turns(made[name], start) for name in made}
+        memory = _remembered(made, stream)
+        if past is not None:
+            memory = tuple(torch.cat([old, new], dim=-2) for old, new in zip(past, memory, strict=True))
+        return made["query"], memory[0], memory[-1], memory
+
+    def _across(
+        self, stream: Stream, past: Memory | None, source: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Memory]:
+        if source is not None:
+            past = _remembered(self._made(self.inward_source, source), source)
+        if past is None:
+            raise ValueError("attention to a source needs the source, or what was remembered of it.")
+        return self._made(self.inward, stream)["query"], past[0], past[-1], past
+
+    def _made(self, name: str, vectors: Tensor) -> dict[str, Float[Tensor, "batch heads time head_width"]]:
+        """Project vectors by the map of that name, and cut what comes out into its parts and heads."""
+        if not name:
+            return {}
+        kinds = name.split("_")
+        parts = getattr(self, name)(vectors).split([self.shape.widths[kind] for kind in kinds], dim=-1)
+        heads = [self.heads if kind == "query" else self.groups for kind in kinds]
+        return {
+            kind: part.unflatten(-1, (number, -1)).transpose(1, 2)
+            for kind, part, number in zip(kinds, parts, heads, strict=True)
+        }
+
+
+def _remembered(made: dict[str, Tensor], inputs: Tensor) -> Memory:
+    """Keys and values; the inputs stand in for either, or once for both."""
+    keys, values = made.get("key"), made.get("value")
+    if keys is None and values is None:
+        return (inputs[:, None],)
+    return (inputs[:, None] if keys is None else keys, inputs[:, None] if values is None else values)
+
+
+def _packs(shape: AttentionShape) -> bool:
+    alike = set(shape.widths.values()) == {shape.heads * shape.head_width} and len(shape.widths) == 3
+    return alike and not shape.positions.turning
+
+
+def _parts_of(shape: AttentionShape) -> tuple[str, str]:
+    """The names of the map of the stream and of that of the source: "query_key_value", or "query" and "key_value"."""
+    kinds = list(shape.widths)
+    return ("_".join(kinds), "") if shape.source_width is None else ("query", "_".join(kinds[1:]))
+
+
+def _joined_width(shape: AttentionShape, name: str) -> int:
+    return sum(shape.widths[kind] for kind in name.split("_"))
+
+
+def refuse_impossible(shape: AttentionShape) -> None:
+    """Refuse choices that exclude each other; a programmer's error, since specs say it in their own words first."""
+    total, values = shape.attention_width or shape.width, shape.value_width or shape.attention_width or shape.width
+    if total % shape.heads or values % shape.heads or shape.heads % shape.groups:
+        raise ValueError(f"{shape.heads} heads must divide {total} and {values}, and {shape.groups} groups the heads.")
+    kind = shape.positions.kind
+    if shape.positions.turning and shape.key_query == "merged":
+        raise ValueError(f"{kind} turns queries and keys, so key_query cannot be merged; use alibi or separate.")
+    if (shape.positions.paired and shape.head_width % 2) or (shape.positions.turning and shape.source_width):
+        raise ValueError(f"{kind} needs an even head width (got {shape.head_width}) and a single stream.")
+    if shape.source_width is not None and (shape.causal or shape.positions.biasing):
+        raise ValueError("attention to a source has no order: causal=False, and neither rotary nor alibi.")
+
+
+# The attention head of the sources, asked by each window's last word only (problem A2).
+
+
+class WindowHead(nn.Module):
+    """One head asked by each window's last word only (problem A2).
+
+    a = Σ_i α_i W^v e_i with α = softmax_i((W^q e_last)·(W^k e_i)/√d_k).
+    """
+
+    def __init__(self, width: int, key_width: int, value_width: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(width, key_width, bias=False)
+        self.key = nn.Linear(width, key_width, bias=False)
+        self.value = nn.Linear(width, value_width, bias=False)
+
+    def forward(
+        self, embedded: Float[Tensor, "batch joined width"], time: int, span: int
+    ) -> Float[Tensor, "batch time value_width"]:
+        """Attend within the windows that end at the last `time` words; each word's key and value is made once."""
+        queries, words = self.query(embedded[:, -time:]), self.key(embedded)
+        contents = self.value(embedded)
+        if EARS.listeners:
+            announce(_record(queries, words, contents, span))
+        keys = slide(words, time, span)
+        scores = torch.einsum("btk,btsk->bts", queries, keys) * keys.shape[-1] ** -0.5
+        there = present(embedded.shape[1], time, span, embedded.device)
+        if there is not None:
+            scores = scores.masked_fill(~there, float("-inf"))
+        return torch.einsum("bts,btsv->btv", scores.softmax(-1), slide(contents, time, span))
+
+
+def _record(queries: Tensor, keys: Tensor, values: Tensor, span: int) -> AttentionRecord:
+    """The same attention as one head over all words, of which each sees those of its window."""
+    seen = _band(queries.shape[1], keys.shape[1], span, keys.device)
+    scale = keys.shape[-1] ** -0.5
+    return AttentionRecord(queries[:, None], keys[:, None], values[:, None], scale, bias_of(seen, keys))
+
+
+def _band(time: int, joined: int, span: int, device: torch.device) -> Bool[Tensor, "time joined"]:
+    ends = torch.arange(joined - time, joined, device=device)[:, None]
+    places = torch.arange(joined, device=device)
+    return (places <= ends) & (places > ends - span)
+
+
+# An attention layer with one head a relation (problem B1), and the two ways its scores are read.
+#
+# S_r[g, d] = q_r(g)·k_r(d)/√w for governor g, dependent d and relation r, where each head's queries and keys have
+# some
+# coordinates for themselves and some that all heads share. Normalised over the dependents of each governor, with a
+# null
+# place for "none", the head `dobj` from `prefer` is 1 on `flight`. Normalised over all (governor, relation) of each
+# dependent, the same scores are a parser (Dozat & Manning 2017 have the bilinear form with separate arcs and labels).
+
+
+Scores = Float[Tensor, "batch relations governors dependents"]
+QUIET = 4.0  # the null place's first score: nearly all heads of nearly all governors have nothing to attend to
+
+
+class RelationHeads(nn.Module):
+    """Scores of every relation between every two places; governors are the top and all words, dependents the words."""
+
+    def __init__(self, width: int, relations: int, hidden: int, own: int, shared: int, dropout: float) -> None:
+        super().__init__()
+        self.relations, self.own, self.shared = relations, own, shared
+        self.governor, self.dependent = nn.Linear(width, hidden), nn.Linear(width, hidden)
+        self.query = nn.Linear(hidden, relations * own + shared)
+        self.key = nn.Linear(hidden, relations * own + shared)
+        self.null = nn.Parameter(torch.full((relations,), QUIET))
+        self.dropout = nn.Dropout(dropout)
+        self.scale = (own + shared) ** -0.5
+
+    def forward(self, stream: Float[Tensor, "batch places width"]) -> Scores:
+        """Score all governors, of which place 0 is the top, for all dependents, places 1 and on."""
+        queries = self.query(self._bent(self.governor, stream))
+        keys = self.key(self._bent(self.dependent, stream[:, 1:]))
+        own = torch.matmul(self._heads(queries), self._heads(keys).transpose(-1, -2))
+        if not self.shared:
+            return own * self.scale
+        common = queries[..., -self.shared :] @ keys[..., -self.shared :].transpose(-1, -2)
+        return (own + common[:, None]) * self.scale
+
+    def _bent(self, layer: nn.Linear, stream: Tensor) -> Tensor:
+        return self.dropout(nn.functional.leaky_relu(layer(stream), 0.1))
+
+    def _heads(self, joined: Tensor) -> Float[Tensor, "batch relations places own"]:
+        batch, places, _ = joined.shape
+        return joined[..., : self.relations * self.own].view(batch, places, self.relations, self.own).transpose(1, 2)
+
+
+def over_dependents(
+    scores: Scores, null: Float[Tensor, "relations"], there: Bool[Tensor, "batch dependents"]
+) -> Float[Tensor, "batch relations governors null_and_dependents"]:
+    """Log attention of each head from each governor over the null place and the dependents: B1's picture."""
+    masked = scores.masked_fill(~there[:, None, None], float("-inf"))
+    batch, relations, governors, _ = scores.shape
+    nothing = null[None, :, None, None].expand(batch, relations, governors, 1).to(scores.dtype)
+    return torch.cat([nothing, masked], dim=-1).log_softmax(-1)
+
+
+def over_governors(scores: Scores, there: Bool[Tensor, "batch dependents"]) -> Scores:
+    """Log probability of each (governor, relation) for each dependent: the parser. The top is always there."""
+    governs = torch.cat([torch.ones_like(there[:, :1]), there], dim=1)
+    itself = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
+    barred = ~governs[:, :, None] | torch.cat([torch.zeros_like(itself[:1]), itself])
+    masked = scores.masked_fill(barred[:, None], float("-inf"))
+    return masked.flatten(1, 2).log_softmax(1).view_as(scores)

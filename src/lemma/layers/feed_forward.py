@@ -1,0 +1,86 @@
+"""The feed-forward layer, activations and normalisation."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+# The Gaussian error linear unit in its tanh form, as GPT-2 has it (Hendrycks & Gimpel 2016).
+#
+# ½x(1 + tanh(√(2/π)(x + 0.044715x³))) is x·sigmoid(z) with z = x(a + bx²), a = √(8/π), b = 0.044715a. On a CPU the
+# sigmoid costs a fifth of the tanh, so that training takes this form; elsewhere PyTorch's own kernel runs.
+
+
+A = math.sqrt(8 / math.pi)
+B = 0.044715 * A
+
+
+def gelu(values: Tensor) -> Tensor:
+    """Return x·sigmoid(x(a + bx²)).
+
+    >>> gelu(torch.tensor([-1.0, 0.0, 1.0])).tolist()
+    [-0.15880802273750305, 0.0, 0.8411920070648193]
+    """
+    if values.requires_grad and values.device.type == "cpu" and not torch.compiler.is_compiling():
+        return _SigmoidForm.apply(values)  # pyright: ignore[reportReturnType]
+    return functional.gelu(values, approximate="tanh")
+
+
+class _SigmoidForm(torch.autograd.Function):
+    """The sigmoid form in as few passes over memory as there are."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        gate = torch.addcmul(values.new_tensor(A), values, values, value=B).mul_(values).sigmoid_()
+        ctx.save_for_backward(values, gate)
+        return values * gate
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """s + x s(1−s)(a + 3bx²), with s the gate, times what comes from above."""
+        values, gate = ctx.saved_tensors
+        slope = torch.addcmul(values.new_tensor(A), values, values, value=3 * B).mul_(values)
+        slope.addcmul_(slope, gate, value=-1)
+        return torch.addcmul(gate, gate, slope, out=slope).mul_(gradients[0])
+
+
+# The feed-forward part of a Transformer layer, and the non-linearities by name.
+
+
+Activation = Callable[[Tensor], Tensor]
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "relu": functional.relu,
+    "gelu": gelu,
+}
+
+
+class FeedForwardPart(nn.Module):
+    """Widen, bend, narrow: W₂ σ(W₁ x + b₁) + b₂."""
+
+    def __init__(self, width: int, inner: int, activation: str, bias: bool) -> None:
+        super().__init__()
+        self.widen = nn.Linear(width, inner, bias=bias)
+        self.narrow = nn.Linear(inner, width, bias=bias)
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(self, stream: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        """Apply it to every vector alike."""
+        return self.narrow(self.activation(self.widen(stream)))
+
+
+# Normalisation of the residual stream.
+
+
+def norm(kind: Literal["layer", "rms"], width: int, bias: bool) -> nn.Module:
+    """Layer norm (Ba et al. 2016), or root-mean-square norm, which has no shift (Zhang & Sennrich 2019)."""
+    return nn.LayerNorm(width, bias=bias) if kind == "layer" else nn.RMSNorm(width, eps=1e-5)

@@ -1,0 +1,197 @@
+"""Sparse matrices whose product with a dense one has a gradient, and of which only the entries are stored."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+SMALL = 2**31
+"""Below it places are stored in 32 bits, which is what the kernels of a CPU read without copying."""
+
+
+class _Product(torch.autograd.Function):
+    """A sparse matrix times a dense one; what goes back is multiplied by the transposed."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: "Sparse", dense: Tensor) -> Tensor:
+        ctx.matrix, ctx.dtype = matrix, dense.dtype
+        return _multiplied(matrix.rows, dense)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[None, Tensor]:
+        return None, _multiplied(ctx.matrix.transposed_rows, gradients[0]).to(ctx.dtype)
+
+
+def _multiplied(rows: Tensor, dense: Tensor) -> Tensor:
+    """The product in the precision of the matrix: autocast knows no sparse ones."""
+    with torch.autocast(dense.device.type, enabled=False):
+        return rows @ dense.to(rows.dtype)
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """A matrix in compressed rows, beside the places of its transposed; `sparse @ dense` has a gradient."""
+
+    shape: tuple[int, int]
+    starts: Int[Tensor, "rows_and_one"]
+    columns: Int[Tensor, "entries"]
+    values: Float[Tensor, "entries"]
+    """The entries, row after row."""
+    transposed_starts: Int[Tensor, "columns_and_one"]
+    transposed_columns: Int[Tensor, "entries"]
+    order: Int[Tensor, "entries"] | None
+    """Where the entries of the transposed stand among the values; None where the matrix is symmetric."""
+
+    @property
+    def rows(self) -> Tensor:
+        """The matrix as torch's sparse rows."""
+        return compressed(self.starts, self.columns, self.values, self.shape)
+
+    @property
+    def transposed_rows(self) -> Tensor:
+        """Its transposed, likewise."""
+        if self.order is None:
+            return self.rows
+        values = self.values[self.order]
+        return compressed(self.transposed_starts, self.transposed_columns, values, self.shape[::-1])
+
+    def __matmul__(self, dense: Float[Tensor, "columns width"]) -> Float[Tensor, "rows width"]:
+        return _Product.apply(self, dense)  # pyright: ignore[reportReturnType]
+
+    def to_dense(self) -> Float[Tensor, "rows columns"]:
+        """The whole matrix, for a small one."""
+        return self.rows.to_dense()
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Self:
+        """The same elsewhere, or in other precision."""
+        places = (self.starts, self.columns, self.transposed_starts, self.transposed_columns)
+        starts, columns, back_starts, back_columns = (tensor.to(device) for tensor in places)
+        order = None if self.order is None else self.order.to(device)
+        values = self.values.to(device, dtype or self.values.dtype)
+        return type(self)(self.shape, starts, columns, values, back_starts, back_columns, order)
+
+    def with_values(self, values: Float[Tensor, "entries"]) -> Self:
+        """The same places with other entries; those of a symmetric matrix must be so too."""
+        places = (self.transposed_starts, self.transposed_columns, self.order)
+        return type(self)(self.shape, self.starts, self.columns, values, *places)
+
+    @classmethod
+    def of(
+        cls,
+        places: Int[Tensor, "two entries"],
+        values: Float[Tensor, "entries"],
+        shape: tuple[int, int],
+        symmetric: bool = False,
+    ) -> Self:
+        """A matrix by the row and column of every entry, in the order of the rows.
+
+        >>> Sparse.of(torch.tensor([[0, 1], [1, 0]]), torch.tensor([2.0, 3.0]), (2, 2)).to_dense().tolist()
+        [[0.0, 2.0], [3.0, 0.0]]
+        """
+        kind = torch.int32 if max(*shape, places.shape[1]) < SMALL else torch.int64
+        starts, columns = _starts(places[0], shape[0], kind), places[1].to(kind)
+        if symmetric:
+            return cls(shape, starts, columns, values, starts, columns, None)
+        order = places[1].argsort(stable=True)
+        back = _starts(places[1], shape[1], kind)
+        return cls(shape, starts, columns, values, back, places[0][order].to(kind), order)
+
+
+def _starts(rows: Int[Tensor, "entries"], count: int, kind: torch.dtype) -> Int[Tensor, "rows_and_one"]:
+    starts = torch.zeros(count + 1, dtype=torch.int64, device=rows.device)
+    starts[1:] = torch.bincount(rows, minlength=count).cumsum(0)
+    return starts.to(kind)
+
+
+def compressed(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Torch's sparse rows, without its warning that these are young."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
+        return torch.sparse_csr_tensor(starts, columns, values, tuple(shape), check_invariants=False)
+
+
+# Graph convolution (problem D4; Kipf & Welling 2017): Â, and the layer that multiplies by it.
+#
+# Ã = A + I; Â = D̃^{-1/2} Ã D̃^{-1/2} with D̃ the degrees of Ã. All of its rows sum to one exactly if every connected
+# part of the graph is regular, but its spectral norm is always 1, so that repeated layers do not blow features up;
+# D̃^{-1} Ã is the one whose rows always sum to one.
+
+
+Normalisation = Literal["symmetric", "rows", "none", "alone"]
+
+
+class Adjacency(Sparse):
+    """A sparse matrix of nodes × nodes, of which only the edges are stored."""
+
+
+def adjacency_of(
+    edges: Int[Tensor, "two edges"],
+    nodes: int,
+    kind: Normalisation = "symmetric",
+    weights: Float[Tensor, "edges"] | None = None,
+) -> Adjacency:
+    """Normalise a graph given by its edges: each between two nodes, in either direction, once or twice.
+
+    Edges count for both ends; doubles count once (of weighted ones the largest), loops as the one that every node gets.
+
+    >>> adjacency_of(torch.tensor([[0], [1]]), 2).to_dense().tolist()
+    [[0.5, 0.5], [0.5, 0.5]]
+    """
+    if kind == "alone":
+        edges, weights = edges[:, :0], None if weights is None else weights[:0]
+    places, values = with_loops(edges, nodes, weights)
+    values = scaled(places, values, nodes, kind)
+    return Adjacency.of(places, values, (nodes, nodes), symmetric=kind != "rows")
+
+
+def with_loops(
+    edges: Int[Tensor, "two edges"], nodes: int, weights: Float[Tensor, "edges"] | None = None
+) -> tuple[Int[Tensor, "two entries"], Float[Tensor, "entries"]]:
+    """Ã = A + I by the places of its entries, in the order of rows, and their values."""
+    values = torch.ones(edges.shape[1], device=edges.device) if weights is None else weights
+    apart = edges[0] != edges[1]
+    edges, values = edges[:, apart], values[apart]
+    own = torch.arange(nodes, device=edges.device)
+    both = torch.cat([edges[0] * nodes + edges[1], edges[1] * nodes + edges[0], own * nodes + own])
+    values = torch.cat([values, values, torch.ones_like(own, dtype=values.dtype)])
+    entries, owner = both.unique(return_inverse=True)
+    largest = torch.zeros(len(entries), dtype=values.dtype, device=edges.device)
+    largest = largest.scatter_reduce(0, owner, values, "amax")
+    return torch.stack([entries // nodes, entries % nodes]), largest
+
+
+def scaled(
+    places: Int[Tensor, "two entries"], values: Float[Tensor, "entries"], nodes: int, kind: Normalisation
+) -> Float[Tensor, "entries"]:
+    """The entries of Ã divided by degrees: by the root of both ends' (symmetric), by the row's, or not at all."""
+    if kind not in ("symmetric", "rows"):
+        return values
+    wide = values.double()  # in 32 bits the product of two degrees past 10¹⁹ would be infinite
+    degrees = torch.zeros(nodes, dtype=wide.dtype, device=wide.device).index_add(0, places[0], wide)
+    first, second = degrees[places[0]], degrees[places[1]]
+    return (wide / ((first * second).sqrt() if kind == "symmetric" else first)).to(values.dtype)
+
+
+class GraphConvolution(nn.Module):
+    """Â X W + b: every node becomes the weighted sum of its neighbours and itself, mapped."""
+
+    def __init__(self, into: int, out: int, bias: bool = True) -> None:
+        super().__init__()
+        self.map = nn.Linear(into, out, bias=False)
+        self.bias = nn.Parameter(torch.zeros(out)) if bias else None
+
+    def forward(self, features: Tensor | Sparse, adjacency: Adjacency | Tensor) -> Tensor:
+        """Map the features and mix them along the edges; `adjacency` is sparse, or dense matrices."""
+        mixed = self._mixed(features, adjacency)
+        return mixed if self.bias is None else mixed + self.bias
+
+    def _mixed(self, features: Tensor | Sparse, adjacency: Adjacency | Tensor) -> Tensor:
+        """(Â X) W = Â (X W): edges that are stored one by one carry whichever is narrower."""
+        if isinstance(features, Sparse):
+            return adjacency @ (features @ self.map.weight.T)
+        if isinstance(adjacency, Sparse) and self.map.in_features < self.map.out_features:
+            return self.map(adjacency @ features)
+        return adjacency @ self.map(features)

@@ -1,0 +1,55 @@
+"""Layers of recurrent cells on PyTorch's kernels, and their memory: the hidden vectors."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from lemma.layers.state import State
+
+CELLS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+
+
+@dataclass(frozen=True)
+class Hidden(State):
+    """The hidden vectors of every layer, each (depth, batch, hidden); an LSTM has its cells too."""
+
+    vectors: tuple[Tensor, ...]
+
+    @property
+    def about(self) -> str:
+        """What it is, in words."""
+        return "the hidden vectors" if len(self.vectors) == 1 else "the hidden vectors and cells"
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The vectors, batch first."""
+        return {name: vector.transpose(0, 1) for name, vector in zip(("hidden", "cell"), self.vectors, strict=False)}
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Hidden":
+        """Return a memory of these vectors, given batch first."""
+        return Hidden(tuple(tensor.transpose(0, 1).contiguous() for tensor in tensors.values()))
+
+
+def recurrent(
+    cell: Literal["rnn", "lstm", "gru"], width: int, hidden: int, depth: int, biases: int, dropout: float, **more: str
+) -> nn.RNNBase:
+    """Build layers of cells on torch.nn's fused kernels, with 0, 1 or 2 bias vectors a gate.
+
+    torch.nn gives every gate an input and a recurrent bias. The textbook has one; the other is then a fixed zero
+    and no parameter.
+    """
+    between = dropout if depth > 1 else 0.0
+    layers = CELLS[cell](width, hidden, depth, bias=biases > 0, batch_first=True, dropout=between, **more)
+    if biases == 1:
+        for layer in range(depth):
+            _fix_at_zero(layers, f"bias_hh_l{layer}")
+        layers.to(layers.weight_ih_l0.dtype)  # makes torch.nn gather its list of weights anew
+    return layers
+
+
+def _fix_at_zero(layers: nn.RNNBase, name: str) -> None:
+    zeros = torch.zeros_like(getattr(layers, name), requires_grad=False)
+    delattr(layers, name)
+    layers.register_buffer(name, zeros, persistent=False)

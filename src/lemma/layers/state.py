@@ -1,0 +1,111 @@
+"""What a language model remembers between two calls."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+# What a model remembers between two calls: a value that can be compared, cut by rows and stored.
+
+
+class State(ABC):
+    """The whole memory of a model: equal states give equal logits for ever after.
+
+    A state is a value: reading a token makes a new one and leaves this one as it was.
+    """
+
+    @property
+    @abstractmethod
+    def about(self) -> str:
+        """What it is, in words: "the last 2 tokens"."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """Its tensors by name, with the batch as first dimension."""
+
+    @abstractmethod
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
+        """Return a state of the same kind that holds these tensors."""
+
+    def detach(self) -> Self:
+        """Return the same memory, cut off from the graph that made it."""
+        return self.with_tensors({name: tensor.detach() for name, tensor in self.tensors().items()})
+
+    def rows(self, index: Tensor) -> Self:
+        """Return the memory of some rows of the batch."""
+        return self.with_tensors({name: tensor[index] for name, tensor in self.tensors().items()})
+
+    def signature(self, row: int = 0) -> bytes:
+        """Return bytes that are equal exactly when the whole state of that row is equal, bit for bit."""
+        return b"|".join(bytes_of(tensor[row]) for tensor in self.tensors().values())
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """Return a tensor's values as bytes, preceded by its shape."""
+    values = tensor.detach().cpu().contiguous()
+    return repr(tuple(values.shape)).encode() + values.view(-1).numpy().tobytes()
+
+
+# The memory of a window model: its last N−1 tokens, and the windows they make with new ones.
+
+
+@dataclass(frozen=True)
+class Window(State):
+    """The last `span` tokens; fewer while the text has just begun."""
+
+    seen: Int[Tensor, "batch seen"]
+    span: int
+
+    @classmethod
+    def empty(cls, like: Int[Tensor, "batch time"], span: int) -> "Window":
+        """The memory before the first token."""
+        return cls(like[:, :0], span)
+
+    @property
+    def about(self) -> str:
+        """What it is, in words."""
+        return "the last token" if self.span == 1 else f"the last {self.span} tokens"
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tokens."""
+        return {"seen": self.seen}
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Window":
+        """Return a window of the same span over other tokens."""
+        return replace(self, seen=tensors["seen"])
+
+    def read(self, tokens: Int[Tensor, "batch time"]) -> "Window":
+        """Return the memory after reading more tokens."""
+        return replace(self, seen=self.joined(tokens)[:, -self.span :])
+
+    def joined(self, tokens: Int[Tensor, "batch time"]) -> Int[Tensor, "batch joined"]:
+        """What the windows of the new tokens are cut from: the remembered tokens they reach, and themselves."""
+        reached = self.seen[:, max(0, self.seen.shape[1] - self.span + 1) :]
+        return torch.cat([reached, tokens], dim=1) if reached.shape[1] else tokens
+
+
+def slide(vectors: Float[Tensor, "batch joined width"], time: int, span: int) -> Float[Tensor, "batch time span width"]:
+    """Cut the windows that end at each of the last `time` vectors; zeros stand where the text had not begun.
+
+    >>> slide(torch.tensor([[[1.0], [2.0], [3.0]]]), time=3, span=2).flatten(2).tolist()
+    [[[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]]]
+    """
+    missing = time + span - 1 - vectors.shape[1]
+    padded = functional.pad(vectors, (0, 0, missing, 0)) if missing else vectors
+    width = vectors.shape[2]
+    windows = padded.flatten(1).unfold(1, span * width, width)  # a window's vectors lie side by side in memory
+    return windows.unflatten(2, (span, width))
+
+
+def present(joined: int, time: int, span: int, device: torch.device) -> Bool[Tensor, "time span"] | None:
+    """Which places of each window hold a token; None if all do."""
+    missing = time + span - 1 - joined
+    if not missing:
+        return None
+    ends, places = torch.arange(time, device=device), torch.arange(span, device=device)
+    return ends[:, None] + places >= missing

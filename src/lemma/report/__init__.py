@@ -1,0 +1,1 @@
+"""Results as text, tables, pages and figures."""

@@ -1,0 +1,167 @@
+"""Numbers and tokens as people read them."""
+
+import unicodedata
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+# Numbers and vectors as a person writes them.
+
+
+BLOCKS = " ▁▂▃▄▅▆▇█"
+BAR = 20
+
+
+def numeral(value: float, decimals: int = 3) -> str:
+    """A number with at most so many decimals; one that would be lost or run too long gets a power of ten, none a dash.
+
+    >>> numeral(0.2186), numeral(-1.0), numeral(100, 0), numeral(1e-9), numeral(float("-inf"))
+    ('0.219', '−1', '100', '1.00e−09', '−∞')
+    """
+    size = abs(value)
+    if size != size:
+        return "–"
+    if size == float("inf"):
+        text = "∞"
+    elif size >= 1e7 or 0 < size < 0.5 * 10**-decimals:
+        text = f"{size:.2e}"
+    else:
+        text = f"{size:.{decimals}f}"
+        text = text.partition(".")[0] if float(text) == round(size) else text
+    negative = value < 0 and text != "0"
+    return ("−" if negative else "") + text.replace("-", "−")
+
+
+def needed_decimals(values: Iterable[float], decimals: int) -> int:
+    """How many decimals, at most so many, write all values as well as the most would.
+
+    >>> needed_decimals([0.5, -1.25, 3], 4), needed_decimals([1 / 3], 4)
+    (2, 4)
+    """
+    given = list(values)
+    return next(
+        few for few in range(decimals + 1) if all(round(value, few) == round(value, decimals) for value in given)
+    )
+
+
+def vector(values: Iterable[float], decimals: int = 3) -> str:
+    """A vector in brackets.
+
+    >>> vector([1, -0.25])
+    '(1, −0.25)'
+    """
+    return "(" + ", ".join(_short(value, decimals) for value in values) + ")"
+
+
+def _short(value: float, decimals: int) -> str:
+    """Without the zeros that only line up columns."""
+    text = numeral(value, decimals)
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+
+
+def times(count: int) -> str:
+    """How often, in words.
+
+    >>> times(1), times(2), times(1000)
+    ('once', 'twice', '1,000 times')
+    """
+    return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
+
+
+def shade(share: float) -> str:
+    """A block whose height is a share from 0 to 1.
+
+    >>> shade(0), shade(0.219), shade(1)
+    (' ', '▂', '█')
+    """
+    return BLOCKS[min(max(int(-(-share * 8 // 1)), 0), 8)]
+
+
+def bar(share: float) -> str:
+    """A bar whose length is a share from 0 to 1; what is not nothing is seen.
+
+    >>> bar(0.5), bar(0), bar(0.001)
+    ('██████████', '', '▏')
+    """
+    eighths = round(min(max(share, 0), 1) * BAR * 8)
+    if eighths == 0:
+        return "▏" if share > 0 else ""
+    return "█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """The text, or its beginning if it is longer than that.
+
+    >>> shortened("abcdef", 4)
+    'abc…'
+    """
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """The text with signs that cannot be seen written as escapes.
+
+    >>> printable("a\\x07b")
+    'a\\\\x07b'
+    """
+    return "".join(
+        sign if sign.isprintable() and not unicodedata.category(sign).startswith("C") else ascii(sign)[1:-1]
+        for sign in text
+    )
+
+
+# Tokens as a person reads them: numbered, and with nothing invisible in them.
+
+
+SPACES = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍", "\xa0": "⍽"}
+JOINERS = {"\u200c", "\u200d"}  # they hold emoji and some scripts together and reorder nothing
+HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+@dataclass(frozen=True)
+class Word:
+    """One token of a text: its place (from 0), its own text, and what makes two tokens the same."""
+
+    index: int
+    text: str
+    identity: Hashable
+
+    @property
+    def shown(self) -> str:
+        """The text with spaces and control characters made visible."""
+        return visible(self.text)
+
+    def label(self, most: int = 12) -> str:
+        """The text to show where there is little room."""
+        return self.shown if len(self.shown) <= most else self.shown[: most - 1] + "…"
+
+
+def numbered(texts: Sequence[str], identities: Sequence[Hashable] | None = None) -> tuple[Word, ...]:
+    """Number the tokens of a text; without identities, equal texts are the same token."""
+    pairs = zip(texts, texts if identities is None else identities, strict=True)
+    return tuple(Word(index, text, identity) for index, (text, identity) in enumerate(pairs))
+
+
+def counted(count: int, what: str) -> str:
+    """Say how many there are.
+
+    >>> counted(1, "head"), counted(1200, "token")
+    ('1 head', '1,200 tokens')
+    """
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def visible(text: str) -> str:
+    r"""Write a token so that it can be seen and can do nothing to a terminal or a page's order of reading.
+
+    >>> visible(" the"), visible("a\nb"), visible("\x1b[2J"), visible("")
+    ('␣the', 'a↵b', '\\x1b[2J', '∅')
+    """
+    return "".join(map(_one, text)) or "∅"
+
+
+def _one(character: str) -> str:
+    if character in SPACES:
+        return SPACES[character]
+    if character in JOINERS or unicodedata.category(character) not in HIDDEN:
+        return character
+    return character.encode("unicode_escape").decode()

@@ -1,0 +1,1 @@
+"""A trained model behind a web page and an OpenAI-compatible API."""

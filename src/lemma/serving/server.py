@@ -1,0 +1,116 @@
+"""The server itself: its socket, its address, its end."""
+
+import errno
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+
+import uvicorn
+
+from lemma.errors import InputError
+from lemma.serving.app import LOCAL, application
+from lemma.serving.runs import Verbs
+
+FARTHEST = 100  # ports to try for a free one
+GRACE = 3  # seconds that what is under way gets at the end
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A server that answers from now on."""
+
+    address: str
+    models: tuple[str, ...]
+    local: bool
+    """Whether only this machine reaches it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"address": self.address, "models": list(self.models), "local": self.local}
+
+    def __str__(self) -> str:
+        open_to = "" if self.local else "\nAnyone who can reach this machine can use it: there is no password."
+        places = f"  page  {self.address}\n  API   {self.address}/v1"
+        return f"Serving {', '.join(self.models)}\n{places}{open_to}\nCtrl-C ends it."
+
+
+class Server(uvicorn.Server):
+    """A server that says when it is ready, and ends what is being written when it is told to end."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say so."""
+        await super().startup(sockets)
+        self._on_ready()
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """End on a signal."""
+        self.config.app.state.halt.set()  # pyright: ignore[reportAttributeAccessIssue, reportFunctionMemberAccess]
+        super().handle_exit(sig, frame)
+
+
+def serve_runs(runs: Sequence[Any], verbs: Verbs, host: str, port: int, on_ready: Callable[[Ready], object]) -> None:
+    """Serve until Ctrl-C, which is how a server ends and no error."""
+    with closing(bind(host, port)) as bound, suppress(KeyboardInterrupt):
+        local = _is_local(bound.getsockname()[0])
+        app = application(runs, verbs, hosts={*LOCAL, host.lower()} if local else None)
+        ready = Ready(_address(host, bound.getsockname()[1]), tuple(app.state.served), local)
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=GRACE
+        )
+        Server(config, lambda: on_ready(ready)).run(sockets=[bound])
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take the port, before anything is loaded; a taken one is refused with the next that is free."""
+    if not 0 <= port < 2**16:
+        raise InputError(f"port = {port} is not one of 0 (any that is free) to 65535.")
+    try:
+        return _bound(host, port)
+    except socket.gaierror:
+        raise InputError(f"host = '{host}' is no name or address of this machine. 127.0.0.1 is usual.") from None
+    except PermissionError:
+        raise InputError(f"port {port} needs an administrator's rights. Take one from 1024 up: --port 8000") from None
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise InputError(f"host = '{host}' is no address of this machine. 127.0.0.1 is usual.") from None
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise InputError(f"port {port} on {host} is taken.{_advice(host, port)}") from None
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(place)
+        bound.listen()
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _advice(host: str, port: int) -> str:
+    for other in range(port + 1, min(port + FARTHEST, 2**16)):
+        try:
+            _bound(host, other).close()
+        except OSError:
+            continue
+        return f" The next free one: --port {other}"
+    return " Give another, or 0 for any that is free: --port 0"
+
+
+def _is_local(address: str) -> bool:
+    return ip_address(address.partition("%")[0]).is_loopback
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,749 @@
+"""The families of models: one frozen spec each."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from lemma.errors import unknown
+from lemma.spec.base import Letter, Spec
+from lemma.spec.data import BytePairs, Characters, Words
+from lemma.spec.plugins import Group, Open
+from lemma.spec.positions import Learned, Positions, Rotary, Sinusoidal
+
+# What all families of models share.
+
+
+Size = Annotated[int, Field(ge=1)]
+
+
+def check_heads(width_name: str, width: int, heads_name: str, heads: int) -> None:
+    """Refuse heads that do not divide the width they share, naming the nearest widths that would do."""
+    if width % heads:
+        below = width // heads * heads
+        near = ", ".join(str(fitting) for fitting in (below, below + heads) if fitting)
+        raise ValueError(f"{heads_name} = {heads} does not divide {width_name} = {width}. Nearest widths: {near}.")
+
+
+class Family(Spec):
+    """What all families share."""
+
+    vocabulary: Annotated[Size, Letter("V")] = 256
+    """Number of different tokens; training takes it from the tokenizer."""
+
+    def sizes(self) -> dict[str, int]:
+        """The sizes by their textbook letters.
+
+        >>> from lemma.spec import FeedForward
+        >>> FeedForward().sizes()
+        {'V': 256, 'd': 64, 'd_h': 256, 'N': 8}
+        """
+        return {letter: getattr(self, name) for letter, name in type(self).letters().items()}
+
+    def at(self, sizes: Mapping[str, int]) -> Self:
+        """Return a copy with other sizes, given by their letters.
+
+        >>> from lemma.spec import FeedForward
+        >>> FeedForward().at({"d": 8}).width
+        8
+        """
+        return self.replace(**sizes)
+
+
+# What a language model is made of: one frozen spec a family, told apart by its `family` word.
+#
+# Every family has `vocabulary` V; training takes it from the tokenizer. Models with a bounded memory have a
+# `context`: N for the window models, which predict a word from the N−1 words before it, and T for the
+# Transformer, whose longest stretch it is.
+
+
+class FeedForward(Family):
+    """Bengio's neural language model: embed the N−1 words before, join them, one hidden layer, softmax."""
+
+    family: Literal["feed-forward"] = "feed-forward"
+    width: Annotated[Size, Letter("d")] = 64
+    """Width of a word's embedding."""
+    hidden: Annotated[Size, Letter("d_h")] = 256
+    """Units of the hidden layer."""
+    context: Annotated[int, Field(ge=2), Letter("N")] = 8
+    """Length of the n-gram: a word is predicted from the N−1 words before it."""
+    activation: Literal["tanh", "sigmoid", "relu"] = "tanh"
+    """The hidden layer's non-linearity."""
+
+
+class Attentive(Family):
+    """A feed-forward model that reads its window through one attention head, asked by the last word only."""
+
+    family: Literal["attentive"] = "attentive"
+    width: Annotated[Size, Letter("d")] = 64
+    """Width of a word's embedding."""
+    key_width: Annotated[Size, Letter("d_k")] = 64
+    """Width of the head's queries and keys."""
+    value_width: Annotated[Size, Letter("d_v")] = 128
+    """Width of the head's values, and so of what the hidden layer reads."""
+    hidden: Annotated[Size, Letter("d_h")] = 256
+    """Units of the hidden layer."""
+    context: Annotated[int, Field(ge=2), Letter("N")] = 8
+    """Length of the n-gram: a word is predicted from the N−1 words before it."""
+    activation: Literal["tanh", "sigmoid", "relu"] = "tanh"
+    """The hidden layer's non-linearity."""
+
+
+class Recurrent(Family):
+    """What the recurrent families share: an embedding, layers of cells, an output layer."""
+
+    width: Annotated[Size, Letter("d")] = 128
+    """Width of a word's embedding."""
+    hidden: Annotated[Size, Letter("D")] = 256
+    """Units of each recurrent layer."""
+    depth: Annotated[Size, Letter("L")] = 1
+    """Number of recurrent layers."""
+    biases: Literal[0, 1, 2] = 1
+    """Bias vectors a gate: 1 as in the textbook, 2 as in torch.nn (input and recurrent), 0 for none."""
+    tied: bool = False
+    """Whether the output layer reuses the embedding; needs hidden = width."""
+
+    @model_validator(mode="after")
+    def _tied_fits(self) -> Self:
+        if self.tied and self.hidden != self.width:
+            where = getattr(self, "family", "recurrent")
+            raise ValueError(
+                f"{where}.tied needs {where}.hidden = {where}.width, since the output layer reuses the embedding; "
+                f"got hidden {self.hidden} and width {self.width}. Set both to {self.hidden}, or tied=false."
+            )
+        return self
+
+
+class Rnn(Recurrent):
+    """The simple recurrent network: h = σ(x I + h H + b)."""
+
+    family: Literal["rnn"] = "rnn"
+    activation: Literal["tanh", "relu"] = "tanh"
+    """The hidden layer's non-linearity."""
+
+
+class Lstm(Recurrent):
+    """Long short-term memory: gates for update, forget and output around a cell."""
+
+    family: Literal["lstm"] = "lstm"
+
+
+class Gru(Recurrent):
+    """The gated recurrent unit: gates for reset and update, no separate cell."""
+
+    family: Literal["gru"] = "gru"
+
+
+class Decoder(Family):
+    """A pre-norm decoder-only Transformer."""
+
+    family: Literal["decoder"] = "decoder"
+    width: Annotated[Size, Letter("d")] = 128
+    """Width of the residual stream."""
+    depth: Annotated[Size, Letter("L")] = 4
+    """Number of layers."""
+    heads: Annotated[Size, Letter("h")] = 4
+    """Attention heads a layer."""
+    attention_width: Annotated[Size | None, Letter("d_h")] = None
+    """Width of all heads together; the width itself if unset."""
+    value_width: Annotated[Size | None, Letter("d_v")] = None
+    """Width of all heads' values together; that of their queries if unset."""
+    key_value_heads: Annotated[Size | None, Letter("h_kv")] = None
+    """Heads of keys and values, each serving a group of query heads; as many as heads if unset."""
+    key_query: Literal["separate", "merged"] = "separate"
+    """Separate key and query maps, or one merged matrix a head (B6): W^QK = W_Qᵀ W_K."""
+    value_output: Literal["separate", "merged"] = "separate"
+    """Separate value and output maps, or one merged matrix a head (C8): W^(h) = W_V W_O."""
+    feed_forward: Annotated[Size | None, Letter("d_ff")] = None
+    """Units of each feed-forward layer; four times the width if unset."""
+    context: Annotated[Size, Letter("T")] = 64
+    """The longest stretch of tokens seen at once."""
+    positions: Positions = Learned()
+    """How a token's place enters: none, learned, sinusoidal, rotary or alibi."""
+    norm: Literal["layer", "rms"] = "layer"
+    """Layer norm (with shift if bias is on) or root-mean-square norm."""
+    activation: Literal["gelu", "relu"] = "gelu"
+    """The feed-forward layers' non-linearity (gelu in its tanh form)."""
+    bias: bool = True
+    """Whether linear maps and norms have biases; the output layer never has one."""
+    tied: bool = True
+    """Whether the output layer reuses the embedding."""
+
+    @property
+    def attention(self) -> int:
+        """The width of all heads together."""
+        return self.attention_width or self.width
+
+    @property
+    def inner(self) -> int:
+        """The units of each feed-forward layer."""
+        return self.feed_forward or 4 * self.width
+
+    def sizes(self) -> dict[str, int]:
+        """The sizes by their letters, the widths of attention and feed-forward worked out if they are unset."""
+        sizes = super().sizes() | {"d_h": self.attention, "d_ff": self.inner}
+        return {letter: size for letter, size in sizes.items() if size is not None}
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        name = "attention_width" if self.attention_width else "width"
+        check_heads(f"decoder.{name}", self.attention, "decoder.heads", self.heads)
+        check_heads("decoder.value_width", self.value_width or self.heads, "decoder.heads", self.heads)
+        groups = self.key_value_heads or self.heads
+        if self.heads % groups:
+            fitting = ", ".join(str(number) for number in range(1, self.heads + 1) if self.heads % number == 0)
+            raise ValueError(
+                f"decoder.key_value_heads = {groups} does not divide decoder.heads = {self.heads}. Fitting: {fitting}."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _turning_fits(self) -> Self:
+        if self.positions.turning and self.key_query == "merged":
+            raise ValueError(
+                f"decoder.key_query = 'merged' is not possible with {self.positions.kind} positions: the rotation "
+                "stands between the two matrices and differs from pair to pair of tokens. Use positions=alibi, or "
+                "key_query=separate."
+            )
+        if self.positions.paired and (width := self.attention // self.heads) % 2:
+            raise ValueError(
+                f"decoder.positions = '{self.positions.kind}' turns pairs, so that a head's width must be even; it is "
+                f"{width} ({self.attention} over {self.heads} heads). Nearest: {self.heads * (width - 1) or ''} "
+                f"{self.heads * (width + 1)}.".replace(":  ", ": ")
+            )
+        return self
+
+
+class TableA5(Family):
+    """The Transformer of the sources' table: PyTorch decoder layers over a window of N−1 words.
+
+    The layers' cross-attention reads the embedded window itself. Order enters through sinusoidal positions,
+    so that the number of parameters does not depend on N.
+    """
+
+    family: Literal["table-a5"] = "table-a5"
+    vocabulary: Annotated[Size, Letter("V")] = 7676
+    """Number of different tokens; training takes it from the tokenizer."""
+    embedding: Annotated[Size, Letter("d_e")] = 64
+    """Width of a word's embedding, before it is projected to the layers' width."""
+    width: Annotated[Size, Letter("d")] = 512
+    """Width of the layers."""
+    depth: Annotated[Size, Letter("L")] = 2
+    """Number of layers."""
+    heads: Annotated[Size, Letter("h")] = 8
+    """Attention heads a layer."""
+    feed_forward: Annotated[Size, Letter("d_ff")] = 512
+    """Units of each feed-forward layer."""
+    context: Annotated[int, Field(ge=2), Letter("N")] = 5
+    """Length of the n-gram: a word is predicted from the N−1 words before it."""
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        check_heads("table-a5.width", self.width, "table-a5.heads", self.heads)
+        return self
+
+
+# The Transformers that read a whole text at once: the encoder, and the encoder–decoder (problem C5).
+
+
+MARKS = ("<start>", "<end>", "<mask>")
+"""Tokens that no text holds; they come after the tokenizer's own, so that V counts both."""
+
+
+class Transformer(Family):
+    """What both share."""
+
+    vocabulary: Annotated[int, Field(ge=len(MARKS) + 1), Letter("V")] = 256
+    """Number of different tokens and marks; training takes it from the tokenizer."""
+    width: Annotated[Size, Letter("d")] = 128
+    """Width of the residual stream."""
+    heads: Annotated[Size, Letter("h")] = 4
+    """Attention heads a layer."""
+    attention_width: Annotated[Size | None, Letter("d_h")] = None
+    """Width of all heads together; the width itself if unset."""
+    feed_forward: Annotated[Size | None, Letter("d_ff")] = None
+    """Units of each feed-forward layer; four times the width if unset."""
+    context: Annotated[int, Field(ge=4), Letter("T")] = 64
+    """The longest stretch of tokens seen at once, marks included."""
+    positions: Positions = Learned()
+    """How a token's place enters: none, learned, sinusoidal, rotary or alibi."""
+    norm: Literal["layer", "rms"] = "layer"
+    """Layer norm (with shift if bias is on) or root-mean-square norm."""
+    norm_place: Literal["pre", "post"] = "pre"
+    """pre: x + f(norm(x)), and a last norm; post: norm(x + f(x)), as in the source."""
+    activation: Literal["gelu", "relu"] = "gelu"
+    """The feed-forward layers' non-linearity (gelu in its tanh form)."""
+    bias: bool = True
+    """Whether linear maps and norms have biases; the output layer never has one."""
+    tied: bool = True
+    """Whether the output layer reuses the embedding."""
+
+    @property
+    def attention(self) -> int:
+        """The width of all heads together."""
+        return self.attention_width or self.width
+
+    @property
+    def inner(self) -> int:
+        """The units of each feed-forward layer."""
+        return self.feed_forward or 4 * self.width
+
+    def sizes(self) -> dict[str, int]:
+        """The sizes by their letters, the widths of attention and feed-forward worked out if they are unset."""
+        return super().sizes() | {"d_h": self.attention, "d_ff": self.inner}
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        family = getattr(self, "family", "transformer")
+        name = "attention_width" if self.attention_width else "width"
+        check_heads(f"{family}.{name}", self.attention, f"{family}.heads", self.heads)
+        if self.positions.paired and (width := self.attention // self.heads) % 2:
+            raise ValueError(
+                f"{family}.positions = '{self.positions.kind}' turns pairs, so that a head's width must be even; it is "
+                f"{width} ({self.attention} over {self.heads} heads)."
+            )
+        return self
+
+
+class Encoder(Transformer):
+    """A Transformer in which every token sees all tokens; it learns by what is hidden from it (problem E3)."""
+
+    family: Literal["encoder"] = "encoder"
+    positions: Positions = Rotary()
+    """How a token's place enters: none, learned, sinusoidal, rotary or alibi."""
+    depth: Annotated[Size, Letter("L")] = 4
+    """Number of layers."""
+    objective: Literal["masked", "next-sentence", "both"] = "masked"
+    """What it learns: tokens that were hidden, whether one stretch of text follows another, or both together."""
+
+    def sized(self, sizes: Mapping[str, int]) -> Self:
+        """Return a copy for a text of so many different tokens; the marks come beside them."""
+        return self.replace(vocabulary=sizes["vocabulary"] + len(MARKS))
+
+
+class EncoderDecoder(Transformer):
+    """A Transformer that reads a source both ways and writes a target from left to right, looking at the source.
+
+    Source and target share one embedding.
+    """
+
+    family: Literal["encoder-decoder"] = "encoder-decoder"
+    positions: Positions = Sinusoidal()
+    """How a token's place enters: none, learned, sinusoidal, rotary or alibi; nowhere in attention to the source."""
+    encoder_depth: Annotated[Size, Letter("L_enc")] = 3
+    """Layers that read the source."""
+    decoder_depth: Annotated[Size, Letter("L_dec")] = 3
+    """Layers that write the target."""
+
+
+# A body that reads a sentence along its dependency tree (problem D4 applied to language).
+
+
+class Tree(Family):
+    """Word vectors, and layers of graph convolution over the sentence's dependency tree; only ever a body."""
+
+    family: Literal["tree"] = "tree"
+    width: Annotated[Size, Letter("d")] = 64
+    """Width of the word vectors and of every layer."""
+    depth: Annotated[int, Letter("L"), Field(ge=0)] = 2
+    """Number of graph layers: how many arcs away a word still sees; 0 reads the words alone."""
+
+
+# A family of language models that another package brings.
+
+
+class NewFamily(Family):
+    """The spec of a family from elsewhere: its words, and where the model is.
+
+    A subclass has its name as `family: Literal["bag"] = "bag"`, a default for every word, and `model`. Its module
+    should not import torch, so that lists and help stay quick; `model` is imported when one is built.
+    """
+
+    model: ClassVar[str] = ""
+    """A `lemma.models.base.LanguageModel`, as package.module:Class; it is called with a spec and the dropout."""
+    recipe: ClassVar[Mapping[str, Any]] = {}
+    """Words of the recipe that suit it."""
+    tokenizer: ClassVar[Characters | Words | BytePairs | None] = None
+    """How its texts are cut unless told otherwise; byte-pairs if unset."""
+    ladders: ClassVar[Mapping[str, Sequence[int]]] = {}
+    """By letter, the sizes at which the ledger may probe it, where not any small ones will do."""
+
+    if TYPE_CHECKING:
+        family: Any
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens that it reads at once; None if there is no such bound."""
+        return None
+
+
+def _own() -> set[str]:
+    from lemma.spec.presets import OWN  # it is made of all families
+
+    return OWN
+
+
+NEW_FAMILIES: Group[NewFamily] = Group("lemma.families", "family", NewFamily, "family", _own)
+"""What other packages bring."""
+
+
+# What reads a text for something else: a body, and what is taken of the vectors that it gives.
+
+
+_OURS = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | Encoder | EncoderDecoder | Tree
+BodySpec = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | Encoder | EncoderDecoder | Tree | NewFamily
+BODIES: dict[str, type[BodySpec]] = {
+    str(body.model_fields["family"].default): body
+    for body in (FeedForward, Attentive, Rnn, Lstm, Gru, Decoder, TableA5, Encoder, EncoderDecoder, Tree)
+}
+LONGEST = 256
+"""Tokens that are read of a text where its body has no context of its own."""
+POOLS = {"feed-forward": "mean", "attentive": "mean", "encoder": "first", "encoder-decoder": "first", "tree": "mean"}
+"""What is read of a body unless told otherwise; of all others the last token, the only one that has seen all."""
+
+
+def longest(body: BodySpec) -> int:
+    """The most tokens of a text that a body reads: its context, where it is a Transformer's."""
+    if isinstance(body, NewFamily):
+        return body.longest or LONGEST
+    bounded = isinstance(body, Transformer) or body.family == "decoder"
+    return getattr(body, "context", LONGEST) if bounded else LONGEST
+
+
+def from_name(value: Any) -> Any:
+    """Let a body be given by its name alone."""
+    if isinstance(value, dict) and "kind" in value:  # as in body=lstm body.hidden=64
+        value = {"family": value["kind"], **{word: inner for word, inner in value.items() if word != "kind"}}
+    family = value if isinstance(value, str) else value.get("family") if isinstance(value, dict) else None
+    if isinstance(family, str) and family not in BODIES and not NEW_FAMILIES.brings(family):
+        raise ValueError(unknown("body", family, [*BODIES, *NEW_FAMILIES.others()]))
+    return {"family": value} if isinstance(value, str) else value
+
+
+AnyBody = Annotated[
+    BodySpec, Open(Annotated[_OURS, Field(discriminator="family")], NEW_FAMILIES), BeforeValidator(from_name)
+]
+
+
+class Pooling(Spec):
+    """What of a body's vectors is read."""
+
+    pool: Literal["auto", "first", "last", "mean"] = "auto"
+    """What of the body's vectors the head reads: that of the first or of the last token, or their mean.
+
+    Auto is the first mark of an encoder, the mean of a window model's (a bag of its n-grams) and of a tree's, else the
+    last token.
+    """
+
+
+class Reading(Pooling):
+    """A model that reads a text by a body: its vocabulary and its sizes are the body's, and its own beside them."""
+
+    body: AnyBody = Lstm()
+    """What reads the text: a language model without its output layer, or an encoder."""
+
+    @property
+    def vocabulary(self) -> int:
+        """The body's."""
+        return self.body.vocabulary
+
+    @property
+    def pooling(self) -> str:
+        """What is read of this body."""
+        return POOLS.get(self.body.family, "last") if self.pool == "auto" else self.pool
+
+    def sized(self, sizes: Mapping[str, int]) -> Self:
+        """Return a copy of the sizes that the data have; the vocabulary is the body's."""
+        own = {word: size for word, size in sizes.items() if word != "vocabulary"}
+        return self.replace(
+            **own, body=self.body.replace(vocabulary=sizes.get("vocabulary", self.vocabulary)).to_dict()
+        )
+
+    def sizes(self) -> dict[str, int]:
+        """The body's sizes by their letters, and the model's own."""
+        own = {letter: getattr(self, name) for letter, name in type(self).letters().items()}
+        return {**self.body.sizes(), **own}
+
+    def at(self, sizes: Mapping[str, int]) -> Self:
+        """Return a copy with other sizes, given by their letters: those that are not the model's own are the body's.
+
+        >>> from lemma.spec import Classifier
+        >>> Classifier().at({"K": 3, "D": 8}).sizes()["D"]
+        8
+        """
+        own = {letter: size for letter, size in sizes.items() if letter in type(self).letters()}
+        others = {letter: size for letter, size in sizes.items() if letter not in own}
+        return self.replace(**own, body=self.body.at(others).to_dict())
+
+
+# A classifier: any body that reads text, and a head that says which class it belongs to.
+
+
+class Classifier(Reading):
+    """A body that reads a text, what is taken of the vectors it gives, and one linear map to the classes."""
+
+    family: Literal["classifier"] = "classifier"
+    classes: Annotated[int, Field(ge=2), Letter("K")] = 2
+    """Number of classes; training takes it from the labels."""
+
+
+# Images and texts in one space: two towers, and the cross-attention that looks at both (problems E7 and E8).
+
+
+CHANNELS = 3
+"""Red, green and blue; what is transparent is laid on white."""
+
+
+class DualEncoder(Reading):
+    """A patch Transformer for images, any body for texts, and a linear map of each to a shared width.
+
+    An image and a text are as alike as their vectors' cosine; both towers learn to be most alike where they belong
+    together (Radford et al. 2021). The image tower is made of the encoder's own parts (Dosovitskiy et al. 2021).
+    """
+
+    family: Literal["dual-encoder"] = "dual-encoder"
+    body: AnyBody = Encoder(width=128, depth=1, context=32)
+    """What reads the text: a language model without its output layer, or an encoder."""
+    grid: Annotated[Size, Letter("G")] = 4
+    """Patches on a side of an image."""
+    patch: Annotated[Size, Letter("P")] = 6
+    """Pixels on a side of a patch; an image is read at grid times patch pixels on a side."""
+    image_width: Annotated[Size, Letter("d_i")] = 128
+    """Width of the image tower's stream."""
+    image_depth: Annotated[Size, Letter("L_i")] = 2
+    """Layers of the image tower."""
+    image_heads: Annotated[Size, Letter("h_i")] = 4
+    """Attention heads a layer of the image tower."""
+    image_pool: Literal["places", "mean"] = "places"
+    """How patches meet in the shared space: each by the map of its own place, added up; or their mean by one map."""
+    shared: Annotated[Size, Letter("d_s")] = 128
+    """Width of the space that images and texts share."""
+    temperature: float = Field(default=0.07, gt=0.01, le=1)
+    """What cosines are divided by at first; it is learned, and never below 0.01."""
+
+    @property
+    def side(self) -> int:
+        """Pixels on a side of an image as it is read."""
+        return self.grid * self.patch
+
+    @property
+    def maps(self) -> int:
+        """How many maps take patches to the shared space: one for every place, or one for all."""
+        return self.grid**2 if self.image_pool == "places" else 1
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        check_heads("dual-encoder.image_width", self.image_width, "dual-encoder.image_heads", self.image_heads)
+        return self
+
+
+class Reranking(Spec):
+    """What of a re-ranker is not its dual encoder's."""
+
+    candidates: Annotated[int, Field(ge=2)] = 10
+    """How many of the dual encoder's findings are ranked again: the k of top k."""
+
+
+class CrossAttention(Reranking):
+    """A re-ranker: an image's patches look at a text's words, by the dual encoder's two maps as queries and keys.
+
+    It adds to them the scale, the softmax and a map of values (problem E8), a feed-forward part and a score. It is
+    made of a trained dual encoder by adapting it, and sorts the first few that the dual encoder finds once more.
+    """
+
+    family: Literal["cross-attention"] = "cross-attention"
+    towers: DualEncoder = DualEncoder()
+    """The dual encoder whose findings are ranked again."""
+
+    @property
+    def vocabulary(self) -> int:
+        """The text tower's."""
+        return self.towers.vocabulary
+
+    def sized(self, sizes: Mapping[str, int]) -> Self:
+        """Return a copy of the sizes that the data have."""
+        return self.replace(towers=self.towers.sized(sizes).to_dict())
+
+    def sizes(self) -> dict[str, int]:
+        """The towers' sizes by their letters."""
+        return self.towers.sizes()
+
+    def at(self, sizes: Mapping[str, int]) -> Self:
+        """Return a copy with other sizes of the towers, given by their letters."""
+        return self.replace(towers=self.towers.at(sizes).to_dict())
+
+
+# A parser: an encoder over words, and one last attention layer with a head for every relation (problem B1).
+
+
+class BiLstm(Spec):
+    """Layers of two LSTMs, one that reads the sentence forwards and one that reads it backwards."""
+
+    kind: Literal["bilstm"] = "bilstm"
+    hidden: Annotated[Size, Letter("D")] = 200
+    """Units of each LSTM; a layer's output is twice as wide."""
+    depth: Annotated[Size, Letter("L")] = 2
+    """Number of layers."""
+
+    @property
+    def width(self) -> int:
+        """The width of what it gives."""
+        return 2 * self.hidden
+
+
+class TransformerEncoder(Spec):
+    """Pre-norm Transformer layers in which every word sees all words, with rotary positions."""
+
+    kind: Literal["transformer"] = "transformer"
+    width: Size = 192
+    """Width of the stream."""
+    depth: Annotated[Size, Letter("L")] = 4
+    """Number of layers."""
+    heads: Annotated[Size, Letter("h")] = 6
+    """Attention heads a layer."""
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        if self.width % (2 * self.heads):
+            near = max(1, round(self.width / (2 * self.heads))) * 2 * self.heads
+            raise ValueError(
+                f"encoder.width = {self.width} does not give encoder.heads = {self.heads} an even width each, which "
+                f"rotary positions need. Nearest width: {near}."
+            )
+        return self
+
+
+PARSER_ENCODERS = {"bilstm": BiLstm, "transformer": TransformerEncoder}
+
+
+def _from_name(value: Any) -> Any:
+    if isinstance(value, Mapping) and "kind" not in value:  # as in encoder.hidden=100
+        return {"kind": "bilstm", **value}
+    if not isinstance(value, str):
+        return value
+    if value not in PARSER_ENCODERS:
+        raise ValueError(unknown("encoder", value, PARSER_ENCODERS))
+    return {"kind": value}
+
+
+ParserEncoder = Annotated[BiLstm | TransformerEncoder, Field(discriminator="kind"), BeforeValidator(_from_name)]
+
+
+class Parser(Spec):
+    """Words in, a dependency tree out: the head of a relation attends from a governor to its dependents."""
+
+    family: Literal["parser"] = "parser"
+    vocabulary: Annotated[Size, Letter("V")] = 256
+    """Number of different words; training takes it from the treebank."""
+    relations: Annotated[Size, Letter("R")] = 40
+    """Number of relations, and so of heads; training takes it from the treebank."""
+    width: Annotated[Size, Letter("d")] = 100
+    """Width of a word's embedding, and of the embedding of its spelling beside it."""
+    buckets: Size = 20_000
+    """Rows that the pieces of words' spellings are hashed to."""
+    minimum_count: Size = 2
+    """Words seen less often in the training treebank are known by their spelling only."""
+    word_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.15
+    """The share of words that training hides, so that spelling and context have to do."""
+    encoder: ParserEncoder = BiLstm()
+    """What reads the sentence: bilstm or transformer."""
+    hidden: Annotated[Size, Letter("d_h")] = 200
+    """Units of the layers that make a governor and a dependent of each word."""
+    head_width: Annotated[Size, Letter("w")] = 32
+    """Width of the queries and keys that a relation has for itself."""
+    shared_width: Annotated[int, Field(ge=0), Letter("w_s")] = 128
+    """Width of the queries and keys that all relations share; they tell governors whatever the relation."""
+    attention_loss: Annotated[float, Field(ge=0)] = 0.1
+    """Weight of the loss that makes each head a picture of its relation, beside that of the parser."""
+
+    def sizes(self) -> dict[str, int]:
+        """The sizes by their textbook letters."""
+        return {letter: getattr(self, name) for letter, name in type(self).letters().items()}
+
+    def at(self, sizes: Mapping[str, int]) -> Self:
+        """Return a copy with other sizes, given by their letters."""
+        return self.replace(**sizes)
+
+
+# Graphs: the model that classifies their nodes (problem D4), and where they come from.
+
+
+class Graph(Spec):
+    """Layers of graph convolution: H ← σ(Â H W + b), the last one to the classes (Kipf & Welling 2017)."""
+
+    family: Literal["graph"] = "graph"
+    features: Annotated[Size, Letter("F")] = 16
+    """Features of a node; training takes it from the graph."""
+    hidden: Annotated[Size, Letter("D")] = 64
+    """Units of the layers between."""
+    classes: Annotated[int, Field(ge=2), Letter("K")] = 2
+    """Number of classes; training takes it from the graph."""
+    depth: Annotated[Size, Letter("L")] = 2
+    """Number of layers: how many edges away a node still sees."""
+    normalise: Literal["symmetric", "rows", "none", "alone"] = "symmetric"
+    """What stands for Â: D̃^{-1/2} Ã D̃^{-1/2}, of norm 1; D̃^{-1} Ã, whose rows sum to 1; Ã; or I, no edges."""
+    bias: bool = True
+    """Whether the layers have biases."""
+
+    def sizes(self) -> dict[str, int]:
+        """The sizes by their letters."""
+        return {letter: getattr(self, name) for letter, name in type(self).letters().items()}
+
+    def at(self, sizes: Mapping[str, int]) -> Self:
+        """Return a copy with other sizes, given by their letters."""
+        return self.replace(**sizes)
+
+
+# All families of models by their names: Lemma's own, and those that other packages bring.
+
+
+LanguageSpec = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | NewFamily
+"""Those that predict the next token."""
+ModelSpec = (
+    FeedForward
+    | Attentive
+    | Rnn
+    | Lstm
+    | Gru
+    | Decoder
+    | TableA5
+    | Parser
+    | Encoder
+    | EncoderDecoder
+    | Tree
+    | Classifier
+    | DualEncoder
+    | CrossAttention
+    | Graph
+    | NewFamily
+)
+FAMILIES: dict[str, type[ModelSpec]] = {
+    str(family.model_fields["family"].default): family
+    for family in (
+        FeedForward,
+        Attentive,
+        Rnn,
+        Lstm,
+        Gru,
+        Decoder,
+        TableA5,
+        Parser,
+        Encoder,
+        EncoderDecoder,
+        Tree,
+        Classifier,
+        DualEncoder,
+        CrossAttention,
+        Graph,
+    )
+}
+
+
+def family_of(name: str) -> type[ModelSpec] | None:
+    """The family of that name, whoever brings it; None if nobody does."""
+    return FAMILIES.get(name) or NEW_FAMILIES.find(name)
+
+
+def family_names() -> list[str]:
+    """All families that there are, Lemma's own first."""
+    return [*FAMILIES, *NEW_FAMILIES.others()]

@@ -1,0 +1,158 @@
+"""Families, positions and objectives that other installed packages bring by entry points."""
+
+import sys
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from lemma.errors import LemmaError, PackageError
+from lemma.spec.base import Spec
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+
+# What other installed packages bring, found by name among their entry points.
+#
+# They are read only when a name is none of Lemma's own, so that Lemma's own names always win and a package that
+# nobody
+# asks for can break nothing. A file never names a module: it has a name, and what is installed says what that means.
+
+
+Kind = TypeVar("Kind", bound=Spec)
+
+
+@dataclass(frozen=True)
+class Group(Generic[Kind]):
+    """The entry points of one group: each leads to a spec class whose `tag` word is the entry point's name."""
+
+    name: str
+    """The group in the packages' metadata, such as lemma.families."""
+    what: str
+    """What it holds, in a word: family."""
+    kind: type[Kind]
+    """What the classes are subclasses of."""
+    tag: str
+    """The word by which they are told apart: family, or kind."""
+    own: Callable[[], Collection[str]]
+    """The names that are Lemma's."""
+
+    def others(self) -> list[str]:
+        """The names that other packages bring; one that is Lemma's own is passed over, and said to be."""
+        own = self.own()
+        for entry in (entry for name, entries in self._entries().items() if name in own for entry in entries):
+            warnings.warn(
+                f"the package {_title(entry)} brings a {self.what} '{entry.name}', which is a name of Lemma's own: "
+                "it is passed over. It needs another name.",
+                stacklevel=2,
+            )
+        return [name for name in self._entries() if name not in own]
+
+    def brings(self, name: str) -> bool:
+        """Whether another package brings this name; one installed a moment ago counts too."""
+        if name not in self.own() and name not in self._entries():
+            entry_points_of.cache_clear()
+        return name in self.others()
+
+    def find(self, name: str) -> type[Kind] | None:
+        """The class that a package brings by this name; None if the name is Lemma's or nobody brings it."""
+        if not self.brings(name):
+            return None
+        entry, *more = self._entries()[name]
+        if more:
+            titles = " and ".join(_title(one) for one in (entry, *more))
+            raise PackageError(f"{self.what} '{name}' is brought by two packages, {titles}. Uninstall one of them.")
+        with blaming(_title(entry), f"the {self.what} '{name}'"):
+            found = entry.load()
+        return self._checked(found, entry)
+
+    def part(self, name: str, path: str) -> Any:
+        """Import what belongs to a name, given as `package.module:attribute`."""
+        module, colon, attribute = path.partition(":")
+        with self.blaming(name, path):
+            if not colon:
+                raise ValueError(f"'{path}' is not of the form package.module:attribute")
+            return getattr(import_module(module), attribute)
+
+    def blaming(self, name: str, path: str = "") -> Any:
+        """A while in which whatever goes wrong is the fault of the package that brings this name."""
+        entries = self._entries().get(name)
+        return blaming(_title(entries[0]) if entries else path.partition(".")[0], f"the {self.what} '{name}'")
+
+    def _entries(self) -> dict[str, list["EntryPoint"]]:
+        return entry_points_of(self.name, tuple(sys.path))
+
+    def _checked(self, found: Any, entry: "EntryPoint") -> type[Kind]:
+        """Refuse what is no class of the right kind, or bears another name inside."""
+        start = f"the package {_title(entry)} brings the {self.what} '{entry.name}' as {entry.value}"
+        if not (isinstance(found, type) and issubclass(found, self.kind)):
+            raise PackageError(f"{start}, which is no subclass of lemma.spec.{self.kind.__name__}.")
+        field = found.model_fields.get(self.tag)
+        names = get_args(field.annotation) if field else ()
+        if names != (entry.name,) or (field and field.default != entry.name):
+            raise PackageError(f"{start}, which lacks the line: {self.tag}: Literal['{entry.name}'] = '{entry.name}'.")
+        return found
+
+
+@contextmanager
+def blaming(package: str, what: str) -> Iterator[None]:
+    """Turn whatever goes wrong in another package's code into one error that names the package."""
+    try:
+        yield
+    except LemmaError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PackageError(
+            f"{what} comes from the package {package}, which fails: {type(error).__name__}: {error}. "
+            "Repair or uninstall that package; --debug shows where it fails."
+        ) from error
+
+
+@cache
+def entry_points_of(group: str, path: tuple[str, ...]) -> dict[str, list["EntryPoint"]]:
+    """The entry points of a group by name, read once for every `sys.path`."""
+    from importlib.metadata import entry_points  # not needed where all names are Lemma's
+
+    found: dict[str, list[EntryPoint]] = {}
+    for entry in sorted(entry_points(group=group), key=lambda one: one.name):
+        found.setdefault(entry.name, []).append(entry)
+    return found
+
+
+def _title(entry: "EntryPoint") -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value.partition(".")[0]
+
+
+# A tagged choice that is open: among Lemma's own specs, or among those that other packages bring.
+
+
+@dataclass(frozen=True)
+class Open:
+    """An annotation: a value is read by the union of our own, or by the class that brings its name."""
+
+    ours: Any
+    """The tagged union of Lemma's own."""
+    group: Group[Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Put the look-up of names around the union, and write a value by its own class."""
+        written = core_schema.plain_serializer_function_ser_schema(Spec.to_dict)
+        return core_schema.no_info_wrap_validator_function(
+            self._read, handler.generate_schema(self.ours), serialization=written
+        )
+
+    def _read(self, value: Any, ours: Callable[[Any], Any]) -> Any:
+        if isinstance(value, self.group.kind):
+            return value
+        name = value.get(self.group.tag) if isinstance(value, Mapping) else None
+        if not isinstance(name, str) or name in self.group.own():
+            return ours(value)
+        found = self.group.find(name)
+        return found.read(value, name) if found else ours(value)

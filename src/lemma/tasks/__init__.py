@@ -1,0 +1,1 @@
+"""What each kind of task minimises and measures."""

@@ -1,0 +1,217 @@
+"""Penalties on attention (B2, B3), from queries and keys, in memory that does not grow with T²."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lemma.errors import SpecError
+from lemma.layers.recording import AttentionRecord
+
+# Entropy and squared distance of attention's rows, from queries and keys, in memory that does not grow with T².
+#
+# The T×T weights never stand in memory as a whole: a block of rows is worked out, summed up and forgotten, and worked
+# out
+# again for the gradient. A row's entropy is lse(s) − E[s], with s its scores and E the mean under α = softmax(s); its
+# squared distance is E[δ²], cut off at a maximum. Their gradients with respect to the scores are −α(s − E[s]) and
+# α(δ² − E[δ²]).
+
+
+NUMBERS_AT_ONCE = 2**20  # scores held at a time: 4 MB in float32
+MASKED = -1e30  # in the place of −∞, which times a weight of zero would be no number
+
+Scores = Float[Tensor, "batch heads rows known"]
+Sums = tuple[Float[Tensor, "heads"], Float[Tensor, "heads"]]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Attention without its queries and keys: what else is needed to work out the scores of a row."""
+
+    record: AttentionRecord
+    maximum: float
+    """Where a row's squared distance is cut off."""
+    counted: Bool[Tensor, "batch time"] | None = None
+    """The rows that count; all that see anything if unset."""
+
+    def blocks(self) -> Iterator[slice]:
+        """The rows, as many at a time as fit."""
+        batch, heads, new, _ = self.record.queries.shape
+        step = max(1, NUMBERS_AT_ONCE // (batch * heads * self.record.keys.shape[-2]))
+        return (slice(start, min(start + step, new)) for start in range(0, new, step))
+
+    def seen(self, rows: slice) -> int:
+        """How many keys these rows can see at most: the first ones."""
+        new, known = self.record.queries.shape[-2], self.record.keys.shape[-2]
+        return known - new + rows.stop if self.record.causal else known
+
+    def distances(self, rows: slice, like: Tensor) -> Float[Tensor, "rows seen"]:
+        """How far each key lies before each of these rows."""
+        new, known = self.record.queries.shape[-2], self.record.keys.shape[-2]
+        places = torch.arange(known - new + rows.start, known - new + rows.stop, device=like.device)
+        return (places[:, None] - torch.arange(self.seen(rows), device=like.device)).to(like.dtype)
+
+    def scores(self, queries: Tensor, keys: Tensor, rows: slice, distances: Tensor) -> Scores:
+        """The scores of some rows, `MASKED` where a key may not be seen."""
+        record = self.record
+        scores = (queries[..., rows, :] * record.scale) @ keys[..., : self.seen(rows), :].mT
+        if record.line is not None:
+            scores += record.by_distance(distances).to(scores)
+        if record.bias is not None:
+            bias = record.bias if record.bias.shape[-2] == 1 else record.bias[..., rows, :]
+            scores = scores + bias[..., : scores.shape[-1]].to(scores)
+        if record.causal:
+            scores.masked_fill_(distances < 0, MASKED)
+        return scores.clamp_(min=MASKED)
+
+    def count(self, scores: Scores, rows: slice) -> Bool[Tensor, "batch heads rows"]:
+        """Which of some rows count: those that see anything and are not left out."""
+        full, real = scores.amax(-1) > MASKED, self.record.counted()
+        full = full if real is None else full & real[..., rows]
+        return full if self.counted is None else full & self.counted[:, None, rows]
+
+
+class Kernel(Protocol):
+    """The two passes over the rows; a fused kernel for a device would be another one of these."""
+
+    def forward(self, rows: Rows, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return, head by head, the sums of entropies and of cut-off squared distances, and the number of rows."""
+        ...
+
+    def backward(
+        self, rows: Rows, queries: Tensor, keys: Tensor, entropy: Tensor, distance: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradients of queries and keys, given those of the two sums of each head."""
+        ...
+
+
+class Blocks:
+    """The passes block by block, on any device."""
+
+    def forward(self, rows: Rows, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Sum up over all blocks."""
+        sums = torch.zeros(3, queries.shape[1], dtype=torch.float64, device=queries.device)
+        for block in rows.blocks():
+            distances = rows.distances(block, queries)
+            scores = rows.scores(queries, keys, block, distances)
+            counted = rows.count(scores, block)
+            total, mean, near, _ = _moments(scores, distances.square())
+            terms = (total - mean, near.clamp(max=rows.maximum), torch.ones_like(near))
+            sums += torch.stack([(term * counted).sum((0, 2), dtype=torch.float64) for term in terms])
+        entropies, distances, numbers = sums.unbind()
+        return entropies, distances, numbers
+
+    def backward(
+        self, rows: Rows, queries: Tensor, keys: Tensor, entropy: Tensor, distance: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Work out every block again, and from it its part of the gradients."""
+        scale = rows.record.scale
+        by_queries, by_keys = torch.zeros_like(queries), torch.zeros_like(keys)
+        for block in rows.blocks():
+            distances = rows.distances(block, queries)
+            scores = rows.scores(queries, keys, block, distances)
+            counted = rows.count(scores, block)
+            slopes = _slopes(rows, scores, distances.square(), counted, entropy.to(queries), distance.to(queries))
+            seen = slopes.shape[-1]
+            by_queries[..., block, :] = (slopes @ keys[..., :seen, :]) * scale
+            by_keys[..., :seen, :] += slopes.mT @ (queries[..., block, :] * scale)
+        return by_queries, by_keys
+
+
+def _moments(scores: Scores, squares: Tensor) -> tuple[Tensor, Tensor, Tensor, Scores]:
+    """Each row's lse(s), E[s] and E[δ²], and its weights."""
+    total = scores.logsumexp(-1)
+    weights = (scores - total[..., None]).exp_()
+    return total, torch.linalg.vecdot(weights, scores), torch.einsum("bhrk,rk->bhr", weights, squares), weights
+
+
+def _slopes(rows: Rows, scores: Scores, squares: Tensor, counted: Tensor, entropy: Tensor, distance: Tensor) -> Scores:
+    """The gradient with respect to the scores: α(−g(s − E[s]) + g'(δ² − E[δ²])), g' zero beyond the cut."""
+    _, mean, near, weights = _moments(scores, squares)
+    of_entropy = entropy[:, None] * counted
+    of_distance = distance[:, None] * (counted & (near < rows.maximum))
+    push = scores.mul_(-of_entropy[..., None]).add_((of_entropy * mean - of_distance * near)[..., None])
+    if of_distance.any():
+        push.addcmul_(of_distance[..., None], squares)
+    return push.mul_(weights)
+
+
+KERNELS: dict[str, Kernel] = {}
+"""Kernels of their own by type of device, as in `KERNELS["cuda"] = …`; blocks of rows where there is none."""
+
+
+class _RowSums(torch.autograd.Function):
+    """The sums of a kernel, with the gradients it works out."""
+
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, keys: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(queries, keys)
+        ctx.rows, ctx.kernel = rows, KERNELS.get(queries.device.type, Blocks())
+        sums = ctx.kernel.forward(rows, queries, keys)
+        ctx.mark_non_differentiable(sums[2])
+        return sums
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the gradients of queries and keys."""
+        queries, keys = ctx.saved_tensors
+        with torch.autocast(queries.device.type, enabled=False):
+            return (*ctx.kernel.backward(ctx.rows, queries, keys, gradients[0], gradients[1]), None)
+
+
+def row_sums(rows: Rows) -> tuple[Float[Tensor, "heads"], Float[Tensor, "heads"], Float[Tensor, "heads"]]:
+    """The sums of entropies and of cut-off squared distances of each head's rows, and how many rows counted."""
+    record = rows.record
+    if record.line is not None and record.line.requires_grad:
+        raise SpecError(
+            "attention is shaped through queries and keys: positions that learn what they add to scores have "
+            "no gradient of it. Leave focus and near out, or choose other positions."
+        )
+    exact = torch.promote_types(record.queries.dtype, torch.float32)
+    with torch.autocast(record.queries.device.type, enabled=False):
+        return _RowSums.apply(record.queries.to(exact), record.keys.to(exact), rows)  # pyright: ignore[reportReturnType]
+
+
+# Losses that shape attention: focus wants its rows sharp (problem B2), near wants them close by (problem B3).
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How sharp and how near a model's attention is: means over batch, heads, rows and the layers that count."""
+
+    focus: Float[Tensor, ""]
+    """The mean entropy of a row, in nats, over all layers."""
+    near: Float[Tensor, ""]
+    """The mean of min(L_max, Σ α (t₁−t₂)²) over all layers but the last."""
+
+
+def shape_of(
+    records: Sequence[AttentionRecord],
+    near_max: float,
+    layers: int | None = None,
+    counted: Bool[Tensor, "batch time"] | None = None,
+) -> Shape:
+    """Measure focus and near from what attention was given in each layer, differentiably.
+
+    L_focus = 1/(K·T·L) Σ H(α[ℓ,k,t₁,·]) and L_near = 1/(K·T·(L−1)) Σ_{ℓ<L−1} min(L_max, Σ_{t₂} α (t₁−t₂)²), averaged
+    over the batch too. Rows that see nothing do not count, nor those that `counted` leaves out. A layer may have
+    several calls of attention, one after the other: `layers` says how many layers there are, one a call if unset.
+    """
+    calls, left_over = divmod(len(records), layers or len(records) or 1)
+    if not calls or left_over:
+        raise ValueError(f"{len(records)} calls of attention do not make {layers or 'any'} layers of equally many.")
+    sums = [row_sums(Rows(record, near_max, counted)) for record in records]
+    return Shape(_mean(sums, 0), _mean(sums[:-calls], 1))
+
+
+def _mean(sums: Sequence[tuple[Tensor, Tensor, Tensor]], place: int) -> Float[Tensor, ""]:
+    """The mean over all rows of all heads; zero where there are none."""
+    if not sums:
+        return torch.zeros(())
+    rows = torch.cat([numbers for _, _, numbers in sums]).sum()
+    return torch.cat([one[place] for one in sums]).sum() / rows.clamp(min=1)

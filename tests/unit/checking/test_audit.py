@@ -1,0 +1,104 @@
+"""`lemma check sources`: rows, forms, and that claims are data without verdicts."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import lemma.api as lemma
+from lemma.checking.audit import Audit, Claim, all_claims, choose_claims, judge_claim, judge_sources, outcome_of
+from lemma.cli.check import app
+from lemma.errors import SpecError
+from lemma.report.text import across
+
+TABLE = {"row": "D2", "says": "it is so", "check": "identity", "of": "d2"}
+
+
+def test_rows_are_chosen_by_number_or_letter_in_their_own_order() -> None:
+    assert {claim.row for claim in choose_claims(["c2"])} == {"C2"}
+    rows = [claim.row for claim in choose_claims(["B", "A1"])]
+    assert rows[0] == "A1" and set(rows) == {"A1", *(f"B{number}" for number in range(1, 9))}
+    order = [claim.row for claim in all_claims()]
+    assert order == sorted(order, key=lambda row: (row[0], int(row[1:])))
+    with pytest.raises(SpecError, match=r"row = 'C12' is unknown. Did you mean 'C\d"):
+        choose_claims(["c12"])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"right": True}, {"verdict": "wrong"}, {"correction": "54.1 %"}, {"row": "F1"}, {"measure": "lemma study x"}],
+)
+def test_a_claim_has_no_field_for_a_verdict_and_one_way_to_be_judged(changed: dict) -> None:
+    assert Claim.read(TABLE, "here").command == "lemma check identity d2"
+    with pytest.raises(SpecError):
+        Claim.read({**TABLE, **changed}, "here")
+
+
+def test_what_needs_training_is_left_to_be_measured() -> None:
+    claim = Claim.read({"row": "A6", "says": "it falls", "measure": "lemma study table-a5 --out runs/a"}, "here")
+    judged = judge_claim(claim)
+    assert judged.right is None
+    assert judged.lines() == ["– A6   it falls", "       to measure: lemma study table-a5 --out runs/a"]
+
+
+def test_a_wrong_claim_is_printed_with_what_was_claimed_and_what_is_right() -> None:
+    printed = str(judge_sources(["D4"]))
+    assert "✗ D4   After D̃^(−1/2)" in printed
+    assert "claimed: The rows of Â" in printed and "right: the rows of Â sum to one only where" in printed
+    assert printed.endswith("3 claims: 2 right, 1 wrong (D4), 0 to measure.")
+    assert all(across(line) <= 80 for line in printed.splitlines())
+
+
+def test_it_is_saved_in_three_forms(tmp_path: Path) -> None:
+    audit = lemma.check("sources", "D4", "d2")
+    assert isinstance(audit, Audit)
+    for name in ("a.html", "a.md", "a.json"):
+        audit.save(tmp_path / name)
+    assert '<tr class="wrong">' in (tmp_path / "a.html").read_text()
+    assert "| D4 | ✗ wrong |" in (tmp_path / "a.md").read_text()
+    plain = json.loads((tmp_path / "a.json").read_text())
+    assert plain["counts"] == {"right": 3, "wrong": 1, "to measure": 0}
+    with pytest.raises(ValueError, match="the form"):
+        audit.save(tmp_path / "a.pdf")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (["D2"], 0, "1 claim"),
+        (["D4"], 1, "3 claims"),
+        (["d2", "--json"], 0, "1 claim"),
+        (["A6"], 0, "2 claims"),
+    ],
+)
+def test_the_command_ends_with_the_verdict(words: list[str], status: int, told: str) -> None:
+    result = CliRunner().invoke(app, ["sources", *words])
+    assert result.exit_code == status
+    if "--json" in words:
+        assert json.loads(result.stdout)["claims"][0]["verdict"] == "right"
+    assert result.stderr == f"judging: {told}\n"
+
+
+def test_who_watches_is_told_how_far_it_is_and_python_keeps_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[tuple[int, int]] = []
+    judge_sources(["D4"], lambda done, total: told.append((done, total)))
+    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    lemma.check("sources", "D2")
+    assert capsys.readouterr().err == ""
+    with pytest.raises(SpecError, match="Did you mean 'progress'"):
+        lemma.check("sources", "D2", progres=True)
+
+
+def test_no_outcome_is_read_off_what_is_none() -> None:
+    with pytest.raises(TypeError, match="no outcome"):
+        outcome_of(3)
+
+
+@pytest.mark.parametrize(
+    ("what", "of", "answer"), [("gradient", "rnn", "db2 = y_hat - y"), ("worked", "e9", "c_t[1] = 0.52")]
+)
+def test_sizes_that_would_change_nothing_are_refused(what: str, of: str, answer: str) -> None:
+    assert lemma.check(what, of, answer).right
+    with pytest.raises(SpecError, match=f"check {what}: 'L' is unknown here"):
+        lemma.check(what, of, answer, L=2)

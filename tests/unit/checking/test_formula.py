@@ -1,0 +1,280 @@
+"""Formulas as people write them, read exactly."""
+
+from fractions import Fraction
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import assume, given, settings
+
+from lemma.checking.formula import read_formula
+from lemma.cli.main import main
+from lemma.counting.polynomial import ONE, Rational, of, symbol
+from lemma.errors import InputError
+
+KNOWN = ["V", "d", "d_h", "N", "d_k", "d_v", "d_ff", "L", "h", "d_model"]
+V, d, d_h, N, d_k, d_v, d_ff, L, h, d_model = map(symbol, KNOWN)
+
+SPELLINGS = {
+    "|V|(d+d_h)+((N-1)d+1)d_h": V * (d + d_h) + ((N - 1) * d + 1) * d_h,
+    r"|V|(d+d_h)+2\,d_k d+d_v d+(d_v+1)d_h": V * (d + d_h) + 2 * d_k * d + d_v * d + (d_v + 1) * d_h,
+    r"\lvert \mathcal{V} \rvert \cdot d": V * d,
+    r"\left|V\right| \times d": V * d,
+    r"d\vert V \vert d": d * V * d,
+    r"$$\frac{d^{2}}{h} + \dfrac{1}{2}$$": d**2 / h + Fraction(1, 2),
+    r"\frac{d}{h}d_{ff}": d * d_ff / h,
+    r"\left( d_{\text{ff}} + 1 \right) d_\mathrm{model}": (d_ff + 1) * d_model,
+    r"d\_h + d\_{h}": 2 * d_h,
+    "2d_k d + d_v d": 2 * d_k * d + d_v * d,
+    "4d(d+1)": 4 * d * (d + 1),
+    "(d)(h)[L]{N}": d * h * L * N,
+    "Vd + Ld + 2dd_h": V * d + L * d + 2 * d * d_h,
+    "d_kd_v + d_hd": d_k * d_v + d_h * d,
+    "Vd_{h}d": V * d_h * d,
+    "d² + d³d + 3·d×h − 1": d**2 + d**4 + 3 * d * h - 1,
+    "d¹² + d⁻¹": d**12 + ONE / d,
+    "dₕ + 𝑑 + ｄ": d_h + 2 * d,
+    "12 d^2": 12 * d**2,
+    "d**2*h^-1": d**2 / h,
+    "2^3^2 - 512": of(0),
+    "-d^2": -(d**2),
+    "(-d)^2": d**2,
+    "d - -h + --h": d + 2 * h,
+    "d/h*L": d * L / h,
+    "d ÷ h": d / h,
+    "9,721,596": of(9721596),
+    "9_721_596": of(9721596),
+    "9 721 596": of(9721596),
+    r"9{,}721\,596": of(9721596),
+    "1,234.5 d": Fraction(2469, 2) * d,
+    ".5d": d / 2,
+    "P = V d": V * d,
+    "|theta| = V d": V * d,
+    "= V d": V * d,
+}
+
+
+@pytest.mark.parametrize("text", SPELLINGS)
+def test_a_spelling_is_read_as_what_it_means(text: str) -> None:
+    assert read_formula(text, KNOWN) == SPELLINGS[text]
+
+
+PRINTED = {
+    "Ld^2": 19 * 3**2,
+    "12Ld^2": 12 * 19 * 3**2,
+    "Ld²": 19 * 3**2,
+    "Ld**2": 19 * 3**2,
+    "L^2d": 19**2 * 3,
+    "VdL^3": 7 * 3 * 19**3,
+    "Ld_h^2": 19 * 5**2,
+    "Ld_{ff}^2": 19 * 17**2,
+    "dd_{h}^{2}h": 3 * 5**2 * 23,
+    "Ldₕ²": 19 * 5**2,
+    "d_model^2": 29**2,
+    "Ld_model^2": 19 * 29**2,
+    "dd^2": 3**3,
+    "L|V|^2": 19 * 7**2,
+    "-Ld^2": -(19 * 3**2),
+    "1/Ld^2": Fraction(1, 19 * 3**2),
+    "Ld^-2": Fraction(19, 3**2),
+    "Ld^2^3": 19 * 3**8,
+    "(Ld)^2": (19 * 3) ** 2,
+    "{Ld}^2": (19 * 3) ** 2,
+}
+"""Symbols written together, with the value at `VALUES` that a reader of a paper gives them."""
+
+
+@pytest.mark.parametrize("text", PRINTED)
+def test_a_power_is_of_the_last_symbol_alone_as_in_print(text: str) -> None:
+    assert read_formula(text, KNOWN).at(VALUES) == PRINTED[text]
+
+
+def test_a_power_of_a_name_of_several_letters_is_of_the_whole_name() -> None:
+    sizes = {"L": 2, "hidden": 3, "width": 5, "h": 7, "d": 11}
+    assert read_formula("hidden^2", list(sizes)).at(sizes) == 9
+    assert read_formula("Lhidden^2width", list(sizes)).at(sizes) == 2 * 9 * 5
+
+
+def test_the_decoder_s_own_formula_is_right_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["check", "parameters", "decoder", "12Ld^2 + 13Ld + (V+T+2)d"])
+    assert done.value.code == 0 and capsys.readouterr().out.startswith("Equal: ")
+    with pytest.raises(SystemExit) as done:
+        main(["check", "parameters", "decoder", "12(Ld)^2 + 13Ld + (V+T+2)d"])
+    assert done.value.code == 1
+
+
+def test_a_subscript_binds_to_its_letter_and_braces_are_never_cut() -> None:
+    assert read_formula("dd_h", ["d", "h", "d_h"]) == d * d_h
+    assert read_formula("d_ff", ["d_f", "f"]) == symbol("d_f") * symbol("f")
+    with pytest.raises(InputError, match="'d_ff' is unknown"):
+        read_formula("d_{ff}", ["d_f", "f"])
+
+
+def test_a_run_of_letters_that_is_itself_a_symbol_is_not_cut() -> None:
+    assert read_formula("dh", ["d", "h", "dh"]) == symbol("dh")
+    assert read_formula("ddh", ["d", "h", "dh"]) == d * symbol("dh")
+
+
+def test_a_cut_that_fails_at_the_longest_symbol_is_tried_with_a_shorter_one() -> None:
+    assert read_formula("abc", ["ab", "a", "bc"]) == symbol("a") * symbol("bc")
+
+
+WRONG = {
+    "V*d + x": ("character 7", "symbol = 'x' is unknown", "Known: V, d"),
+    "v*d": ("Did you mean 'V'?",),
+    "d_f": ("Did you mean 'd_ff'?",),
+    "а + d": ("CYRILLIC SMALL LETTER A",),
+    "": ("empty",),
+    "$ $": ("empty",),
+    "V*(d + 1": ("character 3", "not closed by ')'"),
+    "V*(d + 1]": ("character 3", "not closed by ')'"),
+    "V*d)": ("character 4", "')' does not fit"),
+    "V*": ("formula ends",),
+    "V*/d": ("'/' stands",),
+    "d//h": ("character 3", "'/' stands"),
+    "d/2h": ("brackets",),
+    "2 3": ("side by side",),
+    "1,2": ("comma",),
+    "sqrt(d)": ("function", "rational"),
+    r"\sqrt{d}": ("function", "rational"),
+    "log d": ("function",),
+    "2**d": ("exponent is a whole number",),
+    "d^{1/2}": ("exponent is a whole number",),
+    "d**13": ("at most 12",),
+    "d⁻": ("no exponent",),
+    "1/(d-d)": ("divides by zero",),
+    "0^-1": ("divides by zero",),
+    r"\frac12": (r"\frac{a}{b}",),
+    "|V + d|": ("only around one symbol",),
+    "|V": ("only around one symbol",),
+    "N = V d": ("before =",),
+    "P = V d = 3": ("one =",),
+    "5 %": ("'%' is not read",),
+    "V.d": ("'.' is not read",),
+    "d_": ("'_' is not read",),
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_mistake_is_named(text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_formula(text, KNOWN)
+    assert [words for words in WRONG[text] if words not in str(caught.value)] == []
+
+
+def test_a_caret_stands_under_the_mistake() -> None:
+    with pytest.raises(InputError) as caught:
+        read_formula("V*d + wrong*d", KNOWN)
+    _, line, caret = str(caught.value).split("\n")
+    assert line[caret.index("^") :] == "wrong*d"
+
+
+def test_a_long_formula_is_shown_only_around_the_mistake() -> None:
+    text = "+".join(["d"] * 400 + ["wrong"] + ["d"] * 400)
+    with pytest.raises(InputError) as caught:
+        read_formula(text, KNOWN)
+    _, line, caret = str(caught.value).split("\n")
+    assert len(line) < 90 and line[caret.index("^") :].startswith("wrong+d")
+
+
+BOUNDS = {
+    "d+" * 6000 + "d": "at most 10,000",
+    "-" * 5000 + "d": "more than 4,000",
+    "(" * 61 + "d" + ")" * 61: "more than 60 deep",
+    "^".join(["1"] * 70): "more than 60 deep",
+    "d^12" + "*d^12" * 9: "past 100",
+    "9" * 301: "300 digits",
+    "(9^12)^12*(9^12)^12*(9^12)^12": "300 digits",
+    "(V+d+N+L+h+1)^12": "more than 2,000 terms",
+    "(V+d+N+L+1)^7*(V+d+N+L+1)^7": "more than 40,000 steps",
+}
+
+
+@pytest.mark.parametrize("text", BOUNDS)
+def test_each_bound_is_named(text: str) -> None:
+    with pytest.raises(InputError, match=BOUNDS[text]):
+        read_formula(text, KNOWN)
+
+
+def test_formulas_just_inside_the_bounds_are_read() -> None:
+    assert read_formula("(" * 58 + "d" + ")" * 58, KNOWN) == d
+    assert read_formula("+".join(["d"] * 1900), KNOWN) == 1900 * d
+    assert read_formula("9" * 300, KNOWN) == of(10**300 - 1)
+    assert read_formula("d^12*d^12*d^12", KNOWN) == d**36
+
+
+Tree = tuple[str, Fraction | None]
+VALUES = {"V": 7, "d": 3, "d_h": 5, "N": 2, "d_k": 11, "d_v": 13, "d_ff": 17, "L": 19, "h": 23, "d_model": 29}
+LEAVES = st.sampled_from(sorted(VALUES)).map(lambda name: (name, Fraction(VALUES[name]))) | st.integers(0, 40).map(
+    lambda number: (str(number), Fraction(number))
+)
+
+
+def _two(operation: str, left: Tree, right: Tree) -> Tree:
+    (one, first), (other, second) = left, right
+    if first is None or second is None or (operation in ("/", "frac") and not second):
+        return f"({one})/0", None
+    spelled = {
+        "+": f"{one} + ({other})",
+        "-": f"{one}-({other})",
+        "*": f"({one})*({other})",
+        "implicit": f"({one})({other})",
+        "cdot": rf"{{{one}}} \cdot {{{other}}}",
+        "/": f"({one})/({other})",
+        "frac": rf"\frac{{{one}}}{{{other}}}",
+    }
+    worked = {"+": lambda: first + second, "-": lambda: first - second}
+    divided, product = (lambda: first / second), (lambda: first * second)
+    return spelled[operation], worked.get(operation, divided if operation in ("/", "frac") else product)()
+
+
+def _powered(base: Tree, power: int) -> Tree:
+    text, value = base
+    return f"({text})^{{{power}}}", None if value is None else value**power
+
+
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.builds(_two, st.sampled_from(["+", "-", "*", "implicit", "cdot", "/", "frac"]), inner, inner)
+        | st.builds(_powered, inner, st.integers(0, 3))
+    ),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(TREES)
+def test_the_value_of_what_is_read_is_the_value_of_what_was_written(tree: Tree) -> None:
+    text, value = tree
+    try:
+        found = read_formula(text, KNOWN)
+        number = found.at(VALUES)
+    except InputError as error:
+        assert any(words in str(error) for words in ("divides by zero", "steps", "digits", "terms")), text
+    else:
+        assume(value is not None)
+        assert number == value, text
+
+
+def test_quotients_are_equal_when_they_are_equal_as_functions() -> None:
+    one, other = read_formula("(d^2 - 1)/(d - 1)", KNOWN), read_formula("d + 1", KNOWN)
+    assert one == other and one == d + 1 and one != d
+    assert one.polynomial() == d + 1
+    assert read_formula("1/(d+1) + 1/(d-1)", KNOWN) == Rational(2 * d, d**2 - 1)
+    assert Rational(V, d + 1) == Rational(V * (d - 1), d**2 - 1)
+    assert Rational(V, d + 1) != Rational(V, d**2 - 1)
+
+
+def test_a_quotient_that_is_no_polynomial_says_so() -> None:
+    assert read_formula("V/(d + 1)", KNOWN).polynomial() is None
+    assert read_formula("V/(2*d)", KNOWN).polynomial() == V / d / 2
+
+
+def test_values_that_are_missing_or_divide_by_zero_are_named() -> None:
+    formula = read_formula("V/(d - 1)", KNOWN)
+    assert formula.at({"V": 6, "d": 3}) == 3
+    with pytest.raises(InputError, match="needs a value of d"):
+        formula.at({"V": 1})
+    with pytest.raises(InputError, match="divides by zero at V = 1, d = 1"):
+        formula.at({"V": 1, "d": 1})

@@ -1,0 +1,78 @@
+"""The cells are the networks they say they are: PyTorch's own modules and finite differences agree."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lemma.checking.cells import CELLS as DESCRIBED
+from lemma.checking.cells import draw, draw_samples
+from lemma.checking.expressions import Evaluator
+from lemma.checking.gradients import CELLS, describe_cell
+from lemma.errors import InputError
+
+
+def loss_of(name: str, values: dict[str, Tensor]) -> float:
+    scope = dict(values)
+    for equation in DESCRIBED[name].forward:
+        scope[equation.name] = Evaluator(scope)(equation.expression)
+    return scope["loss"].item()
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_gradients_of_given_values_are_finite_differences_of_the_loss(name: str) -> None:
+    values = draw_samples(name)[1].values
+    for given in DESCRIBED[name].given:
+        if f"d{given}" not in DESCRIBED[name].gradients:
+            continue
+        direction = torch.randn_like(values[given])
+        ahead, behind = ({**values, given: values[given] + step * direction} for step in (1e-5, -1e-5))
+        slope = (loss_of(name, ahead) - loss_of(name, behind)) / 2e-5
+        assert slope == pytest.approx((values[f"d{given}"] * direction).sum().item(), rel=1e-5, abs=1e-8), given
+
+
+def test_gru_is_torchs_gru_cell() -> None:
+    v = draw_samples("gru")[0].values
+    cell = torch.nn.GRUCell(v["x"].shape[0], v["h"].shape[0], dtype=torch.float64)
+    with torch.no_grad():
+        cell.weight_ih.copy_(torch.cat([v[f"W_{gate}"] for gate in "rzn"]))
+        cell.weight_hh.copy_(torch.cat([v[f"U_{gate}"] for gate in "rzn"]))
+        cell.bias_ih.copy_(torch.cat([v[f"b_{gate}"] for gate in "rzn"]).flatten())
+        cell.bias_hh.copy_(torch.cat([0 * v["b_r"], 0 * v["b_z"], v["v_n"]]).flatten())
+    state = v["h_prev"].T.clone().requires_grad_()
+    h = cell(v["x"].T, state)
+    torch.testing.assert_close(h, v["h"].T, rtol=1e-12, atol=1e-12)
+    h.backward(v["dh"].T)
+    torch.testing.assert_close(state.grad, v["dh_prev"].T, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(cell.bias_hh.grad[-len(v["v_n"]) :], v["dv_n"].flatten(), rtol=1e-10, atol=1e-12)
+
+
+def test_attention_is_torchs_scaled_dot_product() -> None:
+    v = draw_samples("attention")[0].values
+    tokens = v["X"].clone().requires_grad_()
+    out = functional.scaled_dot_product_attention(*((tokens @ v[f"W_{part}"])[None] for part in "qkv"))[0]
+    torch.testing.assert_close(out, v["out"], rtol=1e-12, atol=1e-12)
+    out.backward(v["dout"])
+    torch.testing.assert_close(tokens.grad, v["dX"], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_all_lengths_of_a_sample_differ_so_that_no_wrong_shape_fits(name: str) -> None:
+    for seed in range(20):
+        sample = draw(DESCRIBED[name], seed)
+        assert len(sample.lengths) == len(set(sample.lengths.values()))
+        assert set(DESCRIBED[name].sizes) <= set(sample.lengths.values())
+        assert min(set(sample.lengths) - {1}) > 1
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_the_description_names_everything(name: str) -> None:
+    text = describe_cell(name)
+    for known in (*DESCRIBED[name].values, *DESCRIBED[name].gradients, *DESCRIBED[name].aliases):
+        assert known in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_an_unknown_cell_gets_a_guess() -> None:
+    with pytest.raises(InputError, match="Did you mean 'lstm'"):
+        describe_cell("ltsm")

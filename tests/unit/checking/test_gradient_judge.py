@@ -1,0 +1,114 @@
+"""The judge: names, helpers, circles, and what its report says."""
+
+import json
+
+import pytest
+
+from lemma.checking.gradients import judge_gradients
+from lemma.errors import InputError
+
+
+def test_comments_and_blank_lines_are_skipped_and_lines_keep_their_numbers() -> None:
+    report = judge_gradients("rnn", ["# D1\n\nδ2 = ŷ - y  # softmax", "db2 = delta2"])
+    assert [(verdict.line, verdict.name) for verdict in report.verdicts] == [(3, "dz2"), (4, "db2")]
+    assert report.right
+
+
+def test_a_text_may_stand_for_its_lines() -> None:
+    assert judge_gradients("rnn", "δ2 = ŷ - y\ndb2 = δ2") == judge_gradients("rnn", ["δ2 = ŷ - y", "db2 = δ2"])
+
+
+def test_spellings_of_one_name_are_one_name() -> None:
+    for name in ("dG_f", "dΓ_f", "dgamma_f", "dGamma_f", "∂Γ_f"):
+        assert judge_gradients("lstm", [f"{name} = dc * c_{{t-1}}"]).verdicts[0].name == "dG_f"
+
+
+def test_a_line_takes_the_true_value_of_what_another_line_got_wrong() -> None:
+    report = judge_gradients("lstm", ["dz = y - y_hat", "dW_y = dz @ a.T"])
+    assert [verdict.outcome for verdict in report.verdicts] == ["wrong", "right"]
+    assert not report.right
+
+
+def test_a_gradient_that_no_line_derives_is_named_as_taken() -> None:
+    report = judge_gradients("lstm", ["e = dz", "dW_y = e @ a.T"])
+    assert report.verdicts[1].taken == ("dz",)
+    assert "taken as given, since no line derives it: dz" in str(report)
+
+
+def test_helpers_are_computed_and_not_judged() -> None:
+    report = judge_gradients("lstm", ["slope = 1 - tanh(c)^2", "dc = da * G_o * slope + dc_next"])
+    assert [verdict.outcome for verdict in report.verdicts] == ["helper", "right"]
+    assert report.right
+
+
+def test_helpers_alone_are_nothing_right() -> None:
+    assert not judge_gradients("lstm", ["foo = c + c"]).right
+
+
+def test_a_helper_without_a_value_is_wrong_and_so_is_what_rests_on_it() -> None:
+    report = judge_gradients("lstm", ["s = x @ y", "t = s + s", "dc = t"])
+    assert [verdict.outcome for verdict in report.verdicts] == ["wrong"] * 3
+    assert report.verdicts[0].reason == "the shapes do not fit: (n_x, 1) @ (n_y, 1)"
+    assert report.verdicts[2].reason == "it rests on t, which has no value"
+
+
+REFUSED = {
+    "dW_u = dW_u": "dW_u is derived from itself",
+    "dW_u = 1 * dW_u": "dW_u is derived from itself",
+    "dz = db_y\ndb_y = dz": "dz is derived from itself",
+    "e = db_y\ndb_y = e": "derived from itself",
+    "x = y": "'x' is given; it is not derived",
+    "da_next = x": "'da_next' is given",
+    "n_a = x": "'n_a' is given",
+    "sum = x": "'sum' cannot be the name of a helper",
+    "__class__ = x": "'__class__' cannot be the name of a helper",
+    "dWf = x": "Did you mean 'dW_f'?",
+    "dc = G_g * c": "name = 'G_g' is unknown. Did you mean 'G_",
+    "dc = dG_g * c": "line 1, column 6: name = 'dG_g' is unknown. Did you mean 'dG_",
+    "dx = dax[:n_b]": "size = 'n_b' is unknown. Did you mean 'n_",
+    "dc = later\nlater = c": "name = 'later' is unknown",
+    "# nothing": "There is no line to judge",
+    "dz = y_hat - y\n" * 101: "at most 100",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:25])
+def test_what_cannot_be_judged_is_refused_with_the_reason(text: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        judge_gradients("lstm", [text])
+    assert REFUSED[text] in str(refusal.value)
+
+
+def test_an_unknown_cell_gets_a_guess() -> None:
+    with pytest.raises(InputError, match="Did you mean 'attention'"):
+        judge_gradients("atention", ["dz = y"])
+
+
+def test_a_value_that_is_no_number_is_wrong() -> None:
+    (verdict,) = judge_gradients("lstm", ["dc = log(0 * c)"]).verdicts
+    assert verdict.reason.startswith("the value is not a finite number")
+    assert verdict.error is None
+
+
+def test_a_wrong_shape_is_told_in_the_names_of_the_sizes() -> None:
+    (verdict,) = judge_gradients("lstm", ["dW_f = sum(c)"]).verdicts
+    assert verdict.reason.startswith("the shape is a number, expected (n_a, n_a+n_x)")
+
+
+def test_the_report_is_plain_json_and_safe_html() -> None:
+    report = judge_gradients("softmax-cross-entropy", ["dz = y - y_hat", "dy_hat = -y / y_hat"])
+    plain = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert (plain["cell"], plain["right"]) == ("softmax-cross-entropy", False)
+    assert plain["verdicts"][0]["repair"] == "dz = y_hat - y"
+    assert plain["verdicts"][0]["error"] == pytest.approx(2.0)
+    html = report._repr_html_()
+    assert "dz = y - y_hat" in html and "1 of 2 right" in html
+    assert str(report).splitlines()[0] == "wrong   dz = y - y_hat"
+
+
+def test_html_escapes_what_was_typed() -> None:
+    from lemma.checking.gradients import GradientReport, Verdict
+
+    html = GradientReport("<b>", (Verdict(1, "dz", "<script>", "wrong", "<i>"),))._repr_html_()
+    assert not {"<script>", "<i>", "<b>"} & set(html.replace(">", ">\n").split("\n"))
+    assert "&lt;script&gt;" in html

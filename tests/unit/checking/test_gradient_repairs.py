@@ -1,0 +1,113 @@
+"""How people really err: each wrong line is repaired, in the words expected."""
+
+import pytest
+
+from lemma.checking.gradients import judge_gradients
+
+ERRORS = [
+    ("softmax-cross-entropy", "dz = y - y_hat", "the sign is wrong: y_hat - y, not y - y_hat", "dz = y_hat - y"),
+    ("softmax-cross-entropy", "dz = y_hat + y", "the sign of y is wrong", "dz = y_hat - y"),
+    ("softmax-cross-entropy", "dz = y_hat", "the term -y is missing", "dz = y_hat - y"),
+    ("softmax-cross-entropy", "dz = 2*(y_hat - y)", "drop the factor 2", "dz = y_hat - y"),
+    ("softmax-cross-entropy", "dz = (y_hat - y).T", "the result is transposed", "dz = y_hat - y"),
+    ("softmax-cross-entropy", "dy_hat = y / y_hat", "the sign is wrong", "dy_hat = -(y / y_hat)"),
+    ("lstm", "dW_y = a @ dz.T", "the result is transposed", "dW_y = (a @ dz.T).T"),
+    ("lstm", "dW_y = dz * a", "a matrix product is meant, not *: dz @ a.T", "dW_y = dz @ a.T"),
+    ("lstm", "dW_y = sum(dz * a)", "a matrix product is meant, not sum: dz @ a.T", "dW_y = dz @ a.T"),
+    ("lstm", "dW_f = dpre_f @ ax", "transpose ax", "dW_f = dpre_f @ ax.T"),
+    ("lstm", "dW_f = dpre_f", "the factor ax.T is missing", "dW_f = dpre_f @ ax.T"),
+    ("lstm", "dW_f = dpre_u @ ax.T", "dpre_f instead of dpre_u", "dW_f = dpre_f @ ax.T"),
+    ("lstm", "da = W_y.T @ dz", "the term da_next is missing", "da = W_y.T @ dz + da_next"),
+    ("lstm", "da = W_y @ dz + da_next", "transpose W_y", "da = W_y.T @ dz + da_next"),
+    ("lstm", "dc = da*G_o*(1-tanh(c)^2)", "dc_next is missing", "dc = da * G_o * (1 - tanh(c)^2) + dc_next"),
+    ("lstm", "dc = da*G_o + dc_next", "the factor 1 - tanh(c)^2", "dc = da * G_o * (1 - tanh(c)^2) + dc_next"),
+    ("lstm", "dc = da*(1-tanh(c)²) + dc_next", "factor G_o", "dc = da * (1 - tanh(c)^2) * G_o + dc_next"),
+    (
+        "lstm",
+        "dc = da*G_o*(1-c²) + dc_next",
+        "(1 - tanh(c)^2) instead of (1 - c^2)",
+        "dc = da * G_o * (1 - tanh(c)^2) + dc_next",
+    ),
+    (
+        "lstm",
+        "dc = da*G_o*(1-tanh(c)) + dc_next",
+        "(1 - tanh(c)^2) instead of (1 - tanh(c))",
+        "dc = da * G_o * (1 - tanh(c)^2) + dc_next",
+    ),
+    ("lstm", "dG_o = da * c", "tanh(c) instead of c", "dG_o = da * tanh(c)"),
+    ("lstm", "dG_f = dc * c", "c_prev instead of c", "dG_f = dc * c_prev"),
+    ("lstm", "dpre_f = dG_f", "the factor G_f * (1 - G_f) is missing", "dpre_f = dG_f * G_f * (1 - G_f)"),
+    ("lstm", "dpre_f = dG_f*G_f", "the factor 1 - G_f is missing", "dpre_f = dG_f * G_f * (1 - G_f)"),
+    ("lstm", "dpre_f = dG_f*G_f*(G_f-1)", "the sign is wrong", "dpre_f = dG_f * G_f * (1 - G_f)"),
+    ("lstm", "dpre_f = dG_f*G_u*(1-G_u)", "G_f instead of G_u", "dpre_f = dG_f * G_f * (1 - G_f)"),
+    ("lstm", "db_u = dpre_u * x", "drop the factor x", "db_u = dpre_u"),
+    ("lstm", "dx = dax", "take the rows that belong to x", "dx = dax[n_a:]"),
+    (
+        "lstm",
+        "dax = W_u.T@dpre_u + W_f.T@dpre_f + W_c.T@dpre_c",
+        "the term W_o.T @ dpre_o is missing",
+        "dax = W_u.T @ dpre_u + W_o.T @ dpre_o + W_f.T @ dpre_f + W_c.T @ dpre_c",
+    ),
+    ("gru", "dz = dh*(n - h_prev)", "h_prev - n, not n - h_prev", "dz = dh * (h_prev - n)"),
+    ("gru", "dn = dh*z", "(1 - z) instead of z", "dn = dh * (1 - z)"),
+    ("gru", "dU_n = dpre_n @ h_prev.T", "dq instead of dpre_n", "dU_n = dq @ h_prev.T"),
+    ("gru", "dq = dpre_n", "the factor r is missing", "dq = dpre_n * r"),
+    (
+        "gru",
+        "dh_prev = U_r.T@dpre_r + U_z.T@dpre_z + U_n.T@dq",
+        "the term z * dh is missing",
+        "dh_prev = U_r.T @ dpre_r + U_z.T @ dpre_z + U_n.T @ dq + z * dh",
+    ),
+    ("rnn", "δ1 = δ2 @ Uᵀ", "the factor h * (1 - h) is missing", "δ1 = dz2 @ U.T * h * (1 - h)"),
+    ("rnn", "δ1 = (δ2 @ Uᵀ) * (1 - h²)", "(h * (1 - h)) instead of (1 - h^2)", "δ1 = dz2 @ U.T * h * (1 - h)"),
+    ("rnn", "dH = hᵀ @ δ1", "h_prev instead of h", "dH = h_prev.T @ dz1"),
+    ("rnn", "dI = δ1ᵀ @ x", "the result is transposed", "dI = (dz1.T @ x).T"),
+    ("rnn", "dL_x = δ1 @ I", "transpose I", "dL_x = dz1 @ I.T"),
+    ("attention", "dQ = dS @ K", "the factor 1/sqrt(d_k) is missing", "dQ = dS @ K / sqrt(d_k)"),
+    ("attention", "dK = dS @ Q / sqrt(d_k)", "transpose dS", "dK = dS.T @ Q / sqrt(d_k)"),
+    ("attention", "dK = dS @ Q", "transpose dS; and the factor 1/sqrt(d_k)", "dK = dS.T @ Q / sqrt(d_k)"),
+    ("attention", "dV = alpha @ dOut", "transpose alpha", "dV = alpha.T @ dout"),
+    ("attention", "dS = alpha * dalpha", "softmax couples", "dS = alpha * (dalpha - sum(alpha * dalpha, axis=1))"),
+    (
+        "attention",
+        "dS = alpha * (1 - alpha) * dalpha",
+        "softmax couples",
+        "dS = alpha * (dalpha - sum(alpha * dalpha, axis=1))",
+    ),
+    (
+        "attention",
+        "dX = dQ @ W_q.T + dK @ W_k.T",
+        "the term dV @ W_v.T is missing",
+        "dX = dQ @ W_q.T + dK @ W_k.T + dV @ W_v.T",
+    ),
+]
+
+
+@pytest.mark.parametrize(("cell", "line", "words", "repaired"), ERRORS, ids=lambda text: str(text)[:30])
+def test_a_common_error_is_named_and_repaired(cell: str, line: str, words: str, repaired: str) -> None:
+    (verdict,) = judge_gradients(cell, [line]).verdicts
+    assert verdict.outcome == "wrong"
+    assert words in verdict.reason
+    assert verdict.repair == repaired
+    assert judge_gradients(cell, [repaired]).right
+
+
+def test_where_no_simple_repair_fits_that_is_said_with_the_error() -> None:
+    (verdict,) = judge_gradients("lstm", ["dpre_u = exp(c) * c_prev - tanh(a * c) * G_f"]).verdicts
+    assert verdict.reason.startswith("relative error ")
+    assert verdict.reason.endswith("no simple repair found")
+    assert verdict.repair is None
+    assert verdict.error is not None and verdict.error > 0.01
+
+
+def test_a_repair_never_rests_on_what_is_derived_only_afterwards() -> None:
+    (verdict,) = judge_gradients("lstm", ["dpre_u = dG_u"]).verdicts
+    assert verdict.repair == "dpre_u = dG_u * G_u * (1 - G_u)"  # and not db_u, which is the same number
+
+
+def test_an_error_inside_a_helper_is_repaired_where_it_is_used() -> None:
+    lines = ["e = y - y_hat", "dW_y = e @ a.T"]
+    verdict = judge_gradients("lstm", lines).verdicts[1]
+    assert verdict.outcome == "wrong"
+    assert verdict.repair is not None
+    assert judge_gradients("lstm", [lines[0], verdict.repair]).verdicts[1].outcome == "right"

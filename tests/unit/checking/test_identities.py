@@ -1,0 +1,225 @@
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from lemma import api
+from lemma.checking.identities import IDENTITIES, check_identity, find_identity, list_identities
+from lemma.checking.identity import Finding, IdentityReport
+from lemma.cli.check import app
+from lemma.errors import InputError, SpecError
+from lemma.report import curves as lines
+
+NAMES = ["a2", "b1", "b2", "b3", "b5", "b6", "b7", "b8", "c1", "c6", "c7", "c8", "c9", "c10", "c11", "rotary"]
+NAMES += ["d2", "d3", "d4", "e3"]
+FALSE = ("c6", "d4")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_number_comes_out_and_only_c6_and_d4_are_false(name: str) -> None:
+    report = check_identity(name, {"samples": 2000} if name in ("b5", "c7") else {})
+    assert report.confirmed
+    assert report.holds == (name not in FALSE)
+    assert bool(report.correction) == (name in FALSE)
+    assert [finding.holds for finding in report.claimed] == [False] * (name in FALSE)
+    plain = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert plain["holds"] is report.holds
+    assert all(finding["holds"] for finding in plain["findings"])
+    assert report.claim in " ".join(str(report).split())
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("temperature", "b5"),
+        ("orthogonal", "c6"),
+        ("products", "c7"),
+        ("sum-over-heads", "c8"),
+        ("Sum over heads", "c8"),
+        ("dense", "c10"),
+        ("permutation", "c11"),
+        ("merged", "b6"),
+        ("B7", "b7"),
+        ("relative", "rotary"),
+    ],
+)
+def test_an_identity_has_a_number_and_words(word: str, name: str) -> None:
+    assert find_identity(word).name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "said"),
+    [
+        ("orthgonal", {}, "Did you mean 'orthogonal'?"),
+        ("c7", {"sample": 3}, "Did you mean 'samples'"),
+        ("b5", {"i": 8}, "Did you mean 'I'"),
+        ("c7", {"D": 0}, "greater than or equal to 1"),
+        ("c7", {"draws": "cauchy"}, "'normal', 'uniform' or 'signs'"),
+        ("c6", {"N": 20, "D": 16}, "at most 16 orthogonal"),
+        ("c8", {"D": 10, "H": 3}, "does not divide"),
+        ("c10", {"N": 100, "D": 100}, "entries"),
+        ("rotary", {"D": 5}, "must be even"),
+    ],
+)
+def test_a_wrong_name_or_size_is_explained(name: str, sizes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError) as mistake:
+        check_identity(name, sizes)
+    assert said in str(mistake.value)
+
+
+def test_a_number_that_is_off_is_not_confirmed() -> None:
+    off = IdentityReport("x", "X", "1 = 2", {}, (Finding("one", 1.0, 2.0, 0.5),))
+    assert not off.holds
+    assert "✗" in str(off)
+    assert Finding("one", 1.0, 2.0, 0.5, expects="different").holds
+
+
+def test_the_list_names_all_with_their_sizes() -> None:
+    shown = list_identities()
+    assert [one["name"] for one in shown.to_dict()["identities"]] == list(IDENTITIES)
+    assert set(NAMES) == set(IDENTITIES)
+    assert all(f"{name} " in str(shown) for name in NAMES)
+
+
+def test_a_report_is_saved_in_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("vl_convert")
+    report = check_identity("c6", {"N": 3, "D": 4})
+    for suffix in ("html", "json", "txt", "svg"):
+        report.save(tmp_path / f"a.{suffix}")
+    page = (tmp_path / "a.html").read_text()
+    assert "<svg" in page
+    assert "http" not in page.replace("http://www.w3.org/", "")
+    assert json.loads((tmp_path / "a.json").read_text())["plot"]["curves"]
+    with pytest.raises(InputError, match="the form"):
+        report.save(tmp_path / "a.docx")
+    with pytest.raises(InputError, match="no plot"):
+        check_identity("c10", {}).save(tmp_path / "b.svg")
+    monkeypatch.setattr("lemma.checking.identity.can_draw", lambda: False)
+    assert lines.NO_PLOT.replace("'", "&#x27;") in report._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["c7", "D=3", "samples=500"], 0),
+        (["orthogonal", "norm=2.5"], 1),
+        ([], 0),
+        (["c10", "--json"], 0),
+    ],
+)
+def test_the_command_ends_with_the_verdict(words: list[str], status: int) -> None:
+    result = CliRunner().invoke(app, ["identity", *words])
+    assert result.exit_code == status
+    assert result.stdout.strip()
+    if "--json" in words:
+        assert json.loads(result.stdout)["holds"] is True
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["c7", "c8"], "one identity at a time"),
+        (["D=3"], "which identity"),
+        (["c77"], "unknown"),
+        (["b5", "I"], "I needs a value, as in I=64"),
+        (["temperature", "I"], "I needs a value, as in I=64"),
+        (["--out", "all.html"], "which identity is to be written to all.html"),
+    ],
+)
+def test_the_command_refuses_what_it_cannot_run(words: list[str], said: str) -> None:
+    mistake = CliRunner().invoke(app, ["identity", *words]).exception
+    assert isinstance(mistake, SpecError)
+    assert said in str(mistake)
+
+
+@pytest.mark.parametrize("json_too", [[], ["--json"]])
+def test_the_command_says_where_it_wrote(json_too: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "c7.html"
+    result = CliRunner().invoke(app, ["identity", "c7", "D=3", "samples=500", "--out", str(path), *json_too])
+    assert path.is_file()
+    assert f"Written to {path}" in (result.stderr if json_too else result.stdout)
+    assert not json_too or json.loads(result.stdout)["holds"], "stdout stays one JSON object"
+
+
+@pytest.mark.parametrize("J", [2, 3, 7, 64])
+def test_b7_meets_at_half_of_an_odd_width_too(J: int) -> None:
+    report = check_identity("b7", {"J": J, "I": 1})
+    meeting = report.findings[-1]
+    assert f"J/2 = {J / 2:g}" in meeting.says
+    assert meeting.got == J**2 - 2 * (J / 2) * J == 0
+    assert ("odd" in meeting.says) is bool(J % 2)
+    signs = {width: joined - apart for width, apart, joined, _ in report.rows}  # type: ignore[operator]
+    assert signs[J // 2] * signs[(J + 1) // 2] < 0 or J % 2 == 0
+    assert "2·I·J" in str(report)
+    assert "**" not in str(report)
+
+
+def test_the_verb_gives_the_same() -> None:
+    report: Any = api.check("identity", "products", D=5, samples=100)
+    assert report.sizes["D"] == 5
+    listed: Any = api.check("identity", None)
+    assert "temperature" in str(listed)
+
+
+def test_c6_at_a_norm_where_float64_cannot_tell() -> None:
+    assert check_identity("c6", {"norm": 100}).confirmed
+    assert check_identity("c6", {"norm": 1e-3, "scaled": True}).confirmed
+
+
+def test_whether_a_claim_holds_is_measured_and_not_written_down() -> None:
+    wrong, right = Finding("claimed", 1.0, 2.0, 0.5), Finding("claimed", 2.0, 2.0, 0.5)
+    fact = Finding("a fact", 1.0, 1.0, 0.0)
+    assert IdentityReport("x", "X", "1 = 2", {}, (fact,), correction="no.", claimed=(right,)).holds
+    report = IdentityReport("x", "X", "1 = 2", {}, (fact,), correction="no.", claimed=(wrong,))
+    assert report.confirmed and not report.holds
+    assert "is false. Right: no." in str(report)
+    assert check_identity("c6", {"says": "limit"}).holds
+    assert check_identity("d4", {"matrix": "rows"}).holds
+
+
+@pytest.mark.parametrize(
+    ("graph", "holds"), [("star", False), ("path", False), ("random", False), ("cycle", True), ("complete", True)]
+)
+def test_d4_holds_just_on_regular_graphs(graph: str, holds: bool) -> None:
+    report = check_identity("d4", {"graph": graph, "nodes": 7, "edges": 9})
+    assert report.confirmed
+    assert report.holds is holds
+    spectral = next(finding for finding in report.findings if "spectral" in finding.says)
+    assert spectral.got == pytest.approx(1, abs=1e-10)
+
+
+def test_d4_a_star_by_hand() -> None:
+    report = check_identity("d4", {"graph": "star", "nodes": 4})
+    assert report.claimed[0].got == pytest.approx(1 / 4 + 3 / 8**0.5 - 1)  # the hub: 1/4 + 3/√(4·2)
+
+
+def test_d2_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary() -> None:
+    report = check_identity("d2", {"V": 17, "T": 9})
+    assert report.findings[-1].got == pytest.approx(17)
+    assert {row[0] for row in report.rows} == {"feed-forward", "lstm", "decoder"}
+
+
+def test_b3_the_bound_stays_while_the_uncut_value_grows_with_t_squared() -> None:
+    rows = check_identity("b3", {"T": 64, "L_max": 5.0}).rows
+    assert {round(row[1], 9) for row in rows} == {5.0}
+    assert rows[-1][2] == pytest.approx(sum(max(t, 63 - t) ** 2 for t in range(64)) / 64)
+
+
+def test_b8_states_onset_and_period_of_loops_that_are_not_trivial() -> None:
+    report = check_identity("b8", {"V": 5, "N": 4})
+    assert report.findings[0].got == 20
+    assert max(row[2] for row in report.rows) > 1 and max(row[1] for row in report.rows) > 1
+
+
+def test_c9_prints_the_table_of_width_four() -> None:
+    rows = check_identity("c9", {"P": 3}).rows
+    assert rows[1][1:] == pytest.approx((math.sin(2), math.cos(2), math.sin(0.02), math.cos(0.02)))
+
+
+def test_d3_counts_by_closed_form() -> None:
+    rows = {row[0]: row[1:] for row in check_identity("d3", {"d": 12, "h": 3, "n": 5}).rows}
+    assert rows["single"] == (432, 2 * (3 * 5 * 144 + 2 * 25 * 12), 5)
+    assert rows["multi"] == (432, 2 * (3 * 5 * 144 + 2 * 25 * 12), 15)

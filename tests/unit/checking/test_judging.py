@@ -1,0 +1,337 @@
+"""The judge: right answers in any form, wrong ones with their mistake named."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+import lemma
+from lemma.checking.explain import neighbours
+from lemma.checking.formula import read_formula
+from lemma.checking.formulas import judge_formula
+from lemma.checking.numbers import judge_number, read_claim
+from lemma.counting.count import Conventions
+from lemma.errors import InputError, LedgerError
+from lemma.models.build import parameters_of
+from lemma.spec.models import DualEncoder, Gru, Rnn
+from lemma.spec.presets import PRESETS
+
+A1 = "V(d + d_h) + ((N-1)d + 1)d_h"
+DECODER = "d(V + T + 2) + L(12d^2 + 13d)"
+UPPER = "4(dD + D^2 + D) + 4(L-1)(2D^2 + D)"
+
+RIGHT = [
+    ("feed-forward", {}, A1),
+    ("feed-forward", {}, r"|V|(d+d_h) + \left((N-1)\cdot d + 1\right) d_h"),
+    ("feed-forward", {}, "V*d + V*d_h + N*d*d_h - d*d_h + d_h"),
+    ("feed-forward", {}, "P = d_h·(V + (N−1)·d + 1) + d·V"),
+    ("feed-forward", {}, "vocabulary*(width + hidden) + ((context-1)*width + 1)*hidden"),
+    ("feed-forward", {}, r"\frac{(V^2 - 1)(d + d_h)}{V - 1} - (d + d_h) + ((N-1)d+1)d_h"),
+    ("feed-forward", {}, "196,864"),
+    ("attentive", {}, "V(d + d_h) + 2 d_k d + d_v d + (d_v + 1) d_h"),
+    ("rnn", {}, "|V|d + D^2 + dD + D + D|V| + |V|"),
+    ("rnn", {"depth": 3}, "V(d+D+1) + D(d + D + 1) + 2D(2D+1)"),
+    ("lstm", {"tied": True, "D": 128}, "V(D + 1) + 4L(2D^2 + D)"),
+    ("lstm", {}, f"V(d+D+1) + {UPPER}"),
+    ("decoder", {}, DECODER),
+    ("decoder", {}, "d(V+T+2) + L(4d d_h + 3d_h + d + 2d d_ff + d_ff + d + 4d)"),
+    ("decoder", {}, "d(V+T+2) + L(4d d_h + 4d + 8d^2 + 5d + 4d)"),
+    ("decoder", {}, "width*(V+T+2) + depth*(12*width**2 + 13*width)"),
+    ("torch-lstm", {}, "4D(d + D + 2) + (L-1)*8*D*(D + 1)"),
+]
+
+
+@pytest.mark.parametrize(("model", "words", "formula"), RIGHT, ids=range(len(RIGHT)))
+def test_a_right_formula_is_equal_in_any_form(model: str, words: dict, formula: str) -> None:
+    verdict = judge_formula(model, "parameters", formula, words)
+    assert verdict.equal, str(verdict)
+    assert verdict.exit_status == 0
+    assert verdict.residual is None
+    assert verdict.yours_at == verdict.right_at
+
+
+WRONG = [
+    # feed-forward
+    ("feed-forward", {}, "V(d + d_h) + (N-1)d d_h", "The model has a bias of d_h in 'hidden' that your formula leaves"),
+    ("feed-forward", {}, "V(d + d_h) + (N d + 1)d_h", "has N where the model has N-1."),
+    ("feed-forward", {}, "V(d + d_h) + ((N-2)d + 1)d_h", "has N-2 where the model has N-1."),
+    ("feed-forward", {}, f"{A1} + V", "has a bias of V in 'output' that the model does not have."),
+    ("feed-forward", {}, "V d + ((N-1)d + 1)d_h", "a weight of V*d_h in 'output' that your formula leaves out."),
+    ("feed-forward", {}, "V(d + d_h) + (d + 1)d_h", "leaves the factor N-1 out of 'hidden.weight'."),
+    ("feed-forward", {}, "2V d + ((N-1)d + 1)d_h", "has d where the model has d_h on one side of 'output.weight'."),
+    ("feed-forward", {}, "(V+1)(d + d_h) + ((N-1)d + 1)d_h", "has V+1 where the model has V."),
+    (
+        "feed-forward",
+        {},
+        "V(d + d_h) + N d d_h",
+        "bias of d_h in 'hidden' that your formula leaves out, and your formula has N",
+    ),
+    ("feed-forward", {}, f"2({A1})", "Your formula is 2 times the model's."),
+    ("feed-forward", {}, "V(d + d_h) + (N-1)(d + 1)d_h", "multiplies 'hidden.bias' by N-1."),
+    # attentive
+    ("attentive", {}, "V(d + d_h) + d_k d + d_v d + (d_v + 1)d_h", "'head.query.weight' or 'head.key.weight'."),
+    (
+        "attentive",
+        {},
+        "V(d + d_h) + 3 d_k d + (d_v + 1)d_h",
+        "has d_k where the model has d_v on one side of 'head.value",
+    ),
+    ("attentive", {}, "V(d + d_h) + 2d_k d + d_v d + ((N-1)d_v + 1)d_h", "multiplies 'hidden.weight' by N-1."),
+    # recurrent
+    (
+        "rnn",
+        {},
+        "V(d+D+1) + dD + (2L-1)D^2",
+        "the bias 'layers.bias_ih_l*' (D each, D*L in all) that your formula leaves",
+    ),
+    ("rnn", {}, "V(d+D+1) + dD + (2L-1)D^2", "It would be right with biases=0."),
+    ("rnn", {}, "V(d+D) + dD + (2L-1)D^2 + L D", "a bias of V in 'output' that your formula leaves out."),
+    ("rnn", {}, "V(d+D+1) + D^2 + D", "the weight 'layers.weight_ih_l0' (d*D) that your formula leaves out."),
+    ("rnn", {}, "V(d+D+1) + 4(dD + (2L-1)D^2 + L D)", "It would be right with family=lstm."),
+    (
+        "lstm",
+        {},
+        f"V(d+D+1) + ({UPPER})3/4",
+        "has 4 equal blocks in 'layers' (one for each gate or candidate); yours has 3",
+    ),
+    ("lstm", {}, f"V(d+D+1) + ({UPPER})3/4", "It would be right with family=gru."),
+    ("lstm", {}, "V(d+D+1) + dD + D^2 + D", "(one for each gate or candidate); yours has 1."),
+    ("lstm", {}, f"V(d+D+1) + {UPPER} + 4L D", "counts the bias 'layers.bias_ih_l*' (4*D each, 4*D*L in all) twice."),
+    ("lstm", {}, f"V(d+D+1) + {UPPER} + 4L D", "It would be right with biases=2."),
+    ("lstm", {}, "V(d+D) + 4(dD + D^2)", "The model has all biases (V + 4*D) that your formula leaves out."),
+    ("gru", {}, f"V(d+D+1) + {UPPER}", "has 3 equal blocks in 'layers' (one for each gate or candidate); yours has 4"),
+    ("torch-lstm", {}, UPPER, "'bias_ih_l*' or 'bias_hh_l*'."),
+    ("torch-lstm", {}, "4L(dD + D^2 + 2D)", "has d where the model has D on one side of 'weight_ih_l1…'."),
+    ("torch-lstm", {}, "4(dD + D^2 + 2D) + 8L(D^2 + D)", "has L+1 where the model has L."),
+    # decoder, tied
+    ("decoder", {}, "d(V+T) + L(12d^2 + 13d)", "The model has 'norm' (2*d) that your formula leaves out."),
+    ("decoder", {}, "d(V+T+2) + L(12d^2 + 11d)", "'layers.*.attention_norm' or 'layers.*.feed_forward_norm'."),
+    ("decoder", {}, "d(V+T+2) + L(12d^2 + 4d)", "all biases but those of norms (9*d*L)"),
+    (
+        "decoder",
+        {},
+        "d(V+T+1) + L(12d^2 + 2d)",
+        "all biases (d*(11*L + 1)) that your formula leaves out. It would be right with bias=f",
+    ),
+    ("decoder", {}, "d(V+T) + L(12d^2 + 9d)", "The model has all norms (2*d*(2*L + 1)) that your formula leaves out."),
+    ("decoder", {}, "d(2V+T+2) + L(12d^2 + 13d)", "counts 'output.weight' again; it is tied to 'embedding.weight'"),
+    ("decoder", {}, "d(2V+T+2) + L(12d^2 + 13d)", "It would be right with tied=false."),
+    ("decoder", {}, "d(V+2) + L(12d^2 + 13d)", "a weight of d*T in 'positions' that your formula leaves out."),
+    ("decoder", {}, "d(V+T+2) + 12d^2 + 13d", "counts 'layers' for one layer only; there are L."),
+    ("decoder", {}, "d(V+T+2) + (L+1)(12d^2 + 13d)", "has L+1 where the model has L."),
+    (
+        "decoder",
+        {},
+        "d(V+T+2) + L(11d^2 + 12d)",
+        "'layers.*.attention.output' (d*L*(d + 1)) that your formula leaves out.",
+    ),
+    ("decoder", {}, "d(V+T+2) + L(4 h d^2 + 8d^2 + 13d)", "multiplies the weights of 'layers.*.attention' by h"),
+    (
+        "decoder",
+        {},
+        "d(V+T+3) + L(12d^2 + 13d)",
+        "Either your formula has V+1 where the model has V, or your formula has T+1",
+    ),
+    (
+        "decoder",
+        {},
+        "d(V+T) + 12L d^2",
+        "has all norms (2*d*(2*L + 1)) and all biases but those of norms (9*d*L) that your formula leaves out.",
+    ),
+    (  # three things forgotten, and not one forgotten and another counted twice
+        "encoder",
+        {},
+        "V*d + L*(4*d*d)",
+        "The model has all norms (2*d*(2*L + 1)), all biases but those of norms (9*d*L) and the weights of "
+        "'encoder.layers.*.feed_forward' (8*d**2*L) that your formula leaves out.",
+    ),
+    # decoder, otherwise
+    ("decoder", {"d_h": 96}, DECODER, "has d where the model has d_h."),
+    ("decoder", {"tied": False}, DECODER, "'embedding.weight' or 'output.weight'. It would be right with tied=true."),
+    ("decoder", {"norm": "rms"}, DECODER, "It would be right with norm=layer."),
+    ("decoder", {"d_ff": 300}, DECODER, "has 4*d where the model has d_ff."),
+]
+
+
+@pytest.mark.parametrize(("model", "words", "formula", "expected"), WRONG, ids=range(len(WRONG)))
+def test_a_wrong_formula_gets_its_mistake_named(model: str, words: dict, formula: str, expected: str) -> None:
+    verdict = judge_formula(model, "parameters", formula, words)
+    assert verdict.exit_status == 1
+    assert expected in " ".join(verdict.diagnosis)
+
+
+@pytest.mark.parametrize("case", WRONG[::6], ids=range(len(WRONG[::6])))
+def test_the_residual_is_yours_less_what_the_built_model_has(case: tuple) -> None:
+    model, words, formula, _ = case
+    verdict = judge_formula(model, "parameters", formula, words)
+    if model in PRESETS:
+        assert verdict.right_at == parameters_of(PRESETS[model].model.replace(**words))
+    assert verdict.residual is not None
+    residual = read_formula(verdict.residual, list(verdict.symbols)).at(verdict.symbols)
+    assert residual == verdict.yours_at - verdict.right_at
+    assert read_formula(verdict.right, list(verdict.symbols)).at(verdict.symbols) == verdict.right_at
+
+
+FLOPS = [
+    ("V d T B + L T B(12d^2 + 2 d T)", "But it is right with a multiply–add counted as 1."),
+    ("2V d T B + L T B(24d^2 + 2 d T)", "But it is right with causal attention counted half."),
+    ("3(2V d T B + L T B(24d^2 + 4 d T))", "But it is right for the forward and the backward pass together."),
+    ("4V d T B + L T B(48d^2 + 8 d T)", "But it is right for the backward pass alone."),
+    ("2V d T + L T(24d^2 + 4 d T)", "But it is right for one row of the batch (without B)."),
+    ("2V d + L(24d^2 + 4 d T)", "But it is right for one token (without B and T)."),
+    ("V d T + L T(12d^2 + 2 d T)", "a multiply–add counted as 1, for one row of the batch (without B)."),
+    (
+        "2V d T B + 24 L T B d^2",
+        "the products of 'layers.*.attention' itself (4*d*L*T**2*B) that your formula leaves out.",
+    ),
+    ("L T B(24d^2 + 4 d T)", "the products of 'output' (2*V*d*T*B) that your formula leaves out."),
+    ("2V d T B + L T B(24d^2 + 4 d)", "leaves the factor T out of 'layers.*.attention' itself."),
+    ("2V d T B + L T B(24d^2 + 4 d h T)", "multiplies 'layers.*.attention' itself by h; the heads share its width."),
+    (f"2 B T ({DECODER})", "the rule of thumb of 2 operations for each parameter and token"),
+]
+
+
+@pytest.mark.parametrize(("formula", "expected"), FLOPS, ids=range(len(FLOPS)))
+def test_operations_under_another_convention_or_with_a_mistake(formula: str, expected: str) -> None:
+    verdict = judge_formula("decoder", "flops", formula)
+    assert not verdict.equal
+    assert expected in " ".join(verdict.diagnosis)
+
+
+def test_operations_are_judged_under_the_convention_asked_for() -> None:
+    half = Conventions(multiply_add=1, causal="half")
+    assert judge_formula("decoder", "flops", "2V d T B + 24 L T B d^2 + 4 L d B T^2").equal
+    assert judge_formula("decoder", "flops", "V d T B + 12 L T B d^2 + L d B T^2", conventions=half).equal
+    assert not judge_formula("decoder", "flops", "2V d T B + 24 L T B d^2 + 4 L d B T^2", conventions=half).equal
+
+
+def test_a_formula_for_something_else_gets_the_nearest_part() -> None:
+    verdict = judge_formula("feed-forward", "parameters", "V(d + d_h) + 5d^3 + 7")
+    assert verdict.diagnosis[0].startswith("No simple explanation. Nearest to the difference is 'hidden'")
+    assert "beyond that, 5*d**3 + 7 is left" in verdict.diagnosis[0]
+    fraction = judge_formula("feed-forward", "parameters", "V/(d+1)")
+    assert fraction.diagnosis == ("Your formula is no polynomial: it is divided by d + 1.",)
+
+
+def test_what_cannot_be_read_is_an_error_with_a_guess() -> None:
+    with pytest.raises(InputError, match="Did you mean 'd_h'"):
+        judge_formula("feed-forward", "parameters", "V*d_hh")
+    with pytest.raises(InputError, match="quantity = 'params'"):
+        judge_formula("feed-forward", "params", "V")  # type: ignore[arg-type]
+    with pytest.raises(LedgerError, match="only its parameters"):
+        lemma.check("flops", "torch.nn:Linear", "in_features", in_features=4, out_features=2)
+
+
+def test_a_factory_of_ones_own_is_judged_too() -> None:
+    from torch import nn
+
+    def two_layers(inside: int = 8, outside: int = 3) -> nn.Module:
+        return nn.ModuleDict({"first": nn.Linear(4, inside), "last": nn.Linear(inside, outside, bias=False)})
+
+    assert judge_formula(two_layers, "parameters", "inside*(5 + outside)").equal
+    wrong = judge_formula(two_layers, "parameters", "4*inside + inside*outside")
+    assert wrong.diagnosis == ("The model has a bias of inside in 'first' that your formula leaves out.",)
+
+
+def test_a_spec_is_judged_like_its_preset() -> None:
+    spec = Rnn(biases=2)
+    assert judge_formula(spec, "parameters", "V(d+D+1) + dD + (2L-1)D^2 + 2L D").equal
+    assert "biases=1" in str(judge_formula(spec, "parameters", "V(d+D+1) + dD + (2L-1)D^2 + L D"))
+
+
+def test_a_spec_file_is_judged_like_its_preset(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('family = "gru"\nwidth = 8\nhidden = 16\n', encoding="utf-8")
+    verdict = judge_formula(path, "parameters", "vocabulary*(width + hidden + 1) + 4*hidden*(width + hidden + 1)")
+    assert verdict.right_at == parameters_of(Gru(width=8, hidden=16))
+    assert "yours has 4" in str(verdict)
+
+
+@pytest.mark.parametrize("formula", ["(V+d+d_h+N)^12", "1/(V+d)^9+1/(N+d_h)^9", "+".join(["V*d^3"] * 600)])
+def test_a_hostile_formula_is_judged_soon(formula: str) -> None:
+    judge_formula("feed-forward", "parameters", A1)
+    begin = time.process_time()
+    assert not judge_formula("feed-forward", "parameters", formula).equal
+    assert time.process_time() - begin < 3
+
+
+def test_the_verdict_shows_itself() -> None:
+    verdict = judge_formula("feed-forward", "parameters", "V(d + d_h) + (N-1)d d_h")
+    assert str(verdict) == (
+        "Not equal: yours − model = −d_h. The model has a bias of d_h in 'hidden' that\nyour formula leaves out."
+    )
+    plain = verdict.to_dict()
+    assert (plain["equal"], plain["residual"], plain["yours_at"], plain["right_at"]) == (False, "-d_h", 196608, 196864)
+    assert "196,864" in verdict._repr_html_()
+    assert "<script" not in judge_number("feed-forward", "parameters", "1")._repr_html_()
+
+
+NUMBERS = [
+    ("feed-forward", "parameters", "196,864", True, ""),
+    ("feed-forward", "parameters", "0.197 million", True, "0.197 million is 196,864, rounded."),
+    ("feed-forward", "parameters", "197k", True, "rounded"),
+    ("feed-forward", "parameters", "about 197,000", True, "rounded"),
+    ("feed-forward", "parameters", "1.97e5", True, "rounded"),
+    ("feed-forward", "parameters", "197,000", False, "times the right number"),
+    ("feed-forward", "parameters", "0.196 million", False, "times the right number"),
+    ("feed-forward", "parameters", "196,608", False, "a bias of d_h in 'hidden' that your number leaves out"),
+    ("feed-forward", "parameters", "393,728", False, "It is 2 times the right number."),
+    ("decoder", "flops", "113.2 MFLOPs", True, "rounded"),
+    ("decoder", "flops", "56,623,104", False, "But it is right with a multiply–add counted as 1."),
+    ("decoder", "parameters", "288.5 % increase from width 128 to 256", True, ""),
+    ("decoder", "parameters", "300 % more from d=128 to d=256", False, "834,304 at d=128, 3,241,472 at d=256."),
+    ("lstm", "optimizer", "3.94 MB", True, "rounded"),
+]
+
+
+@pytest.mark.parametrize(("model", "quantity", "value", "equal", "expected"), NUMBERS, ids=range(len(NUMBERS)))
+def test_a_number_is_judged_as_it_is_printed(model: str, quantity: str, value: str, equal: bool, expected: str) -> None:
+    verdict = judge_number(model, quantity, value)
+    assert verdict.equal is equal, str(verdict)
+    assert expected in " ".join(verdict.diagnosis)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("sixty", "is not read as a number"),
+        ("10**9**9", "is not read as a number"),
+        ("1e99", "power of ten"),
+        ("65 %", "needs its two sizes"),
+        ("65 % from 2 to 4", "which size changes"),
+        ("65 % from 2 to 4 leyers", "Did you mean 'layers'"),
+        ("65 % from L=2 to N=4", "which size changes"),
+        ("65 % from L=0 to L=4", "at least 1"),
+        ("7" * 300, "at most 200"),
+    ],
+)
+def test_what_is_no_number_is_an_error(value: str, expected: str) -> None:
+    with pytest.raises(InputError, match=expected.replace("?", r"\?")):
+        judge_number("table-a5", "parameters", value)
+
+
+def test_a_rounded_number_reaches_half_a_digit() -> None:
+    assert read_claim("9.7M").fits(9_650_000) and read_claim("9.7M").fits(9_749_999)
+    assert not read_claim("9.7M").fits(9_750_001)
+    assert read_claim("9,721,596").step == 0
+
+
+def test_a_rounded_zero_is_not_equal_to_everything() -> None:
+    assert not judge_number("table-a5", "parameters", "0e30").equal
+    assert judge_number("table-a5", "parameters", "9.7M").equal
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_neighbours_that_can_be_built(name: str) -> None:
+    for word, other in neighbours(PRESETS[name].model):
+        assert "=" in word and other != PRESETS[name].model
+
+
+def test_a_wrong_formula_of_a_dual_encoder_is_judged() -> None:
+    spec = DualEncoder(body=Gru(width=4, hidden=4), grid=2, patch=2, image_width=4, image_depth=1, image_heads=1)
+    assert not judge_formula(spec, "parameters", "V*d").equal
+
+
+def test_a_number_that_is_nearly_right_is_not_called_once_the_right_one() -> None:
+    said = str(judge_number("table-a5", "parameters", "9721596.5", {}))
+    assert "9721596.5" in said and "times the right number" not in said

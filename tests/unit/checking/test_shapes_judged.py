@@ -1,0 +1,66 @@
+"""Shapes, parts and what learns: the other things that a number or a formula may be about."""
+
+import pytest
+from typer.testing import CliRunner
+
+from lemma.checking.formulas import judge_formula
+from lemma.checking.numbers import judge_number
+from lemma.checking.shapes import judge_shapes
+from lemma.cli.check import app
+from lemma.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("line", "right", "reason"),
+    [
+        ("Q = (H, S, M_QK)", True, ""),
+        ("Y = S x E", True, ""),
+        ("concat = S×M_V*H", True, ""),
+        ("scores = S×S", False, "The first axis, H, is missing."),
+        ("Y = H×S×E", False, "The first axis, H, is one too many."),
+        ("W_O = E×H*M_V", False, "The axes stand in another order."),
+        ("A = H×S×M_V", False, "That is the shape of V."),
+        ("Q = H×S×E", False, ""),
+    ],
+)
+def test_a_shape_is_judged_with_its_slip(line: str, right: bool, reason: str) -> None:
+    (judged,) = judge_shapes("self-attention", [line]).lines
+    assert (judged.equal, judged.reason) == (right, reason)
+
+
+def test_an_unknown_tensor_or_line_is_explained() -> None:
+    with pytest.raises(InputError, match=r"the tensor = 'score'.*Did you mean 'scores'"):
+        judge_shapes("self-attention", ["score = S×S"])
+    with pytest.raises(InputError, match="NAME = SHAPE"):
+        judge_shapes("self-attention", ["S×S"])
+
+
+def test_what_learns_is_a_formula_a_number_and_a_ratio() -> None:
+    assert judge_formula("lora", "trainable", "R(W_in + W_out)").equal
+    wrong = judge_formula("lora", "trainable", "R W_in")
+    assert wrong.residual == "-W_out*R" and "update.B" in str(wrong)
+    sizes = {"W_in": 200, "W_out": 50, "R": 5}
+    for quantity, value in (("trainable", "1,250"), ("frozen", "10,000"), ("trainable/frozen", "0.125")):
+        assert judge_number("lora", quantity, value, sizes).equal
+    turned = judge_number("lora", "trainable/frozen", "8", sizes)
+    assert not turned.equal and turned.right == "0.125" and "the other way round" in turned.diagnosis[0]
+    with pytest.raises(InputError, match="quantity = 'learned'"):
+        judge_number("lora", "learned", "1")
+
+
+def test_the_number_of_a_part_and_of_one_of_its_members() -> None:
+    assert judge_number("table-a5", "parameters of layers", "5,259,264").equal
+    assert judge_number("table-a5", "parameters of layers.*", "2,629,632").equal
+    assert not judge_number("table-a5", "parameters of layers.*", "5,259,264").equal
+    with pytest.raises(InputError, match="Did you mean 'layers'"):
+        judge_number("table-a5", "parameters of layrs", "1")
+
+
+def test_the_commands_end_with_the_verdict() -> None:
+    for words, status in (
+        (["shape", "self-attention", "Q = H×S×M_QK"], 0),
+        (["shape", "self-attention", "Q = S×M_QK", "--json"], 1),
+        (["trainable", "lora", "R(W_in + W_out)"], 0),
+        (["number", "lora", "trainable/frozen", "0.2"], 1),
+    ):
+        assert CliRunner().invoke(app, words).exit_code == status

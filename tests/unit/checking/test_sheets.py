@@ -1,0 +1,311 @@
+"""Teacher mode: sheets read and refused, answers marked, and nothing given away that the sheet keeps."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lemma.checking.sheets import Mark, Marked, mark, read_answers, read_sheet
+from lemma.errors import InputError
+
+RIGHT = "|V|(d + d_h) + ((N-1)d + 1) d_h"  # problem A1
+FORGOT_BIAS = "V(d + d_h) + (N-1) d d_h"
+SHEET = """
+title = "Week 3"
+show_answer = {show}
+
+[[questions]]
+id = "Q1"
+text = "How many parameters has Bengio's model?"
+points = 2
+kind = "parameters"
+model = "feed-forward"
+
+[[questions]]
+id = "Q2"
+points = 4
+kind = "gradient"
+cell = "rnn"
+lines = ["dU", "db2", "dI", "dH"]
+partial = true
+
+[[questions]]
+id = "Q3"
+kind = "number"
+model = "table-a5"
+change = "from 2 to 4 layers"
+
+[[questions]]
+id = "Q4"
+kind = "number"
+model = "table-a5"
+words = {{ L = 4 }}
+"""
+GRADIENTS = """
+d2 = y_hat - y
+dU = h.T @ d2
+db2 = d2
+d1 = (d2 @ U.T) * h * (1 - h)
+dI = x.T @ d1
+dH = h_prev.T @ d1
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory, monkeypatch) -> None:
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path_factory.getbasetemp() / "ledger-home"))
+
+
+def marked(folder: Path, answers: str, show: bool = False, sheet: str = SHEET, suffix: str = ".toml") -> Marked:
+    (folder / "sheet.toml").write_text(sheet.format(show=str(show).lower()), encoding="utf-8")
+    (folder / f"answers{suffix}").write_text(answers, encoding="utf-8")
+    return mark(folder / "sheet.toml", folder / f"answers{suffix}")
+
+
+def answered(**answers: str) -> str:
+    return "student = 'Ada'\n[answers]\n" + "\n".join(f"{name} = {json.dumps(text)}" for name, text in answers.items())
+
+
+def one(folder: Path, name: str, answer: str, show: bool = False) -> Mark:
+    return next(found for found in marked(folder, answered(**{name: answer}), show).marks if found.id == name)
+
+
+def test_all_right_earns_all_points(tmp_path: Path) -> None:
+    found = marked(tmp_path, answered(Q1=RIGHT, Q2=GRADIENTS, Q3="54.1 %", Q4="14,980,860"))
+    assert [(one.verdict, one.points) for one in found.marks] == [
+        ("right", 2),
+        ("right", 4),
+        ("right", 1),
+        ("right", 1),
+    ]
+    assert (found.points, found.of, found.student, found.strangers) == (8, 8, "Ada", ())
+
+
+def test_what_is_missing_misspelt_or_unreadable_earns_nothing_and_stops_nothing(tmp_path: Path) -> None:
+    found = marked(tmp_path, answered(Q1="V*(d+", Q4="fourteen million", Q33="54.1 %"))
+    assert [one.verdict for one in found.marks] == ["unreadable", "not answered", "not answered", "unreadable"]
+    assert found.points == 0
+    assert "character 6" in found.marks[0].reason
+    assert found.strangers == ("question = 'Q33' is unknown. Did you mean 'Q3'? Known: Q1, Q2, Q3, Q4.",)
+
+
+def test_every_right_gradient_earns_its_part(tmp_path: Path) -> None:
+    wrong = GRADIENTS.replace("dU = h.T @ d2", "dU = d2.T @ h")
+    found = one(tmp_path, "Q2", wrong)
+    assert (found.verdict, found.points) == ("partly right", 3)
+    found = one(tmp_path, "Q2", wrong.replace("dH = h_prev.T @ d1", ""))
+    assert (found.points, found.reason) == (2, "dU wrong, db2 right, dI right, dH missing.")
+
+
+def test_without_partial_credit_all_must_be_right(tmp_path: Path) -> None:
+    found = marked(tmp_path, answered(Q2="dz2 = y_hat - y\ndb2 = dz2"), sheet=SHEET.replace("partial = true", ""))
+    assert (found.marks[1].verdict, found.marks[1].points) == ("wrong", 0)
+
+
+def test_a_judge_that_fails_stops_nothing(tmp_path: Path, monkeypatch) -> None:
+    def failing(*given, **named):
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr("lemma.checking.sheets.judge_formula", failing)
+    found = marked(tmp_path, answered(Q1="V", Q4="14980860"))
+    assert [one.verdict for one in found.marks] == ["unreadable", "not answered", "not answered", "right"]
+
+
+def test_a_gradient_that_rests_on_another_not_derived_is_said_to(tmp_path: Path) -> None:
+    found = one(tmp_path, "Q2", "db2 = dz2")
+    assert found.reason == "dU missing, db2 right, dI missing, dH missing. Taken as given: dz2."
+
+
+def test_the_claimed_65_per_cent_is_wrong(tmp_path: Path) -> None:
+    assert one(tmp_path, "Q3", "65 %").verdict == "wrong"
+    for right in ("54", "54.1 %", "54.1 percent", "54.1 % increase from 2 to 4 layers"):
+        assert one(tmp_path, "Q3", right).verdict == "right", right
+
+
+@pytest.mark.parametrize("answer", ["0 % increase from 2 to 2 layers", "0 % from L=3 to L=3"])
+def test_a_student_cannot_choose_the_sizes(tmp_path: Path, answer: str) -> None:
+    assert one(tmp_path, "Q3", answer).points == 0
+    assert one(tmp_path, "Q4", answer).verdict == "unreadable"
+
+
+@pytest.mark.parametrize("answer", ["0e30", "1e7", "20 million"])
+def test_a_number_rounded_to_nothing_is_not_right(tmp_path: Path, answer: str) -> None:
+    assert one(tmp_path, "Q4", answer).points == 0
+
+
+def test_a_rounded_number_is_right(tmp_path: Path) -> None:
+    assert one(tmp_path, "Q4", "15.0 million").verdict == "right"
+
+
+def test_the_right_answer_is_shown_only_if_the_sheet_allows_it(tmp_path: Path) -> None:
+    wrong = answered(Q1=FORGOT_BIAS, Q2="d2 = y_hat - y\ndU = d2.T @ h", Q3="65 %", Q4="14,980,861")
+    shown, hidden = marked(tmp_path, wrong, show=True), marked(tmp_path, wrong)
+    assert "The model has a bias of d_h in 'hidden' that your formula leaves out." in " ".join(str(shown).split())
+    assert "The right answer: V*(d + d_h) + d_h*((N-1)*d + 1)" in str(shown)
+    assert "54.1" in str(shown) and "14,980,860" in str(shown) and "repaired: dU = " in str(shown)
+    for form in (str(hidden), json.dumps(hidden.to_dict()), hidden._repr_html_()):
+        for secret in (
+            "bias",
+            "hidden",
+            "(N-1)*d",
+            "− model",
+            "-d_h",
+            "54.1",
+            "14,980,860",
+            "14980860",
+            "h.T @",
+            "repair",
+        ):
+            assert secret not in form, secret
+    assert [found.right for found in hidden.marks] == [None] * 4
+    assert hidden.marks[0].reason == "Not right: too small at the model's sizes."
+    assert hidden.marks[3].reason == "Not right: too large."
+
+
+def test_a_question_may_differ_from_its_sheet(tmp_path: Path) -> None:
+    sheet = SHEET.replace('kind = "parameters"', 'kind = "parameters"\nshow_answer = true')
+    found = marked(tmp_path, answered(Q1="V", Q4="3"), sheet=sheet)
+    assert found.marks[0].right and not found.marks[3].right
+
+
+MARKDOWN_SHEET = """
+# Week 3
+show_answer: true
+
+## Q1 (2 points)
+How many parameters has Bengio's model? Remember: biases count.
+
+kind: parameters
+model: feed-forward
+words: N=5 d=8
+
+## Q2: The gradients (1.5 points)
+```toml
+kind = "gradient"
+cell = "softmax-cross-entropy"
+lines = ["dz"]
+```
+"""
+MARKDOWN_ANSWERS = """
+# Ada
+## Q1
+$|V|(d + d_h) + ((N-1)d + 1) d_h$
+
+## q2:
+I think that
+```
+dz = ŷ - y
+```
+"""
+
+
+def test_markdown_says_the_same(tmp_path: Path) -> None:
+    (tmp_path / "sheet.md").write_text(MARKDOWN_SHEET, encoding="utf-8")
+    (tmp_path / "answers.md").write_text(MARKDOWN_ANSWERS, encoding="utf-8")
+    first, second = read_sheet(tmp_path / "sheet.md").questions
+    assert first.text == "How many parameters has Bengio's model? Remember: biases count."
+    assert (first.points, first.words, first.show_answer) == (2, {"N": 5, "d": 8}, True)
+    assert (second.text, second.points, second.lines) == ("The gradients", 1.5, ("dz",))
+    found = mark(tmp_path / "sheet.md", tmp_path / "answers.md")
+    assert (found.points, found.student, found.title, found.strangers) == (3.5, "Ada", "Week 3", ())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('kind = "parameters"', 'kind = "parameter"', "question Q1: kind = 'parameter' is unknown. Did you mean"),
+        ('kind = "parameters"', "", r"question Q1.kind = .*field required"),
+        ("points = 2", "points = -2", r"question Q1.points = -2"),
+        ("points = 2", "point = 2", "question Q1: the word = 'point' is unknown. Did you mean 'points'"),
+        ('model = "feed-forward"', 'model = "feed-foward"', "question Q1: model = .*Did you mean 'feed-forward'"),
+        ('model = "feed-forward"', "", "question Q1: model: .*needs one"),
+        ('cell = "rnn"', 'cell = "rnm"', "question Q2: cell = 'rnm' is unknown. Did you mean 'rnn'"),
+        ('"db2"', '"db3"', "question Q2: lines = 'db3' is unknown. Did you mean 'db"),
+        ('lines = ["dU", "db2", "dI", "dH"]', "", "question Q2: lines: name the gradients"),
+        ('change = "from 2 to 4 layers"', 'change = "from here to there"', "question Q3: change: "),
+        ('change = "from 2 to 4 layers"', 'quantity = "weight"', "question Q3: quantity = 'weight'"),
+        ("words = {{ L = 4 }}", "words = {{ l = 4 }}", "question Q4: the word = 'l' is unknown"),
+        ('id = "Q4"', 'id = "q3"', "question .3: id: there are two"),
+        ('title = "Week 3"', 'titel = "Week 3"', "the word = 'titel' is unknown. Did you mean 'title'"),
+        ('title = "Week 3"', 'title = "Week 3', "not valid TOML"),
+    ],
+)
+def test_a_broken_sheet_is_refused_with_file_question_and_field(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    assert old in SHEET
+    with pytest.raises(InputError, match=message) as refusal:
+        marked(tmp_path, answered(), sheet=SHEET.replace(old, new))
+    assert str(tmp_path / "sheet.toml") in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("sheet.md", "# Only a title\n", "the sheet has none"),
+        ("sheet.md", "## Q1\nkinds: flops\n", "question Q1: the word = 'kinds' is unknown. Did you mean 'kind'"),
+        ("sheet.md", "## Q1\n```toml\nkind =\n```\n", "question Q1: the block is not valid TOML"),
+        ("sheet.md", "## \nkind: flops\n", "the heading has no name"),
+        ("sheet.txt", "", "expected a file that ends in"),
+        ("sheet.toml", "\udcff", "cannot be read"),
+        ("sheet.md", "x" * (2**20 + 1), "more than 1,048,576 bytes"),
+    ],
+)
+def test_files_that_are_no_sheets_are_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(InputError, match=message):
+        read_sheet(tmp_path / name)
+
+
+def test_answers_that_are_none_spoil_no_other(tmp_path: Path) -> None:
+    found = marked(tmp_path, f"[answers]\nQ1 = {{ a = 1 }}\nQ2 = true\nQ3 = 54.1\nQ4 = '''{RIGHT}'''")
+    assert [one.verdict for one in found.marks] == ["unreadable", "unreadable", "right", "unreadable"]
+
+
+def test_a_question_answered_twice_is_not_marked(tmp_path: Path) -> None:
+    found = marked(tmp_path, "## Q1\nV\n## Q1\nV*d\n", suffix=".md")
+    assert (found.marks[0].verdict, found.marks[0].points) == ("unreadable", 0)
+    assert "more than once" in found.marks[0].reason
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(max_size=300))
+def test_no_text_at_all_stops_the_marking(tmp_path: Path, text: str) -> None:
+    content = "\n".join(f"## Q{number}\n{text}\n" for number in range(1, 5))
+    (tmp_path / "sheet.toml").write_text(SHEET.format(show="false"), encoding="utf-8")
+    (tmp_path / "answers.md").write_bytes(content.encode("utf-8", "replace"))
+    assert mark(tmp_path / "sheet.toml", tmp_path / "answers.md").of == 8
+
+
+def test_answers_without_their_table_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "answers.toml").write_text("student = 'Ada'", encoding="utf-8")
+    with pytest.raises(InputError, match=r"no table \[answers\]"):
+        read_answers(tmp_path / "answers.toml")
+
+
+def test_marks_are_saved_whole_in_every_form_and_escaped(tmp_path: Path) -> None:
+    found = marked(tmp_path, answered(Q1="<script>alert(1)</script>", Q4="```\n# no heading"))
+    for suffix in ("html", "md", "json"):
+        found.save(tmp_path / f"marks.{suffix}")
+    page = (tmp_path / "marks.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>") and "<script" not in page and "&lt;script&gt;" in page
+    assert "http" not in page
+    assert json.loads((tmp_path / "marks.json").read_text(encoding="utf-8")) == found.to_dict()
+    assert "````\n```\n# no heading\n````" in (tmp_path / "marks.md").read_text(encoding="utf-8")
+    with pytest.raises(InputError, match=r"marks.pdf.*Known: .html, .md, .json"):
+        found.save(tmp_path / "marks.pdf")
+
+
+def test_the_report_in_the_terminal(tmp_path: Path) -> None:
+    assert str(marked(tmp_path, answered(Q1=RIGHT, Q4="9"))).splitlines() == [
+        "Week 3: Ada",
+        "Q1  right             2 of 2",
+        "    Right.",
+        "Q2  not answered      0 of 4",
+        "Q3  not answered      0 of 1",
+        "Q4  wrong             0 of 1",
+        "    Not right: too small.",
+        "2 of 8 points",
+    ]

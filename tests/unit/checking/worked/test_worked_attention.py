@@ -1,0 +1,296 @@
+"""Attention worked by hand equals PyTorch's, and says clearly what does not fit."""
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lemma.checking.worked.attention import attention_by_hand, cross_by_hand
+from lemma.checking.worked.case import list_examples
+from lemma.errors import InputError, SpecError
+
+IDENTITY = [[1, 0], [0, 1]]
+SMALL: dict[str, Any] = {
+    "sentences": "the cat saw the dog",
+    "vectors": {"the": [0.1, -0.2], "cat": [1, 0], "dog": [0, 2.5]},
+    "other_words": [0, 0],
+    "W_Q": IDENTITY,
+    "W_K": IDENTITY,
+    "W_V": IDENTITY,
+}
+
+
+def random_case(seed: int, words: int, width: int, key: int, value: int, **more: Any) -> dict[str, Any]:
+    draw = np.random.default_rng(seed)
+    names = [f"w{place}" for place in range(words)]
+    shapes = {"W_Q": (width, key), "W_K": (width, key), "W_V": (width, value)}
+    return {
+        "sentences": " ".join(names),
+        "vectors": {name: (3 * draw.normal(size=width)).tolist() for name in names},
+        "apply": "x W",
+        **{name: draw.normal(size=shape).tolist() for name, shape in shapes.items()},
+        **more,
+    }
+
+
+def by_torch(case: dict[str, Any], passes: int) -> torch.Tensor:
+    stream = torch.tensor(list(case["vectors"].values()), dtype=torch.float64)
+    maps = [torch.tensor(case[name], dtype=torch.float64) for name in ("W_Q", "W_K", "W_V")]
+    for _ in range(passes):
+        query, key, value = (stream @ matrix for matrix in maps)
+        stream = torch.nn.functional.scaled_dot_product_attention(
+            query[None],
+            key[None],
+            value[None],
+            is_causal=case.get("mask") == "causal",
+            scale=None if case.get("scaled", True) else 1.0,
+        )[0]
+    return stream
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    words=st.integers(1, 7),
+    width=st.integers(1, 5),
+    key=st.integers(1, 5),
+    value=st.integers(1, 5),
+    scaled=st.booleans(),
+    mask=st.sampled_from(["none", "causal"]),
+)
+def test_one_pass_equals_torch(
+    seed: int, words: int, width: int, key: int, value: int, scaled: bool, mask: str
+) -> None:
+    case = random_case(seed, words, width, key, value, scaled=scaled, mask=mask)
+    steps = attention_by_hand(case).sentences[0].passes[0]
+    np.testing.assert_allclose(steps.outputs, by_torch(case, 1).numpy(), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(steps.weights.sum(axis=1), 1)
+    np.testing.assert_allclose(
+        [steps.contributions(row).sum(axis=0) for row in range(words)], steps.outputs, rtol=1e-9, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_outputs_feed_the_next_pass(mask: str) -> None:
+    case = random_case(3, 6, 4, 3, 4, mask=mask, passes=5)
+    passes = attention_by_hand(case).sentences[0].passes
+    assert len(passes) == 5
+    np.testing.assert_allclose(passes[-1].outputs, by_torch(case, 5).numpy(), atol=1e-9)
+    assert passes[1].inputs is passes[0].outputs
+
+
+def test_both_ways_of_writing_a_matrix_mean_the_same() -> None:
+    case = random_case(4, 3, 2, 3, 2)
+    turned = {name: np.array(case[name]).T.tolist() for name in ("W_Q", "W_K", "W_V")}
+    rows, columns = (
+        attention_by_hand(one).sentences[0].passes[0] for one in (case, {**case, **turned, "apply": "W x"})
+    )
+    np.testing.assert_allclose(rows.outputs, columns.outputs)
+    assert rows.maps.formula("q") == "q = x W_Q"
+    assert columns.maps.formula("q") == "q = W_Q x"
+
+
+def test_large_scores_stay_finite_and_say_that_the_largest_was_taken_off() -> None:
+    worked = attention_by_hand({**SMALL, "vectors": {"cat": [900, 0]}, "other_words": [-900, 1]})
+    assert worked.sentences[0].passes[0].shifted
+    np.testing.assert_allclose(worked.sentences[0].passes[0].weights.sum(axis=1), 1)
+    assert "exp(score − row's largest)" in str(attention_by_hand({**SMALL, "other_words": [900, 0]}, full=True))
+
+
+def test_a_repeated_word_is_numbered_and_any_of_its_places_can_be_in_focus() -> None:
+    assert attention_by_hand(SMALL).sentences[0].words == ("the#1", "cat", "saw", "the#2", "dog")
+    assert attention_by_hand(SMALL, words=["the"]).sentences[0].focus == (0, 3)
+    assert attention_by_hand(SMALL, words=["the#2", "dog"]).sentences[0].focus == (3, 4)
+
+
+def test_labels_that_look_like_words_lose_no_row() -> None:
+    steps = attention_by_hand({**SMALL, "sentences": "the the the#1 the#2"}).sentences[0].passes[0]
+    assert steps.inputs.tolist() == [[0.1, -0.2], [0.1, -0.2], [0, 0], [0, 0]]
+
+
+def test_settings_take_the_place_of_what_the_case_says() -> None:
+    worked = attention_by_hand("e1", passes=3, scaled=True, mask="causal", words=["Ajax"])
+    assert [len(sentence.passes) for sentence in worked.sentences] == [3, 3]
+    steps = worked.sentences[0].passes[0]
+    assert steps.maps.divisor == pytest.approx(3**0.5)
+    assert np.triu(steps.weights, 1).max() == 0
+    assert worked.sentences[1].focus == (3,)
+    assert "they attends" not in str(worked)
+
+
+def test_short_is_the_focus_and_full_is_everything() -> None:
+    short, full = str(attention_by_hand("e1")), str(attention_by_hand("e1", full=True))
+    assert "output(they)" in short
+    assert "output(Ajax)" not in short
+    for heading in ("encodings x", "queries q = W_Q x", "keys", "values", "q·k", "exp(score)", "weights α", "outputs"):
+        assert heading in full
+        assert heading == "q·k" or heading in ("keys", "values") or f"\n  {heading}" not in short
+    assert "output(Ajax)" in full
+    assert "weights α" in str(attention_by_hand(SMALL))
+    assert "\x1b" not in full
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown key": ({"W_O": IDENTITY}, "'W_O' is unknown. Did you mean"),
+    "no query map": ({"W_Q": None}, "the case: W_Q is missing. Give a matrix, as in W_Q = [[1, 0], [0, 1]]."),
+    "an empty matrix": ({"W_Q": []}, "the case: W_Q is empty. Give a matrix, as in W_Q = [[1, 0], [0, 1]]."),
+    "an empty row": ({"W_Q": [[1, 0], []]}, "the case: W_Q: row 2 is empty."),
+    "a word for a matrix": ({"W_Q": "one"}, "the case: W_Q = 'one' is no matrix. Give a matrix, as in"),
+    "text in a matrix": ({"W_Q": [[1, 0], [0, "b"]]}, "the case: W_Q: row 2, number 2 = 'b': give a finite number."),
+    "too many rows": ({"W_Q": [[1, 0]] * 101}, "W_Q is too long for work by hand: 101, at most 100"),
+    "a vector for all vectors": ({"vectors": [1, 0]}, "vectors = [1, 0] is not named vectors. Give named vectors"),
+    "a setting inside a table": (
+        {"vectors": {"cat": [1, 0], "mask": "causal"}},
+        "the case: mask stands inside [vectors]; move it above the tables.",
+    ),
+    "an empty sentence": ({"sentences": ["  "]}, "0 words"),
+    "no sentence": (
+        {"sentences": []},
+        'sentences is empty. Give one sentence or several, as in sentences = ["the cat sat"].',
+    ),
+    "too long a sentence": ({"sentences": "a " * 101}, "101 words"),
+    "no vector": ({"other_words": None}, "'saw' is unknown"),
+    "a short vector": ({"vectors": {"cat": [1]}}, "'cat' has 1 number,"),
+    "an empty vector": ({"vectors": {"cat": []}}, "vectors.cat"),
+    "no number": ({"vectors": {"cat": [1, float("nan")]}}, "finite"),
+    "an infinite number": ({"W_V": [[1, float("inf")], [0, 1]]}, "finite"),
+    "text for a number": ({"vectors": {"cat": ["1", 2]}}, "vectors.cat: number 1 = '1'"),
+    "true for a number": ({"vectors": {"cat": [True, 2]}}, "vectors.cat: number 1 = True"),
+    "a ragged matrix": ({"W_K": [[1, 0], [0]]}, "W_K: row 2 has 1 number, row 1 has 2;"),
+    "a vector for a matrix": ({"W_K": [1, 0]}, "the case: W_K = [1, 0] is no matrix. Give a matrix"),
+    "too many columns": ({"W_V": [[1, 0, 0]]}, "W_V is 1×3"),
+    "the transposed matrix": ({"W_Q": [[1, 0, 0], [0, 1, 0]]}, 'It would fit with apply = "x W"'),
+    "keys and queries of two lengths": ({"W_Q": [[1, 0]]}, "W_Q makes vectors of length 1, W_K of length 2"),
+    "values that cannot go round": ({"W_V": [[1, 0]], "passes": 2}, "Set passes = 1"),
+    "no pass": ({"passes": 0}, "passes = 0"),
+    "half a pass": ({"passes": 1.5}, "passes"),
+    "a wrong mask": ({"mask": "casual"}, "'casual'"),
+    "a wrong way": ({"apply": "Wx"}, "apply"),
+    "a wrong focus": ({"focus": "cats"}, "Did you mean 'cat'"),
+    "numbers past all bounds": ({"vectors": {"cat": [1e200, 0]}}, "too large"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_does_not_fit_is_named(case: str) -> None:
+    change, message = WRONG[case]
+    given = {name: value for name, value in {**SMALL, **change}.items() if value is not None}
+    with pytest.raises(InputError) as caught:
+        attention_by_hand(given)
+    assert message in str(caught.value)
+
+
+def test_words_below_a_tables_heading_are_called_back(tmp_path: Path) -> None:
+    rows = "W_Q = [[1]]\nW_K = [[1]]\nW_V = [[1]]\n"
+    path = tmp_path / "late.toml"
+    path.write_text(f'sentences = "mask it"\n[vectors]\nmask = [1]\nit = [2]\n{rows}', encoding="utf-8")
+    with pytest.raises(SpecError) as caught:
+        attention_by_hand(path)
+    assert str(caught.value).splitlines() == [
+        f"{path}: {name} stands inside [vectors]; move it above the tables." for name in ("W_Q", "W_K", "W_V")
+    ]
+    path.write_text(f'sentences = "mask it"\n{rows}[vectors]\nmask = [1]\nit = [2]\n', encoding="utf-8")
+    assert attention_by_hand(path).sentences[0].words == ("mask", "it")  # a word may be called like a setting
+
+
+def test_of_a_mistake_the_file_is_not_repeated_and_each_is_said_once() -> None:
+    with pytest.raises(SpecError) as caught:
+        attention_by_hand({**SMALL, "W_K": [1, 0], "title": 5, "vectors": {f"w{n}": [n] for n in range(60)}})
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("the case: title = 5: ") and second.startswith("the case: W_K = [1, 0] is no matrix.")
+
+
+def test_a_short_sentence_is_printed_whole_and_a_long_one_says_how() -> None:
+    hint = "--full prints q, k, v and scores; --word WORD the arithmetic of one row"
+    short = str(attention_by_hand(SMALL))
+    assert short == str(attention_by_hand(SMALL, full=True)) and hint not in short
+    long = {**SMALL, "sentences": "the cat saw the dog and ran"}
+    assert str(attention_by_hand(long)).endswith(f"\n\n{hint}") and "queries q" not in str(attention_by_hand(long))
+    for text in (str(attention_by_hand(long, full=True)), str(attention_by_hand(long, words=["cat"]))):
+        assert hint not in text
+    assert hint not in attention_by_hand(long)._repr_html_()
+
+
+def test_files_that_are_no_case_are_named(tmp_path: Path) -> None:
+    broken, large = tmp_path / "broken.toml", tmp_path / "large.toml"
+    broken.write_text("sentences = [", encoding="utf-8")
+    large.write_bytes(b"#" * (1 << 21))
+    latin = tmp_path / "latin.toml"
+    latin.write_bytes(b'title = "caf\xe9"')
+    for named, message in {
+        broken: "not valid TOML",
+        large: "no small case",
+        latin: "text file",
+        tmp_path: "cannot be read",
+        tmp_path / "none.toml": "no such file",
+        "e2": "Did you mean 'e1'",
+        "e8": "lemma look cross e8",
+    }.items():
+        with pytest.raises(SpecError, match=message):
+            attention_by_hand(named)
+    with pytest.raises(SpecError, match="lemma look attention e1"):
+        cross_by_hand("e1")
+
+
+def test_a_vector_that_no_sentence_uses_is_noted() -> None:
+    assert "In no sentence, so not used: bird" in str(
+        attention_by_hand({**SMALL, "vectors": {**SMALL["vectors"], "bird": [1, 1]}})
+    )
+
+
+def test_an_example_can_be_copied_changed_and_looked_at_again(tmp_path: Path) -> None:
+    copy = tmp_path / "mine.toml"
+    assert attention_by_hand("e1").save(str(copy)) == copy
+    copy.write_text(copy.read_text(encoding="utf-8").replace("passes = 2", "passes = 1"), encoding="utf-8")
+    assert [len(sentence.passes) for sentence in attention_by_hand(copy).sentences] == [1, 1]
+    attention_by_hand(SMALL).save(copy)
+    assert attention_by_hand(str(copy)).sentences[0].words == attention_by_hand(SMALL).sentences[0].words
+
+
+def test_the_examples_are_listed() -> None:
+    assert [one.name for one in list_examples("attention").listed] == ["e1"]
+    assert [one.name for one in list_examples("cross").listed] == ["e8"]
+    assert "lemma look attention e1" in str(attention_by_hand())
+    assert attention_by_hand().to_dict() == list_examples("attention").to_dict()
+
+
+HOSTILE = {**SMALL, "title": "<script>&", "sentences": 'the <b>&" 猫 | `x` \x07 the', "mask": "causal", "focus": "the"}
+
+
+def test_files_hold_every_number_and_no_markup_of_the_persons(tmp_path: Path) -> None:
+    worked = attention_by_hand(HOSTILE)
+    for name in ("a.svg", "a.html", "a.md", "a.txt", "a.json"):
+        worked.save(tmp_path / name)
+    svg, page = ((tmp_path / name).read_text(encoding="utf-8") for name in ("a.svg", "a.html"))
+    root = ElementTree.fromstring(svg)
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert '<b>&"' in texts
+    assert "−∞" in texts
+    assert len([text for text in texts if text == "weights α"]) == 1
+    assert "<script" not in page
+    assert "<b>&" not in page
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert "href" not in page
+    assert r"\|" in (tmp_path / "a.md").read_text(encoding="utf-8")
+
+
+def test_plain_values_are_json_and_complete(tmp_path: Path) -> None:
+    worked = attention_by_hand(HOSTILE)
+    worked.save(tmp_path / "a.json")
+    plain = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
+    assert plain == json.loads(json.dumps(worked.to_dict(), allow_nan=False))
+    (one,) = plain["sentences"][0]["passes"]
+    assert one["scores"][0][1] is None
+    np.testing.assert_allclose(one["weights"], worked.sentences[0].passes[0].weights)
+    assert set(one["contributions"]) == {"the#1", "the#2"}
+
+
+def test_a_notebook_shows_the_page_without_its_frame() -> None:
+    html = attention_by_hand(SMALL)._repr_html_()
+    assert html.count("<svg") == 9  # x, q, k, v, q·k, scores, exponentials, weights and outputs
+    assert "<html" not in html

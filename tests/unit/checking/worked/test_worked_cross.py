@@ -1,0 +1,93 @@
+"""Cross-attention worked by hand equals PyTorch's, and its comparison is that of brute force."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lemma.checking.worked.attention import cross_by_hand
+from lemma.errors import InputError
+
+SMALL: dict[str, Any] = {
+    "queries": {"a": [1, 0], "b": [0, 0]},
+    "source": {"x": [1, 0, 0], "y": [0, 1, 0], "z": [3, 0, 0]},
+    "W_Q": [[1, 0], [0, 1]],
+    "W_K": [[1, 0, 0], [0, 1, 0]],
+    "W_V": [[1, 0, 0]],
+}
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    sizes=st.tuples(*[st.integers(1, 5)] * 6),
+    scaled=st.booleans(),
+)
+def test_it_equals_torch(seed: int, sizes: tuple[int, ...], scaled: bool) -> None:
+    looking, looked, width, source, key, value = sizes
+    draw = np.random.default_rng(seed)
+    x, y = draw.normal(size=(looking, width)), draw.normal(size=(looked, source))
+    maps = {"W_Q": (width, key), "W_K": (source, key), "W_V": (source, value)}
+    drawn = {name: draw.normal(size=shape) for name, shape in maps.items()}
+    worked = cross_by_hand(
+        {
+            "queries": {f"q{place}": row.tolist() for place, row in enumerate(x)},
+            "source": {f"s{place}": row.tolist() for place, row in enumerate(y)},
+            "apply": "x W",
+            "scaled": scaled,
+            **{name: matrix.tolist() for name, matrix in drawn.items()},
+        }
+    )
+    query, keys, values = (torch.tensor(a @ drawn[b])[None] for a, b in ((x, "W_Q"), (y, "W_K"), (y, "W_V")))
+    wanted = torch.nn.functional.scaled_dot_product_attention(query, keys, values, scale=None if scaled else 1.0)[0]
+    np.testing.assert_allclose(worked.steps.outputs, wanted.numpy(), rtol=1e-9, atol=1e-12)
+    best = [int(np.argmax((query[0] @ keys[0].T).numpy()[row])) for row in range(looking)]
+    assert [one.by_weight for one in worked.preferences] == [(f"s{place}",) for place in best]
+
+
+def test_score_and_cosine_may_disagree_and_ties_and_zeros_are_said() -> None:
+    first, second = cross_by_hand(SMALL).preferences
+    assert first.by_weight == ("z",)
+    assert first.by_cosine == ("x", "z")
+    assert not first.agree
+    assert second.by_weight == ("x", "y", "z")
+    assert second.cosine is None
+    text = str(cross_by_hand(SMALL))
+    assert "x = z" in text
+    assert "undefined" in text
+    assert json.loads(json.dumps(cross_by_hand(SMALL).to_dict(), allow_nan=False))["cosines"][1] == [None] * 3
+
+
+def test_cosine_survives_numbers_whose_squares_do_not() -> None:
+    tiny = cross_by_hand({**SMALL, "queries": {"a": [1e-200, 1e-200]}})
+    np.testing.assert_allclose(tiny.cosines, [[0.5**0.5] * 3])
+
+
+def test_focus_chooses_whose_arithmetic_is_shown() -> None:
+    text = str(cross_by_hand("e8", words=["image 2"]))
+    assert "From image 2" in text
+    assert "From image 1" not in text
+    assert "From image 1" in str(cross_by_hand("e8"))
+    assert "vectors x looked at" in str(cross_by_hand("e8", full=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"W_K": [[1, 0], [0, 1]]}, "W_K is 2×2"),
+        ({"W_Q": [[1, 0]]}, "q·k needs equal lengths"),
+        ({"queries": {}}, "the case: queries is empty. Give named vectors, as in queries = {"),
+        ({"source": {"x": [1, 0, 0], "W_V": [[1, 0, 0]]}, "W_V": None}, "W_V stands inside [source]; move it above"),
+        ({"source": {"x": [1, 2, 3], "y": [1, 2]}}, "'y' has 2 numbers"),
+        ({"focus": "image"}, "focus = 'image' is unknown"),
+        ({"passes": 2}, "'passes' is unknown"),
+        ({"queries": {"a": [1e101, 0]}}, "too large"),
+    ],
+)
+def test_what_does_not_fit_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        cross_by_hand({name: value for name, value in {**SMALL, **change}.items() if value is not None})
+    assert message in str(caught.value)

@@ -1,0 +1,232 @@
+"""`lemma check worked`: numbers by the rounding rule, places by name, slips by what they make."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lemma.checking.worked.answers import Quantity, is_near, read_number, read_value
+from lemma.checking.worked.attention import cross_by_hand
+from lemma.checking.worked.judge import describe_worked, judge_worked, name_quantities
+from lemma.checking.worked.lstm import lstm_by_hand
+from lemma.checking.worked.matching import matching_by_hand
+from lemma.cli.main import main
+from lemma.errors import InputError
+from lemma.report.text import across
+
+BPE = "bpe:abbc abb abc abb"
+
+
+def right(case: str, line: str) -> bool:
+    return judge_worked(case, [line]).right
+
+
+def slip(case: str, line: str) -> str:
+    (judged,) = judge_worked(case, [line]).lines
+    assert not judged.right
+    return judged.slip
+
+
+@pytest.mark.parametrize(
+    ("case", "line"),
+    [
+        ("e1", "alpha2[they, Ajax] = 0.119"),
+        ("e1", "α2[they, Juventus] = 0.096"),
+        ("e1", "alpha1[they] = [.08, .08, .08, .08, .08, .219, .08, .08, .219]"),
+        ("e1", "alpha1[6, 9] = 0.2186"),
+        ("e1", "sentence2.alpha2[they, Juventus] = 0.119"),
+        ("e1", "alpha2[they, Ajax] > alpha2[they, Juventus]"),
+        ("e1", "sentence2.alpha2[they, Ajax] < 0.1"),
+        ("e7", "P = [[-1.23, -0.15, 0.89], [0.03, -0.07, -0.05]]"),
+        ("e7", "Q[:, 1] = [-0.96, 0.92, -0.56]"),
+        ("e7", "best = [sentence 3, sentence 2]"),
+        ("e7", "best_cosine = {image 1: sentence 3, image 2: sentence 2}"),
+        ("e8", "alpha[image 1] = (0.4251, 0.0829, 0.4920)"),
+        ("e9", "h_t = [0.334, −0.262]"),
+        ("e9", "c_t[1] = 13/25"),
+        ("c1", "loss = 1.43"),
+        ("c1", "Γ_u = [0.69, 0.5125]"),
+        ("d4", "norm_Â = 1"),
+        ("cycle", "sum_A_hat = [1, 1, 1, 1, 1]"),
+        (BPE, r"merges = [ab, Ab, c\w, B\w]"),
+        (BPE, r"merges = [ab, Ab, B\w, c\w]"),
+        (BPE, r"merges = [a b, ab b, c </w>, abb </w>]"),
+        (BPE, r"counts1 = {b\w: 2, ab: 4, bb: 3, bc: 2, c\w: 2}"),
+        (BPE, "A = ab"),
+    ],
+)
+def test_what_is_right_is_right(case: str, line: str) -> None:
+    assert right(case, line), judge_worked(case, [line])
+
+
+@pytest.mark.parametrize(
+    ("case", "line"),
+    [
+        ("e1", "alpha2[they, Ajax] = 0.120"),
+        ("e1", "alpha2[they, Ajax] = 0"),  # a whole number must be exact
+        ("e1", "alpha2[they, Ajax] < alpha2[they, Juventus]"),
+        ("e7", "best[image 1] = sentence 1"),
+        ("e9", "c_t = [0.5, -0.34]"),  # a list is taken to the decimals of its longest number
+        ("d4", "sum_A_hat = [1, 1, 1, 1, 1, 1]"),
+        (BPE, r"merges = [ab, bb, c\w, B\w]"),
+        (BPE, "steps = 3"),
+    ],
+)
+def test_what_is_wrong_is_wrong(case: str, line: str) -> None:
+    assert not right(case, line)
+
+
+def test_ties_may_be_merged_in_either_order_but_all_lines_keep_to_one() -> None:
+    other = [r"merges = [ab, Ab, B\w, c\w]", "segmentation = {abbc: B D, abb: C, abc: A D}"]
+    assert judge_worked(BPE, other).right
+    mixed = judge_worked(BPE, [other[0], "segmentation = {abbc: B C, abb: D, abc: A C}"])
+    assert [line.right for line in mixed.lines].count(False) == 1
+    assert "Ties: any of the most frequent pairs" in str(mixed)
+
+
+def numbers(values: np.ndarray) -> str:
+    return json.dumps(np.round(values, 4).tolist())
+
+
+def test_slips_of_attention_are_told_apart() -> None:
+    steps = cross_by_hand("e8").steps
+    raw = np.exp(steps.products)
+    wrong = {
+        "not divided by √3": raw / raw.sum(1, keepdims=True),
+        "down the columns": steps.exponentials / steps.exponentials.sum(0),
+        "that is exp": steps.exponentials,
+        "the sign is the other way round": -steps.weights,
+        "transposed": steps.weights.T,
+        "rows stand in another order": steps.weights[::-1],
+        "twice": 2 * steps.weights,
+    }
+    for said, values in wrong.items():
+        assert said in slip("e8", f"alpha = {numbers(values)}"), said
+    assert "not divided by √3" in slip("e8", f"score = {numbers(steps.products)}")
+    assert "not normalised" in slip("e8", f"output = {numbers(steps.exponentials @ steps.values)}")
+
+
+def test_slips_of_an_lstm_step_a_graph_and_a_search_are_told() -> None:
+    made, given = lstm_by_hand("e9").forward, lstm_by_hand("e9").given
+    assert "tanh is left out" in slip("e9", f"h_t = {numbers(given['gamma_o'] * made['c_t'])}")
+    exchanged = given["gamma_u"] * given["c_prev"] + given["gamma_f"] * given["candidate"]
+    assert "Γ_u and Γ_f are exchanged" in slip("e9", f"c_t = {numbers(exchanged)}")
+    back = lstm_by_hand("c1", backward=True)
+    twice = back.backward["dpre_u"] * back.forward["gamma_u"] * (1 - back.forward["gamma_u"])
+    assert "counts twice" in slip("c1", f"db_u = {json.dumps(twice.tolist())}")
+    assert "not normalised; those of D̃⁻¹Ã are" in slip("d4", "sum_Â = [1, 1, 1, 1, 1, 1]")
+    assert "that is A_rows" in slip("d4", "Â[hub, a] = 0.25")
+    assert "that is cosines" in slip("e7", f"scores = {numbers(matching_by_hand('e7').steps.cosines)}")
+    assert "rounded on the way" in slip("e8", "alpha[image 1, sentence 1] = 0.4256")
+
+
+def test_a_wrong_line_names_the_first_places_and_the_right_value_rounded_alike() -> None:
+    (judged,) = judge_worked("e7", ["P = [[-1.23, 0.51, 0.89], [0.03, -0.07, -0.05]]"]).lines
+    assert judged.places == ("[image 1, 2]: 0.51 given, −0.15 is right",)
+    assert judged.expected == "P = [[−1.23, −0.15, 0.89], [0.03, −0.07, −0.05]]"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(-50, 50), st.integers(1, 6))
+def test_a_number_rounded_by_python_is_right_and_a_unit_further_is_not(value: float, decimals: int) -> None:
+    text = f"{value:.{decimals}f}"
+    assert is_near(value, read_number(text), decimals)
+    assert not is_near(value, read_number(f"{float(text) + 1.1 * 10**-decimals:.{decimals + 2}f}"), decimals)
+
+
+@pytest.mark.parametrize("case", ["c1", "cycle", "d4", "e1", "e7", "e8", "e9"])
+def test_every_quantity_is_right_as_it_stands_and_none_has_a_name_twice(case: str) -> None:
+    quantities = next(name_quantities(case)).quantities
+    names = [name for one in quantities for name in (one.name, *one.spellings)]
+    assert len(names) == len(set(names))
+    listed = [one for one in quantities if isinstance(one, Quantity) and np.isfinite(one.values).all()]
+    lines = [f"{one.name} = {json.dumps(np.round(one.values, 6).tolist())}" for one in listed]
+    assert judge_worked(case, lines).right
+    shown = describe_worked(case)
+    assert all(one.name in shown for one in quantities if not one.name.startswith("sentence"))
+
+
+@pytest.mark.parametrize(
+    ("case", "line", "said"),
+    [
+        ("e1", "alpha = 1", "alpha1, alpha2"),
+        ("e1", "alpa1 = 1", "Did you mean 'alpha1'"),
+        ("e1", "alpha1[tey, Ajax] = 1", "Did you mean 'they'"),
+        ("e9", "c_t[1, 1] = 1", "is a vector"),
+        ("e9", "c_t = [0.5, foo]", "'foo' is no number"),
+        ("e9", "c_t", "NAME = VALUE"),
+        ("e7", "P = [[1, 2], [3]]", "equally long"),
+        ("e7", "P = [[1, 2", "is expected"),
+        ("e7", "P = [[[[1]]]]", "too deep"),
+        ("e3", "P = 1", "the case = 'e3' is unknown"),
+        ("bpe:", "steps = 1", "1 to 1,000 characters"),
+        (BPE, "counts1 = {ab: 4}", "leaves out bb"),
+    ],
+)
+def test_what_cannot_be_read_is_explained(case: str, line: str, said: str) -> None:
+    with pytest.raises(InputError) as mistake:
+        judge_worked(case, [line])
+    assert said in str(mistake.value)
+
+
+def test_a_value_that_is_too_long_is_refused_and_names_show_no_values() -> None:
+    with pytest.raises(InputError, match="at most 50,000"):
+        read_value("1" * 60_000)
+    assert "0.5" not in describe_worked("e9") and "c_t" in describe_worked("e9")
+    assert "abbc" not in describe_worked(BPE)
+
+
+def test_a_file_of_ones_own_and_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case, lines = tmp_path / "mine.toml", tmp_path / "lines.txt"
+    lstm_by_hand("e9").save(case)
+    lines.write_text("c_t = [0.52, -0.34]\n")
+    for words, status in (
+        ([str(case), "--file", str(lines)], 0),
+        ([str(case), "h_t = [0.33, 0.26]", "--json"], 1),
+        ([str(case)], 2),
+        (["e9", "--names"], 0),
+    ):
+        with pytest.raises(SystemExit) as left:
+            main(["check", "worked", *words])
+        assert int(left.value.code or 0) == status
+        printed = capsys.readouterr().out
+        assert "--json" in words or all(across(line) <= 80 for line in printed.splitlines())
+
+
+def test_a_list_of_words_that_is_too_short_is_wrong_and_a_lone_word_is_no_list() -> None:
+    judged = judge_worked("bpe:aab aab aac", ["merges = [aa, aab]"]).lines[0]
+    assert (judged.right, judged.places) == (False, ("2 given, 3 words expected",))
+    with pytest.raises(InputError, match="a list of words is expected"):
+        judge_worked("bpe:aab aab aac", ["merges = aa"])
+
+
+@pytest.mark.parametrize("written", ["0e3", "1e0", "1e3", "0.0e2", "0e999", "0.00001e5", "[0.52, 0e3]"])
+def test_a_power_of_ten_does_not_round_everything_away(written: str) -> None:
+    target = "c_t" if written.startswith("[") else "c_t[1]"
+    assert not right("e9", f"{target} = {written}")
+
+
+def test_a_power_of_ten_of_two_digits_is_rounded_and_an_endless_one_is_no_number() -> None:
+    assert right("e9", "c_t[1] = 5.2e-1") and not right("e9", "c_t[1] = 5.3e-1")
+    rounded = read_number("1.3e5")
+    assert rounded and is_near(130_432, rounded, 0) and not is_near(136_000, rounded, 0)
+    assert read_number("1e400") is None and read_number("9" * 400) is None
+    with pytest.raises(InputError, match="'1e400' is no number"):
+        right("e9", "c_t[1] = 1e400")
+
+
+@pytest.mark.parametrize(
+    ("case", "line", "missing"),
+    [
+        ("e7", "best = {}", "image 1, image 2"),
+        ("e7", "best = {image 1: sentence 3}", "image 2"),
+        (BPE, "segmentation = {abb: D}", "abbc, abc"),
+        (BPE, "C = {}", "its one word"),
+    ],
+)
+def test_a_table_of_words_that_leaves_some_out_is_refused(case: str, line: str, missing: str) -> None:
+    with pytest.raises(InputError, match=f"leaves out {missing}"):
+        right(case, line)

@@ -1,0 +1,213 @@
+"""Other tools' numbers beside the exact ones: of tools made up here, and of the tools themselves if installed."""
+
+import sys
+from collections import OrderedDict
+from importlib.util import find_spec
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from lemma.counting import against as comparing
+from lemma.counting.against import TOOLS, Reading, against, exact_figures
+from lemma.counting.subject import subject_of
+from lemma.errors import InputError
+
+DECODER = {"V": 300, "d": 32, "h": 4, "L": 2, "T": 16}
+PARAMETERS = 300 * 32 + 16 * 32 + 2 * (12 * 32**2 + 13 * 32) + 2 * 32
+
+
+def installed(tool: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(find_spec(tool) is None, reason=f"{tool} is not installed")
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    return subject_of("decoder", DECODER)
+
+
+def made_up(monkeypatch: pytest.MonkeyPatch, reading) -> None:
+    monkeypatch.setitem(TOOLS, "made-up", reading)
+
+
+def test_the_exact_figures_add_up_to_pytorchs_own(decoder) -> None:
+    exact, values = exact_figures(decoder), decoder.sizes(True)
+    with FlopCounterMode(display=False) as counter:
+        decoder.build(values)(*decoder.inputs(values).positional)
+    assert exact.all_operations == counter.get_total_flops()
+    assert exact.all_parameters == PARAMETERS
+    assert exact.operations["layers.1.feed_forward.widen"] == 2 * 16 * 32 * 128
+    assert exact.functions["layers.0.attention"] == ("scaled_dot_product_attention",)
+
+
+def test_a_tool_that_is_right_needs_no_reason(decoder, monkeypatch) -> None:
+    exact = exact_figures(decoder)
+    made_up(monkeypatch, lambda plain: Reading(exact.all_parameters, exact.all_operations, "all", exact.operations))
+    (row,) = against(decoder, ["made-up"]).rows
+    assert (row.parameters_ratio, row.operations_ratio, row.reasons) == (1.0, 1.0, ())
+
+
+def test_the_module_that_is_left_out_is_named_with_its_function(decoder, monkeypatch) -> None:
+    exact = exact_figures(decoder)
+    kept = {path: count for path, count in exact.operations.items() if not path.endswith("attention")}
+    made_up(monkeypatch, lambda plain: Reading(PARAMETERS - 512, sum(kept.values()), "no attention", kept))
+    (row,) = against(decoder, ["made-up"]).rows
+    left_out = 2 * 4 * 16 * 16 * 32
+    assert row.reasons == (
+        "parameters: positions (LearnedPart): not counted",
+        "FLOPs: layers.*.attention (Attention): scaled_dot_product_attention not counted (65,536)",
+    )
+    assert row.operations_ratio == pytest.approx(1 - left_out / exact.all_operations)
+
+
+def test_work_counted_too_much_is_named_and_so_is_what_is_counted_in_no_module(decoder, monkeypatch) -> None:
+    exact = exact_figures(decoder)
+    more = {**exact.operations, "norm": 7000, "output": exact.operations["output"] + 9000}
+    made_up(monkeypatch, lambda plain: Reading(PARAMETERS + 9600, exact.all_operations + 16_500, "", more))
+    (row,) = against(decoder, ["made-up"]).rows
+    assert row.reasons == (
+        "parameters: embedding (Embedding): counted twice",
+        "FLOPs: output (Linear): 316,200 instead of 307,200; norm (LayerNorm): 7,000 where no matrices are multiplied; "
+        "counted in no module: 500",
+    )
+
+
+def test_parameters_that_many_modules_lack_are_named_where_the_tool_tells_them(decoder, monkeypatch) -> None:
+    exact = exact_figures(decoder)
+    held = {path: count for path, count in exact.parameters.items() if "layers" not in path}
+    reading = Reading(sum(held.values()), exact.all_operations, "", exact.operations, held)
+    made_up(monkeypatch, lambda plain: reading)
+    (row,) = against(decoder, ["made-up"]).rows
+    assert row.reasons[0].startswith(
+        "parameters: layers.*.feed_forward.widen (Linear): its parameters not counted (8,448)"
+    )
+    assert row.reasons[0].endswith("4 more")
+
+
+def test_a_missing_tool_is_a_row_that_says_how_to_get_it(decoder, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "thop", None)
+    (row,) = against(decoder, ["thop"]).rows
+    assert row.reasons == ("not installed: pip install thop",)
+    assert row.parameters is None
+
+
+def test_a_tool_that_lacks_something_itself_says_what(decoder, monkeypatch) -> None:
+    def needy(plain):
+        raise ModuleNotFoundError("No module named 'accelerate.hooks'", name="accelerate.hooks")
+
+    made_up(monkeypatch, needy)
+    (row,) = against(decoder, ["made-up"]).rows
+    assert row.reasons == ("not installed (it needs accelerate): pip install accelerate",)
+
+
+def test_a_tool_that_fails_or_prints_disturbs_nothing(decoder, monkeypatch, capsys) -> None:
+    def failing(plain):
+        print("noise")
+        raise RuntimeError("cannot trace this\nand more")
+
+    made_up(monkeypatch, failing)
+    (row,) = against(decoder, ["made-up"]).rows
+    assert row.reasons == ("failed: RuntimeError: cannot trace this",)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_model_too_large_for_real_tensors_is_not_run(decoder, monkeypatch) -> None:
+    monkeypatch.setattr(comparing, "LARGEST_RUN", 4 * PARAMETERS - 1)
+    made_up(monkeypatch, lambda plain: pytest.fail("it was run"))
+    (row,) = against(decoder, ["made-up"]).rows
+    assert row.reasons[0].startswith("not run")
+
+
+def test_an_unknown_tool_is_guessed(decoder) -> None:
+    with pytest.raises(InputError, match="Did you mean 'torchinfo'"):
+        against(decoder, ["torch-info"])
+
+
+def test_tools_run_the_module_on_its_own_inputs_and_see_only_tensors(decoder, monkeypatch) -> None:
+    seen = {}
+
+    def look(plain):
+        outputs = plain(plain.signal)
+        seen["shapes"] = [tuple(output.shape) for output in outputs]
+        seen["lookups"] = plain.get_submodule("module.embedding").weight.shape
+        return Reading(1, 1.0, "", {})
+
+    made_up(monkeypatch, look)
+    against(decoder, ["made-up"])
+    assert seen["shapes"][0] == (1, 16, 300) and seen["lookups"] == (300, 32)
+
+
+def fake_module(name: str, monkeypatch: pytest.MonkeyPatch, **contents) -> None:
+    module = ModuleType(name)
+    module.__dict__.update(contents)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+def two_layers(d: int = 4, D: int = 6) -> nn.Module:
+    return nn.Sequential(OrderedDict(widen=nn.Linear(d, D), narrow=nn.Linear(D, d)))
+
+
+two_layers.inputs = lambda d, B=3: torch.zeros(B, d)  # type: ignore[attr-defined]
+
+
+def test_torchinfo_is_read_leaf_by_leaf(monkeypatch) -> None:
+    def summary(model, input_data, verbose):
+        model(*input_data)
+        leaves = [SimpleNamespace(layer_id=id(m), macs=5, is_leaf_layer=True) for m in model.module]
+        return SimpleNamespace(total_params=58, total_mult_adds=10, summary_list=leaves)
+
+    fake_module("torchinfo", monkeypatch, summary=summary)
+    (row,) = against(subject_of(two_layers), ["torchinfo"]).rows
+    assert (row.parameters, row.operations) == (58, 20)
+    assert row.reasons == ("FLOPs: widen (Linear): 10 instead of 144; narrow (Linear): 10 instead of 144",)
+
+
+def test_what_calflops_and_ptflops_write_on_the_parts_is_noted(monkeypatch) -> None:
+    def calculate_flops(model, args, print_results, output_as_string):
+        for part in model.modules():
+            part.__flops__ = 0
+        model.module[1].register_forward_hook(lambda module, *rest: setattr(module, "__flops__", 144))
+        model(*args)
+        return 144, 72, 58
+
+    fake_module("calflops", monkeypatch, calculate_flops=calculate_flops)
+    (row,) = against(subject_of(two_layers), ["calflops"]).rows
+    assert row.reasons == ("FLOPs: widen (Linear): linear not counted (144)",)
+
+
+def test_thops_nested_layers_are_taken_apart(monkeypatch) -> None:
+    layers = {"module": (72.0, 30.0, {"widen": (72.0, 30.0, {}), "narrow": (0.0, 0.0, {})})}
+    fake_module("thop", monkeypatch, profile=lambda *given, **named: (72.0, 30.0, layers))
+    (row,) = against(subject_of(two_layers), ["thop"]).rows
+    assert row.reasons == (
+        "parameters: narrow (Linear): not counted",
+        "FLOPs: narrow (Linear): linear not counted (144)",
+    )
+
+
+@pytest.mark.parametrize("tool", [pytest.param(tool, marks=installed(tool)) for tool in TOOLS])
+def test_the_tools_themselves_know_plain_layers(tool: str) -> None:
+    (row,) = against(subject_of(two_layers), [tool]).rows
+    assert row.parameters == 58
+    assert row.operations_ratio == pytest.approx(1, abs=0.25), row  # some count biases
+
+
+@pytest.mark.parametrize("tool", [pytest.param(tool, marks=installed(tool)) for tool in ("fvcore", "thop", "ptflops")])
+def test_the_tools_themselves_leave_attention_out(tool: str, decoder) -> None:
+    (row,) = against(decoder, [tool]).rows
+    assert "layers.*.attention (Attention): scaled_dot_product_attention not counted (65,536)" in str(row.reasons)
+
+
+def test_the_table_in_every_form(decoder, monkeypatch) -> None:
+    made_up(monkeypatch, lambda plain: Reading(PARAMETERS, 579_584.0, "<half>", {}))
+    found = against(decoder, ["made-up"])
+    lines = str(found).splitlines()
+    assert lines[2].split()[:5] == ["lemma", "35,584", "1.000", "1,159,168", "1.000"]
+    assert lines[3].split()[0] == "matrix" and lines[5].split() == ["<half>"]  # what each of them counts
+    assert lines[4].split() == ["made-up", "35,584", "1.000", "579,584", "0.500"]
+    assert lines[1].index("forward FLOPs") + len("forward FLOPs") == lines[2].index("1,159,168") + len("1,159,168")
+    assert "&lt;half&gt;" in found._repr_html_() and "<half>" not in found._repr_html_()
+    plain = found.to_dict()
+    assert plain["parameters"] == 35_584 and plain["tools"][0]["operations_ratio"] == 0.5

@@ -1,0 +1,47 @@
+"""The account of a dual encoder: formulas in its own letters, equal to what is built and to sums by hand."""
+
+import pytest
+
+import lemma
+from lemma.models.build import parameters_of
+from lemma.spec.models import DualEncoder, Rnn
+
+SPEC = DualEncoder(body=Rnn(width=8, hidden=8))
+ODD = {"V": 31, "d": 7, "D": 11, "L": 3, "G": 5, "P": 3, "d_i": 21, "L_i": 3, "h_i": 3, "d_s": 13}
+
+
+@pytest.fixture(scope="module")
+def account(tmp_path_factory: pytest.TempPathFactory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
+        yield lemma.count(SPEC, quantities=["parameters", "flops"], **ODD, B=5, T=9)
+
+
+def test_the_formula_is_that_of_the_built_module_at_odd_sizes(account) -> None:
+    assert account.parameters.total == parameters_of(SPEC.at(ODD))
+
+
+def test_the_image_tower_is_counted_as_by_hand(account) -> None:
+    sizes = ODD
+    patches, width, layers, shared = sizes["G"] ** 2, sizes["d_i"], sizes["L_i"], sizes["d_s"]
+    layer = 4 * (width**2 + width) + (8 * width**2 + 5 * width) + 4 * width
+    tower = 3 * sizes["P"] ** 2 * width + width + patches * width + layers * layer + 2 * width
+    text = sizes["V"] * sizes["d"] + _rnn(sizes)
+    assert account.parameters.total == tower + text + (patches * width + sizes["D"]) * shared + 1
+
+
+def _rnn(sizes: dict[str, int]) -> int:
+    """Each layer: what comes in and what was there before, and a bias."""
+    inner = [sizes["d"], *[sizes["D"]] * (sizes["L"] - 1)]
+    return sum((width + sizes["D"] + 1) * sizes["D"] for width in inner)
+
+
+def test_the_operations_of_comparing_all_with_all_grow_with_the_square_of_the_batch(account) -> None:
+    sizes, batch, time = ODD, 5, 9
+    patches, width, shared = sizes["G"] ** 2, sizes["d_i"], sizes["d_s"]
+    enter = 2 * patches * 3 * sizes["P"] ** 2 * width
+    layers = sizes["L_i"] * (2 * patches * 12 * width**2 + 4 * patches**2 * width)
+    inner = [sizes["d"], *[sizes["D"]] * (sizes["L"] - 1)]
+    text = sum(2 * time * (entering + sizes["D"]) * sizes["D"] for entering in inner)
+    maps = 2 * (patches * width + sizes["D"]) * shared
+    assert account.flops.total == batch * (enter + layers + text + maps) + 2 * batch**2 * shared

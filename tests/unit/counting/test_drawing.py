@@ -1,0 +1,314 @@
+"""Drawings: their shapes against real runs, their pictures against their own boxes, their example against torch."""
+
+import math
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lemma.counting.drawing import Drawing, draw
+from lemma.counting.layout import Block, Box, Line, Text, arrange, width
+from lemma.counting.polynomial import ONE, Polynomial, symbol
+from lemma.counting.probe import pattern_of
+from lemma.counting.subject import Subject, factory_subject, self_attention, subject_of
+from lemma.errors import InputError, LedgerError
+
+MODELS = ["self-attention", "feed-forward", "attentive", "lstm", "decoder", "torch-transformer", "table-a5"]
+HELD_OUT = {  # sizes that no ladder holds, and T apart from what the shapes may be mistaken for
+    "feed-forward": {"V": 31, "d": 11, "d_h": 13, "N": 10, "B": 10, "T": 23},
+    "attentive": {"V": 31, "d": 11, "d_k": 13, "d_v": 17, "d_h": 19, "N": 10, "B": 10, "T": 23},
+    "lstm": {"V": 31, "d": 11, "D": 13, "L": 10, "B": 14, "T": 17},
+    "decoder": {"V": 31, "d": 35, "L": 5, "h": 5, "d_h": 55, "d_ff": 37, "T": 19, "B": 10},
+}
+
+
+def subject(name: str) -> Subject:
+    return factory_subject(self_attention, {}, name) if name == "self-attention" else subject_of(name)
+
+
+@cache
+def drawing(name: str) -> Drawing:
+    return draw(subject(name))
+
+
+def shape_at(shape: tuple[Polynomial, ...], values: dict[str, int]) -> tuple[int, ...]:
+    return tuple(int(size.at(values)) for size in shape)
+
+
+def attention_by_hand(module: nn.Module, X: Tensor) -> dict[str, Tensor]:
+    """Multi-head self-attention, one head after the other, in two-dimensional products."""
+    W = dict(module.named_parameters())
+    Q, K, V = ([X @ w for w in W[name]] for name in ("W_Q", "W_K", "W_V"))
+    scores = [q @ k.T for q, k in zip(Q, K, strict=True)]
+    scaled = [s / math.sqrt(K[0].shape[1]) for s in scores]
+    A = [s.exp() / s.exp().sum(1, keepdim=True) for s in scaled]
+    heads = [a @ v for a, v in zip(A, V, strict=True)]
+    concat = torch.cat(heads, dim=1)
+    stacked = {"Q": Q, "K": K, "V": V, "scores": scores, "scaled": scaled, "A": A, "heads": heads}
+    whole = {"X": X, "concat": concat, "Y": concat @ W["W_O"]}
+    return {name: torch.stack(list_) for name, list_ in stacked.items()} | whole
+
+
+def test_self_attention_shapes_are_those_of_attention_by_hand_at_a_held_out_size() -> None:
+    values = {"E": 11, "H": 13, "M_QK": 17, "M_V": 19, "S": 23}
+    module = self_attention(E=11, H=13, M_QK=17, M_V=19)
+    real = attention_by_hand(module, torch.randn(23, 11)) | dict(module.named_parameters())
+    drawn = {node.name: shape_at(node.shape, values) for node in drawing("self-attention").nodes}
+    assert drawn == {name: tuple(tensor.shape) for name, tensor in real.items()}
+
+
+def test_self_attention_computes_what_is_computed_by_hand() -> None:
+    module, X = self_attention(E=6, H=3, M_QK=4, M_V=5), torch.randn(7, 6)
+    torch.testing.assert_close(module(X), attention_by_hand(module, X)["Y"])
+
+
+def test_self_attention_is_torchs_multihead_attention_where_that_has_its_widths() -> None:
+    E, H = 12, 3
+    M = E // H
+    module, theirs = self_attention(E=E, H=H, M_QK=M, M_V=M), nn.MultiheadAttention(E, H, bias=False)
+    ours = dict(module.named_parameters())
+    stacked = [ours[name].permute(0, 2, 1).reshape(H * M, E) for name in ("W_Q", "W_K", "W_V")]
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat(stacked))
+        theirs.out_proj.weight.copy_(ours["W_O"].T)
+    X = torch.randn(5, E)
+    torch.testing.assert_close(module(X), theirs(X, X, X)[0])
+
+
+def test_single_and_multi_head_have_three_d_squared_parameters_before_the_output() -> None:
+    """Problem D3: H heads of width d/H cost what one of width d costs."""
+    total = Polynomial({})
+    for node in drawing("self-attention").nodes:
+        if node.name in ("W_Q", "W_K", "W_V"):
+            total = total + math.prod(node.shape, start=ONE)
+    E, H = symbol("E"), symbol("H")
+    assert total.put("M_QK", E / H).put("M_V", E / H) == 3 * E**2
+
+
+def test_the_formulas_of_self_attention() -> None:
+    formulas = [node.formula for node in drawing("self-attention").nodes if node.formula]
+    assert formulas == [
+        "Q = X W_Q",
+        "K = X W_K",
+        "V = X W_V",
+        "scores = Q Kᵀ",
+        "scaled = scores / √M_QK",
+        "A = softmax(scaled) over S",
+        "heads = A V",
+        "concat = heads, axes H × M_V → H·M_V",
+        "Y = concat W_O",
+    ]
+
+
+def test_scales_are_read_off_the_numbers_of_the_run() -> None:
+    formulas = {node.name: node.formula for node in drawing("attentive").nodes}
+    assert formulas["scores"] == "scores = sums / √d_k"  # the module multiplies by d_k to the power −½
+    assert {node.name: node.formula for node in draw(_module(lambda module, x: x * 3**-0.5)).nodes}["product"] == (
+        "product = x ∗ 0.5774"
+    )
+
+
+@pytest.mark.parametrize("name", HELD_OUT)
+def test_shapes_are_what_modules_return_in_a_real_run_at_a_held_out_size(name: str) -> None:
+    values, returned = HELD_OUT[name], {}
+    module = subject(name).build(values, "cpu").eval()
+    for path, part in module.named_modules():
+        part.register_forward_hook(lambda *given, path=path: returned.update({path: _first(given[2])}))
+    inputs = subject(name).inputs(values, "cpu")
+    module(*inputs.positional, **inputs.named)
+    drawn = {node.path: shape_at(node.shape, values) for node in drawing(name).nodes if node.step in ("linear", "lstm")}
+    assert drawn == {path: tuple(returned[path].shape) for path in drawn}
+    assert drawn.keys() == {path for path in returned if _is_drawn(module.get_submodule(path), path)}
+
+
+def _first(output: Any) -> Tensor:
+    return output[0] if isinstance(output, tuple) else output
+
+
+def _is_drawn(part: nn.Module, path: str) -> bool:
+    """Of equal layers the first is drawn."""
+    return isinstance(part, (nn.Linear, nn.LSTM)) and not any(
+        word.isdigit() and word != "0" for word in path.split(".")
+    )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_parameter_is_drawn_with_its_shape_and_number(name: str) -> None:
+    sizes = subject(name).sizes(running=True) | ({"L": 3} if "L" in subject(name).symbols else {})
+    module = subject(name).build(sizes)
+    held = [node for node in drawing(name).nodes if node.kind == "parameter"]
+    count = sum(int((math.prod(node.shape, start=ONE) * node.repeats).at(sizes)) for node in held)
+    assert count == sum(parameter.numel() for parameter in module.parameters())
+    patterns = {pattern_of(parameter) for parameter, _ in module.named_parameters()}
+    assert {pattern_of(node.name.replace("…", "")) for node in held} == patterns
+
+
+def test_repeated_layers_are_framed_once_with_their_number() -> None:
+    texts = {text.strong: text.plain for text in drawing("decoder").shapes if isinstance(text, Text) and text.strong}
+    assert texts["× L"] == "layers, stream₃ is the next one's stream"
+    assert [shape.look for shape in drawing("decoder").shapes if isinstance(shape, Box)].count("frame") == 1
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_texts_stay_in_their_boxes_and_on_the_page(name: str) -> None:
+    page = _page_width(drawing(name))
+    boxes = [shape for shape in drawing(name).shapes if isinstance(shape, Box)]
+    for text in (shape for shape in drawing(name).shapes if isinstance(shape, Text)):
+        assert text.width / 2 <= text.x <= page - text.width / 2
+        around = [
+            b for b in boxes if b.look != "frame" and b.x <= text.x <= b.x + b.width and b.y <= text.y <= b.y + b.height
+        ]
+        assert all(text.width <= box.width for box in around)
+        assert len(around) <= 1
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_boxes_do_not_overlap_and_lines_cross_none(name: str) -> None:
+    boxes = [s for s in drawing(name).shapes if isinstance(s, Box) and s.look != "frame"]
+    for number, one in enumerate(boxes):
+        assert not any(_overlap(one, other) for other in boxes[:number])
+    for line in (shape for shape in drawing(name).shapes if isinstance(shape, Line) and not shape.sideways):
+        for (x, y), (a, b) in pairwise(line.points):  # a bow between two points stays between them
+            left, right = min(x, a) - 0.1, max(x, a) + 0.1
+            inner = Box("result", left, y + 1, right - left, b - y - 2)
+            assert b - y <= 2 or not any(_overlap(inner, box) for box in boxes)
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    across = min(one.x + one.width, other.x + other.width) - max(one.x, other.x)
+    down = min(one.y + one.height, other.y + other.height) - max(one.y, other.y)
+    return across > 0.1 and down > 0.1
+
+
+def _page_width(drawn: Drawing) -> float:
+    return float(ElementTree.fromstring(drawn.svg).attrib["width"])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_svg_is_well_formed_self_contained_and_as_wide_as_a_page(name: str) -> None:
+    root = ElementTree.fromstring(drawing(name).svg)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg" and float(root.attrib["width"]) == 800
+    sizes = [float(element.attrib["font-size"]) for element in root.iter() if "font-size" in element.attrib]
+    assert min(sizes) >= 12
+    assert not [element for element in root.iter() if element.tag.endswith(("script", "image", "foreignObject"))]
+
+
+def test_names_from_strangers_are_escaped() -> None:
+    odd = factory_subject(_linear, {}, "<script>&")
+    assert ElementTree.fromstring(draw(odd).svg).findtext("{http://www.w3.org/2000/svg}title") == "<script>&"
+
+
+def _linear(d: int = 4) -> nn.Module:
+    return nn.Linear(d, 2 * d)
+
+
+_linear.inputs = lambda d, T=3: torch.zeros(T, d)  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def _module(forward: Callable[[nn.Module, Tensor], Any]) -> Any:
+    class Odd(nn.Module):
+        def __init__(self, d: int) -> None:
+            super().__init__()
+            self.inner = nn.Linear(d, d)
+            self.spare = nn.Linear(d, 3)
+
+        def forward(self, x: Tensor) -> Any:
+            return forward(self, x)
+
+    def odd(d: int = 4) -> nn.Module:
+        return Odd(d)
+
+    odd.inputs = lambda d, T=3: torch.zeros(T, d)  # pyright: ignore[reportFunctionMemberAccess]
+    return factory_subject(odd, {})
+
+
+def test_steps_that_depend_on_sizes_are_refused_with_the_reason() -> None:
+    def often(module: Any, x: Tensor) -> Tensor:
+        for _ in range(x.shape[0]):
+            x = module.inner(x)
+        return x
+
+    with pytest.raises(LedgerError, match="steps differ from size to size"):
+        draw(_module(often))
+
+
+def test_a_module_that_returns_no_tensor_is_refused() -> None:
+    with pytest.raises(LedgerError, match="returns no tensor"):
+        draw(_module(lambda module, x: 3))
+
+
+def test_changes_in_place_are_steps_of_their_own() -> None:
+    def forward(module: Any, x: Tensor) -> Tensor:
+        y = module.inner(x)
+        y += x
+        return y.relu_()
+
+    assert [node.step for node in draw(_module(forward)).nodes if node.step] == ["linear", "add", "relu"]
+
+
+def test_parameters_that_take_no_part_are_named() -> None:
+    drawn = draw(_module(lambda module, x: module.inner(x)))
+    assert any(isinstance(s, Text) and s.plain == "not used here: spare.weight, spare.bias" for s in drawn.shapes)
+
+
+def test_layers_that_something_else_reads_are_not_folded() -> None:
+    """The mean over all layers cannot be drawn with one layer standing for them."""
+
+    class All(nn.Module):
+        def __init__(self, d: int) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(d, d) for _ in range(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            first = self.layers[0](x)
+            return first + self.layers[1](first)
+
+    def both(d: int = 4) -> nn.Module:
+        return All(d)
+
+    both.inputs = lambda d, T=3: torch.zeros(T, d)  # pyright: ignore[reportFunctionMemberAccess]
+    assert [node.step for node in draw(factory_subject(both, {})).nodes if node.step] == ["linear", "linear", "add"]
+
+
+def test_what_is_shared_by_layers_and_begins_the_first_has_a_step_of_its_own() -> None:
+    formulas = {node.name: node.formula for node in drawing("table-a5").nodes}
+    assert formulas["stream"] == "stream = memory"
+    assert formulas["attended₂"] == "attended₂ = multi-head attention(norm1₂, memory₂, memory₂)"
+
+
+def test_saving(tmp_path: Path) -> None:
+    drawn = drawing("self-attention")
+    drawn.save(tmp_path / "a.svg")
+    assert (tmp_path / "a.svg").read_text(encoding="utf-8") == drawn.svg == drawn._repr_html_()
+    pytest.importorskip("vl_convert")
+    assert drawn.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(InputError, match="saved as"):
+        drawn.save(tmp_path / "a.pdf")
+
+
+def test_plain_values() -> None:
+    plain = drawing("self-attention").to_dict()
+    assert plain["symbols"] == {"E": 64, "H": 4, "M_QK": 16, "M_V": 16, "S": 32}
+    (concat,) = [node for node in plain["nodes"] if node["name"] == "concat"]
+    assert concat["shape"] == ["S", "H*M_V"] and concat["step"] == "rearrange" and concat["reads"] == ["heads"]
+
+
+def test_the_width_of_a_text_is_no_less_than_in_a_wide_font() -> None:
+    """Against the advances of a common wide sans-serif font, in thousandths of its size."""
+    advances = {"M": 863, "e": 615, "i": 278, "S": 635, "×": 838, " ": 318, "W": 989, "0": 636, "√": 637, "H": 752}
+    text = "W × H  MMSS 0 ieee √"
+    assert width(text) >= 14 * sum(advances[letter] for letter in text) / 1000 * 0.95
+
+
+def test_rows_hold_no_more_than_the_page() -> None:
+    blocks = {("block", n): Block(300, 20, 150) for n in range(7)}
+    edges = [(("block", 0), ("block", n)) for n in range(1, 6)] + [(("block", n), ("block", 6)) for n in range(1, 6)]
+    layout = arrange(blocks, edges, 700)
+    assert layout.width <= 700
+    assert all(layout.corners[a][1] < layout.corners[b][1] for a, b in edges)

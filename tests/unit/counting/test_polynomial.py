@@ -1,0 +1,85 @@
+"""Polynomials and their exact division, against SymPy."""
+
+from fractions import Fraction
+
+import hypothesis.strategies as st
+import pytest
+import sympy
+from hypothesis import assume, given, settings
+
+from lemma.counting.polynomial import ONE, Polynomial, quotient, symbol
+
+NAMES = ["V", "d", "d_h", "N"]
+NUMBERS = st.integers(-9, 9) | st.fractions(-4, 4, max_denominator=6)
+
+
+def polynomials(lowest: int = -2, highest: int = 3, names: int = 4) -> st.SearchStrategy[Polynomial]:
+    powers = st.dictionaries(st.sampled_from(NAMES[:names]), st.integers(lowest, highest).filter(bool), max_size=3)
+    monomials = powers.map(lambda chosen: tuple(sorted(chosen.items())))
+    return st.dictionaries(monomials, NUMBERS, max_size=5).map(Polynomial)
+
+
+def in_sympy(polynomial: Polynomial) -> sympy.Expr:
+    return sympy.Add(
+        *(
+            sympy.Rational(number.numerator, number.denominator)
+            * sympy.Mul(*(sympy.Symbol(name) ** power for name, power in monomial))
+            for monomial, number in polynomial.terms.items()
+        )
+    )
+
+
+def same(polynomial: Polynomial, expression: sympy.Expr) -> bool:
+    return sympy.expand(in_sympy(polynomial) - expression) == 0
+
+
+@settings(deadline=None, max_examples=60)
+@given(polynomials(), polynomials())
+def test_sums_and_products_are_those_of_sympy(one: Polynomial, other: Polynomial) -> None:
+    assert same(one + other, in_sympy(one) + in_sympy(other))
+    assert same(one - other, in_sympy(one) - in_sympy(other))
+    assert same(one * other, in_sympy(one) * in_sympy(other))
+
+
+@settings(deadline=None, max_examples=40)
+@given(polynomials(), st.integers(0, 3))
+def test_powers_are_those_of_sympy(base: Polynomial, power: int) -> None:
+    assert same(base**power, in_sympy(base) ** power)
+
+
+@settings(deadline=None, max_examples=40)
+@given(polynomials(lowest=1), st.sampled_from(NAMES), polynomials())
+def test_putting_something_in_the_place_of_a_symbol_is_substitution(
+    outer: Polynomial, name: str, inner: Polynomial
+) -> None:
+    assert same(outer.put(name, inner), in_sympy(outer).subs(sympy.Symbol(name), in_sympy(inner)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(polynomials(), st.lists(NUMBERS.filter(bool), min_size=4, max_size=4))
+def test_values_are_those_of_sympy(polynomial: Polynomial, numbers: list[Fraction]) -> None:
+    values = dict(zip(NAMES, numbers, strict=True))
+    theirs = in_sympy(polynomial).subs({name: sympy.Rational(str(value)) for name, value in values.items()})
+    assert polynomial.at(values) == Fraction(str(theirs))
+
+
+@settings(deadline=None, max_examples=80)
+@given(polynomials(), polynomials())
+def test_a_product_divides_exactly_by_each_of_its_factors(one: Polynomial, other: Polynomial) -> None:
+    assume(other)
+    assert quotient(one * other, other) == one
+
+
+@settings(deadline=None, max_examples=40)
+@given(polynomials(1, 2, names=2), polynomials(1, 2, names=2))
+def test_a_division_is_exact_only_where_sympy_finds_no_remainder(dividend: Polynomial, divisor: Polynomial) -> None:
+    assume(len(divisor.terms) > 1)
+    _, remainder = sympy.div(in_sympy(dividend), in_sympy(divisor), *map(sympy.Symbol, NAMES[:2]))
+    # A polynomial divides only by negative powers where its divisor has a symbol in every term.
+    assume(not divisor.common()[1])
+    assert (quotient(dividend, divisor) is not None) == (remainder == 0)
+
+
+def test_dividing_by_a_sum_is_refused() -> None:
+    with pytest.raises(ZeroDivisionError, match="not a single term"):
+        ONE / (symbol("d") + 1)

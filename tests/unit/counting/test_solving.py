@@ -1,0 +1,180 @@
+"""From printed totals back to sizes, compared with trying every combination."""
+
+from itertools import product
+from math import prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lemma.counting.count import count
+from lemma.counting.polynomial import Polynomial, symbol
+from lemma.counting.solve import Solutions, equation, oddness, read_range, read_total, roots, solve, solve_for
+from lemma.counting.subject import subject_of
+from lemma.errors import InputError
+
+V, d, d_e, L, h, N = map(symbol, ["V", "d", "d_e", "L", "h", "N"])
+SMALL = {name: range(1, 13) for name in ("x", "y", "z")}
+COEFFICIENTS = st.integers(-4, 9)
+MONOMIALS = st.tuples(*[st.integers(-1, 2)] * 3).map(
+    lambda powers: tuple((name, power) for name, power in zip("xyz", powers, strict=True) if power)
+)
+POLYNOMIALS = st.dictionaries(MONOMIALS, COEFFICIENTS, min_size=2, max_size=5).map(Polynomial)
+
+
+def all_of(solutions: Solutions) -> set[tuple[int, ...]]:
+    assert solutions.number == len(solutions.shown)
+    return {tuple(one.values()) for one in solutions.shown}
+
+
+def brute(polynomial: Polynomial, names: list[str], totals: list[tuple[int, dict[str, int]]]) -> set[tuple[int, ...]]:
+    return {
+        values
+        for values in product(*(SMALL[name] for name in names))
+        if all(polynomial.at({**dict(zip(names, values, strict=True)), **own}) == total for total, own in totals)
+    }
+
+
+@settings(deadline=None, max_examples=80)
+@given(POLYNOMIALS, st.tuples(*[st.integers(1, 12)] * 3))
+def test_every_solution_of_one_total_is_found_and_no_other(polynomial: Polynomial, at: tuple[int, int, int]) -> None:
+    total = polynomial.at(dict(zip("xyz", at, strict=True)))
+    names = sorted(polynomial.symbols)
+    if total.denominator > 1 or total < 1 or not names:
+        return
+    found = solve(polynomial, names, [(int(total), {})], {}, {name: SMALL[name] for name in names}, limit=10_000)
+    assert all_of(found) == brute(polynomial, names, [(int(total), {})])
+
+
+@settings(deadline=None, max_examples=100)
+@given(POLYNOMIALS, st.tuples(*[st.integers(1, 12)] * 2), st.integers(1, 6))
+def test_every_solution_of_two_totals_is_found_and_no_other(
+    polynomial: Polynomial, at: tuple[int, int], z: int
+) -> None:
+    totals = [(polynomial.at({"x": at[0], "y": at[1], "z": own}), {"z": own}) for own in (z, z + 2)]
+    names = sorted(polynomial.symbols - {"z"})
+    if any(total.denominator > 1 or total < 1 for total, _ in totals) or not names:
+        return
+    asked = [(int(total), own) for total, own in totals]
+    found = solve(polynomial, names, asked, {"z": 1}, {name: SMALL[name] for name in names}, limit=10_000)
+    assert all_of(found) == brute(polynomial, names, asked)
+
+
+@given(st.lists(st.integers(-30, 60), min_size=1, max_size=4), st.integers(-9, 9).filter(bool))
+def test_the_whole_roots_of_a_polynomial_are_those_it_was_made_of(made_of: list[int], scale: int) -> None:
+    x = symbol("x")
+    left = prod((x - root for root in made_of), start=x**2 + 1) * scale
+    assert roots(equation(left, ["x"]), 0, range(-20, 41)) == sorted({root for root in made_of if -20 <= root <= 40})
+
+
+def test_values_off_the_steps_of_a_range_are_no_solutions() -> None:
+    found = solve(V * d, ["V", "d"], [(640, {})], {}, {"d": range(64, 513, 64)})
+    assert all_of(found) == {(10, 64), (5, 128), (2, 320)}
+
+
+@pytest.fixture(scope="module")
+def table_a5():
+    subject = subject_of("table-a5")
+    return subject, count(subject, ["parameters"]).quantities["parameters"]
+
+
+def test_a5_from_one_total(table_a5) -> None:
+    found = solve_for(*table_a5, ["V", "d_e"], [read_total("9,721,596")])
+    # the equation is (V + 512)(d_e + 513) = n, so that its solutions are pairs of divisors
+    n = 9_721_596 - 2 * 2_629_632 - 512 + 512 * 513
+    pairs = {(n // f - 512, f - 513) for f in range(514, n // 513) if n % f == 0 and n // f > 512}
+    assert all_of(found) == pairs
+    assert found.shown[0] == {"V": 7676, "d_e": 64}
+
+
+def test_a5_from_both_totals_gives_the_width_too(table_a5) -> None:
+    totals = [read_total("L=2:9721596"), read_total("L=4:14980860")]
+    found = solve_for(*table_a5, ["V", "d_e", "d"], totals)
+    assert found.shown[0] == {"V": 7676, "d_e": 64, "d": 512}
+    assert {one["d"] for one in found.shown} == {512}
+
+
+def test_gpt2_from_its_printed_total() -> None:
+    pytest.importorskip("transformers")
+    subject = subject_of("gpt2")
+    parameters = count(subject, ["parameters"]).quantities["parameters"]
+    found = solve_for(subject, parameters, ["d", "L"], [(124_439_808, {})])
+    assert found.only and found.shown == ({"d": 768, "L": 12},)
+    assert solve_for(subject, parameters, ["V", "d", "L"], [(124_439_808, {})]).shown[0]["V"] == 50_257
+
+
+def test_sizes_that_follow_others_follow_them_while_solving_and_unbuildable_ones_are_left_out() -> None:
+    subject = subject_of("decoder", {"V": 300, "h": 4})
+    parameters = count(subject, ["parameters"]).quantities["parameters"]
+    sizes = {**subject.symbols, "d": 24, "d_h": 24, "d_ff": 96}
+    total = sum(parameter.numel() for parameter in subject.build(sizes).parameters())
+    assert {"d": 24} in solve_for(subject, parameters, ["d"], [(total, {})]).shown
+    odd = parameters.polynomial.at({**subject.symbols, "d": 26, "d_h": 26, "d_ff": 104})
+    refused = solve_for(subject, parameters, ["d"], [(int(odd), {})])
+    assert (refused.number, refused.tried, refused.shown) == (1, 1, ())
+    assert "cannot be built" in str(refused)
+
+
+def test_round_numbers_come_first() -> None:
+    assert oddness(512) == oddness(1000) == 0 < oddness(768) < oddness(500) < oddness(509)
+    found = solve(V * d, ["V", "d"], [(50_257 * 512, {})], {})
+    assert found.shown[0] == {"V": 50_257, "d": 512}
+
+
+def test_it_says_one_several_or_none() -> None:
+    assert "The only solution" in str(solve(V + d, ["V"], [(12, {})], {"d": 8}))
+    assert "No whole numbers V give that within V 1…1,000,000." in str(solve(V * d, ["V"], [(13, {})], {"d": 8}))
+    several = solve(V * d, ["V", "d"], [(4096, {})], {}, limit=3)
+    assert several.number == 13 and len(several.shown) == 3
+    assert "13 assignments solve the equation" in str(several) and "The 3 roundest:" in " ".join(str(several).split())
+    assert not several.only
+
+
+def test_a_space_too_large_is_refused_with_its_bounds() -> None:
+    with pytest.raises(InputError, match=r"too many combinations.*N 2…1,000.*more than 5,000"):
+        solve(V * d + d_e * L + N, ["V", "d", "d_e", "L", "N"], [(1_000_003, {})], {}, most=5_000)
+
+
+@pytest.mark.parametrize(
+    ("unknown", "totals", "known", "ranges", "message"),
+    [
+        (["h"], [(8, {})], {"V": 2, "d": 2, "h": 1}, {}, "does not depend on h"),
+        (["v"], [(8, {})], {"d": 2}, {}, "Did you mean 'V'|Known: V, d"),
+        ([], [(8, {})], {"V": 1, "d": 2}, {}, "nothing to solve for"),
+        (["V"], [], {"d": 2}, {}, "no total"),
+        (["V"], [(0, {})], {"d": 2}, {}, "above 0"),
+        (["V"], [(8, {"V": 3})], {"d": 2}, {}, "V is given a value and asked for"),
+        (["V"], [(8, {"q": 3})], {"d": 2}, {}, "symbol = 'q'"),
+        (["V"], [(8, {})], {}, {}, "d has no value"),
+        (["V"], [(8, {})], {"d": 2}, {"d": range(1, 3)}, "range: the unknown = 'd'"),
+        (["V"], [(8, {})], {"d": 2}, {"V": range(3)}, "none below 1"),
+    ],
+)
+def test_questions_without_an_answer_are_refused(unknown, totals, known, ranges, message) -> None:
+    with pytest.raises(InputError, match=message):
+        solve(V * d, unknown, totals, known, ranges)
+
+
+@pytest.mark.parametrize("text", ["", "L=2", "L=:5", "0", "1.5", "-3", "9" * 50, "L=2:x", "1,2", "=3:5"])
+def test_totals_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="total"):
+        read_total(text)
+
+
+@pytest.mark.parametrize("text", ["V", "V=5", "V=9..2", "V=1..2..3..4", "V=1..2..0", "V=a..b", "=1..4"])
+def test_ranges_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="range"):
+        read_range(text)
+
+
+def test_the_result_says_the_same_in_every_form() -> None:
+    found = solve(V * d, ["V"], [(16, {})], {"d": 8})
+    assert found.to_dict() == {
+        "unknown": ["V"],
+        "totals": [{"total": 16, "known": {"d": 8}}],
+        "ranges": {"V": [1, 1_000_000, 1]},
+        "number": 1,
+        "tried": 0,
+        "solutions": [{"V": 2}],
+    }
+    assert "<td>2</td>" in found._repr_html_() and "16 at d=8" in found._repr_html_()

@@ -1,0 +1,323 @@
+"""Heads of our models, of torch.nn's and of Hugging Face's, against attention worked out another way."""
+
+import csv
+import io
+import itertools
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lemma.data.tokenizers import learn_tokenizer
+from lemma.errors import DataError, InputError
+from lemma.inspection.draw import COLOURS, ink, png
+from lemma.inspection.heads import Heads, look_at, look_at_run
+from lemma.models.build import build
+from lemma.spec.data import Characters
+from lemma.spec.models import Decoder, Lstm, TableA5
+
+TEXT = "to be, or not to be"
+IDS = torch.tensor([sorted(set(TEXT)).index(character) for character in TEXT])
+
+
+def decoder(**words) -> nn.Module:
+    model = build(Decoder(**{"V": 12, "d": 16, "L": 2, "h": 4, "T": 32, **words}))
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def a_run(model: nn.Module, text: str = TEXT) -> SimpleNamespace:
+    tokenizer = learn_tokenizer(Characters(), [text])
+    return SimpleNamespace(model=model, tokenizer=tokenizer, spec=model.spec, path=Path("runs/small"))
+
+
+def hugging_face(kind: str, **words):
+    transformers = pytest.importorskip("transformers")
+    config = getattr(transformers, f"{kind}Config")(**words, attn_implementation="eager")
+    model = getattr(transformers, f"{kind}Model")(config).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+SIZES = {"vocab_size": 12, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+SPECIAL = {"bos_token_id": 0, "eos_token_id": 0}
+FAMILIES = {
+    "GPT2": {"vocab_size": 12, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 32, **SPECIAL},
+    "Llama": {**SIZES, "num_key_value_heads": 2, **SPECIAL},
+    "Bert": SIZES,
+}
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_weights_are_those_that_transformers_itself_gives(kind: str) -> None:
+    """Its own `output_attentions`, which only its slow path can give."""
+    model = hugging_face(kind, **FAMILIES[kind])
+    with torch.no_grad():
+        attentions = model(IDS[None], output_attentions=True).attentions
+    seen = look_at(model, IDS, list(TEXT))
+    assert len(seen.heads) == 8
+    for head in seen.heads:
+        np.testing.assert_allclose(head.weights, attentions[head.layer][0, head.head].numpy(), atol=2e-6)
+        assert head.allowed.all() == (kind == "Bert")
+
+
+@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rotary", "alibi"])
+def test_the_parts_of_a_score_add_up_and_its_weights_give_the_heads_output(positions: str) -> None:
+    seen = look_at(decoder(positions=positions), IDS, list(TEXT))
+    for head in seen.heads:
+        scores = head.scale * head.queries @ head.keys.T + (0.0 if head.added is None else head.added)
+        scores = np.where(np.tri(len(TEXT), dtype=bool), scores, -np.inf)
+        np.testing.assert_allclose(head.weights, torch.from_numpy(scores).softmax(-1).numpy(), atol=1e-6)
+        assert (head.added is not None) == (positions == "alibi")
+        assert head.allowed.tolist() == np.tri(len(TEXT), dtype=bool).tolist()
+
+
+def test_the_weighed_values_are_what_the_attention_returns() -> None:
+    model = decoder(L=1)
+    returned: list[torch.Tensor] = []
+    attention = model.get_submodule("layers.0.attention")
+    hook = attention.get_submodule("output").register_forward_pre_hook(lambda _, given: returned.append(given[0]))
+    seen = look_at(model, IDS, list(TEXT))
+    hook.remove()
+    mixed = np.concatenate([head.weights @ head.values for head in seen.heads if head.values is not None], axis=1)
+    np.testing.assert_allclose(mixed, returned[0][0].detach().numpy(), atol=1e-6)
+
+
+def test_cross_attention_names_both_texts_whatever_their_lengths() -> None:
+    words = {"d_model": 16, "vocab_size": 12, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 40}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    model = hugging_face("Bart", **words, **heads)
+    for length in (5, len(TEXT)):
+        source = [f"s{place}" for place in range(length)]
+        inputs = {"input_ids": IDS[None, :length], "decoder_input_ids": IDS[None]}
+        seen = look_at(model, inputs, list(TEXT), source_words=source)
+        with torch.no_grad():
+            given = model(**inputs, output_attentions=True)
+        encoder, itself, cross = (seen.heads[place] for place in (0, 2, 4))
+        assert [head.cross for head in (encoder, itself, cross)] == [False, False, True]
+        assert [word.text for word in encoder.asking] == [word.text for word in cross.known] == source
+        assert [word.text for word in itself.known] == [word.text for word in cross.asking] == list(TEXT)
+        assert cross.statistics.distance is None
+        np.testing.assert_allclose(cross.weights, given.cross_attentions[0][0, 0].numpy(), atol=2e-6)
+        assert "–" in str(seen)
+
+
+def test_a_padding_mask_leaves_cells_empty() -> None:
+    model = hugging_face("Bert", **SIZES)
+    mask = torch.ones(1, len(TEXT), dtype=torch.long)
+    mask[:, -4:] = 0
+    seen = look_at(model, {"input_ids": IDS[None], "attention_mask": mask}, list(TEXT))
+    assert all((head.allowed == (mask[0].numpy() == 1)).all() for head in seen.heads)
+    np.testing.assert_allclose([head.weights.sum() for head in seen.heads], len(TEXT), rtol=1e-5)
+
+
+def test_the_least_number_serves_as_a_mask_too() -> None:
+    class Masked(nn.Module):
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            given = torch.randn(1, 2, tokens.shape[1], 4)
+            bias = torch.zeros(given.shape[-2], given.shape[-2])
+            bias[:, -1] = torch.finfo(bias.dtype).min
+            return nn.functional.scaled_dot_product_attention(given, given, given, bias)
+
+    head = look_at(Masked(), IDS, list(TEXT)).heads[0]
+    assert head.allowed[:, :-1].all() and not head.allowed[:, -1].any() and head.added is None
+
+
+def test_a_model_of_windows_shows_its_last() -> None:
+    seen = look_at(build(TableA5(V=12, d=16, d_e=8, h=2, d_ff=8, N=5)), IDS, list(TEXT))
+    assert [word.index for word in seen.heads[0].known] == [15, 16, 17, 18]
+
+
+def test_looking_changes_nothing_in_the_model() -> None:
+    model = decoder()
+    model.train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    look_at(model, IDS, list(TEXT))
+    assert model.training and all(part.training for part in model.modules())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_half_precision_is_worked_out_in_single() -> None:
+    seen = look_at(decoder().to(torch.bfloat16), IDS, list(TEXT))
+    assert seen.heads[0].weights.dtype == np.float32
+    np.testing.assert_allclose(seen.heads[0].weights.sum(1), 1, atol=1e-6)
+
+
+def test_one_layer_or_head_is_the_same_as_among_all() -> None:
+    model = decoder()
+    everything, some = look_at(model, IDS, list(TEXT)), look_at(model, IDS, list(TEXT), layer=1, head=2)
+    assert [(head.layer, head.head) for head in some.heads] == [(1, 2)]
+    np.testing.assert_array_equal(some.heads[0].weights, everything.heads[6].weights)
+    assert len(look_at(model, IDS, list(TEXT), head=3).heads) == 2
+    assert "→" in str(some) and "→" not in str(everything)
+
+
+@pytest.mark.parametrize("wrong", [{"layer": 2}, {"layer": -1}, {"head": 4}, {"layer": 0, "head": -1}])
+def test_a_layer_or_head_that_is_not_there_is_refused_with_those_that_are(wrong: dict[str, int]) -> None:
+    with pytest.raises(InputError, match=r"layers 0 to 1|heads 0 to 3"):
+        look_at(decoder(), IDS, list(TEXT), **wrong)
+
+
+def test_words_that_do_not_fit_the_tokens_are_refused() -> None:
+    with pytest.raises(InputError, match="19 tokens, but 3 words"):
+        look_at(decoder(), IDS, ["a", "b", "c"])
+
+
+def test_a_list_of_ids_is_read_like_a_tensor() -> None:
+    model = decoder()
+    for ids in (IDS.tolist(), IDS.numpy(), IDS[None], [IDS.tolist()]):
+        seen = look_at(model, ids, list(TEXT))
+        np.testing.assert_array_equal(seen.heads[3].weights, look_at(model, IDS, list(TEXT)).heads[3].weights)
+        assert seen.tokens[1].identity == int(IDS[1])
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens", "message"),
+    [
+        (decoder(), torch.stack([IDS, IDS]), "one sequence at a time"),
+        (decoder(), {"input_ids": torch.stack([IDS, IDS])}, "one sequence at a time"),
+        (decoder(), [], "nothing to look at"),
+        (decoder(), ["to", "be"], "ids of one text"),
+        (decoder(), [99] * 19, "DecoderModel cannot read these tokens"),
+        (nn.Embedding(12, 4), IDS, "no heads to look at"),
+        (nn.Linear(19, 2), IDS, "Linear cannot read these tokens"),
+        ("runs/a", IDS, "give a PyTorch module"),
+    ],
+)
+def test_slips_end_in_an_error_that_says_what_to_give(model, tokens, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        look_at(model, tokens, list(TEXT))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"text": 5}, "text = 5: give the text"),
+        ({}, "give the text"),
+        ({"text": TEXT, "laier": 0}, "Did you mean 'layer'"),
+        ({"text": TEXT, "layer": "0"}, "layer = '0': give a whole number"),
+        ({"text": TEXT, "head": True}, "head = True: give a whole number"),
+    ],
+)
+def test_slips_in_looking_at_a_run_are_named(given, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        look_at_run(a_run(decoder()), **given)
+
+
+def test_weights_that_are_no_numbers_are_refused() -> None:
+    model = decoder()
+    nn.init.constant_(next(model.parameters()), float("nan"))
+    with pytest.raises(InputError, match="NaN"):
+        look_at(model, IDS, list(TEXT))
+
+
+def test_a_run_is_read_up_to_its_context_and_says_so() -> None:
+    seen = look_at_run(a_run(decoder(T=8, V=9)), TEXT)
+    assert "".join(word.text for word in seen.tokens) == TEXT[:8]
+    assert seen.notes == ("The text has 19 tokens; the first 8 were read.",)
+    assert seen.notes[0] in str(seen) and seen.model == "small"
+
+
+def test_a_run_without_attention_or_a_text_without_tokens_is_refused() -> None:
+    with pytest.raises(InputError, match="family lstm"):
+        look_at_run(a_run(build(Lstm(V=9))), TEXT)
+    with pytest.raises(DataError, match="no tokens"):
+        look_at_run(a_run(decoder()), "")
+
+
+def test_the_terminal_fits_80_columns_and_shows_every_head() -> None:
+    for heads, layers in ((4, 2), (12, 3), (9, 1)):
+        text = str(look_at(decoder(h=heads, d=heads * 2, L=layers), IDS, list(TEXT)))
+        assert max(map(len, text.splitlines())) <= 80
+        rows = [line.split()[0] for line in text.splitlines() if re.match(r"\d+\.\d+ ", line)]
+        assert rows == [f"{layer}.{head}" for layer in range(layers) for head in range(heads)]
+
+
+def test_one_token_and_many_layers_alike_have_something_to_say() -> None:
+    seen = look_at(decoder(), IDS[:1], ["t"])
+    assert "none" in str(seen) and seen.heads[0].nearest is None
+    assert seen.heads[0].weights.tolist() == [[1.0]]
+
+
+def test_a_dictionary_is_plain_and_complete(tmp_path: Path) -> None:
+    seen = look_at(decoder(), IDS, list(TEXT))
+    values = json.loads(seen.save(tmp_path / "heads.json").read_text())
+    assert values == seen.to_dict()
+    assert [token["text"] for token in values["tokens"]] == list(TEXT)
+    np.testing.assert_allclose(values["heads"][5]["weights"], seen.heads[5].weights)
+    assert set(values["heads"][0]["patterns"]) == {"previous", "next", "itself", "first", "same word", "induction"}
+
+
+def test_weights_too_many_to_read_are_left_out_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lemma.inspection.head.MOST_NUMBERS", 100)
+    values = look_at(decoder(), IDS, list(TEXT)).to_dict()
+    assert values["heads"][0]["weights"] is None and "left out" in values["notes"][-1]
+
+
+def test_the_table_has_a_row_for_each_head(tmp_path: Path) -> None:
+    seen = look_at(decoder(), IDS, list(TEXT))
+    rows = list(csv.DictReader(io.StringIO(seen.save(tmp_path / "heads.csv").read_text())))
+    assert [(int(row["layer"]), int(row["head"])) for row in rows] == [(h.layer, h.head) for h in seen.heads]
+    assert float(rows[3]["entropy"]) == pytest.approx(seen.heads[3].statistics.entropy)
+
+
+def test_pictures_are_whole_svg_with_hostile_tokens(tmp_path: Path) -> None:
+    words = ["<script>", "\x00", "&", '"', "\u202eabc", "💡", "\n", " "]
+    for chosen in ({}, {"layer": 0, "head": 0}):
+        path = look_at(decoder(), IDS[:8], words, **chosen).save(tmp_path / "heads.svg")
+        tree = ElementTree.parse(path)
+        assert not [node for node in tree.iter() if node.tag.endswith("script")]
+    assert "<script>" in "".join(tree.getroot().itertext())
+    cells = [node for node in tree.iter() if node.tag.endswith("rect")]
+    assert len(cells) == 1 + 8 * 9 // 2  # the paper, and the cells up to the diagonal
+
+
+def test_an_unknown_ending_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"\.html, \.svg, \.json, \.csv"):
+        look_at(decoder(), IDS, list(TEXT)).save(tmp_path / "heads.docx")
+
+
+def test_the_picture_of_a_matrix_has_its_colours_and_empty_cells() -> None:
+    image = pytest.importorskip("PIL.Image")
+    weights, allowed = np.array([[1.0, 0.0], [0.25, 0.0]]), np.array([[True, False], [True, True]])
+    pixels = image.open(io.BytesIO(png(weights, allowed))).convert("RGBA")
+    got = [pixels.getpixel(place) for place in ((0, 0), (1, 0), (0, 1), (1, 1))]
+    expected = [tuple(bytes.fromhex(COLOURS[level][1:])) for level in (254, 127, 0)]
+    assert [got[0][:3], got[2][:3], got[3][:3]] == expected
+    assert [pixel[3] for pixel in got] == [255, 0, 255, 255]
+
+
+def luminance(colour: np.ndarray) -> float:
+    """WCAG's relative luminance of a colour from 0 to 1."""
+    linear = np.where(colour <= 0.04045, colour / 12.92, ((colour + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_colours_darken_all_the_way_for_every_kind_of_colour_vision() -> None:
+    """Also as a person without red or green cones sees them (Viénot, Brettel and Mollon 1999)."""
+    colours = np.array([list(bytes.fromhex(colour[1:])) for colour in COLOURS]) / 255
+    without_red = np.array([[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]])
+    without_green = np.array([[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]])
+    for eyes in (np.eye(3), without_red, without_green):
+        seen = [luminance(np.clip(eyes @ colour, 0, 1)) for colour in colours]
+        assert all(later <= earlier + 1e-9 for earlier, later in itertools.pairwise(seen))
+        assert seen[0] > 0.8 and seen[-1] < 0.03
+
+
+def test_numbers_can_be_read_on_every_colour() -> None:
+    for number, colour in enumerate(COLOURS):
+        lights = [luminance(np.array(list(bytes.fromhex(one[1:]))) / 255) for one in (colour, ink(number))]
+        assert (max(lights) + 0.05) / (min(lights) + 0.05) > 3.9
+
+
+def test_heads_are_what_is_returned() -> None:
+    assert isinstance(look_at(decoder(), IDS, list(TEXT)), Heads)

@@ -1,0 +1,125 @@
+"""The page of heads as a file: whole, offline, escaped, and within its budget."""
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lemma.inspection.heads import Heads, look_at
+from lemma.inspection.page import BUDGET, page, payload
+from lemma.models.build import build
+from lemma.spec.models import Decoder
+
+HOSTILE = ["<script>alert(1)</script>", "</script>", '"><img src=x onerror=alert(1)>', "'", "&amp;", "\u2028", "\x00"]
+
+
+class Reader(HTMLParser):
+    """Collects tags, what they point to, and the text outside scripts and styles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.targets: list[str] = []
+        self.handlers: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.targets += [value or "" for name, value in attrs if name in {"src", "href", "data", "action", "srcset"}]
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+
+    def handle_data(self, data):
+        self.text += data if self.tags[-1:] not in (["script"], ["style"]) else ""
+
+
+def heads(words: list[str], name: str = "a model", **sizes: int) -> Heads:
+    model = build(Decoder(**{"V": len(words), "d": 16, "L": 2, "h": 4, "T": len(words), **sizes}))
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return look_at(model, torch.arange(len(words)), words, name=name)
+
+
+def packed(html: str) -> dict:
+    found = re.search(r'<script type="application/json" id="payload">(.*?)</script>', html, re.S)
+    assert found
+    return json.loads(found[1])
+
+
+def test_nothing_is_fetched_and_nothing_hostile_runs() -> None:
+    reader, innocent = Reader(), Reader()
+    html = page(heads(HOSTILE, name="<b>run</b>"))
+    reader.feed(html)
+    torch.manual_seed(0)
+    innocent.feed(page(heads(list("abcdefg"))))
+    assert reader.tags.count("script") == 2 and set(reader.tags) == set(innocent.tags)
+    assert reader.tags.count("b") == innocent.tags.count("b") and not reader.handlers
+    assert all(target.startswith(("#", "data:")) for target in reader.targets)
+    assert not re.findall(r"(?:https?:)?//(?!www\.w3\.org/2000/svg)[\w.]+\.\w+", html)
+    assert "<b>run</b>" in reader.text and "<script>alert(1)</script>" in reader.text
+
+
+def test_without_script_every_head_and_its_numbers_are_there() -> None:
+    seen = heads(list("abcabcabc"))
+    html = page(seen)
+    assert html.count('class="tile"') == html.count('<tr id="row-') == 8
+    for head in seen.heads:
+        assert f"{head.statistics.entropy:.3f}" in html
+    assert html.count("data:image/png;base64,") == 8
+    assert "masked" in html and '<svg xmlns="http://www.w3.org/2000/svg"' in html
+
+
+def test_the_payload_holds_the_models_own_scores() -> None:
+    seen = heads(list("abcabcabc"))
+    values = packed(page(seen))
+    for head, given in zip(seen.heads, values["heads"], strict=True):
+        raw = {name: base64.b64decode(values["arrays"][given[name]]) for name in ("scores", "sums", "mask")}
+        mask = np.unpackbits(np.frombuffer(raw["mask"], np.uint8))[:81].reshape(9, 9).astype(bool)
+        scores = np.full((9, 9), -np.inf)
+        scores[mask] = np.frombuffer(raw["scores"], "<f4")
+        most, total = np.frombuffer(raw["sums"], "<f4").reshape(9, 2).T
+        np.testing.assert_array_equal(mask, np.tri(9, dtype=bool))
+        np.testing.assert_allclose(np.exp(scores - most[:, None]) / total[:, None], head.weights, atol=1e-6)
+
+
+def test_a_large_model_stays_within_the_budget_and_says_what_is_left_out() -> None:
+    seen = heads([f"w{place}" for place in range(60)], d=192, L=12, h=12, d_ff=8)
+    wide = heads([f"w{place}" for place in range(60)], d=768, L=12, h=12, d_ff=8)
+    html = page(wide)
+    assert len(html) < 4_500_000 and "are left out" in html
+    assert packed(html)["heads"][0]["vectors"] and packed(html)["heads"][-1]["vectors"] is None
+    assert not payload(seen).notes
+
+
+def test_a_long_text_is_cut_in_pictures_only_and_rows_keep_their_sums() -> None:
+    words = [f"w{place}" for place in range(200)]
+    seen = heads(words, L=12, h=8)
+    cut = payload(seen)
+    assert cut.shown < 200 and f"first {cut.shown} of 200 tokens" in cut.notes[0]
+    assert sum(map(len, cut.values["arrays"])) <= BUDGET
+    sums = np.frombuffer(base64.b64decode(cut.values["arrays"][cut.values["heads"][0]["sums"]]), "<f4").reshape(-1, 2)
+    scores = seen.heads[0].scores
+    expected = np.exp(scores - scores.max(1, keepdims=True)).sum(1)
+    np.testing.assert_allclose(sums[:, 1], expected[: cut.shown], rtol=1e-6)
+
+
+def test_vectors_rounded_to_sixteen_bits_stay_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = heads(list("abcabcabc"))
+    whole = payload(seen)
+    spent = sum(map(len, whole.values["arrays"]))
+    monkeypatch.setattr("lemma.inspection.page.BUDGET", spent * 3 // 4)
+    cut = payload(seen)
+    query = cut.values["heads"][0]["vectors"][0]
+    assert query["bytes"] == 2
+    numbers = np.frombuffer(base64.b64decode(cut.values["arrays"][query["array"]]), "<i2") * query["unit"]
+    np.testing.assert_allclose(numbers.reshape(9, -1), seen.heads[0].queries, atol=query["unit"] * 0.51)
+
+
+def test_a_notebook_shows_the_page_in_a_frame_of_its_own() -> None:
+    reader = Reader()
+    reader.feed(heads(HOSTILE)._repr_html_())
+    assert reader.tags == ["iframe"]

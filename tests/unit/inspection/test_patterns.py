@@ -1,0 +1,141 @@
+"""Patterns of attention against loops over rows and keys, and against heads made to show them."""
+
+import random
+
+import numpy as np
+import pytest
+
+from lemma.inspection.head import ENOUGH_GAIN, Match, match, name_of, nearest, places_of, statistics
+from lemma.report.numbers import numbered, visible
+
+TEXT = list("abracadabra!")
+
+
+def expected_places(pattern: str, tokens: list[str], i: int) -> set[int]:
+    """What the pattern's words say, one key at a time."""
+    earlier = [j for j in range(i) if tokens[j] == tokens[i]]
+    return {
+        "previous": {i - 1},
+        "next": {i + 1},
+        "itself": {i},
+        "first": {0} if i else set(),
+        "same word": {j for j in range(len(tokens)) if tokens[j] == tokens[i] and j != i},
+        "induction": {j + 1 for j in earlier},
+    }[pattern] & set(range(len(tokens)))
+
+
+def by_loops(pattern: str, tokens: list[str], weights: np.ndarray, allowed: np.ndarray) -> tuple[float, float, int]:
+    scores, uniforms = [], []
+    for i in range(len(tokens)):
+        seen = {j for j in range(len(tokens)) if allowed[i, j]}
+        places = expected_places(pattern, tokens, i) & seen
+        if places and places != seen:
+            scores.append(sum(weights[i, j] for j in places))
+            uniforms.append(len(places) / len(seen))
+    return (sum(scores) / len(scores), sum(uniforms) / len(scores), len(scores)) if scores else (0.0, 0.0, 0)
+
+
+def random_attention(size: int, causal: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    allowed = np.tri(size, dtype=bool) if causal else np.ones((size, size), dtype=bool)
+    weights = np.random.default_rng(seed).gamma(0.5, size=(size, size)) * allowed
+    return weights / weights.sum(1, keepdims=True), allowed
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("pattern", ["previous", "next", "itself", "first", "same word", "induction"])
+def test_a_score_is_the_mean_share_on_the_patterns_places(pattern: str, causal: bool) -> None:
+    for seed in range(5):
+        tokens = random.Random(seed).choices("abcd", k=seed * 3 + 1)
+        weights, allowed = random_attention(len(tokens), causal, seed)
+        words = numbered(tokens)
+        found = match(pattern, weights, allowed, places_of(words, words, cross=False)[pattern])
+        score, uniform, rows = by_loops(pattern, tokens, weights, allowed)
+        assert found.rows == rows
+        assert found.score == pytest.approx(score) and found.uniform == pytest.approx(uniform)
+
+
+@pytest.mark.parametrize("pattern", ["previous", "itself", "first", "same word", "induction"])
+def test_a_head_made_for_a_pattern_is_called_by_it(pattern: str) -> None:
+    words, size = numbered(TEXT), len(TEXT)
+    allowed = np.tri(size, dtype=bool)
+    weights = np.where(allowed, 1.0, 0.0)
+    for i in range(size):
+        places = [j for j in expected_places(pattern, TEXT, i) if j <= i]
+        weights[i] += 1000 * np.isin(np.arange(size), places)
+    weights /= weights.sum(1, keepdims=True)
+    matches = [match(name, weights, allowed, where) for name, where in places_of(words, words, cross=False).items()]
+    found = nearest(matches)
+    assert found and found.pattern == pattern and found.score > 0.97
+    assert name_of(found, 0.0) == pattern
+
+
+def test_uniform_attention_gains_nothing_and_is_broad() -> None:
+    words, allowed = numbered(TEXT), np.tri(len(TEXT), dtype=bool)
+    weights = allowed / allowed.sum(1, keepdims=True)
+    matches = [match(name, weights, allowed, where) for name, where in places_of(words, words, cross=False).items()]
+    assert all(one.gain == pytest.approx(0, abs=1e-12) for one in matches)
+    breadth = statistics(weights, allowed, None).breadth
+    assert breadth == pytest.approx(1) and name_of(nearest(matches), breadth) == "broad"
+
+
+def test_the_future_is_no_place_of_a_causal_head() -> None:
+    words = numbered(TEXT)
+    weights, allowed = random_attention(len(TEXT), True, 0)
+    assert match("next", weights, allowed, places_of(words, words, cross=False)["next"]).rows == 0
+
+
+def test_a_single_row_loses_to_a_pattern_with_enough_rows() -> None:
+    lucky, steady = Match("induction", 1.0, 0.1, 1), Match("previous", 0.5, 0.1, 9)
+    assert nearest([lucky, steady]) == steady
+    assert nearest([lucky]) == lucky
+    assert nearest([Match("next", 0.0, 0.0, 0)]) is None
+
+
+def test_a_weak_match_has_no_name() -> None:
+    weak = Match("previous", 0.1 + 0.9 * ENOUGH_GAIN * 0.9, 0.1, 20)
+    assert name_of(weak, 0.5) == "none" and name_of(weak, 0.9) == "broad"
+
+
+def test_across_two_texts_the_same_word_counts_at_every_place() -> None:
+    asking, known = numbered(["b", "a"]), numbered(["a", "b", "a"])
+    places = places_of(asking, known, cross=True)
+    assert set(places) == {"first", "same word"}
+    assert places["same word"].tolist() == [[False, True, False], [True, False, True]]
+    assert places["first"].tolist() == [[True, False, False]] * 2
+
+
+def test_windows_keep_the_places_of_the_whole_text() -> None:
+    words = numbered(TEXT)
+    whole = places_of(words, words, cross=False)
+    last = places_of(words[-3:], words, cross=False)
+    assert all((last[name] == whole[name][-3:]).all() for name in whole)
+
+
+def test_statistics_against_sums() -> None:
+    weights, allowed = random_attention(7, True, 3)
+    distances = np.abs(np.subtract.outer(np.arange(7), np.arange(7)))
+    found = statistics(weights, allowed, distances)
+    cells = [(i, j) for i in range(7) for j in range(i + 1)]
+    entropy = -sum(weights[i, j] * np.log(weights[i, j]) for i, j in cells if weights[i, j] > 0) / 7
+    assert found.entropy == pytest.approx(entropy)
+    assert found.distance == pytest.approx(sum(weights[i, j] * (i - j) for i, j in cells) / 7)
+    assert found.first == pytest.approx(sum(weights[i, 0] for i in range(7)) / 7)
+    assert found.uniform_entropy == pytest.approx(sum(np.log(range(1, 8))) / 7)
+
+
+def test_a_row_that_may_see_nothing_does_not_count() -> None:
+    allowed = np.array([[False, False], [True, True]])
+    weights = np.array([[0.0, 0.0], [0.5, 0.5]])
+    found = statistics(weights, allowed, np.ones((2, 2)))
+    assert found.entropy == pytest.approx(np.log(2)) and found.first == 0.5 and found.distance == 1.0
+    assert statistics(weights[:1], allowed[:1], None).entropy == 0.0
+
+
+@pytest.mark.parametrize("hostile", ["\x1b[31m", "\u202e", "\x00", "\u2028", "\ufeff", "\ue000"])
+def test_nothing_invisible_is_left_in_a_token(hostile: str) -> None:
+    assert visible(hostile + "x").isprintable() and hostile not in visible(hostile + "x")
+
+
+def test_letters_of_all_scripts_and_joined_emoji_stay() -> None:
+    for text in ("שלום", "日本", "👩‍💻", "<script>", "é"):
+        assert visible(text) == text

@@ -1,0 +1,214 @@
+"""Trees out of attention, words aligned with tokens, and how trees are drawn."""
+
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lemma.data.conllu import Sentence
+from lemma.data.tokenizers import learn_tokenizer
+from lemma.errors import InputError
+from lemma.inspection.trees import (
+    HeadPicture,
+    ParsedSentence,
+    ParsedText,
+    align,
+    attention_tree,
+    between_words,
+    check_heads,
+    levels,
+    most_attended,
+    shuffled,
+    split_sentence,
+    svg_arcs,
+    terminal_arcs,
+    word_attention,
+)
+from lemma.models.base import LanguageModel
+from lemma.models.build import build
+from lemma.report.text import across, set_to
+from lemma.spec.data import BytePairs, Characters, Words
+from lemma.spec.models import Decoder, Lstm
+from treebanks import B1, tiny
+
+TEXT = "\n".join(" ".join(sentence.words) for sentence in tiny())
+TOKENIZERS = {spec.kind: learn_tokenizer(spec, [TEXT]) for spec in (Characters(), Words(), BytePairs(vocabulary=270))}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_words_own_the_tokens_of_the_whole_sentence(kind: str) -> None:
+    tokenizer = TOKENIZERS[kind]
+    aligned = align(B1.words, tokenizer)
+    assert aligned.ids.tolist() == tokenizer.encode(" ".join(B1.words)).tolist()
+    assert aligned.spans[0][0] == 0 and aligned.spans[-1][1] == len(aligned.ids)
+    assert all(before[1] == after[0] for before, after in zip(aligned.spans, aligned.spans[1:], strict=False))
+    for word, (start, stop) in zip(B1.words, aligned.spans, strict=True):
+        assert tokenizer.decode(aligned.ids[start:stop]).strip() == word
+
+
+def test_characters_that_have_no_token_are_counted() -> None:
+    aligned = align(["I", "日本"], TOKENIZERS["characters"])
+    assert aligned.left_out == 2 and aligned.spans == ((0, 1), (1, 2))
+
+
+def test_attention_between_words_is_a_sum_to_and_a_mean_from() -> None:
+    random = np.random.default_rng(0)
+    weights = random.dirichlet(np.ones(6), size=(2, 6))
+    spans = [(0, 2), (2, 3), (3, 6)]
+    found = between_words(weights, spans)
+    for head in range(2):
+        for a, (start, stop) in enumerate(spans):
+            for b, (first, last) in enumerate(spans):
+                rows = [weights[head, token, first:last].sum() for token in range(start, stop)]
+                assert found[head, a, b] == pytest.approx(np.mean(rows))
+    np.testing.assert_allclose(found.sum(-1), 1)
+
+
+def test_a_models_attention_between_words_sees_the_past_only() -> None:
+    tokenizer = TOKENIZERS["byte-pairs"]
+    model = build(Decoder(V=tokenizer.vocabulary, width=16, depth=2, heads=2, context=64))
+    seen = word_attention(model, tokenizer, B1.words)
+    assert seen.names[1] == "layer 0 head 1" and seen.weights.shape == (4, 7, 7)
+    assert np.triu(seen.weights, 1).max() == 0
+    np.testing.assert_allclose(seen.weights.sum(-1), 1, atol=1e-5)
+    np.testing.assert_allclose(seen.chosen(1, 0), seen.weights[2])
+    np.testing.assert_allclose(seen.chosen(None, None), seen.weights.mean(0))
+    with pytest.raises(InputError, match=r"layer 2, head 0: the model has 2 layers \(0 to 1\) of 2 heads \(0 to 1\)"):
+        seen.chosen(2, 0)
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_heads_are_checked_by_what_the_model_records(positions: str) -> None:
+    model = build(Decoder(V=9, width=8, depth=3, heads=1, context=2, positions=positions))
+    seen = [(layer, head) for layer in range(-1, 5) for head in range(-1, 3) if _has(model, layer, head)]
+    assert seen == [(0, 0), (1, 0), (2, 0)] and _has(model, None, 0) and not _has(model, None, 1)
+    with pytest.raises(InputError, match=r"no layer 3: the model has 3 layers \(0 to 2\) of one head \(0\)\."):
+        check_heads(model, 3, None)
+    with pytest.raises(InputError, match="family lstm has no attention"):
+        check_heads(build(Lstm(V=9, width=4, hidden=4)), None, None)
+
+
+def _has(model: LanguageModel, layer: int | None, head: int | None) -> bool:
+    try:
+        check_heads(model, layer, head)
+    except InputError:
+        return False
+    return True
+
+
+def test_models_without_attention_and_sentences_too_long_are_refused() -> None:
+    tokenizer = TOKENIZERS["words"]
+    with pytest.raises(InputError, match="family lstm has no attention"):
+        word_attention(build(Lstm(V=tokenizer.vocabulary, width=4, hidden=4)), tokenizer, B1.words)
+    with pytest.raises(InputError, match="reads 1 to 4 at once"):
+        word_attention(build(Decoder(V=tokenizer.vocabulary, width=4, heads=1, context=4)), tokenizer, B1.words)
+
+
+def test_a_head_that_attends_to_governors_gives_the_tree_without_its_direction() -> None:
+    weights = np.full((7, 7), 0.01)
+    for governor, dependent, _ in B1.arcs():
+        if governor:
+            weights[dependent - 1, governor - 1] = 1.0
+    tree = attention_tree(weights)
+    edges = {frozenset((head, place)) for place, head in enumerate(tree, start=1) if head}
+    assert edges == {frozenset((g, d)) for g, d, _ in B1.arcs() if g}
+    assert (most_attended(weights[None])[0] == np.array(B1.heads))[np.array(B1.heads) > 0].all()
+
+
+def test_shuffling_keeps_what_each_word_may_see() -> None:
+    weights = np.tril(np.random.default_rng(1).random((3, 8, 8)))
+    dealt = shuffled(weights, seed=0)
+    np.testing.assert_allclose(np.sort(dealt, -1), np.sort(weights, -1))
+    np.testing.assert_array_equal(dealt > 0, weights > 0)
+    assert (dealt != weights).any() and (shuffled(weights, seed=0) == dealt).all()
+
+
+def test_arcs_overlap_on_different_levels_only() -> None:
+    arcs = [(head, place) for place, head in enumerate(B1.heads, start=1) if head]
+    height = levels(arcs)
+    for one in arcs:
+        for other in arcs:
+            apart = max(one) < min(other) or max(other) < min(one)
+            assert one == other or apart or height[one] != height[other]
+
+
+def test_the_terminal_shows_b1() -> None:
+    drawn = terminal_arcs(B1.words, B1.heads, B1.relations)
+    assert drawn.splitlines() == [
+        "      ┌─► I        nsubj",
+        "┌─────┴── prefer   root",
+        "│   ┌───► the      det",
+        "│   │ ┌─► morning  nmod",
+        "└─┬─┴─┴─► flight   dobj",
+        "  │   ┌─► through  case",
+        "  └───┴─► Denver   nmod",
+    ]
+    assert terminal_arcs(["一人"], [0], ["root"]) == " 一人  root"
+
+
+def _fan(size: int) -> ParsedSentence:
+    """Every word hangs on the last one: as many columns of arcs as words."""
+    words = tuple(f"w{place}日" for place in range(1, size + 1))
+    return ParsedSentence(Sentence(words, (*(size,) * (size - 1), 0), (*("dep",) * (size - 1), "root")))
+
+
+@pytest.mark.parametrize(("size", "columns", "drawn"), [(20, 120, True), (20, 40, False), (61, 500, False)])
+def test_a_tree_too_wide_for_the_terminal_is_a_table(size: int, columns: int, drawn: bool) -> None:
+    parsed = _fan(size)
+    lines = parsed.drawn(columns).splitlines()
+    assert max(map(across, lines)) <= max(columns, 80) and ("►" in "".join(lines)) == drawn
+    assert ("--out tree.svg" in lines[-1]) != drawn
+    if not drawn:
+        read = [line.split() for line in lines[1:-1]]
+        assert [(int(row[0]), row[1]) for row in read] == list(enumerate(parsed.sentence.words, start=1))
+        assert [int(row[2]) for row in read] == list(parsed.sentence.heads)
+        assert [row[-1] for row in read] == list(parsed.sentence.relations)
+
+
+def test_str_is_set_to_the_width_and_files_hold_the_drawing(tmp_path: Path) -> None:
+    text = ParsedText((_fan(30),), "about")
+    with set_to(50):
+        assert "►" not in str(text) and max(map(across, str(text).splitlines())) <= 50
+    with set_to(200):
+        assert "►" in str(text)
+    assert text.save(tmp_path / "wide.txt") == tmp_path / "wide.txt"
+    assert ParsedText((_fan(100),), "about").save(str(tmp_path / "wider.txt")).read_text().count("►") == 99
+
+
+def test_what_is_wide_on_a_page_scrolls_by_itself() -> None:
+    tree = _fan(100).sentence
+    picture = HeadPicture("dep", tree.words, np.zeros((101, 101)))
+    text = ParsedText((ParsedSentence(tree, None, (picture,)),), "about")
+    for page, wide in ((text.html(), ("<svg", "<table")), (text._repr_html_(), ("<svg",))):
+        for tag in wide:
+            (before,) = page.split(tag)[:-1]
+            opened = before[before.rindex("<figure") :]
+            assert "overflow-x:auto" in opened and 'tabindex="0"' in opened and "</figure>" not in opened
+
+
+def test_the_svg_is_well_formed_whatever_the_words() -> None:
+    words = ("<b>&", '"quoted"', "日本", "a" * 40)
+    drawing = xml.fromstring(svg_arcs(words, (2, 0, 2, 1), ("x<y", "root", "", "dep")))
+    texts = [element.text for element in drawing.iter() if element.tag.endswith("text")]
+    assert set(words) <= set(texts) and "x<y" in texts
+    assert not [name for element in drawing.iter() for name in element.attrib if name.startswith("on")]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("I prefer the morning flight through Denver", list(B1.words)),
+        ('He can\'t say "no".', ["He", "ca", "n't", "say", '"', "no", '"', "."]),
+        ("It's 3.5%!", ["It", "'s", "3.5", "%", "!"]),
+        ("...", ["..."]),
+        ("  ", []),
+    ],
+)
+def test_a_line_is_cut_into_words(line: str, words: list[str]) -> None:
+    assert split_sentence(line) == words
+
+
+def test_attention_of_one_word_is_a_tree_of_one_word() -> None:
+    assert attention_tree(torch.ones(1, 1).numpy()) == (0,)

@@ -1,0 +1,103 @@
+"""Fused attention against attention written out, for every choice of widths, groups, mask, order and slopes."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from lemma.layers.attention import Attention, AttentionShape, attend, distance_bias, distances_of
+from lemma.layers.positions import AlibiPart
+from lemma.spec.positions import Alibi, Rotary
+
+CHOICES = list(
+    product((True, False), (1, 2, 4), (1, 4), (3, 5, 8), (None, 0.3), (False, True), ((6, 6), (2, 6), (1, 6)))
+)
+
+
+def written_out(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    causal: bool,
+    mask: Tensor | None,
+    slopes: Tensor | None,
+) -> Tensor:
+    """Attention row by row, as the formula has it."""
+    batch, heads, new, _ = queries.shape
+    known = keys.shape[2]
+    out = torch.zeros(batch, heads, new, values.shape[-1], dtype=queries.dtype)
+    for b, h, i in product(range(batch), range(heads), range(new)):
+        place = known - new + i
+        seen = [j for j in range(known) if (not causal or j <= place) and (mask is None or bool(mask[b, 0, 0, j]))]
+        k, v = keys[b, h * keys.shape[1] // heads], values[b, h * values.shape[1] // heads]
+        slope = 0.0 if slopes is None else float(slopes[h])
+        scores = torch.stack([queries[b, h, i] @ k[j] * scale - slope * abs(place - j) for j in seen])
+        out[b, h, i] = sum(a * v[j] for a, j in zip(scores.softmax(0), seen, strict=True))
+    return out
+
+
+@pytest.mark.parametrize(("causal", "key_heads", "value_heads", "value_width", "slope", "masked", "sizes"), CHOICES)
+def test_attend_is_attention_written_out(
+    causal: bool, key_heads: int, value_heads: int, value_width: int, slope: float | None, masked: bool, sizes: tuple
+) -> None:
+    torch.manual_seed(0)
+    (new, known), heads, width = sizes, 4, 5
+    queries = torch.randn(2, heads, new, width, dtype=torch.float64)
+    keys = torch.randn(2, key_heads, known, width, dtype=torch.float64)
+    values = torch.randn(2, value_heads, known, value_width, dtype=torch.float64)
+    slopes = None if slope is None else torch.tensor([slope / 2**h for h in range(heads)], dtype=torch.float64)
+    mask = torch.tensor([[True, True, False, True, True, False], [True, False, True, True, True, True]])[:, None, None]
+    mask = mask if masked else None
+    line = None if slopes is None else -slopes[:, None] * distances_of(new, known, slopes.device).abs()
+    ours = attend(queries, keys, values, scale=0.4, causal=causal, mask=mask, line=line)
+    expected = written_out(queries, keys, values, 0.4, causal, mask, slopes)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-12)
+
+
+def kernels(call: object) -> str:
+    with profile(activities=[ProfilerActivity.CPU]) as run:
+        call()  # pyright: ignore[reportCallIssue]
+    return " ".join(event.key for event in run.key_averages())
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        AttentionShape(16, 4),
+        AttentionShape(16, 4, key_value_heads=2),
+        AttentionShape(16, 4, value_width=32),
+        AttentionShape(16, 4, positions=Rotary()),
+        AttentionShape(16, 4, positions=Alibi()),
+        AttentionShape(16, 4, key_query="merged", value_output="merged"),
+        AttentionShape(16, 4, causal=False, source_width=12),
+    ],
+    ids=str,
+)
+def test_the_fused_kernel_is_the_one_that_runs(shape: AttentionShape) -> None:
+    part = Attention(shape)
+    stream, source = torch.randn(2, 8, 16), torch.randn(2, 5, 12) if shape.source_width else None
+    ran = kernels(lambda: part(stream, source=source))
+    assert "flash_attention" in ran and "attention_math" not in ran
+
+
+def test_alibis_matrix_takes_no_memory_of_its_own() -> None:
+    line = AlibiPart(2)(distances_of(1000, 1000, torch.device("cpu")))
+    bias = distance_bias(line, 1000, 1000, True, None, torch.float32)
+    assert bias.shape == (1, 2, 1000, 1000) and bias.untyped_storage().nbytes() == 2 * 1999 * 4
+
+
+def test_choices_that_exclude_each_other_are_refused() -> None:
+    for wrong, why in (
+        (AttentionShape(8, 2, key_query="merged", positions=Rotary()), "rotary"),
+        (AttentionShape(6, 2, positions=Rotary()), "even"),
+        (AttentionShape(8, 3), "divide"),
+        (AttentionShape(8, 4, key_value_heads=3), "groups"),
+        (AttentionShape(8, 2, source_width=4), "causal"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            Attention(wrong)
+    with pytest.raises(ValueError, match="source"):
+        Attention(AttentionShape(8, 2, causal=False, source_width=4))(torch.randn(1, 2, 8))

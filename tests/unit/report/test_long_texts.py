@@ -1,0 +1,30 @@
+"""Long texts without spaces are set in time that grows with their length, to the same lines as ever."""
+
+from itertools import pairwise
+
+import pytest
+
+from lemma.report import text as lines
+from lemma.report.text import across, wrap
+
+MIXED = "xy語e\u0301z" * 300
+
+
+def test_babble_is_measured_about_once_a_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[int] = []
+
+    def counted(text: str) -> int:
+        measured.append(len(text))
+        return across(text)
+
+    monkeypatch.setattr(lines, "across", counted)
+    assert "".join(wrap(MIXED, 80)) == MIXED
+    assert sum(measured) < 6 * len(MIXED)
+
+
+@pytest.mark.parametrize("room", [1, 2, 7, 80])
+def test_each_line_is_full_and_none_begins_with_a_mark_of_the_line_before(room: int) -> None:
+    parts = wrap(MIXED, room)
+    assert "".join(parts) == MIXED and not any(part.startswith("\u0301") for part in parts)
+    assert all(across(part) <= max(room, 2) for part in parts)
+    assert all(across(part + after[:1]) > room for part, after in pairwise(parts))

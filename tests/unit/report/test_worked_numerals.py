@@ -1,0 +1,31 @@
+"""Written numbers are the numbers, rounded as asked."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lemma.report.numbers import bar, needed_decimals, numeral, shade, vector
+
+
+def read(text: str) -> float:
+    return float(text.replace("−", "-").replace("∞", "inf"))
+
+
+@given(st.floats(-1e12, 1e12) | st.integers(-1000, 1000).map(float), st.integers(0, 8))
+def test_a_numeral_reads_as_the_number(value: float, decimals: int) -> None:
+    off = abs(read(numeral(value, decimals)) - value)
+    assert off <= 1.001 * (0.005 * abs(value) if abs(value) >= 1e7 else 0.5 * 10**-decimals)
+    assert value == 0 or read(numeral(value, decimals)) != 0
+
+
+@given(st.lists(st.sampled_from([0.0, 10.0, -100.0, 0.5, 0.25, -3.125, 1 / 3]), min_size=1), st.integers(0, 6))
+def test_needed_decimals_lose_nothing(values: list[float], decimals: int) -> None:
+    needed = needed_decimals(values, decimals)
+    assert needed <= decimals
+    assert [round(value, needed) for value in values] == [round(value, decimals) for value in values]
+
+
+def test_blocks_and_bars_grow_with_the_share() -> None:
+    shares = [place / 100 for place in range(101)]
+    assert [shade(share) for share in shares] == sorted(shade(share) for share in shares)
+    assert [len(bar(share)) for share in shares] == sorted(len(bar(share)) for share in shares)
+    assert vector([10, 100.5, -0.0]) == "(10, 100.5, 0)"

@@ -1,0 +1,79 @@
+"""An objective of another package is what is made small; the causal loss is reported beside it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from lemma.errors import PackageError, SpecError
+from lemma.models.build import build
+from lemma.spec.models import Decoder
+from lemma.spec.recipe import ChosenObjective, Recipe
+from lemma.tasks.losses import causal, loss_of
+from lemma.training.losses import lesson_for
+
+SPEC = """
+from typing import ClassVar, Literal
+from lemma.spec.recipe import NewObjective
+class Added(NewObjective):
+    loss: ClassVar[str] = "{module}:loss"
+    kind: Literal["{module}"] = "{module}"
+    weight: float = 1.0
+def loss(logits, targets, weight):
+    return {formula}
+"""
+TWICE = "2 * weight * torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())"
+TOKENS = torch.tensor([[1, 2, 3, 4]])
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def one(module: str, formula: str) -> None:
+        metadata = tmp_path / f"{module}-2.0.dist-info"
+        metadata.mkdir()
+        (tmp_path / f"{module}.py").write_text("import torch\n" + SPEC.format(module=module, formula=formula))
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 2.0\n")
+        (metadata / "entry_points.txt").write_text(f"[lemma.objectives]\n{module} = {module}:Added\n")
+
+    return one
+
+
+def test_it_is_minimised_and_the_causal_loss_is_reported(install) -> None:
+    install("doubled", TWICE)
+    model = build(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=9))
+    lesson = lesson_for(model, Recipe(objective={"kind": "doubled", "weight": 3.0}))
+    minimised, terms, _ = lesson(TOKENS, TOKENS + 1, None)
+    plain = causal(model(TOKENS)[0], TOKENS + 1)
+    assert lesson.terms == ("loss", "objective")
+    torch.testing.assert_close(minimised, 6 * plain)
+    torch.testing.assert_close(terms[0], plain)
+    torch.testing.assert_close(terms[1], 6 * plain)
+    minimised.backward()
+    assert model.embedding.weight.grad.abs().sum() > 0
+
+
+def test_it_goes_together_with_shaping(install) -> None:
+    install("doubled_too", TWICE)
+    model = build(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=9))
+    lesson = lesson_for(model, Recipe(objective="doubled_too", focus=0.5))
+    minimised, (loss, objective, focus, _), _ = lesson(TOKENS, TOKENS + 1, None)
+    assert lesson.terms == ("loss", "objective", "focus", "near")
+    torch.testing.assert_close(objective, 2 * loss)
+    torch.testing.assert_close(minimised, objective + 0.5 * focus.to(objective.dtype))
+
+
+@pytest.mark.parametrize(
+    "formula", ["logits.sum(-1)", "1 / 0", "logits.detach().mean()", "logits.mean() / 0", "targets.max() * 1.0", "None"]
+)
+def test_what_is_no_loss_is_refused_before_anything_is_trained(install, formula: str) -> None:
+    module = f"bad_{abs(hash(formula))}"
+    install(module, formula)
+    with pytest.raises(PackageError, match=module):
+        loss_of(ChosenObjective(kind=module))
+
+
+def test_one_that_is_not_installed_is_told() -> None:
+    with pytest.raises(SpecError, match=r"recipe.objective = 'gone' is unknown"):
+        lesson_for(build(Decoder()), Recipe(objective="gone"))

@@ -1,0 +1,155 @@
+"""Classes: what is shown of them, how models are asked, what is refused."""
+
+import json
+import math
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lemma.data.batches import Rows
+from lemma.data.labels import Labelled
+from lemma.errors import InputError
+from lemma.models.base import by_length
+from lemma.report.statistics import BootstrapEstimate
+from lemma.tasks.classification import classify, resample, score_classes
+
+GOLD = [0, 0, 0, 1, 1, 2]
+CHANCES = np.array(
+    [[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.1, 0.8, 0.1], [0.5, 0.4, 0.1], [0.1, 0.1, 0.8]]
+)
+LABELS = ["good", "bad", "neither good nor bad but something else entirely"]
+
+
+class Bag(nn.Module):
+    """A stand-in for a classifier: the mean of embeddings; padding must not count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 3)
+        self.dropout = nn.Dropout(0.5)
+        self.asked: list[int] = []
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        self.asked.append(len(tokens))
+        there = (tokens >= 0)[..., None]
+        return self.dropout((self.embedding(tokens.clamp(min=0)) * there).sum(1) / there.sum(1))
+
+
+def examples(texts: int = 50) -> Labelled:
+    random = np.random.default_rng(3)
+    lengths = random.integers(1, 30, size=texts)
+    tokens = random.integers(0, 10, size=lengths.sum())
+    return Labelled(Rows(tokens, np.cumsum([0, *lengths])), random.integers(0, 3, size=texts))
+
+
+@pytest.mark.parametrize("batch", [None, 1, 7])
+def test_chances_are_those_of_each_text_alone_in_the_order_of_the_texts(batch: int | None) -> None:
+    model, texts = Bag(), examples()
+    found = classify(model, texts, batch=batch)
+    assert model.training and model.dropout.training
+    for place in range(50):
+        alone = model.eval()(torch.from_numpy(texts.batch([place])[0])).softmax(-1)
+        np.testing.assert_allclose(found[place], alone[0].detach().numpy(), atol=1e-6)
+    np.testing.assert_allclose(found.sum(1), 1)
+
+
+def test_a_model_without_any_weights_can_be_asked_too() -> None:
+    class Constant(nn.Module):
+        def forward(self, tokens: Tensor) -> Tensor:
+            return torch.zeros(len(tokens), 3)
+
+    np.testing.assert_allclose(classify(Constant(), examples(5)), 1 / 3)
+
+
+def test_groups_of_like_length_hold_every_example_once_and_few_tokens() -> None:
+    lengths = np.random.default_rng(0).integers(1, 60, size=300)
+    groups = list(by_length(lengths, positions=200))
+    assert sorted(np.concatenate(groups)) == list(range(300))
+    assert all(len(group) == 1 or lengths[group].max() * len(group) <= 200 for group in groups)
+    assert len(groups) < 1.3 * lengths.sum() / 200
+
+
+def test_figures_by_hand() -> None:
+    score = score_classes(GOLD, CHANCES, LABELS, {"data": "made"})
+    assert score.accuracy.value == pytest.approx(4 / 6) and score.figures["accuracy"] == score.accuracy.value
+    assert score.confusion == ((2, 1, 0), (1, 1, 0), (0, 0, 1))
+    assert score.classes[0].precision == pytest.approx(2 / 3) and score.classes[1].recall == pytest.approx(1 / 2)
+    assert score.f1.value == pytest.approx((2 / 3 + 1 / 2 + 1) / 3)
+    assert score.majority == ("good", 0.5)
+    expected = -np.mean([math.log(p) for p in (0.7, 0.6, 0.2, 0.8, 0.4, 0.8)])
+    assert score.loss == pytest.approx(expected) and score.perplexity == pytest.approx(math.exp(expected))
+    assert score.accuracy.low is not None and score.accuracy.high is not None
+    assert score.accuracy.low < 4 / 6 < score.accuracy.high
+
+
+def test_intervals_depend_on_the_seed_alone_and_can_be_left_out() -> None:
+    one, again = (score_classes(GOLD, CHANCES, LABELS, samples=200, seed=5) for _ in range(2))
+    assert one == again and one.to_dict()["intervals"].keys() == {"accuracy", "precision", "recall", "f1"}
+    bare = score_classes(GOLD, CHANCES, LABELS, samples=0)
+    assert bare.to_dict()["intervals"] == {} and "95 %" not in str(bare)
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
+    random = np.random.default_rng(7)
+    covered = 0
+    for _ in range(200):
+        gold = random.integers(0, 2, size=300)
+        guessed = np.where(random.random(300) < 0.8, gold, 1 - gold)
+        found = BootstrapEstimate.of(0.0, resample(gold, guessed, 2, 200, seed=1)[0])
+        covered += (found.low or 0) <= 0.8 <= (found.high or 0)
+    assert 178 <= covered <= 200  # 95 % of 200, and four standard deviations less
+
+
+def test_ten_thousand_texts_are_resampled_in_about_a_second() -> None:
+    random = np.random.default_rng(0)
+    gold, chances = random.integers(0, 5, size=10_000), random.dirichlet(np.ones(5), size=10_000)
+    score_classes(gold[:10], chances[:10], list("abcde"))  # the library is imported
+    before = time.process_time()
+    score_classes(gold, chances, list("abcde"))
+    assert time.process_time() - before < 1.5
+
+
+@pytest.mark.parametrize("classes", [2, 3, 8, 9, 40])
+def test_it_fits_into_eighty_columns_and_json_and_a_notebook(classes: int) -> None:
+    random = np.random.default_rng(classes)
+    labels = [f"{number} {'a very long name of a class ' * (number % 3)}" for number in range(classes)]
+    gold, chances = random.integers(0, classes, size=300), random.dirichlet(np.ones(classes), size=300)
+    score = score_classes(gold, chances, labels, {"data hash": "0" * 64, "split": "test"}, samples=50)
+    assert max(map(len, str(score).splitlines())) <= 80
+    assert json.loads(json.dumps(score.to_dict()))["accuracy"] == score.accuracy.value
+    assert "<table>" in score._repr_html_() and "<script" not in score._repr_html_()
+
+
+def test_labels_are_escaped_in_a_notebook() -> None:
+    page = score_classes([0, 1], np.eye(2), ["<b>", "b"])._repr_html_()
+    assert "<b>" not in page and "&lt;b&gt;" in page
+
+
+def test_chances_that_are_no_numbers_give_a_loss_that_is_none() -> None:
+    score = score_classes([0, 1], np.full((2, 2), np.nan), ["a", "b"])
+    assert math.isnan(score.loss) and score.to_dict()["loss"] is None
+    assert score_classes([0, 1], np.array([[0.0, 1.0], [0.5, 0.5]]), ["a", "b"]).loss == math.inf
+
+
+@pytest.mark.parametrize(
+    ("gold", "chances", "message"),
+    [
+        ([], np.zeros((0, 3)), "no texts to score"),
+        ([0, 1], np.zeros((2, 2)), r"need chances of shape \(2, 3\), got \(2, 2\)"),
+        ([0, 3], np.zeros((2, 3)), "the class 3 is not one of 0 to 2"),
+        ([0, -1], np.zeros((2, 3)), "the class -1 is not one of 0 to 2"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(gold: list[int], chances: np.ndarray, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        score_classes(gold, chances, LABELS)
+
+
+def test_without_scikit_learn_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
+    with pytest.raises(InputError, match=r"scoring classes needs scikit-learn.*pip install scikit-learn"):
+        score_classes(GOLD, CHANCES, LABELS)

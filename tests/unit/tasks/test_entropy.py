@@ -1,0 +1,64 @@
+"""Cross-entropy with targets that do not count, against torch's own and by hand."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from lemma.tasks.losses import cross_entropy, masked, next_sentence, teacher_forcing, translation
+
+LOGITS = torch.randn(3, 5, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+TARGETS = torch.tensor([[0, 3, -1, 6, -1], [2, -1, -1, -1, -1], [1, 1, 4, 5, 6]])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+def test_the_objective_and_its_gradient_are_torchs_and_the_loss_is_unsmoothed(smoothing: float) -> None:
+    logits = LOGITS.clone().requires_grad_()
+    found = cross_entropy(logits, TARGETS, smoothing)
+    ours = torch.autograd.grad(found.objective, logits)[0]
+    flat = {"input": logits.flatten(0, 1), "target": TARGETS.flatten(), "ignore_index": -1}
+    expected = functional.cross_entropy(**flat, label_smoothing=smoothing)
+    torch.testing.assert_close(found.objective, expected)
+    torch.testing.assert_close(found.loss, functional.cross_entropy(**flat))
+    torch.testing.assert_close(ours, torch.autograd.grad(expected, logits)[0])
+
+
+def test_a_batch_in_which_nothing_counts_is_zero_with_a_zero_gradient() -> None:
+    logits = LOGITS.clone().requires_grad_()
+    found = cross_entropy(logits, torch.full((3, 5), -1), 0.1)
+    found.objective.backward()
+    assert found.objective.item() == found.loss.item() == 0
+    assert logits.grad is not None and not logits.grad.any()
+
+
+def test_bfloat16_logits_are_measured_in_float32() -> None:
+    rough = LOGITS.bfloat16()
+    found = cross_entropy(rough, TARGETS, 0.1)
+    assert found.objective.dtype == found.loss.dtype == torch.float32
+    torch.testing.assert_close(found.loss, cross_entropy(rough.float(), TARGETS).loss)
+
+
+def test_classes_have_no_time() -> None:
+    torch.testing.assert_close(
+        cross_entropy(LOGITS[:, 0], TARGETS[:, 0]).loss, functional.cross_entropy(LOGITS[:, 0], TARGETS[:, 0])
+    )
+
+
+def test_the_first_place_belongs_to_what_follows_and_the_others_to_what_is_hidden() -> None:
+    targets = TARGETS.clone()
+    targets[:, 0] = torch.tensor([1, 0, 1])
+    hidden = cross_entropy(LOGITS[:, 1:], targets[:, 1:])
+    torch.testing.assert_close(masked(LOGITS, targets).loss, hidden.loss)
+    follows = LOGITS[:, 0, :2]
+    torch.testing.assert_close(
+        next_sentence(follows, targets).loss, functional.cross_entropy(follows, torch.tensor([1, 0, 1]))
+    )
+
+
+def test_a_translation_is_measured_by_the_token_after_each_that_was_fed() -> None:
+    targets = torch.tensor([[5, 1, 2, 3, 0, 6], [5, 4, 6, -1, -1, -1], [5, 6, -1, -1, -1, -1]])
+    fed, to_come = teacher_forcing(targets)
+    assert fed.shape == (3, 5)
+    rows = [LOGITS[row, place].log_softmax(-1)[to_come[row, place]] for row in range(3) for place in range(5)
+            if to_come[row, place] >= 0]  # fmt: skip
+    torch.testing.assert_close(translation(LOGITS, targets).loss, -torch.stack(rows).mean())
+    assert len(rows) == 8

@@ -1,0 +1,109 @@
+"""Attachment scores and what heads know of relations, against counting by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lemma.data.conllu import Sentence
+from lemma.errors import InputError
+from lemma.tasks.parsing import best_offsets, head_accuracies, relation_findings, score_trees
+from treebanks import B1, tiny
+
+
+def test_the_right_trees_score_a_hundred() -> None:
+    score = score_trees(tiny(), tiny())
+    assert score.uas == score.las == score.uas_without_punctuation == 100
+    assert all(relation.recall == relation.precision == 100 for relation in score.relations)
+    assert score.words == sum(len(s.words) for s in tiny()) and score.sentences == 16
+
+
+def test_wrong_governors_and_wrong_labels_are_told_apart() -> None:
+    guess = replace(B1, heads=(2, 0, 4, 5, 2, 7, 2), relations=("nsubj", "root", "det", "det", "dobj", "case", "nmod"))
+    score = score_trees([B1], [guess])
+    assert score.uas == pytest.approx(100 * 5 / 7) and score.las == pytest.approx(100 * 4 / 7)
+    by = {relation.relation: relation for relation in score.relations}
+    assert (by["nmod"].count, by["nmod"].guessed, by["nmod"].correct) == (2, 1, 0)
+    assert (by["det"].count, by["det"].guessed, by["det"].correct) == (1, 2, 0)
+    assert score.to_dict()["las"] == score.las and "UAS" in str(score) and "<table>" in score._repr_html_()
+
+
+def test_figures_without_punctuation_leave_it_out() -> None:
+    gold = Sentence(("go", "!"), (0, 1), ("root", "punct"), ("VERB", "PUNCT"))
+    score = score_trees([gold], [replace(gold, heads=(2, 0))])
+    assert (score.uas, score.uas_without_punctuation) == (0, 0)
+    score = score_trees([gold], [replace(gold, relations=("root", "dep"))])
+    assert (score.las, score.las_without_punctuation) == (50, 100)
+
+
+def test_chains_are_the_baselines() -> None:
+    score = score_trees([B1], [B1])
+    assert score.baselines["on the word before"] == 0  # no word's governor is the one before it
+    assert score.baselines["on the word after"] == pytest.approx(100 * 3 / 7)  # I, morning, through
+    chain = Sentence(("a", "b", "c"), (0, 1, 2), ("root", "x", "x"))
+    assert score_trees([chain], [chain]).baselines["on the word before"] == 100
+
+
+def test_trees_without_labels_have_no_las_but_an_undirected_score() -> None:
+    guess = Sentence(B1.words, (0, 1, 5, 5, 2, 7, 5), ("_",) * 7)
+    score = score_trees([B1], [guess])
+    assert score.las is None and score.uas == pytest.approx(100 * 5 / 7) and score.uuas == 100
+    assert score.to_dict()["las"] is None
+
+
+def test_a_share_of_nothing_is_no_figure() -> None:
+    one = Sentence(("go",), (0,), ("root",), ("VERB",))
+    score = score_trees([one], [replace(one, relations=("_",))])
+    assert score.uuas is None and score.to_dict()["uuas"] is None and "UUAS                 –" in str(score)
+    assert "1 in 1 sentence\n" in str(score) and "2 sentences" in str(score_trees([one, one], [one, one]))
+    score = score_trees([one], [replace(one, relations=("dep",))])
+    rows = {row["relation"]: row for row in score.to_dict()["relations"]}
+    assert (rows["dep"]["recall"], rows["dep"]["precision"]) == (None, 0)
+    assert (rows["root"]["recall"], rows["root"]["precision"]) == (0, None)
+    assert "uuas" not in score.to_dict() and str(score).splitlines()[-1].split() == ["dep", "0", "–", "0.0"]
+    mark = Sentence(("!",), (0,), ("root",), ("PUNCT",))
+    score = score_trees([mark], [mark])
+    assert score.to_dict()["without_punctuation"] == {"uas": None, "las": None} and "(– without" in str(score)
+
+
+def test_no_head_is_the_best_where_none_finds_anything() -> None:
+    blind = [np.zeros((2, 7), dtype=int)]
+    found = relation_findings(["layer 0 head 0", "layer 0 head 1"], [B1], blind)
+    assert {(finding.head, finding.accuracy) for finding in found} == {("none", 0.0)}
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(InputError, match="no trees"):
+        score_trees([], [])
+    with pytest.raises(InputError, match="2 guessed"):
+        score_trees([B1], [B1, B1])
+    with pytest.raises(InputError, match="sentence 1 has 7 words"):
+        score_trees([B1], [tiny()[1]])
+
+
+def test_head_accuracies_are_counted_in_both_directions() -> None:
+    governor = np.array(B1.heads)  # a head that always attends to the governor
+    always_five = np.full(7, 5)
+    from_prefer = np.where(np.arange(7) == 1, 5, 0)  # only `prefer` attends, and to its object
+    guesses = [np.stack([governor, always_five, from_prefer])]
+    table, counts = head_accuracies(guesses, [B1])
+    assert counts == {"nsubj": 1, "det": 1, "nmod": 2, "dobj": 1, "case": 1}
+    assert all(table[relation, "to the governor"][0] == 100 for relation in counts)
+    assert table["nmod", "to the governor"][1] == 100 and table["nsubj", "to the governor"][1] == 0
+    assert table["dobj", "to the dependent"].tolist() == [0, 100, 100]
+    assert table["dobj", "to the governor"].tolist() == [100, 0, 0]
+
+
+def test_the_best_offset_is_the_most_frequent_distance() -> None:
+    offsets = best_offsets([B1])
+    assert offsets["nsubj", "to the governor"] == (1, 100.0) and offsets["nsubj", "to the dependent"] == (-1, 100.0)
+    assert offsets["nmod", "to the governor"] == (1, 50.0)  # morning → flight, Denver → flight
+
+
+def test_findings_name_the_best_head_beside_the_baselines() -> None:
+    right, wrong = np.array(B1.heads), np.zeros(7, dtype=int)
+    guesses = [np.stack([wrong, right])]
+    found = relation_findings(["a", "b"], [B1], guesses, {"untrained": [np.stack([wrong, wrong])], "shuffled": guesses})
+    dobj = next(f for f in found if (f.relation, f.direction) == ("dobj", "to the governor"))
+    assert (dobj.head, dobj.accuracy, dobj.untrained, dobj.shuffled) == ("b", 100.0, 0.0, 100.0)
+    assert (dobj.offset, dobj.offset_accuracy) == (-3, 100.0) and "dobj" in str(dobj)

@@ -1,0 +1,220 @@
+"""Retrieval scored: against sorting by hand, all orders of ties, and plain loops over pictures and texts."""
+
+import itertools
+import math
+import tracemalloc
+from typing import cast
+
+import numpy as np
+import pytest
+
+from lemma.errors import InputError
+from lemma.tasks import image_text as places_module
+from lemma.tasks.image_text import (
+    Belonging,
+    NearestPixel,
+    Products,
+    Table,
+    chance_rank,
+    loss_of_batches,
+    places_of,
+    ranks_of,
+    resampled,
+    score_retrieval,
+    two_ways,
+)
+
+OWNERS = np.array([0, 0, 1, 2, 2, 2, 3, 4])
+NAMES = np.array([0, 1, 2, 1, 3, 4, 5, 5])  # pictures 0 and 2 share a caption, and so do 3 and 4
+
+
+def right_of(image: int, text: int) -> bool:
+    return NAMES[text] in NAMES[image == OWNERS]
+
+
+def mean_rank_and_hits(scores: list[float], right: list[bool], first: int) -> tuple[float, float]:
+    """Over all orders that sort the scores: the first right one's rank, and how often it is among the first."""
+    ranks = []
+    for order in itertools.permutations(range(len(scores))):
+        if all(scores[one] >= scores[other] for one, other in itertools.pairwise(order)):
+            ranks.append(1 + next(place for place, candidate in enumerate(order) if right[candidate]))
+    return float(np.mean(ranks)), float(np.mean([rank <= first for rank in ranks]))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_ranks_and_hits_are_means_over_all_orders_of_ties(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    scores = random.integers(0, 3, size=(1, 6)).astype(float)
+    mask = random.uniform(size=(1, 6)) < 0.4
+    mask[0, random.integers(6)] = True
+    for first in (1, 2, 4):
+        rank, hits = mean_rank_and_hits(scores[0].tolist(), mask[0].tolist(), first)
+        assert places_of(scores, mask).ranks()[0] == pytest.approx(rank)
+        assert places_of(scores, mask).hits(first)[0] == pytest.approx(hits)
+
+
+def test_ranks_are_those_of_sorting_whether_in_one_block_or_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = np.random.default_rng(0).normal(size=(30, 12))
+    right = np.arange(30) % 12
+    by_hand = [1 + list(np.argsort(-row)).index(place) for row, place in zip(scores, right, strict=True)]
+    assert ranks_of(scores, right).tolist() == by_hand
+    monkeypatch.setattr(places_module, "BLOCK", 40)
+    assert ranks_of(scores, right).tolist() == by_hand
+
+
+def test_what_is_no_number_is_no_find() -> None:
+    scores = np.array([[math.nan, 1.0, 2.0], [math.nan] * 3])
+    assert ranks_of(scores, np.array([0, 0])).tolist() == [3.0, 2.0]
+
+
+@pytest.mark.parametrize("block", [1 << 22, 11])
+def test_recall_both_ways_with_several_and_with_equal_captions(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places_module, "BLOCK", block)
+    random = np.random.default_rng(3)
+    images, texts = random.normal(size=(5, 4)), random.normal(size=(8, 4))
+    score = score_retrieval(Products(images, texts), Belonging(OWNERS, NAMES), loss=1.0, samples=50)
+    table = images @ texts.T
+    forth, back = [], []
+    for image in range(5):
+        order = np.argsort(-table[image])
+        forth.append(1 + next(place for place, text in enumerate(order) if right_of(image, text)))
+    for text in range(8):
+        order = np.argsort(-table[:, text])
+        back.append(1 + next(place for place, image in enumerate(order) if right_of(image, text)))
+    for way, ranks in ((score.found.image_to_text, forth), (score.found.text_to_image, back)):
+        assert {first: one.value for first, one in way.recall.items()} == pytest.approx(
+            {first: np.mean([rank <= first for rank in ranks]) for first in (1, 5, 10)}
+        )
+        assert way.median_rank.value == np.median(ranks)
+    written = score_retrieval(Table(table), Belonging(OWNERS, NAMES), loss=1.0, samples=50)
+    assert written.to_dict() == score.to_dict()
+
+
+def test_chance_is_exact_where_right_ones_are_several() -> None:
+    score = score_retrieval(Table(np.zeros((5, 8))), Belonging(OWNERS, NAMES), loss=1.0, samples=0)
+    for way, total, number in (
+        (score.found.image_to_text, 8, [sum(right_of(image, text) for text in range(8)) for image in range(5)]),
+        (score.found.text_to_image, 5, [sum(right_of(image, text) for image in range(5)) for text in range(8)]),
+    ):
+        for first in (1, 5):
+            missed = [math.comb(total - right, first) / math.comb(total, first) for right in number]
+            assert way.chance[first] == pytest.approx(1 - np.mean(missed))
+            assert way.recall[first].value == pytest.approx(way.chance[first])  # all tied: guessing
+    single = score_retrieval(Table(np.eye(20)), Belonging(np.arange(20), np.arange(20)), loss=1.0, samples=0)
+    assert single.found.image_to_text.chance == pytest.approx({1: 0.05, 5: 0.25, 10: 0.5})
+    assert single.figures["recall_at_1"] == 1 and single.found.text_to_image.chance_rank == 10.5
+
+
+def test_resampling_draws_pictures_with_all_their_texts() -> None:
+    ranks, owners = np.array([1.0, 4.0, 2.0, 9.0]), np.array([0, 0, 1, 2])
+    hits = (ranks <= 2)[None].astype(float)
+    recalls, medians = resampled(ranks, hits, owners, 400, 5)
+    possible_recalls, possible_medians = set(), set()
+    for drawn in itertools.product(range(3), repeat=3):
+        taken = np.concatenate([ranks[owners == picture] for picture in drawn])
+        possible_recalls.add(round(float((taken <= 2).mean()), 5))
+        possible_medians.add(float(np.median(taken)))
+    assert {round(float(one), 5) for one in recalls[0]} == possible_recalls
+    assert set(medians.tolist()) == possible_medians
+
+
+def test_intervals_hold_the_value_and_shrink_with_more_pictures() -> None:
+    widths = []
+    for number in (40, 1000):
+        table = np.random.default_rng(1).normal(size=(number, number)) + 3 * np.eye(number)
+        same = np.arange(number)
+        recall = score_retrieval(Table(table), Belonging(same, same), loss=1.0).found.image_to_text.recall[1]
+        low, high = cast(list[float], recall.interval)
+        assert low < recall.value < high
+        widths.append(high - low)
+    assert widths[1] < widths[0] / 2
+
+
+def test_the_nearest_learned_picture_with_the_caption_gives_the_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lemma.tasks.image_text.AT_ONCE", 36)  # three pictures
+    monkeypatch.setattr(places_module, "BLOCK", 30)
+    random = np.random.default_rng(2)
+    pixels, learned = (random.integers(0, 256, size=(count, 3, 2, 2)).astype(np.uint8) for count in (4, 7))
+    owners, names = np.array([0, 1, 1, 2, 3, 4, 5, 6, 6]), np.array([5, 1, 9, 1, 2, 5, 5, 1, 7])
+    texts = np.array([1, 2, 5, 8, 1])
+    learned[2] = pixels[1]  # the very picture tells nothing
+    scores = NearestPixel(pixels, texts, learned, owners, names)
+    found = np.concatenate([scores.of_images(slice(0, 3)), scores.of_images(slice(3, 4))])
+    np.testing.assert_allclose(scores.of_texts(slice(1, 4)), found[:, 1:4].T, atol=1e-4)
+    assert scores.known() == 1
+    for picture, text in itertools.product(range(4), range(5)):
+        carried = [
+            ((pixels[picture].astype(float) - learned[owner].astype(float)) ** 2).sum() / 255**2
+            for owner, name in zip(owners, names, strict=True)
+            if name == texts[text] and (picture, owner) != (1, 2)
+        ]
+        assert found[picture, text] == (pytest.approx(-min(carried), abs=1e-4) if carried else -math.inf)
+
+
+def test_of_names_that_were_never_learned_the_nearest_pixel_knows_nothing() -> None:
+    pixels = np.random.default_rng(4).integers(0, 256, size=(20, 3, 2, 2)).astype(np.uint8)
+    same = np.arange(20)
+    scores = NearestPixel(pixels, same, pixels, same, same + 100)
+    ways = score_retrieval(scores, Belonging(same, same), loss=1.0, baselines={"nearest pixel": scores}, samples=0)
+    for _, way in ways.baselines["nearest pixel"]:
+        assert {first: one.value for first, one in way.recall.items()} == pytest.approx(way.chance)
+
+
+def test_the_loss_is_the_mean_of_batches_that_leave_equal_captions_out() -> None:
+    random = np.random.default_rng(6)
+    images, texts, names = random.normal(size=(7, 3)), random.normal(size=(7, 3)), np.array([0, 1, 0, 1, 0, 1, 1])
+    order = np.random.default_rng(0).permutation(7)[:6].reshape(2, 3)
+    losses = []
+    for rows in order:
+        logits = 2.5 * images[rows] @ texts[rows].T
+        for one in range(3):
+            others = [two for two in range(3) if two == one or names[rows[two]] != names[rows[one]]]
+            for line in (logits[one, others], logits[others, one]):
+                losses.append(np.log(np.exp(line).sum()) - logits[one, one])
+    assert loss_of_batches(images, texts, names, 2.5, 3) == pytest.approx(np.mean(losses), abs=1e-6)
+    everything = loss_of_batches(np.ones((4, 2)), np.ones((4, 2)), np.arange(4), 1.0, 99)
+    assert everything == pytest.approx(math.log(4))
+
+
+def test_the_score_is_shown_within_eighty_columns_with_chance_and_baselines() -> None:
+    same = np.arange(1200)
+    table = Table(np.random.default_rng(1).normal(size=(1200, 1200)) + 2 * np.eye(1200))
+    score = score_retrieval(table, Belonging(same, same), loss=1.0, baselines={"nearest pixel": table})
+    lines = str(score).splitlines()
+    assert max(map(len, lines)) <= 80 and sum("chance" in line for line in lines) == 2
+    assert sum("nearest pixel" in line for line in lines) == 2 and "<table>" in score._repr_html_()
+
+
+def test_nothing_to_score_is_refused() -> None:
+    with pytest.raises(InputError, match="no pictures"):
+        score_retrieval(Table(np.zeros((0, 0))), Belonging(same := np.zeros(0, dtype=int), same), loss=1.0)
+
+
+@pytest.mark.parametrize(("right", "candidates"), [([1], 20), ([1], 21), ([3], 40), ([1, 1, 5, 9], 30), ([4], 4)])
+def test_the_rank_by_chance_is_the_median_of_random_orders(right: list[int], candidates: int) -> None:
+    random = np.random.default_rng(8)
+    drawn = random.permuted(np.tile(np.arange(candidates), (30_000, 1)), axis=1)
+    ranks = [1 + (drawn < number).argmax(1) for number in right]  # where the first of the right ones stands
+    assert chance_rank(np.array(right), candidates) == pytest.approx(np.median(np.concatenate(ranks)), abs=0.5)
+
+
+def test_the_rank_by_chance_is_exact_where_all_orders_can_be_gone_through() -> None:
+    for right, candidates in itertools.product((1, 2, 3), (3, 4, 5, 6)):
+        orders = itertools.permutations(range(candidates))
+        ranks = [1 + min(order.index(one) for one in range(right)) for order in orders]
+        assert chance_rank(np.array([right]), candidates) == np.median(ranks)
+    ways = two_ways(Table(np.zeros((10, 20))), Belonging(np.arange(20) // 2, np.arange(20)), samples=0)
+    assert (ways.image_to_text.chance_rank, ways.text_to_image.chance_rank) == (6.0, 5.5)
+
+
+def test_the_nearest_pixel_of_many_pictures_never_stands_in_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places_module, "BLOCK", 1 << 17)
+    monkeypatch.setattr("lemma.tasks.image_text.PICTURES", 128)
+    random, count = np.random.default_rng(5), 2000
+    pixels = random.integers(0, 256, size=(count, 3, 2, 2)).astype(np.uint8)
+    scores = NearestPixel(pixels, np.arange(count), pixels[::-1], np.arange(count), np.arange(count))
+    tracemalloc.start()
+    two_ways(scores, Belonging(np.arange(count), np.arange(count)), samples=0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * count**2 / 2  # half of what such a table would take

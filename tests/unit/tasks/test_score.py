@@ -1,0 +1,53 @@
+"""What a score says about its loss."""
+
+import json
+import math
+
+import pytest
+
+from lemma.tasks.language import Protocol, Score
+
+
+def score(loss: float, bytes: int | None = None, streams: int | None = None) -> Score:
+    protocol = Protocol("characters", "abc", "<test>", 8, 4, streams, 4, "float32", ("the first token",))
+    return Score(loss, 1000, bytes, protocol)
+
+
+def test_perplexity_and_bits_follow_from_the_loss() -> None:
+    ten_bits = score(math.log(1024), bytes=500)
+    assert ten_bits.perplexity == pytest.approx(1024)
+    assert ten_bits.bits_per_byte == pytest.approx(1000 * 10 / 500)
+    assert score(1.0).bits_per_byte is None
+
+
+def test_the_dictionary_is_json_with_exactly_these_keys() -> None:
+    plain = json.loads(json.dumps(score(1.5, bytes=10).to_dict(), allow_nan=False))
+    assert list(plain) == ["perplexity", "loss", "bits_per_byte", "tokens", "protocol"]
+    names = ["tokenizer", "data_hash", "split", "context", "stride", "streams", "warm_up", "precision", "left_out"]
+    assert list(plain["protocol"]) == names
+    assert plain["loss"] == 1.5 and plain["protocol"]["left_out"] == ["the first token"]
+
+
+@pytest.mark.parametrize("loss", [math.inf, math.nan, 1e4])
+def test_what_is_not_finite_is_null_in_json_and_told_in_words(loss: float) -> None:
+    wrong = score(loss, bytes=10)
+    plain = wrong.to_dict()
+    json.dumps(plain, allow_nan=False)
+    assert plain["perplexity"] is None and (plain["loss"] is None) == (not math.isfinite(loss))
+    assert ("nan" if math.isnan(loss) else "inf") in str(wrong)
+
+
+def test_the_table_tells_figures_and_protocol() -> None:
+    table = str(score(math.log(8), bytes=1500))
+    rows = [tuple(line.split(maxsplit=1)) for line in table.splitlines()]
+    assert rows[0] == ("perplexity", "8.0000") and ("tokens", "1,000") in rows
+    assert "in windows of 8 tokens, stride 4" in table and "the first token" in table
+    assert "bits per byte" in table and "bits per byte" not in str(score(1.0))
+    assert "in 5 streams, each warmed up on 4 tokens" in str(score(1.0, streams=5))
+    assert "in one pass" in str(score(1.0, streams=1))
+
+
+def test_the_notebook_table_holds_the_same_lines_escaped() -> None:
+    page = score(math.log(8))._repr_html_()
+    assert page.count("<tr>") == len(str(score(math.log(8))).splitlines())
+    assert "&lt;test&gt;" in page and "<test>" not in page

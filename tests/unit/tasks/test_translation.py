@@ -1,0 +1,96 @@
+"""Translations: what is shown and refused, and the loss of right targets against brute force."""
+
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lemma.data.batches import Rows
+from lemma.data.pairs import Pairs
+from lemma.errors import InputError
+from lemma.tasks.translation import loss_of_pairs, score_pairs, score_translations
+
+V = 11
+
+
+class Translator(nn.Module):
+    """A stand-in: what comes after a token depends on it and on the sum of the source; padding must not count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.output = nn.Embedding(V, 6), nn.Linear(6, V)
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        there = (source >= 0)[..., None]
+        read = (self.embedding(source.clamp(min=0)) * there).sum(1, keepdim=True)
+        return self.output(self.dropout(self.embedding(target.clamp(min=0)) + read))
+
+
+def pairs(count: int) -> Pairs:
+    random = np.random.default_rng(4)
+
+    def rows(before: list[int]) -> Rows:
+        lengths = random.integers(0, 9, size=count)
+        tokens = random.integers(0, V - 3, size=lengths.sum()).astype(np.int32)
+        return Rows(tokens, np.cumsum([0, *lengths])).marked(before, [V - 2])
+
+    return Pairs(rows([]), rows([V - 3]))
+
+
+def test_the_loss_is_the_mean_over_all_right_tokens_of_pairs_taken_alone() -> None:
+    model, given = Translator(), pairs(60)
+    loss, tokens = loss_of_pairs(model, given)
+    assert model.training
+    total, count = 0.0, 0
+    for place in range(60):
+        source, target = (torch.from_numpy(part) for part in given.batch([place]))
+        log = model.eval()(source, target[:, :-1]).log_softmax(-1)[0]
+        total -= sum(log[t, token].item() for t, token in enumerate(target[0, 1:]))
+        count += target.shape[1] - 1
+    assert tokens == count and loss == pytest.approx(total / count, rel=1e-5)
+    score = score_pairs(model, given, {"split": "test"})
+    assert score.perplexity == pytest.approx(math.exp(loss), rel=1e-6)
+    assert score.to_dict()["tokens"] == count and "nats/token" in str(score)
+
+
+def test_no_pairs_are_refused() -> None:
+    with pytest.raises(InputError, match="no pairs to measure"):
+        loss_of_pairs(Translator(), pairs(0))
+
+
+def test_what_is_shown_fits_into_eighty_columns_and_json() -> None:
+    score = score_translations(["a b c d e"] * 9, [("a b c d e", "x")] * 9, {"data hash": "0" * 64, "split": "test"})
+    assert score.bleu.value == pytest.approx(100) and score.figures["chrf"] == pytest.approx(100)
+    assert max(map(len, str(score).splitlines())) <= 80 and "9" in str(score)
+    plain = json.loads(json.dumps(score.to_dict()))
+    assert plain["sentences"] == 9 and "tok:13a" in plain["signatures"]["bleu"]
+    assert "tok:13a" in score._repr_html_()
+
+
+def test_a_score_of_nought_has_its_interval_too() -> None:
+    score = score_translations(["q"] * 4, ["a b c"] * 4, samples=50)
+    assert (score.bleu.value, score.bleu.low, score.bleu.high) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "references", "message"),
+    [
+        ([], [], "no translations to score"),
+        (["a"], ["a", "b"], "1 translations cannot be compared with the targets of 2"),
+        (["a", "b"], [("a",), ()], "translation 2 has nothing to be compared with"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(hypotheses: list[str], references: list, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        score_translations(hypotheses, references)
+
+
+def test_without_sacrebleu_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
+    with pytest.raises(InputError, match=r"scoring translations needs sacrebleu.*pip install sacrebleu"):
+        score_translations(["a"], ["a"])
