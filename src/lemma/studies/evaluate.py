@@ -300,7 +300,9 @@ def figure_of(score: AnyScore) -> Figure:
     match score:
         case ClassificationScore():
             accuracy, (_, commonest) = score.accuracy, score.majority
-            return Figure("accuracy", accuracy.value, accuracy.low, accuracy.high, guessed=commonest)
+            low, high = accuracy.interval or (None, None)
+            return Figure("accuracy", accuracy.value, low, high, guessed=commonest)
         case TranslationScore():
-            return Figure("BLEU", score.bleu.value, score.bleu.low, score.bleu.high)
+            low, high = score.bleu.interval or (None, None)
+            return Figure("BLEU", score.bleu.value, low, high)
     return Figure("perplexity", float(score.perplexity), more_is_better=False)  # pyright: ignore[reportAttributeAccessIssue]

@@ -14,7 +14,7 @@ from torch import nn
 from lemma.data.labels import Labelled
 from lemma.errors import InputError
 from lemma.models.base import by_length, measuring, positions_on
-from lemma.report.statistics import BootstrapEstimate, Lines, lay_out, needed, protocol_lines
+from lemma.report.statistics import Estimate, Lines, lay_out, needed, protocol_lines
 from lemma.report.text import fit
 
 MOST_CLASSES = 8
@@ -40,10 +40,10 @@ class ClassificationScore:
     """Accuracy, and precision, recall and F1 averaged over the classes; shares from 0 to 1."""
 
     texts: int
-    accuracy: BootstrapEstimate
-    precision: BootstrapEstimate
-    recall: BootstrapEstimate
-    f1: BootstrapEstimate
+    accuracy: Estimate
+    precision: Estimate
+    recall: Estimate
+    f1: Estimate
     classes: tuple[ClassScore, ...]
     confusion: tuple[tuple[int, ...], ...]
     """Row: the class of a text; column: what it was said to be."""
@@ -192,7 +192,7 @@ def score_classes(
     means = metrics.precision_recall_fscore_support(right, guessed, average="macro", zero_division=0)[:3]
     figures = [metrics.accuracy_score(right, guessed), *means]
     drawn = resample(right, guessed, len(labels), samples, seed)
-    accuracy, precision, recall, f1 = (BootstrapEstimate.of(*both) for both in zip(figures, drawn, strict=True))
+    accuracy, precision, recall, f1 = (Estimate.of(*both) for both in zip(figures, drawn, strict=True))
     confusion = metrics.confusion_matrix(right, guessed, labels=range(len(labels)))
     return ClassificationScore(
         texts=len(right),

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int, Int64, UInt8
 
 from lemma.data.images import Captioned
 from lemma.errors import InputError
-from lemma.report.statistics import BootstrapEstimate, Lines, lay_out, protocol_lines
+from lemma.report.statistics import Estimate, Lines, lay_out, protocol_lines
 from lemma.tasks.losses import contrastive
 
 
@@ -241,9 +241,9 @@ class OneWay:
 
     queries: int
     candidates: int
-    recall: Mapping[int, BootstrapEstimate]
+    recall: Mapping[int, Estimate]
     """How often a right one is among the first 1, 5 and 10."""
-    median_rank: BootstrapEstimate
+    median_rank: Estimate
     chance: Mapping[int, float]
     """The same of candidates in random order."""
     chance_rank: float
@@ -353,7 +353,7 @@ def _interval(way: OneWay) -> list[str]:
     return [f"{'  95 %':<20}" + "".join(f"{one:>14}" for one in [*shares, _bounds(way.median_rank, 1, 0)])]
 
 
-def _bounds(estimate: BootstrapEstimate, scale: float, digits: int) -> str:
+def _bounds(estimate: Estimate, scale: float, digits: int) -> str:
     low, high = estimate.interval or (math.nan, math.nan)
     return f"{scale * low:,.{digits}f}–{scale * high:,.{digits}f}"
 
@@ -448,8 +448,8 @@ def one_way(
     return OneWay(
         queries=len(ranks),
         candidates=candidates,
-        recall={first: BootstrapEstimate.of(*both) for first, *both in zip(FIRST, hits.mean(1), recalls, strict=True)},
-        median_rank=BootstrapEstimate.of(float(np.median(ranks)), medians),
+        recall={first: Estimate.of(*both) for first, *both in zip(FIRST, hits.mean(1), recalls, strict=True)},
+        median_rank=Estimate.of(float(np.median(ranks)), medians),
         chance={first: float(chance.hits(first).mean()) for first in FIRST},
         chance_rank=chance_rank(chance.right, candidates),
     )

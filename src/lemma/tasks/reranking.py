@@ -13,7 +13,7 @@ from torch import Tensor
 from lemma.data.batches import Rows as ExampleRows
 from lemma.models.base import measuring, positions_on
 from lemma.models.dual_encoder import CrossAttentionModel, Pairs
-from lemma.report.statistics import BootstrapEstimate, Lines, lay_out
+from lemma.report.statistics import Estimate, Lines, lay_out
 from lemma.tasks.image_text import Belonging, RetrievalScore, Scores, blocks_of, places_of, resampled, score_retrieval
 
 
@@ -21,7 +21,7 @@ from lemma.tasks.image_text import Belonging, RetrievalScore, Scores, blocks_of,
 class Gain:
     """What the new order gains one way; shares from 0 to 1."""
 
-    recall: BootstrapEstimate
+    recall: Estimate
     """Recall at 1 after less that before, by a paired bootstrap."""
     better: int
     """Queries whose right one comes first only now."""
@@ -245,7 +245,7 @@ def _gain(
     gained = after - before
     drawn, _ = resampled(after, gained[None], owners, samples, seed)
     return Gain(
-        BootstrapEstimate.of(float(gained.mean()), drawn[0]), int((gained > 0).sum()), int((gained < 0).sum()), ceiling
+        Estimate.of(float(gained.mean()), drawn[0]), int((gained > 0).sum()), int((gained < 0).sum()), ceiling
     )
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 from lemma.data.pairs import Pairs
 from lemma.errors import InputError
 from lemma.models.base import by_length, measuring, positions_on
-from lemma.report.statistics import BootstrapEstimate, Lines, lay_out, needed, protocol_lines
+from lemma.report.statistics import Estimate, Lines, lay_out, needed, protocol_lines
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class TranslationScore:
     """BLEU and chrF from 0 to 100, each with sacrebleu's interval and its signature, which says how it was measured."""
 
     sentences: int
-    bleu: BootstrapEstimate
-    chrf: BootstrapEstimate
+    bleu: Estimate
+    chrf: Estimate
     signatures: Mapping[str, str]
     protocol: Mapping[str, Any]
     short: Mapping[str, str]
@@ -130,14 +130,14 @@ def _metrics(metrics: Any) -> dict[str, Any]:
 
 def _scored(
     metric: Any, hypotheses: Sequence[str], streams: Sequence[Any], samples: int
-) -> tuple[BootstrapEstimate, Any]:
+) -> tuple[Estimate, Any]:
     score = metric.corpus_score(list(hypotheses), streams, n_bootstrap=max(1, samples))
     signature = metric.get_signature()
     if not samples:
-        return BootstrapEstimate(score.score), signature
+        return Estimate(score.score), signature
     told = loads(score.format(width=6, signature=signature.format(), is_json=True))
     mean, half = told.get("confidence_mean", 0.0), told.get("confidence_var", 0.0)
-    return BootstrapEstimate(score.score, mean - half, mean + half), signature
+    return Estimate(score.score, bounds=(mean - half, mean + half)), signature
 
 
 def score_pairs(model: nn.Module, pairs: Pairs, protocol: Mapping[str, Any] | None = None) -> PairsScore:
