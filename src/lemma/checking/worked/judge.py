@@ -39,7 +39,7 @@ from lemma.checking.worked.lstm import lstm_by_hand
 from lemma.checking.worked.matching import matching_by_hand
 from lemma.errors import InputError, SpecError, unknown
 from lemma.report.numbers import numeral
-from lemma.report.result import Block, Result, Text
+from lemma.report.result import Block, Heading, Result, Text
 from lemma.report.text import fit, table
 from lemma.spec.base import read_toml
 
@@ -623,6 +623,10 @@ class WorkedReport(Result):
         yield from (Text(note, "note") for note in self.notes)
         count = sum(line.right for line in self.lines)
         yield Text(f"{count} of {len(self.lines)} right. {self.rule}", "note")
+
+    def details(self) -> list[Block]:
+        """The same under its title."""
+        return [Heading(self.title, 1), *self.blocks()]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
