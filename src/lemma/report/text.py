@@ -94,7 +94,9 @@ def wrap(
     """
     width, hanging = width or columns(), indent if hanging is None else hanging
     lines, line, empty = [], indent, True
-    for space, word in _WORD.findall(_kept_together(text.strip(" "))):
+    kept = _EQUATION.sub(rf"\1{FIXED}={FIXED}", text.strip(" "))
+    kept = _COMMAND.sub(lambda found: together(found[0]), _OPERATOR.sub(rf"\1{FIXED}", kept))
+    for space, word in _WORD.findall(kept):
         for place, piece in enumerate(_pieces(word, width - across(hanging), anywhere)):
             between = "" if empty or place else space
             if not empty and across(line + between + piece) > width:
@@ -102,12 +104,6 @@ def wrap(
                 line, between = hanging, ""
             line, empty = line + between + piece, False
     return [one.replace(FIXED, " ").rstrip() for one in [*lines, line]]
-
-
-def _kept_together(text: str) -> str:
-    """Signs stand with what comes after them; short equations, and a command that ends a line, are not broken."""
-    signs = _OPERATOR.sub(rf"\1{FIXED}", _EQUATION.sub(rf"\1{FIXED}={FIXED}", text))
-    return _COMMAND.sub(lambda found: together(found[0]), signs)
 
 
 def _pieces(word: str, room: int, anywhere: bool) -> list[str]:
@@ -119,19 +115,17 @@ def _pieces(word: str, room: int, anywhere: bool) -> list[str]:
         if pieces[-1] and across(pieces[-1] + factor) > room:
             pieces.append("")
         pieces[-1] += factor
-    return [part for piece in pieces for part in _chopped(piece, room)]
-
-
-def _chopped(piece: str, room: int) -> list[str]:
-    """What has no place to be cut at, such as a model's babble, cut where the line ends."""
-    parts, used = [""], 0
-    for character in piece:
-        wide = across(character)
-        if parts[-1] and used + wide > room:
-            parts.append("")
-            used = 0
-        parts[-1] += character
-        used += wide
+    parts: list[str] = []
+    for piece in pieces:  # what has no place to be cut at, such as a model's babble, is cut where the line ends
+        parts.append("")
+        used = 0
+        for character in piece:
+            wide = across(character)
+            if parts[-1] and used + wide > room:
+                parts.append("")
+                used = 0
+            parts[-1] += character
+            used += wide
     return parts
 
 
@@ -163,16 +157,11 @@ def _broken(line: str, width: int, hanging: str | None) -> list[str]:
     if across(line) <= width:
         return [line.replace(FIXED, " ")]
     indent = line[: len(line) - len(line.lstrip(" "))]
-    deeper = indent + (_deeper(line.lstrip(" ")) if hanging is None else hanging)
-    return wrap(line, width, indent, deeper)
-
-
-def _deeper(line: str) -> str:
-    """How much further to the right a line goes on."""
-    for known in (_BULLET.match(line), _LABEL.match(line)):
-        if known and across(known[0]) <= MOST_LABEL:
-            return " " * across(known[0])
-    return HANGING
+    if hanging is None:  # a line goes on below what follows its bullet or its label
+        begun = (_BULLET.match(line.lstrip(" ")), _LABEL.match(line.lstrip(" ")))
+        short = [found[0] for found in begun if found and across(found[0]) <= MOST_LABEL]
+        hanging = " " * across(short[0]) if short else HANGING
+    return wrap(line, width, indent, indent + hanging)
 
 
 def label(name: str, value: str, width: int, anywhere: bool = False) -> str:
@@ -187,17 +176,16 @@ def label(name: str, value: str, width: int, anywhere: bool = False) -> str:
     )
 
 
-# Tables that fit the page: cells that may be broken are, and columns that still find no room go on below.
+# Tables that fit the width: cells that may be broken are, and columns that still find no room go on below
 
 
 GAP, NARROW_GAP = "  ", " "
 NARROWEST_COLUMN = 12
 """Columns that a broken cell is given at least."""
-Rows = Sequence[Sequence[str]]
 
 
 def table(
-    rows: Rows,
+    rows: Sequence[Sequence[str]],
     *,
     left: Collection[int] = (0,),
     flexible: Collection[int] = (),
@@ -221,80 +209,48 @@ def table(
     """
     if not rows:
         return []
-    room, natural, least = width or columns(), _widths(rows), _least(rows, flexible, head)
-    gap = next((one for one in ((GAP, NARROW_GAP) if rule else (GAP,)) if _total(least, one) <= room), GAP)
-    widths = _narrowed(natural, least, room, gap)
-    blocks = [list(range(len(widths)))] if _total(widths, gap) <= room else _blocks(widths, room)
-    shown = [_block(rows, places, widths, left, head, rule, gap) for places in blocks]
-    return [line for number, block in enumerate(shown) for line in ([""] if number else []) + block]
-
-
-def _widths(rows: Rows) -> list[int]:
-    return [max(map(across, column)) for column in zip(*rows, strict=True)]
-
-
-def _least(rows: Rows, flexible: Collection[int], head: bool) -> list[int]:
-    """How narrow each column can be made by breaking what may be broken."""
-    return [
-        max(
-            _tables_broken(cell) if place in flexible or (head and not row) else across(cell)
-            for row, cell in enumerate(column)
+    room = width or columns()
+    widths, least = [], []  # as the cells are, and with all cells broken that may be
+    for place, column in enumerate(zip(*rows, strict=True)):
+        widths.append(max(map(across, column)))
+        broken = (
+            max(map(across, _cell(cell, NARROWEST_COLUMN)))
+            if place in flexible or (head and number == 0)
+            else across(cell)
+            for number, cell in enumerate(column)
         )
-        for place, column in enumerate(zip(*rows, strict=True))
-    ]
+        least.append(max(broken))
 
+    def total(some: Sequence[int], between: str) -> int:
+        return sum(some) + len(between) * (len(some) - 1)
 
-def _tables_broken(cell: str) -> int:
-    return max(map(across, _cell(cell, NARROWEST_COLUMN)))
+    gap = NARROW_GAP if rule and total(least, GAP) > room >= total(least, NARROW_GAP) else GAP
+    while total(widths, gap) > room and (wide := [at for at in range(len(widths)) if widths[at] > least[at]]):
+        widths[max(wide, key=lambda at: widths[at])] -= 1
+    blocks = [list(range(len(widths)))]
+    if total(widths, gap) > room:  # the first column begins every block
+        blocks = [[0]]
+        for place in range(1, len(widths)):
+            if len(blocks[-1]) > 1 and total([widths[at] for at in (*blocks[-1], place)], GAP) > room:
+                blocks.append([0])
+            blocks[-1].append(place)
 
-
-def _total(widths: Sequence[int], gap: str) -> int:
-    return sum(widths) + len(gap) * (len(widths) - 1)
-
-
-def _narrowed(widths: Sequence[int], least: Sequence[int], room: int, gap: str) -> list[int]:
-    """Take columns from the widest cells that may be broken, until all fit or none can give more."""
-    new = list(widths)
-    over = _total(new, gap) - room
-    while over > 0 and (wide := [place for place in range(len(new)) if new[place] > least[place]]):
-        new[max(wide, key=lambda one: new[one])] -= 1
-        over -= 1
-    return new
-
-
-def _blocks(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Which columns stand side by side; the first one always does."""
-    blocks: list[list[int]] = [[0]]
-    used = widths[0]
-    for place in range(1, len(widths)):
-        if len(blocks[-1]) > 1 and used + len(GAP) + widths[place] > room:
-            blocks.append([0])
-            used = widths[0]
-        blocks[-1].append(place)
-        used += len(GAP) + widths[place]
-    return blocks
-
-
-def _block(
-    rows: Rows, places: Sequence[int], widths: Sequence[int], left: Collection[int], head: bool, rule: bool, gap: str
-) -> list[str]:
-    first, *others = [
-        [gap.join(line).rstrip() for line in _row(row, places, widths, left, low=head and not number)]
-        for number, row in enumerate(rows)
-    ]
-    ruler = [gap.join("─" * widths[place] for place in places)] if rule else []
-    return [*first, *ruler, *(line for lines in others for line in lines)]
-
-
-def _row(
-    row: Sequence[str], places: Sequence[int], widths: Sequence[int], left: Collection[int], low: bool
-) -> Iterator[list[str]]:
-    """One row, over as many lines as its longest cell takes; its cells at the top of them, or low at their end."""
-    cells = [_cell(row[place], widths[place]) for place in places]
-    height = max(map(len, cells))
-    filled = [[""] * (height - len(cell)) + cell if low else cell + [""] * (height - len(cell)) for cell in cells]
-    for line in zip(*filled, strict=True):
-        yield [_aligned(cell, widths[place], place in left) for place, cell in zip(places, line, strict=True)]
+    lines: list[str] = []
+    for places in blocks:
+        lines += [""] if lines else []
+        for number, row in enumerate(rows):
+            cells = [_cell(row[place], widths[place]) for place in places]
+            height = max(map(len, cells))
+            for at, place in enumerate(places):  # cells of the head stand at the end of their lines, others at the top
+                empty = [""] * (height - len(cells[at]))
+                filled = empty + cells[at] if head and number == 0 else cells[at] + empty
+                spaces = [" " * (widths[place] - across(part)) for part in filled]
+                pairs = zip(filled, spaces, strict=True)
+                cells[at] = [part + space if place in left else space + part for part, space in pairs]
+            lines += [gap.join(line).rstrip() for line in zip(*cells, strict=True)]
+            if rule and number == 0:
+                lines.append(gap.join("─" * widths[place] for place in places))
+    return lines
 
 
 def _cell(text: str, width: int) -> list[str]:
@@ -302,8 +258,3 @@ def _cell(text: str, width: int) -> list[str]:
         return [text]
     indent = text[: len(text) - len(text.lstrip(" "))]
     return wrap(text, width, indent, indent)
-
-
-def _aligned(cell: str, width: int, left: bool) -> str:
-    space = " " * (width - across(cell))
-    return cell + space if left else space + cell
