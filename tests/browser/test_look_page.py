@@ -89,7 +89,7 @@ def test_the_arithmetic_of_a_clicked_cell_is_the_models(positions: str, opened: 
         assert product == pytest.approx(float(head.queries[i] @ head.keys[j]), abs=2e-4)
         assert numbers(part(tab, "scaled"))[-1] == pytest.approx(product * head.scale, abs=1e-4)
         assert numbers(part(tab, "score"))[-1] == pytest.approx(score, abs=6e-5)
-        added = 0.0 if head.added is None else float(head.added[i, j])
+        added = 0.0 if head.bias is None else float(head.bias[i, j])
         assert numbers(part(tab, "scaled"))[-1] + added == pytest.approx(score, abs=2e-4)
         assert numbers(part(tab, "power"))[-1] == pytest.approx(power)
         assert head.values is not None

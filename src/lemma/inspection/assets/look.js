@@ -38,7 +38,7 @@
   function unpack(packed) {
     const [rows, columns] = packed.size, mask = bytes(packed.mask);
     const scores = floats(packed.scores), sums = floats(packed.sums);
-    const added = packed.added === null ? null : floats(packed.added);
+    const bias = packed.bias === null ? null : floats(packed.bias);
     const places = new Int32Array(rows * columns).fill(-1);       // where a visible cell's numbers stand
     for (let cell = 0, next = 0; cell < places.length; cell++)
       if (mask[cell >> 3] >> (7 - cell % 8) & 1) places[cell] = next++;
@@ -49,7 +49,7 @@
       ...packed, rows, columns, seen, power,
       asking: data.texts[packed.rows], known: data.texts[packed.columns],
       score: (i, j) => scores[place(i, j)], most: i => sums[2 * i], sum: i => sums[2 * i + 1],
-      added: added && ((i, j) => added[place(i, j)]),
+      bias: bias && ((i, j) => bias[place(i, j)]),
       weight: (i, j) => seen(i, j) ? power(i, j) / sums[2 * i + 1] : 0,
       vectors: packed.vectors && packed.vectors.map(vectors),
     };
@@ -155,7 +155,7 @@
   const dot = (a, b) => a.reduce((sum, value, place) => sum + value * b[place], 0);
 
   function product(one, i, j) {           // q·k from the model's own score; the vectors serve where the cell is masked
-    if (one.seen(i, j)) return (one.score(i, j) - (one.added ? one.added(i, j) : 0)) / one.scale;
+    if (one.seen(i, j)) return (one.score(i, j) - (one.bias ? one.bias(i, j) : 0)) / one.scale;
     return one.vectors ? dot(one.vectors[0].row(i), one.vectors[1].row(j)) : null;
   }
 
@@ -180,7 +180,7 @@
       : `${count} visible key${count > 1 ? "s" : ""}`;
     const scaled = number(total * one.scale), most = number(one.most(i));
     rows.push(["times the scale", `${number(total)} × ${number(one.scale)} = ${scaled}`, "scaled"]);
-    rows.push(["plus what is added", one.added ? `${scaled} ${signed(one.added(i, j))} = ${number(score)}`
+    rows.push(["plus what is added", one.bias ? `${scaled} ${signed(one.bias(i, j))} = ${number(score)}`
       : `nothing: the score is ${number(score)}`, "score"]);
     rows.push(["mask", "none: this row may see this key", "mask"]);
     rows.push(["exponential", `exp(score − greatest of the row) = exp(${number(score)} − ` +
