@@ -40,7 +40,7 @@ def test_no_rows_and_no_queries_give_nothing() -> None:
 
 def made_index(place: Path, vectors: np.ndarray) -> Index:
     place.mkdir()
-    head = start(place, "run", vectors.shape[1], "pictures").head
+    head = start(place, "run", vectors.shape[1], "pictures").header
     append(place, head, [Entry(str(row), 1, 1, str(row)) for row in range(len(vectors))], vectors)
     return Index.open(place)
 

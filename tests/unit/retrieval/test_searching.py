@@ -15,8 +15,8 @@ import lemma
 from lemma.data.images import levelled, read_picture
 from lemma.errors import DataError, InputError, LemmaError, RunError, SpecError
 from lemma.models.dual_encoder import CrossAttentionModel
-from lemma.retrieval.index import Embedder
-from lemma.retrieval.result import Counts, SearchResult
+from lemma.retrieval.embedding import Embedder
+from lemma.retrieval.result import IndexCounts, SearchResult
 from lemma.runs.load import Run, load
 from lemma.spec.models import Lstm
 from search_runs import LSTM, SPEC, WORDS, picture_folder, untrained_reranker, untrained_run
@@ -130,12 +130,12 @@ def test_a_re_ranker_puts_the_first_few_in_the_order_of_its_logits(folder: Path,
     result = found(loaded, images=folder, query="a red", k=6)
     (answer,) = result.answers
     rows = list(csv.DictReader(result.save(tmp_path / "found.csv").open()))
-    assert [row["reranked_score"] for row in rows] == [str(hit.again) for hit in answer.hits[:4]] + ["", ""]
-    assert all(f"again {hit.again:.3f}</b>" in result._repr_html_() for hit in answer.hits[:4])
+    assert [row["reranked_score"] for row in rows] == [str(hit.reranked_score) for hit in answer.hits[:4]] + ["", ""]
+    assert all(f"again {hit.reranked_score:.3f}</h3>" in result._repr_html_() for hit in answer.hits[:4])
     plain = sorted(cosines(loaded, folder, "a red").items(), key=lambda item: -item[1])
     assert {hit.name for hit in answer.hits[:4]} == {name for name, _ in plain[:4]}
     assert [hit.name for hit in answer.hits[4:]] == [name for name, _ in plain[4:6]]
-    assert [hit.again is None for hit in answer.hits] == [False] * 4 + [True] * 2
+    assert [hit.reranked_score is None for hit in answer.hits] == [False] * 4 + [True] * 2
     tokenizer = loaded.tokenizer
     tokens = torch.tensor([[tokenizer.vocabulary, *tokenizer.encode(levelled("a red")), tokenizer.vocabulary + 1]])
     logits = []
@@ -145,9 +145,9 @@ def test_a_re_ranker_puts_the_first_few_in_the_order_of_its_logits(folder: Path,
             parts = model.towers.patches(pixels), model.towers.words(tokens), tokens >= 0
             logits.append(float(model.logits(*parts)))
     assert logits == sorted(logits, reverse=True)
-    assert [hit.again for hit in answer.hits[:4]] == pytest.approx(logits, abs=1e-4)
+    assert [hit.reranked_score for hit in answer.hits[:4]] == pytest.approx(logits, abs=1e-4)
     (texts,) = found(loaded, image=folder / answer.hits[0].name, texts=WORDS, k=12).answers
-    again = [hit.again for hit in texts.hits if hit.again is not None]
+    again = [hit.reranked_score for hit in texts.hits if hit.reranked_score is not None]
     assert len(again) == 4 and again == sorted(again, reverse=True)
 
 
@@ -237,11 +237,11 @@ def test_it_is_saved_as_json_and_as_a_table(run: Run, folder: Path, tmp_path: Pa
         ("blue", "1"),
         ("blue", "2"),
     ]
-    with pytest.raises(InputError, match=r"not as '\.pdf'"):
+    with pytest.raises(InputError, match=r"'\.pdf' is unknown"):
         result.save(tmp_path / "found.pdf")
 
 
 def test_how_it_was_searched_is_never_cut_off() -> None:
     how = "not exact: faiss looked at 8 of 256 cells"
-    result = SearchResult("run", "pictures", "a/very/long/path/" * 9, (), Counts(5), how)
+    result = SearchResult("run", "pictures", "a/very/long/path/" * 9, (), IndexCounts(5), how)
     assert how in str(result).splitlines()
