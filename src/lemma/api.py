@@ -413,7 +413,7 @@ def search(
 def _watched_pictures(progress: bool) -> Callable[[str, int, int], None]:
     from lemma.training.progress import watched_reading
 
-    return watched_reading(watch(progress), {"embedding pictures": "pictures"})
+    return watched_reading(watch(progress), {"embedding images": "images"})
 
 
 # The verbs of mathematics: count and check.

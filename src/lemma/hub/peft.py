@@ -138,13 +138,13 @@ class PeftOptions:
             raise RunError(f"{where}: peft_type = {config.get('peft_type')!r}; only LORA can be read.")
         for name, value in config.items():
             if name not in READ | IN_THE_TENSORS | WITHOUT_EFFECT and value not in (None, False, {}, [], ""):
-                raise RunError(f"{where}: {name} = {value!r} cannot be had here: only plain LoRA can be read.")
+                raise RunError(f"{where}: {name} = {value!r} is not supported: only plain LoRA can be read.")
         if config.get("bias", "none") != "none":
             raise RunError(f"{where}: bias = {config['bias']!r}: trained biases cannot be read, only LoRA's matrices.")
         if (begin := config.get("init_lora_weights", True)) not in INITIALISATIONS:
             raise RunError(
-                f"{where}: init_lora_weights = {begin!r} changes the base's own matrices. Convert it to plain LoRA "
-                "with peft's save_pretrained(path_initial_model_for_weight_conversion=…)."
+                f"{where}: init_lora_weights = {begin!r} changes the matrices of the base model. Convert it to plain "
+                "LoRA with peft's save_pretrained(path_initial_model_for_weight_conversion=…)."
             )
         fields = {"rank": config.get("r", 8), "alpha": config.get("lora_alpha", 8)}
         method = Lora.read({**fields, "lora_dropout": config.get("lora_dropout", 0.0)}, str(where))
@@ -181,8 +181,8 @@ def _options_of(
         taken += [path for path in targets if re.match(rf"(^|.*\.){name}($|\..*)", path)]
         if taken:
             raise SpecError(
-                f"{name} learns as a whole, but peft's modules_to_save = ['{name}'] would take {taken[0]} too: "
-                "this cannot be written in its form."
+                f"{name} is trained as a whole, but peft's modules_to_save = ['{name}'] would take {taken[0]} too: "
+                "peft's format cannot express this."
             )
     ends = tuple(f".{path}" for path in targets)  # peft would take a path that ends with another's for it
     ambiguous = any(path.endswith(ends) and path not in targets for path in paths)
@@ -245,15 +245,15 @@ class PeftTensors:
             elif copy := COPY.fullmatch(name):
                 found.copies[copy["path"]] = tensor
             elif any(other in name for other in OTHERS):
-                raise RunError(f"{where}: {key} is no part of plain LoRA, and cannot be read.")
+                raise RunError(f"{where}: {key} is not part of plain LoRA and cannot be read.")
             else:
                 found.whole[WHOLE.sub("", name)] = tensor
         for path, sides in halves.items():
             if len(sides) < 2:
-                raise RunError(f"{where} is damaged: of {path} it has only lora_{next(iter(sides))}.")
+                raise RunError(f"{where} is damaged: {path} has only lora_{next(iter(sides))}.")
             found.updates[path] = (sides["A"], sides["B"])
         if not found.updates:
-            raise RunError(f"{where} holds no updates.")
+            raise RunError(f"{where} holds no LoRA updates.")
         return found
 
 
@@ -284,7 +284,7 @@ def _new_updates(
             if own.shape != value.shape:
                 raise RunError(
                     f"{folder}: {path}: lora_{name} is {tuple(value.shape)}, where this model and the options need "
-                    f"{tuple(own.shape)}. It was trained on another base, or its options are not its own."
+                    f"{tuple(own.shape)}. It was trained on another base, or its options belong to another adapter."
                 )
             _copy(own, value)
         known = updates.setdefault(id(matrix.weight), update)
@@ -292,7 +292,7 @@ def _new_updates(
         complete = all(id(place.owner) in owners for place in matrix.places)
         if not complete or not torch.allclose(known.delta(), update.delta()):
             raise RunError(
-                f"{folder} does not say the same of {' and '.join(place.path for place in matrix.places)}, which are "
+                f"{folder} has different updates for {' and '.join(place.path for place in matrix.places)}, which are "
                 "one matrix in this model. Untie them before reading it."
             )
     return updates
@@ -307,12 +307,16 @@ def _whole_targets(
         there = own.get(name)
         if there is None or there.shape != value.shape:
             here = "missing" if there is None else f"{tuple(there.shape)}"
-            raise RunError(f"{folder}: {name} is {tuple(value.shape)}, in this model it is {here}. Take its own base.")
+            raise RunError(
+                f"{folder}: {name} is {tuple(value.shape)}, in this model it is {here}. "
+                "Load the base model that it was trained on."
+            )
     for path, value in found.copies.items():
         weight = chosen[path].weight.detach().cpu() if path in chosen else None
         if weight is None or not torch.equal(weight, value.to(weight.dtype)):
             raise RunError(
-                f"{folder} holds its own base matrix of {path}, which is not this model's. Take its own base."
+                f"{folder} holds its own base matrix of {path}, which differs from this model's. "
+                "Load the base model that it was trained on."
             )
     return [(own[name], value) for name, value in found.whole.items()]
 
@@ -332,7 +336,7 @@ def _check_exportable(path: str, wrapper: Any) -> None:
         inside = wrapper.updates if isinstance(wrapper, LoraMatrices) else ["weight"]
         names = ", ".join(f"{path}.{name}".lstrip(".") for name in inside)
         raise SpecError(
-            f"{names}: peft's form has updates of linear maps and embeddings only, not of what is inside "
+            f"{names}: peft's format has updates of linear maps and embeddings only, not of what is inside "
             f"torch.nn's recurrent layers or attention (here {type(base).__name__}). Merge the model and share it "
             "whole, or leave them out of targets."
         )
@@ -347,7 +351,9 @@ def _whole_modules(model: nn.Module) -> dict[str, nn.Module]:
         learns = [name for name, parameter in own.items() if parameter.requires_grad and id(parameter) not in inside]
         if learns and (len(learns) < len(own) or not path or any(True for _ in module.children())):
             names = ", ".join(f"{path}.{name}".lstrip(".") for name in learns)
-            raise SpecError(f"{names}: peft saves whole modules only, and this is a part of one. Let all of it learn.")
+            raise SpecError(
+                f"{names}: peft saves whole modules only, and this is a part of one. Train the whole module."
+            )
         if learns:
             found[path] = module
     return found
@@ -361,7 +367,7 @@ def _new_folder(path: Path) -> Iterator[Path]:
     """A folder that is written whole or not at all; one that holds other things is never replaced."""
     others = [inner.name for inner in path.iterdir() if inner.name not in WRITTEN] if path.is_dir() else []
     if others or path.is_file():
-        raise RunError(f"{path} is there already and holds {others[0] if others else 'a file'}. Name a new folder.")
+        raise RunError(f"{path} already exists and holds {others[0] if others else 'a file'}. Name a new folder.")
     path.absolute().parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         temporary.mkdir()
@@ -373,11 +379,11 @@ def _read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RunError(f"{path} is missing: this is no folder of peft's.") from None
+        raise RunError(f"{path} is missing: this is not a peft folder.") from None
     except (OSError, ValueError) as error:
         raise RunError(f"{path} is damaged: {error}.") from None
     if not isinstance(config, dict):
-        raise RunError(f"{path} is damaged: a table of options was expected.")
+        raise RunError(f"{path} is damaged: a JSON object was expected.")
     return config
 
 

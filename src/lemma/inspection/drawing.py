@@ -36,7 +36,7 @@ MOST_TOKENS = 64  # of a head drawn in full
 LEAST_LINE = 0.01  # lines of less weight are not drawn
 MOST_ACROSS = 8  # heads side by side in a terminal
 SHADES = "·░▒▓█"  # shares of attention below 0.04, 0.16, 0.36, 0.64, and above
-SHADES_MEAN = f"Rows ask, columns are asked, blank is masked. {SHADES}: the share of attention under a character."
+SHADES_MEAN = f"Rows are queries, columns are keys, blank is masked. {SHADES}: the share of attention, low to high."
 MOST_LISTED, MOST_LINES = 3, 8
 COLUMNS = ("head", "entropy", "uniform", "distance", "to first", "pattern", "nearest", "score", "uniform")
 

@@ -206,9 +206,9 @@ def look_at_run(
 ) -> Heads:
     """Look at the heads of a run on a text: its first tokens, as many as the model reads at once."""
     for word in others:
-        raise SpecError(unknown("look: the word", word, ("text", "layer", "head")))
+        raise SpecError(unknown("look: the setting", word, ("text", "layer", "head")))
     if not isinstance(text, str):
-        raise InputError(f"text = {text!r}: give the text that the model is to read, as in text='to be or not'.")
+        raise InputError(f"text = {text!r}: give the text for the model to read, as in text='to be or not'.")
     ids = run.tokenizer.encode(text)
     if not len(ids):
         raise DataError("the text has no tokens: there is nothing to look at. Give some, as in --text 'to be or not'.")
@@ -221,8 +221,8 @@ def look_at_run(
     except NoAttention:
         family = getattr(run.spec, "family", "model")
         raise InputError(
-            f"{run.path}: a run of the family {family}, which has no attention heads to look at. "
-            "Train one that has: lemma train decoder --text shakespeare --out runs/decoder"
+            f"{run.path} is a run of the family {family}, which has no attention heads. "
+            "Train one that does: lemma train decoder --text shakespeare --out runs/decoder"
         ) from None
 
 
@@ -248,7 +248,7 @@ def look_at(
     if isinstance(inputs, Tensor) and not inputs.is_floating_point():
         if inputs.numel() != len(words):
             raise InputError(
-                f"{counted(inputs.numel(), 'token')}, but {counted(len(words), 'word')} to call them. "
+                f"{counted(inputs.numel(), 'token')}, but {counted(len(words), 'word')} to name them. "
                 "Give one word for each token."
             )
         identities = inputs.reshape(-1).tolist()  # two ids may be spelt alike
@@ -280,7 +280,7 @@ def _one_sequence(tokens: Any) -> Tensor | Mapping[str, Tensor]:
     for ids in checked:
         if ids.dim() > 2 or (ids.dim() == 2 and len(ids) != 1):
             raise InputError(
-                f"tokens of shape {tuple(ids.shape)}: one sequence at a time is looked at. Give ids of shape (time) or "
+                f"tokens of shape {tuple(ids.shape)}: look at one sequence at a time. Give ids of shape (time) or "
                 "(1, time), as in tokens[0]."
             )
     if isinstance(inputs, Tensor) and not inputs.numel():
@@ -291,7 +291,7 @@ def _one_sequence(tokens: Any) -> Tensor | Mapping[str, Tensor]:
 def _records(model: nn.Module, inputs: Tensor | Mapping[str, Tensor]) -> list[AttentionRecord]:
     """Run the model once, and return what every call of attention was given."""
     if not isinstance(model, nn.Module):
-        raise InputError(f"model = {repr(model)[:60]}: give a PyTorch module; of a run, use lemma.look(run, text=…).")
+        raise InputError(f"model = {repr(model)[:60]}: give a PyTorch module; for a run, use lemma.look(run, text=…).")
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     with torch.no_grad(), evaluating(model), tap(model) as records:
         try:
@@ -322,11 +322,13 @@ def _chosen(
         return f"it has {f'{what} 0 only' if count == 1 else f'{what}s 0 to {count - 1}'}, counted from 0."
 
     if layer is not None and not 0 <= layer < len(records):
-        raise InputError(f"layer = {layer} is none of this model's: {known('layer', len(records))}")
+        raise InputError(f"layer = {layer} is out of range for this model: {known('layer', len(records))}")
     chosen = [(number, record) for number, record in enumerate(records) if layer in (None, number)]
     for number, record in chosen:
         if head is not None and not 0 <= head < record.queries.shape[1]:
-            raise InputError(f"head = {head} is none of layer {number}'s: {known('head', record.queries.shape[1])}")
+            raise InputError(
+                f"head = {head} is out of range for layer {number}: {known('head', record.queries.shape[1])}"
+            )
     return iter(chosen)
 
 
@@ -347,7 +349,9 @@ def _heads_of(
     )
     scores = record.scores()[-1].numpy()
     if np.isnan(scores).any():
-        raise InputError(f"layer {layer} ({record.name}): scores that are no numbers (NaN). The weights are damaged.")
+        raise InputError(
+            f"layer {layer} ({record.name}): its scores are NaN. The weights are damaged, or training diverged."
+        )
     shape = (1, *scores.shape)
     added = torch.zeros(shape) if record.bias is None else record.bias.expand(shape)
     if record.line is not None:

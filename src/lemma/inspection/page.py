@@ -92,11 +92,11 @@ def payload(heads: "Heads") -> Payload:
     }
     notes = list(heads.notes)
     if shown < longest:
-        notes.append(f"Pictures show the first {shown} of {longest} tokens; the table counts all {longest}.")
+        notes.append(f"Images show the first {shown} of {longest} tokens; the table is about all {longest}.")
     if bare:
         notes.append(
             f"Queries, keys and values of the last {bare} of {len(heads.heads)} heads are left out to keep the page "
-            "small; their arithmetic begins with the product q·k. A page of one layer (--layer) has them."
+            "small; their arithmetic starts at the product q·k. A page of one layer (--layer) includes them."
         )
     return Payload(values, shown, tuple(notes))
 

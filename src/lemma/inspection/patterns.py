@@ -25,12 +25,12 @@ BROAD = 0.8  # a head that matches nothing is broad from this share of uniform a
 MEANINGS = {
     "previous": "the token before",
     "next": "the token after",
-    "itself": "the same place",
-    "first": "the text's first token, asked from any other",
+    "itself": "the same position",
+    "first": "the first token of the text, from any other token",
     "same word": "other occurrences of the same token",
     "induction": "the token after an earlier occurrence of the same token",
     "broad": f"at least {BROAD:.0%} of the entropy of uniform attention",
-    "none": "none of these, and not broad",
+    "none": "no pattern, and not broad",
 }
 Mask = Bool[np.ndarray, "queries keys"]
 
@@ -127,7 +127,7 @@ def distances(queries: Sequence[Word], keys: Sequence[Word]) -> Int[np.ndarray, 
     return np.subtract.outer([word.index for word in queries], [word.index for word in keys])
 
 
-@lru_cache(maxsize=8)  # every head of a text asks for the same
+@lru_cache(maxsize=8)  # all heads of a text share it
 def pattern_places(queries: tuple[Word, ...], keys: tuple[Word, ...], cross: bool) -> dict[str, Mask]:
     """The places of every pattern for these tokens; across two texts only those that need no common order."""
     numbers: dict[object, int] = {}

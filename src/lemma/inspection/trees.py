@@ -25,7 +25,7 @@ MOST_WORDS = 400  # of a sentence: scores grow with the square
 PROBE = 3  # tokens that tell which heads there are
 TOP, NOTHING = "(top)", "(nothing)"
 MOST_DRAWN = 60  # words whose arcs are still legible in a terminal
-TOO_WIDE = "(too wide to draw here: write the drawing with --out tree.svg)"
+TOO_WIDE = "(too wide to draw here: save the drawing with --out tree.svg)"
 SHOWN = 0.05  # less attention is not listed
 
 
@@ -109,7 +109,7 @@ def word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Sequence[s
     reach = model.reach
     if not len(aligned.ids) or (reach is not None and len(aligned.ids) > reach):
         raise InputError(
-            f"the sentence has {len(aligned.ids)} tokens; the model reads 1 to {reach} at once. Give a shorter one."
+            f"the sentence has {len(aligned.ids)} tokens; the model reads 1 to {reach} at once. Give another sentence."
         )
     records = _square_attention(model, torch.from_numpy(aligned.ids))
     places = _places(records)
@@ -419,7 +419,9 @@ class ParsedText(Result):
     def svg(self) -> str:
         """The tree of a text of one sentence as SVG."""
         if len(self.sentences) != 1:
-            raise InputError(f"an SVG holds one tree, the text has {len(self.sentences)} lines. Write .html instead.")
+            raise InputError(
+                f"an SVG file holds one tree, but the text has {len(self.sentences)} lines. Save it as .html instead."
+            )
         return self.sentences[0].svg()
 
     def html(self, whole: bool = True) -> str:
@@ -449,18 +451,25 @@ def parse_text(
     """
     sentences = [words for line in text.splitlines() if (words := split_sentence(line))]
     if not sentences:
-        raise InputError("the text has no words: there is no tree to draw. As in: --text 'I prefer the morning flight'")
+        raise InputError(
+            "the text has no words, so there is no tree to draw. Give some, as in: --text 'I prefer the morning flight'"
+        )
     longest = max(map(len, sentences))
     if longest > MOST_WORDS:
         raise InputError(
-            f"a sentence has {longest:,} words, at most {MOST_WORDS} are drawn. Put each sentence on a line of its own."
+            f"a sentence has {longest:,} words, at most {MOST_WORDS} can be drawn. Put each sentence on its own line."
         )
     if run.spec.family == "parser":
         if layer is not None or head is not None:
-            raise InputError("a parser has one tree a sentence; layer and head choose among a language model's heads.")
+            raise InputError(
+                "a parser gives one tree per sentence; layer and head select heads of a language model. Leave them out."
+            )
         return _parsed(run, sentences, relation)
     if relation is not None:
-        raise InputError("relation shows a parser's head; a language model's heads have no relation. Give layer, head.")
+        raise InputError(
+            "relation selects a head of a parser; the heads of a language model have no relations. "
+            "Give layer and head instead."
+        )
     return _attended(run, sentences, layer, head)
 
 

@@ -49,8 +49,8 @@ def _remark(text: str, tokenizer: Tokenizer, length: int, room: int) -> str:
     ids, left_out = tokenizer.encode_known(text)
     strange = int((ids == tokenizer.unk).sum()) if tokenizer.unk is not None else 0
     remarks = [
-        f"{counted(left_out, 'character')} left out: the tokenizer does not know them" if left_out else "",
-        f"{counted(strange, 'word')} of {length} not known" if strange else "",
+        f"{counted(left_out, 'character')} left out: not in the tokenizer's vocabulary" if left_out else "",
+        f"{counted(strange, 'word')} of {length} unknown" if strange else "",
         f"only the first {room} of {length} tokens were read" if length > room else "",
     ]
     return "; ".join(filter(None, remarks))
@@ -103,5 +103,8 @@ class Embedder:
 
     def _checked(self, vectors: Vectors) -> Vectors:
         if not np.isfinite(vectors).all():
-            raise RunError(f"{self.run.path} gives vectors that are no finite numbers: its training went wrong.")
+            raise RunError(
+                f"{self.run.path} gives vectors that are not finite: its training diverged. "
+                "Train it again with a lower learning rate."
+            )
         return vectors

@@ -111,10 +111,10 @@ class IndexHeader:
         try:
             header = cls(**fields)
         except TypeError:
-            raise RunError(f"{path} is damaged: other words than expected. Remove {place}.") from None
+            raise RunError(f"{path} is damaged: it has unexpected fields. Remove {place}.") from None
         numbers = (header.width, header.generation, header.rows, header.lines, header.size)
         if not all(type(number) is int and number >= 0 for number in numbers) or header.width < 1:
-            raise RunError(f"{path} is damaged: a size is no whole number. Remove {place}.")
+            raise RunError(f"{path} is damaged: a size is not a whole number. Remove {place}.")
         return header
 
     def write(self, place: Path) -> None:
@@ -154,7 +154,7 @@ class Index:
             lines = file.read(header.size).splitlines()
         good = [line for line in lines if line.endswith(GOOD)]
         if len(lines) != header.lines or len(good) != header.rows:
-            raise RunError(f"{entries} is damaged: other entries than {HEADER} says. Remove {place}.")
+            raise RunError(f"{entries} is damaged: it does not have the entries that {HEADER} counts. Remove {place}.")
         broken = [line for line in lines if not line.endswith(GOOD)] if len(good) < len(lines) else []
         if vectors.stat().st_size < header.rows * header.width * FLOAT:
             raise RunError(f"{vectors} is damaged: shorter than {HEADER} says. Remove {place}.")
@@ -189,9 +189,11 @@ class Index:
         try:
             found = tuple(Entry(*fields) for fields in json.loads(b"[" + b",".join(lines) + b"]"))
         except (ValueError, TypeError):
-            raise RunError(f"{where} is damaged. Remove its folder: the index is made again.") from None
+            raise RunError(f"{where} is damaged. Remove its folder, and the index is made again.") from None
         if len(found) != len(lines) or any(type(one.name) is not str or type(one.size) is not int for one in found):
-            raise RunError(f"{where} is damaged: an entry is none. Remove its folder: the index is made again.")
+            raise RunError(
+                f"{where} is damaged: it has an invalid entry. Remove its folder, and the index is made again."
+            )
         return found
 
 
@@ -251,11 +253,11 @@ def open_images(name: str | Path, progress: Progress | None = None) -> ImageSour
         return ImageSource(str(name), images={image.name: image for image in sorted(listing.pictures)})
     folder = Path(name)
     if not exists(folder) and folder.name == str(name):
-        raise DataError(unknown("images", str(name), PICTURES) + " Or give the path of a folder of pictures.")
+        raise DataError(unknown("images", str(name), PICTURES) + " Or give the path of a folder of images.")
     if not folder.exists():
-        raise DataError(f"{folder}: there is no such folder. Give one with pictures in it.")
+        raise DataError(f"{folder}: there is no such folder. Give one with images in it.")
     if not folder.is_dir():
-        raise DataError(f"{folder} is a file. Give the folder that it is in; or a picture to compare with by --image.")
+        raise DataError(f"{folder} is a file. Give the folder that it is in; or an image to search for with --image.")
     return ImageSource(str(folder.resolve()), folder.resolve())
 
 
@@ -352,7 +354,7 @@ def only_updater(place: Path) -> Iterator[None]:
             held.enter_context(only_writer(place))
         except RunError:
             raise RunError(
-                f"{place} is being brought up to date by another process. Wait for it; or search it as it stands, "
+                f"{place} is being updated by another process. Wait for it; or search it as it is, "
                 f"without --images: lemma search RUN --index {place} --query …"
             ) from None
         yield
@@ -402,13 +404,13 @@ def update_index(
         raise RunError(f"{place} is a file; an index is a folder. Choose another place.")
     inside = [file.name for file in place.iterdir()] if place.is_dir() else []
     if inside and HEADER not in inside and any(not name.startswith((".", "vectors-", "entries-")) for name in inside):
-        raise RunError(f"{place} is not empty and no index ({HEADER} is missing). Choose another place.")
+        raise RunError(f"{place} is not empty and not an index ({HEADER} is missing). Choose another place.")
     try:
         place.mkdir(parents=True, exist_ok=True)
         with only_updater(place):
             return _update(place, embedder, images, progress)
     except OSError as error:
-        raise RunError(f"{place}: the index cannot be written: {error}. Choose another place by --index.") from None
+        raise RunError(f"{place}: the index cannot be written: {error}. Choose another place with --index.") from None
 
 
 def _update(place: Path, embedder: Embedder, images: ImageSource, progress: Progress | None) -> UpdatedIndex:
@@ -421,7 +423,7 @@ def _update(place: Path, embedder: Embedder, images: ImageSource, progress: Prog
         index = _turn_to(place, replace(index.header, pictures=images.name))
     before, header = len(index), index.header
     if plan.fresh:
-        advance = counting(progress, "embedding pictures", len(plan.fresh))
+        advance = counting(progress, "embedding images", len(plan.fresh))
         for first in range(0, len(plan.fresh), BLOCK):
             block = plan.fresh[first : first + BLOCK]
             good, pixels, broken = read_entries(images, block, embedder.side)
@@ -439,9 +441,9 @@ def _open_or_start(place: Path, embedder: Embedder, images: ImageSource) -> tupl
             index = Index.open(place).read()
             if (index.header.run, index.header.width) == (made_by, embedder.width):
                 return index, ""
-            note = "the index was another run's, and was made anew"
+            note = "the index was made again: it was another run's"
         except RunError as error:
-            note = f"the index was made anew: {error}"
+            note = f"the index was made again: {error}"
     return start(place, made_by, embedder.width, images.name), note
 
 

@@ -119,13 +119,13 @@ class SearchResult(Result):
                 yield _thumbnail(answer.image, answer.query)
             if answer.remark:
                 yield Text(answer.remark, "note")
-            yield self._cards(answer) if self.among == "pictures" else self._table(answer)
+            yield self._cards(answer) if self.among == "images" else self._table(answer)
         yield Items(self.about(), "note")
 
     def _cards(self, answer: QueryHits) -> Cards:
         cards = []
         for hit in answer.hits:
-            again = "" if hit.reranked_score is None else f", again {hit.reranked_score:.3f}"
+            again = "" if hit.reranked_score is None else f", re-ranked {hit.reranked_score:.3f}"
             image = _thumbnail(hit.path, hit.caption or hit.name)
             name = f"{hit.caption} ({hit.name})" if hit.caption else hit.name
             cards.append(Card(f"{hit.rank}: {hit.score:.4f}{again}", (image,), name))
@@ -133,7 +133,7 @@ class SearchResult(Result):
 
     def _table(self, answer: QueryHits) -> Table:
         again = any(hit.reranked_score is not None for hit in answer.hits)
-        header = ("", "cosine", *["again"] * again, "text")
+        header = ("", "cosine", *["re-ranked"] * again, "text")
         rows = []
         for hit in answer.hits:
             reranked = "" if hit.reranked_score is None else f"{hit.reranked_score:.3f}"
@@ -144,8 +144,8 @@ class SearchResult(Result):
 
     def about(self) -> list[str]:
         """What was searched, what was left out, and where the index is."""
-        counted = self.counts if self.index else f"{self.counts.indexed:,} read"
-        lines = [f"{self.among}: {counted}", f"of: {self.where}", self.how]
+        counts = self.counts if self.index else f"{self.counts.indexed:,} read"
+        lines = [f"{self.among}: {counts}", f"of: {self.where}", self.how]
         lines += [f"  {name}: {reason}" for name, reason in self.counts.broken[:NAMED]]
         rest = len(self.counts.broken) - NAMED
         lines += [f"  and {rest:,} more (--json names all)"] if rest > 0 else []
@@ -184,9 +184,9 @@ class SearchResult(Result):
 def _thumbnail(path: Path | None, text: str) -> Image:
     """A small image with its description, or a note that it cannot be shown."""
     try:
-        return Image(thumbnail(path, SIDE), text) if path else Image(None, "the picture is not here")
+        return Image(thumbnail(path, SIDE), text) if path else Image(None, "the image is not here")
     except (DataError, OSError):
-        return Image(None, "the picture is not here")
+        return Image(None, "the image is not here")
 
 
 def clip(text: str) -> str:

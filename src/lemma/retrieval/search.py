@@ -16,6 +16,7 @@ from lemma.data.images import decode, list_pictures, pillow, quietly
 from lemma.data.tables import SEPARATED, Column, read_table
 from lemma.errors import DataError, InputError, RunError, SpecError
 from lemma.models.dual_encoder import CrossAttentionModel
+from lemma.report.numbers import counted
 from lemma.retrieval.embedding import Embedder
 from lemma.retrieval.index import ImageSource, Index, open_images, update_index
 from lemma.retrieval.result import Hit, IndexCounts, QueryHits, SearchResult
@@ -25,7 +26,7 @@ AS_IN = "As in: lemma search RUN --images FOLDER --query 'a red heart'"
 TEXT_COLUMNS = frozenset({"texts", "caption", "captions", "sentence", "title", "description", "name", "query"})
 BLOCK = 1 << 14  # rows multiplied at once: their scores fit the cache, and no more of a mapped file is touched
 EXACT = "exact"
-CLUSTERED = "not exact: faiss looked at the nearest cells"
+CLUSTERED = "approximate: faiss searched the nearest cells"
 MANY = 1_000_000  # with more vectors faiss is used, if it is installed
 SHARE = 16  # one cell in this many is looked at
 CLUSTERED_BLOCK = 1 << 16
@@ -50,16 +51,16 @@ class SearchRequest:
 
     def __post_init__(self) -> None:
         if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 1:
-            raise SpecError(f"k = {self.k!r}: how many results, a whole number from 1 on.")
+            raise SpecError(f"k = {self.k!r}: give the number of results, a whole number of at least 1.")
         if (self.query is None) == (self.image is None):
             given = "neither" if self.query is None else "both"
-            raise InputError(f"query or image: one of them is looked for, got {given}. {AS_IN}")
+            raise InputError(f"query or image: give exactly one of them to search for, got {given}. {AS_IN}")
         among_images = self.images is not None or self.index is not None
         if self.query is not None and self.texts is not None:
-            raise InputError("query and texts: texts are ranked for a picture. Give an image in the query's place.")
+            raise InputError("query and texts: texts are ranked for an image. Give image instead of query.")
         if among_images == (self.texts is not None):
             given = "both" if among_images else "neither"
-            raise InputError(f"images (or index) or texts: one of them is searched, got {given}. {AS_IN}")
+            raise InputError(f"images (or index) or texts: give exactly one of them to search in, got {given}. {AS_IN}")
         if self.text_column is not None and self.texts is None:
             raise InputError("text_column names a column of texts, but no texts are given.")
 
@@ -69,14 +70,14 @@ def search_run(run: Run, request: SearchRequest, progress: Progress | None = Non
     embedder = Embedder(run)
     texts = checked_texts([request.query] if isinstance(request.query, str) else list(request.query or []))
     if request.query is not None and not texts:
-        raise InputError(f"query: there is none. {AS_IN}")
+        raise InputError(f"query is an empty list: there is nothing to search for. {AS_IN}")
     assert embedder.towers  # another kind of run is refused before anything is read
     pillow()
     image = None if request.image is None else Path(request.image)
     if image is not None and not image.exists():
-        raise InputError(f"{image}: there is no such picture. Check the name and the folder it is looked for in.")
+        raise InputError(f"{image}: there is no such image. Check the name and the current folder.")
     if image is not None and image.is_dir():
-        raise InputError(f"{image} is a folder. Give a picture to look for; a folder is searched by images.")
+        raise InputError(f"{image} is a folder. Give an image to search for; a folder to search in is given as images.")
     with run.folded():
         if request.texts is not None:
             assert image is not None
@@ -92,7 +93,7 @@ def search_run(run: Run, request: SearchRequest, progress: Progress | None = Non
 def _texts(request: SearchRequest, progress: Progress | None) -> tuple[list[str], str]:
     """The texts and where they are from: given as they are, a set's captions, or a file's."""
     if not isinstance(request.texts, (str, Path)):
-        return checked_texts(list(request.texts or []), "text"), "the texts given"
+        return checked_texts(list(request.texts or []), "text"), "the given texts"
     name = str(request.texts)
     if name in PICTURES:
         listing = list_pictures(name, progress=progress)
@@ -105,9 +106,9 @@ def checked_texts(texts: Sequence[object], what: str = "query") -> list[str]:
     for place, text in enumerate(texts, start=1):
         which = what if len(texts) == 1 else f"{what} {place}"
         if not isinstance(text, str):
-            raise InputError(f"{which} is {text!r} ({type(text).__name__}), and no text. Put it in quotes.")
+            raise InputError(f"{which} is {text!r} ({type(text).__name__}), not a text. Put it in quotes.")
         if not text.strip():
-            raise InputError(f"{which} is empty: there is nothing to look for. As in: --query 'a red heart'")
+            raise InputError(f"{which} is empty: there is nothing to search for. As in: --query 'a red heart'")
     return [str(text) for text in texts]
 
 
@@ -123,12 +124,12 @@ def read_texts(path: Path, column: str | None = None) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file. Give one with a text a line, or a CSV table.") from None
+        raise DataError(f"{path}: there is no such file. Give one with one text per line, or a CSV table.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as a text in UTF-8 ({error}).") from None
     found = [line.strip() for line in lines if line.strip()]
     if not found:
-        raise DataError(f"{path}: the file is empty. Give one with a text a line.")
+        raise DataError(f"{path}: the file is empty. Give one with one text per line.")
     return found
 
 
@@ -152,8 +153,8 @@ def text_queries(embedder: Embedder, texts: Sequence[str]) -> list[SearchQuery]:
     for text, known in zip(texts, read.known, strict=True):
         if not known:
             raise InputError(
-                f"the query '{text}' holds nothing that the run's tokenizer knows "
-                f"({embedder.run.tokenizer.about}). Use words that the captions have."
+                f"the query '{text}' has no token that the run's tokenizer knows "
+                f"({embedder.run.tokenizer.about}). Use words from the captions."
             )
     return [
         SearchQuery(text, vectors[place], read.remarks[place], read.rows.beside([place])[0])
@@ -188,10 +189,10 @@ def open_index(
         if index.header.run.partition(" ")[0] != embedder.hash:
             raise RunError(
                 f"{place} holds vectors of another run than {embedder.run.path}. Search it with the run that made it; "
-                f"or make it anew: lemma search {embedder.run.path} --index {place} --images {index.header.pictures}"
+                f"or make it again: lemma search {embedder.run.path} --index {place} --images {index.header.pictures}"
             )
         if not len(index):
-            raise DataError(f"{place}: the index holds no picture. To fill it: --images FOLDER.")
+            raise DataError(f"{place}: the index is empty. To fill it: --images FOLDER.")
         try:
             source = open_images(index.header.pictures)
         except (DataError, OSError):  # it can be searched without them
@@ -202,7 +203,7 @@ def open_index(
     broken = _broken(done.index)
     if not len(done.index):
         why = f": {broken[0][0]}: {broken[0][1]}" if broken else ""
-        raise DataError(f"{source.name}: there is no picture to search in it ({len(broken)} broken{why}).")
+        raise DataError(f"{source.name}: it has no image that can be searched ({len(broken)} broken{why}).")
     counts = IndexCounts(len(done.index), done.new, done.removed, broken)
     return OpenedIndex(done.index, source, counts, (done.note,) if done.note else ())
 
@@ -336,12 +337,12 @@ def search_images(
         answers.append(QueryHits(query.name, _numbered(hits[:k]), query.remark, query.image))
     notes = list(opened.notes)
     if reranker and any(hit.reranked_score is None for answer in answers for hit in answer.hits[:1]):
-        notes.append("not ranked again: that needs a text to look for, and the pictures themselves")
+        notes.append("not re-ranked: that needs a text query, and the image files")
     elif reranker:
         notes.append(_reranked_note(reranker))
     where, how = images.name if images else index.header.pictures, CLUSTERED if clustered else EXACT
     run = str(embedder.run.path)
-    return SearchResult(run, "pictures", where, tuple(answers), opened.counts, how, index.place, tuple(notes))
+    return SearchResult(run, "images", where, tuple(answers), opened.counts, how, index.place, tuple(notes))
 
 
 def search_texts(embedder: Embedder, image: Path, texts: Sequence[str], where: str, k: int) -> SearchResult:
@@ -350,14 +351,17 @@ def search_texts(embedder: Embedder, image: Path, texts: Sequence[str], where: s
     vectors, read = embedder.texts(texts)
     known = np.flatnonzero(read.known)
     if not len(known):
-        raise InputError(f"{where}: the run's tokenizer knows nothing of any of its {len(texts):,} texts.")
+        raise InputError(
+            f"{where}: the run's tokenizer knows no token of any of the {len(texts):,} texts. "
+            "Use words from the captions."
+        )
     reranker = reranker_of(embedder.run)
     candidates = reranker.spec.candidates if reranker else 0
     nearest = find(vectors[known], query.vector[None], max(k, candidates))
     rows = known[nearest.rows[0]]
     hits = [Hit(0, texts[int(row)], float(score)) for row, score in zip(rows, nearest.scores[0], strict=True)]
     unknown = len(texts) - len(known)
-    notes = (f"{unknown:,} texts hold nothing that the tokenizer knows, and were left out",) if unknown else ()
+    notes = (f"{counted(unknown, 'text')} left out: the tokenizer knows no token of them",) if unknown else ()
     if reranker:
         tokens = read.rows.beside(rows[:candidates])
         with quietly():
@@ -418,4 +422,5 @@ def _reranked_images(
 
 
 def _reranked_note(model: CrossAttentionModel) -> str:
-    return f"the first {model.spec.candidates} were ranked again, by the second figure: patches look at words"
+    first = model.spec.candidates
+    return f"the first {first} were re-ranked by attention between patches and words; the second score is its logit"

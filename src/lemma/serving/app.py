@@ -57,7 +57,7 @@ ASSETS = {
     "/page.js": ("page.js", "text/javascript"),
 }
 MOST_CHARACTERS = 4000  # of a text to look at: an address holds no more
-UNFORESEEN = Refusal(500, "something went wrong; the server's terminal says what.")
+UNFORESEEN = Refusal(500, "internal error; see the server's terminal.")
 FRAMED = Environment(loader=PackageLoader("lemma.serving", "assets"), autoescape=True).get_template("framed.html")
 
 
@@ -113,7 +113,7 @@ def _add_pages(app: FastAPI, served: dict[str, ServedRun]) -> None:
 
         def work() -> str:
             if len(text) > MOST_CHARACTERS:
-                message = f"the text has {len(text):,} characters; at most {MOST_CHARACTERS:,} are looked at."
+                message = f"the text has {len(text):,} characters; at most {MOST_CHARACTERS:,} can be looked at."
                 raise Refusal(400, message, "text")
             return one.verbs.look(one.run, text)
 
@@ -129,7 +129,7 @@ def _add_pages(app: FastAPI, served: dict[str, ServedRun]) -> None:
     async def evaluate(model: str) -> Response:
         one = find_run(served, model)
         if one.run.summary is None:
-            raise Refusal(404, f"{one.name} is not finished, and has no summary yet.", "model")
+            raise Refusal(404, f"{one.name} is not finished: it has no summary yet.", "model")
         return json_response(one.run.summary)
 
 
@@ -162,7 +162,9 @@ def _add_errors(app: FastAPI) -> None:
 
     async def elsewhere(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
-        return refused(Refusal(status, f"{request.method} {request.url.path[:200]}: there is nothing like that here."))
+        return refused(
+            Refusal(status, f"{request.method} {request.url.path[:200]}: there is no such route. The API is under /v1.")
+        )
 
     async def unforeseen(_: Request, error: Exception) -> Response:
         return refused(UNFORESEEN)
@@ -188,7 +190,7 @@ async def complete(request: Request, kind: type[AnyRequest], served: dict[str, S
     async for part in request.stream():
         body += part
         if len(body) > MOST_BYTES:
-            raise Refusal(413, f"the request has more than {MOST_BYTES:,} bytes. Make it shorter.")
+            raise Refusal(413, f"the request has more than {MOST_BYTES:,} bytes. Send a shorter one.")
     asked = read_request(body, kind)
     job = GenerationJob.prepare(find_run(served, asked.model), asked)
     answer, stream = CompletionFormat(job), GenerationStream(job, halt)

@@ -99,7 +99,7 @@ class GenerationRequest(Strict):
         """The strings before which the text ends."""
         stops = [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
         if "" in stops:
-            raise Refusal(400, "stop = '': the text would end before it begins. Leave it out.", "stop")
+            raise Refusal(400, "stop = '': an empty stop string would end the text at once. Leave it out.", "stop")
         return stops
 
     @property
@@ -185,12 +185,12 @@ def read_request(body: bytes, kind: type[AnyRequest]) -> AnyRequest:
     """Read a request; whatever does not fit is refused with the field that is wrong."""
 
     def not_json(name: str) -> NoReturn:
-        raise ValueError(f"{name} is no number of JSON's")
+        raise ValueError(f"{name} is not a JSON number")
 
     try:
         fields = json.loads(body, parse_constant=not_json)
     except (ValueError, RecursionError) as error:
-        raise Refusal(400, f"the body is no JSON ({error}).") from None
+        raise Refusal(400, f"the body is not valid JSON ({error}).") from None
     if not isinstance(fields, Mapping):
         kind_of_body = type(fields).__name__
         raise Refusal(400, f'the body is a JSON {kind_of_body}; an object is expected, as in {{"prompt": …}}.')
@@ -199,21 +199,23 @@ def read_request(body: bytes, kind: type[AnyRequest]) -> AnyRequest:
         if name in NEUTRAL:
             got = json.dumps(value)  # as JSON, in which 0 is not false
             if got not in map(json.dumps, NEUTRAL[name]):
-                raise Refusal(400, f"{name} = {got[:80]}: this is not done here. Leave it out.", name)
+                raise Refusal(400, f"{name} = {got[:80]}: this is not supported. Leave it out.", name)
         elif name in known:
             read[name] = value
         elif name not in WITHOUT_EFFECT:
-            raise Refusal(400, unknown("the word", name[:80], known), name[:80])
+            raise Refusal(400, unknown("the field", name[:80], known), name[:80])
     try:
         request = kind.model_validate(read)
     except ValidationError as error:
         wrong = error.errors(include_url=False)[-1]  # of several forms that a value may have, the last that was tried
         name = str(wrong["loc"][0])
         got = f" = {json.dumps(wrong['input'], default=str)[:80]}" if wrong["type"] != "missing" else ""
-        hint = " Give a text or a list of texts, no tokens." if name == "prompt" else ""
+        hint = " Give a text or a list of texts, not tokens." if name == "prompt" else ""
         why = wrong["msg"].lower().replace(" after validation", "")
         raise Refusal(400, f"{name}{got}: {why}.{hint}", name) from None
     rows = len(request.prompts(alone=False)) * request.choices
     if rows > MOST_ROWS:
-        raise Refusal(400, f"n times the prompts are {rows} texts; at most {MOST_ROWS} are written at once.", "n")
+        raise Refusal(
+            400, f"n times the number of prompts is {rows} texts; at most {MOST_ROWS} are generated at once.", "n"
+        )
     return request

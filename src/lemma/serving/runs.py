@@ -85,8 +85,8 @@ def serve_each(runs: Sequence[Any], verbs: Verbs) -> dict[str, ServedRun]:
         name = Path(run.path).resolve().name
         if name in served:
             raise RunError(
-                f"{served[name].run.path} and {run.path} are both named {name}, and requests tell runs apart by their "
-                "folder's name. Rename one of the folders."
+                f"{served[name].run.path} and {run.path} are both named {name}, but requests identify runs by the "
+                "names of their folders. Rename one of them."
             )
         served[name] = ServedRun(name, run, verbs, verbs.answers(run), verbs.attends(run))
     return served
@@ -182,7 +182,9 @@ class GenerationJob:
             }
             for name, values in neutral.items():
                 if getattr(request, name) not in values:
-                    message = f"{name}: {served.name} gives the {served.answers} of a text. Leave it out."
+                    message = (
+                        f"{name}: {served.name} gives the {served.answers} of a text and does not sample. Leave it out."
+                    )
                     raise Refusal(400, message, name)
         prompts = request.prompts(alone=not served.writes)
         counts = [len(served.run.tokenizer.encode_known(prompt)[0]) for prompt in prompts]

@@ -34,7 +34,7 @@ class Ready:
     def __str__(self) -> str:
         open_to = "" if self.local else "\nAnyone who can reach this machine can use it: there is no password."
         places = f"  page  {self.address}\n  API   {self.address}/v1"
-        return f"Serving {', '.join(self.models)}\n{places}{open_to}\nCtrl-C ends it."
+        return f"Serving {', '.join(self.models)}\n{places}{open_to}\nCtrl-C stops it."
 
 
 class Server(uvicorn.Server):
@@ -71,19 +71,21 @@ def serve_runs(runs: Sequence[Any], verbs: Verbs, host: str, port: int, on_ready
 def bind(host: str, port: int) -> socket.socket:
     """Bind the port before anything is loaded; one that is in use is refused with the next that is free."""
     if not 0 <= port < 2**16:
-        raise InputError(f"port = {port} is not one of 0 (any that is free) to 65535.")
+        raise InputError(f"port = {port}: give a number from 0 (any free port) to 65535.")
     try:
         return _bound(host, port)
     except socket.gaierror:
-        raise InputError(f"host = '{host}' is no name or address of this machine. 127.0.0.1 is usual.") from None
+        raise InputError(
+            f"host = '{host}' is not a name or address of this machine. The default is 127.0.0.1."
+        ) from None
     except PermissionError:
-        raise InputError(f"port {port} needs an administrator's rights. Take one from 1024 up: --port 8000") from None
+        raise InputError(f"port {port} needs administrator rights. Use one from 1024 up: --port 8000") from None
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
-            raise InputError(f"host = '{host}' is no address of this machine. 127.0.0.1 is usual.") from None
+            raise InputError(f"host = '{host}' is not an address of this machine. The default is 127.0.0.1.") from None
         if error.errno != errno.EADDRINUSE:
             raise
-        raise InputError(f"port {port} on {host} is taken.{_advice(host, port)}") from None
+        raise InputError(f"port {port} on {host} is in use.{_advice(host, port)}") from None
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -106,4 +108,4 @@ def _advice(host: str, port: int) -> str:
         except OSError:
             continue
         return f" The next free one: --port {other}"
-    return " Give another, or 0 for any that is free: --port 0"
+    return " Use another, or 0 for any free port: --port 0"

@@ -143,7 +143,7 @@ def test_a_damaged_index_is_told_to_a_reader_and_made_anew_by_a_writer(
     with pytest.raises(RunError, match="damaged"):
         Index.open(place)
     done = update(embedder, folder)
-    assert "made anew" in done.note
+    assert "made again" in done.note
     check_whole(done.index, embedder, folder)
 
 
@@ -220,7 +220,7 @@ def test_a_second_writer_is_refused_and_told_what_to_do(embedder: Embedder, fold
 
 
 def test_a_folder_that_holds_something_else_is_not_written_to(embedder: Embedder, folder: Path) -> None:
-    with pytest.raises(RunError, match="not empty and no index"):
+    with pytest.raises(RunError, match="not empty and not an index"):
         update(embedder, folder, place=folder)
     (folder.parent / "file").touch()
     with pytest.raises(RunError, match="is a file"):

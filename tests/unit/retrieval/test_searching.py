@@ -108,7 +108,7 @@ def test_texts_come_from_lines_and_from_columns(
 
 def test_texts_of_which_nothing_is_known_are_left_out_and_counted(run: Run, folder: Path) -> None:
     result = found(run, image=folder / "00-red-circle.png", texts=["a red", "ЖЖ"])
-    assert result.counts.indexed == 1 and "1 texts hold nothing" in result.notes[0]
+    assert result.counts.indexed == 1 and "1 text left out" in result.notes[0]
 
 
 def test_an_index_is_searched_as_it_stands_without_its_pictures(run: Run, folder: Path, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_an_index_is_searched_as_it_stands_without_its_pictures(run: Run, folder
     shutil.rmtree(mine)
     second = found(run, query="a red", index=tmp_path / "index")
     assert [hit.name for hit in second.answers[0].hits] == [hit.name for hit in first.answers[0].hits]
-    assert "the picture is not here" in second._repr_html_() and "<img" not in second._repr_html_()
+    assert "the image is not here" in second._repr_html_() and "<img" not in second._repr_html_()
     with pytest.raises(RunError, match="another run"):
         found(untrained_run(tmp_path / "other", seed=2), query="a red", index=tmp_path / "index")
 
@@ -131,7 +131,7 @@ def test_a_re_ranker_puts_the_first_few_in_the_order_of_its_logits(folder: Path,
     (answer,) = result.answers
     rows = list(csv.DictReader(result.save(tmp_path / "found.csv").open()))
     assert [row["reranked_score"] for row in rows] == [str(hit.reranked_score) for hit in answer.hits[:4]] + ["", ""]
-    assert all(f"again {hit.reranked_score:.3f}</h3>" in result._repr_html_() for hit in answer.hits[:4])
+    assert all(f"re-ranked {hit.reranked_score:.3f}</h3>" in result._repr_html_() for hit in answer.hits[:4])
     plain = sorted(cosines(loaded, folder, "a red").items(), key=lambda item: -item[1])
     assert {hit.name for hit in answer.hits[:4]} == {name for name, _ in plain[:4]}
     assert [hit.name for hit in answer.hits[4:]] == [name for name, _ in plain[4:6]]
@@ -162,30 +162,30 @@ def test_a_body_without_marks_is_read_without_them(folder: Path, tmp_path: Path)
 def test_what_is_unknown_or_cut_in_a_query_is_remarked(folder: Path, tmp_path: Path) -> None:
     run = load(untrained_run(tmp_path / "words", words=True))
     result = found(run, images=folder, query=["a red zebra", "a a a a a a a red"])
-    assert result.answers[0].remark == "1 word of 3 not known"
+    assert result.answers[0].remark == "1 word of 3 unknown"
     assert result.answers[1].remark == "only the first 6 of 8 tokens were read"
-    with pytest.raises(InputError, match="holds nothing that the run's tokenizer knows"):
+    with pytest.raises(InputError, match="has no token that the run's tokenizer knows"):
         found(run, images=folder, query="zebra")
 
 
 def test_words_that_do_not_go_together_are_refused_before_anything_is_read(run: Run, folder: Path) -> None:
     picture = folder / "00-red-circle.png"
     wrong: list[tuple[dict[str, Any], type[LemmaError], str]] = [
-        ({"images": folder}, InputError, "query or image: one of them is looked for, got neither"),
+        ({"images": folder}, InputError, "query or image: give exactly one of them to search for, got neither"),
         ({"images": folder, "query": "a", "image": picture}, InputError, "got both"),
-        ({"query": "a"}, InputError, "images (or index) or texts: one of them is searched, got neither"),
+        ({"query": "a"}, InputError, "images (or index) or texts: give exactly one of them to search in, got neither"),
         ({"image": picture, "images": folder, "texts": ["a"]}, InputError, "got both"),
-        ({"query": "a", "texts": ["a"]}, InputError, "texts are ranked for a picture"),
+        ({"query": "a", "texts": ["a"]}, InputError, "texts are ranked for an image"),
         ({"images": folder, "query": " "}, InputError, "query is empty"),
-        ({"images": folder, "query": []}, InputError, "there is none"),
-        ({"images": folder, "query": ["a", 3]}, InputError, "query 2 is 3 (int), and no text"),
+        ({"images": folder, "query": []}, InputError, "query is an empty list"),
+        ({"images": folder, "query": ["a", 3]}, InputError, "query 2 is 3 (int), not a text"),
         ({"images": folder, "query": "a", "k": 0}, SpecError, "k = 0"),
         ({"images": folder, "query": "ЖЖ"}, InputError, "knows"),
         ({"images": folder, "query": "a", "text_column": "x"}, InputError, "no texts are given"),
         ({"images": folder / "nowhere" / "x", "query": "a"}, DataError, "there is no such folder"),
         ({"images": "emojy", "query": "a"}, DataError, "Did you mean 'emoji'"),
         ({"images": picture, "query": "a"}, DataError, "is a file"),
-        ({"images": folder, "image": folder / "no.png"}, InputError, "there is no such picture"),
+        ({"images": folder, "image": folder / "no.png"}, InputError, "there is no such image"),
         ({"images": folder, "image": folder}, InputError, "is a folder"),
         ({"image": picture, "texts": folder / "no.txt"}, DataError, "there is no such file"),
         ({"index": folder, "query": "a"}, RunError, "holds no index"),
@@ -198,7 +198,7 @@ def test_words_that_do_not_go_together_are_refused_before_anything_is_read(run: 
 
 def test_a_folder_without_pictures_and_one_with_broken_ones_only_are_told(run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="no picture to search"):
+    with pytest.raises(DataError, match="no image that can be searched"):
         found(run, images=tmp_path / "empty", query="a")
     (tmp_path / "empty" / "bad.png").write_bytes(b"x")
     with pytest.raises(DataError, match=r"1 broken: bad\.png: no picture of a format"):
