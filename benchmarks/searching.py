@@ -13,7 +13,8 @@ import torch
 from benchmarks.compare import quartiles
 from lemma.data.tokenizers import learn_tokenizer
 from lemma.models.build import build
-from lemma.retrieval.index import Embedder, Entry, Index, append, open_pictures, start, update_index
+from lemma.retrieval.embedding import Embedder
+from lemma.retrieval.index import Entry, Index, append, open_images, start, update_index
 from lemma.retrieval.search import find, find_clustered, installed
 from lemma.runs.load import Run
 from lemma.spec.data import ImagesSpec, Words
@@ -37,7 +38,7 @@ def unit(rows: int, seed: int) -> np.ndarray:
 def made_index(place: Path, rows: int) -> Index:
     """An index of random vectors on the disk."""
     place.mkdir()
-    head = start(place, "benchmark", WIDTH, "nowhere").head
+    head = start(place, "benchmark", WIDTH, "nowhere").header
     for first in range(0, rows, 100_000):
         count = min(100_000, rows - first)
         entries = [Entry(f"{first + number}.png", 1, 1, "0") for number in range(count)]
@@ -65,7 +66,7 @@ def told(name: str, spent: list[float]) -> str:
 
 def forget(index: Index) -> None:
     """Ask the system to drop the vectors from its memory, as far as it will."""
-    handle = os.open(index.place / index.head.vectors, os.O_RDONLY)
+    handle = os.open(index.place / index.header.vectors, os.O_RDONLY)
     try:
         os.fsync(handle)
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -127,11 +128,11 @@ def build_times(folder: Path) -> None:
     embedder, place = untrained(folder), folder / "built"
     torch.manual_seed(0)
     begin = time.perf_counter()
-    update_index(place, embedder, open_pictures(pictures))
+    update_index(place, embedder, open_images(pictures))
     spent = time.perf_counter() - begin
     print(f"{PICTURES} pictures of 72 × 72 (PNG), the preset's towers")
     print(f"  {'read, embedded and written':<44}{PICTURES / spent:9,.0f} pictures/s")
-    again = timed(lambda: update_index(place, embedder, open_pictures(pictures)), 5)
+    again = timed(lambda: update_index(place, embedder, open_images(pictures)), 5)
     print(told("looked through again, nothing new", again), flush=True)
 
 

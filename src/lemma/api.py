@@ -389,8 +389,9 @@ def search(
     What is found is written to `out`, if given; that it can be is seen to before any picture is read.
     """
     from lemma.checking.worked.matching import matching_by_hand
-    from lemma.retrieval.result import refuse_target
-    from lemma.retrieval.search import Wanted, search_run
+    from lemma.report.result import check_target
+    from lemma.retrieval.result import ENDINGS
+    from lemma.retrieval.search import SearchRequest, search_run
 
     if matrices is not None:
         worked = viewed(matching_by_hand, (matrices,), settings)
@@ -401,9 +402,9 @@ def search(
     if run is None:
         raise SpecError("search: a run is expected, as in search('runs/a', images='emoji', query='a red heart').")
     if out is not None:
-        refuse_target(Path(out))
-    wanted = Wanted(images, query, image, texts, text_column, k, index, faiss)
-    found = search_run(opened(run), wanted, _watched_pictures(progress))
+        check_target(out, ENDINGS)
+    request = SearchRequest(images, query, image, texts, text_column, k, index, faiss)
+    found = search_run(opened(run), request, _watched_pictures(progress))
     if out is not None:
         found.save(out)
     return found
@@ -412,7 +413,7 @@ def search(
 def _watched_pictures(progress: bool) -> Callable[[str, int, int], None]:
     from lemma.training.progress import watched_reading
 
-    return watched_reading(watch(progress), {"embedding pictures": "pictures"})
+    return watched_reading(watch(progress), {"embedding images": "images"})
 
 
 # The verbs of mathematics: count and check.

@@ -89,7 +89,7 @@ def test_the_arithmetic_of_a_clicked_cell_is_the_models(positions: str, opened: 
         assert product == pytest.approx(float(head.queries[i] @ head.keys[j]), abs=2e-4)
         assert numbers(part(tab, "scaled"))[-1] == pytest.approx(product * head.scale, abs=1e-4)
         assert numbers(part(tab, "score"))[-1] == pytest.approx(score, abs=6e-5)
-        added = 0.0 if head.added is None else float(head.added[i, j])
+        added = 0.0 if head.bias is None else float(head.bias[i, j])
         assert numbers(part(tab, "scaled"))[-1] + added == pytest.approx(score, abs=2e-4)
         assert numbers(part(tab, "power"))[-1] == pytest.approx(power)
         assert head.values is not None
@@ -128,15 +128,15 @@ def test_pointing_previews_clicking_locks_and_a_button_unlocks(opened: Any, file
     tab = opened(files["learned"][0])
     title, unlock = tab.locator("#cell"), tab.get_by_role("button", name="Unlock")
     cell(tab, 3, 1).hover()
-    assert title.inner_text() == "3 “␣or” asks 1 “␣be”" and not unlock.is_visible()
+    assert title.inner_text() == "3 “␣or” attends to 1 “␣be”" and not unlock.is_visible()
     cell(tab, 4, 2).click()
     cell(tab, 6, 0).hover()
-    assert title.inner_text() == "4 “␣not” asks 2 “,”" and unlock.is_visible()
+    assert title.inner_text() == "4 “␣not” attends to 2 “,”" and unlock.is_visible()
     unlock.click()
     cell(tab, 6, 0).hover()
-    assert title.inner_text() == "6 “␣be” asks 0 “to”" and not unlock.is_visible()
-    tab.locator('.lines text[data-side="asking"]').nth(8).hover()
-    assert title.inner_text().startswith("8 “↵” asks")
+    assert title.inner_text() == "6 “␣be” attends to 0 “to”" and not unlock.is_visible()
+    tab.locator('.lines text[data-side="query"]').nth(8).hover()
+    assert title.inner_text().startswith("8 “↵” attends to")
     assert tab.locator(".lines path.here").count() == 1
 
 
@@ -207,7 +207,7 @@ def long_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_cell_shown_first_is_in_sight_and_the_page_stays_at_its_top(width: int, opened: Any, long_page) -> None:
     tab = opened(long_page, width)
     assert tab.evaluate(INSIDE, [".matrix td.at", ".scroller"])
-    assert tab.evaluate(INSIDE, ['.lines text[data-side="asking"].on', ".scroller"])
+    assert tab.evaluate(INSIDE, ['.lines text[data-side="query"].on', ".scroller"])
     assert tab.evaluate("window.scrollY") == 0
 
 

@@ -98,7 +98,7 @@ def test_the_keyboard_is_enough(opened: Any) -> None:
     assert tab.locator("#before").inner_text() == "a dog"
     tab.locator("#tokens").fill("4000")
     tab.keyboard.press("Enter")
-    tab.get_by_text("writing …").wait_for()
+    tab.get_by_text("generating …").wait_for()
     tab.keyboard.press("Escape")
     tab.get_by_text("stopped").wait_for()
     assert 0 < len(tab.locator("#after").text_content()) < 4000 and tab.locator("#go").is_enabled()

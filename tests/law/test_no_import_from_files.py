@@ -317,7 +317,7 @@ def test_no_file_of_a_run_imports_what_it_names(kind: str, name: str, trace: Pat
 def test_no_index_imports_what_it_names(trace: Path, tmp_path: Path) -> None:
     place = tmp_path / "index"
     place.mkdir()
-    append(place, start(place, "run", 2, "pictures").head, [Entry("a.png", 1, 2, "ab")], np.ones((1, 2), np.float32))
+    append(place, start(place, "run", 2, "pictures").header, [Entry("a.png", 1, 2, "ab")], np.ones((1, 2), np.float32))
     assert Index.open(place).read().entries[0].name == "a.png"
     head, entries = place / "index.json", next(place.glob("entries-*.jsonl"))
     said, listed = json.loads(head.read_text()), json.loads(entries.read_text())

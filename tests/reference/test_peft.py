@@ -184,7 +184,7 @@ def adapted_paths(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 def test_what_peft_has_no_form_for_is_refused(tmp_path: Path) -> None:
     for spec in (Lstm(vocabulary=13, width=6, hidden=6), TableA5(vocabulary=13, embedding=4, width=8, heads=2)):
         model = adapt_model(build(spec), Lora(rank=2)).model
-        with pytest.raises(SpecError, match=r"peft's form has updates of linear maps and embeddings only"):
+        with pytest.raises(SpecError, match=r"peft's format has updates of linear maps and embeddings only"):
             write_peft(model, tmp_path / "adapter")
     body = Attentive(vocabulary=13, width=6, key_width=5, value_width=4, hidden=7, context=5)
     attentive = adapt_model(build(Classifier(body=body)), Lora(rank=2), learn=("head.*",)).model
@@ -222,7 +222,7 @@ def test_what_we_cannot_express_is_refused_by_its_name(options: dict[str, Any], 
 
 
 def test_a_pickle_a_missing_file_another_base_and_a_half_tie_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="no folder of peft's"):
+    with pytest.raises(RunError, match="not a peft folder"):
         read_peft(tmp_path, decoder())
     of_peft(decoder(), tmp_path / "one", r=2, target_modules=["widen"])
     with pytest.raises(RunError, match=r"module = 'layers\.0\.feed_forward\.widen' is unknown"):

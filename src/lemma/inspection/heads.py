@@ -1,71 +1,214 @@
-"""Every attention head of a model on a text."""
+"""Every attention head of a model on a text: the model runs once with recording on, and the weights are recomputed."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from html import escape
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float
+from markupsafe import Markup
 from torch import Tensor, nn
 
-from lemma.data.files import write_atomically
 from lemma.errors import DataError, InputError, LemmaError, SpecError, unknown
-from lemma.inspection.draw import picture, terminal
-from lemma.inspection.head import Seen, as_csv, as_dict, as_json, heads_of
+from lemma.inspection.drawing import (
+    COLUMNS,
+    SHADES_MEAN,
+    layer_in_characters,
+    most_attended_tokens,
+    svg_of_grid,
+    svg_of_head,
+    table_row,
+    token_list,
+)
 from lemma.inspection.page import page
+from lemma.inspection.patterns import (
+    MEANINGS,
+    PatternMatch,
+    Statistics,
+    distances,
+    match_pattern,
+    nearest,
+    pattern_name,
+    pattern_places,
+    statistics,
+)
 from lemma.layers.recording import AttentionRecord, tap
 from lemma.models.base import evaluating
-from lemma.report.numbers import counted, numbered
+from lemma.report.numbers import Word, counted, numbered
+from lemma.report.result import Block, Pre, Result, Table, Text
 from lemma.runs.load import Run
 
-# The heads of a model on one text, as a result: for the terminal, the notebook, a page or a file.
+MOST_TOKENS = 512  # of a text are read: each head keeps a matrix of their square
+MOST_NUMBERS = 200_000  # weights in a dictionary; if there are more they are left out, and it says so
+MASKED = -1e30  # some models add the most negative number instead of −∞
+CROSS = ("cross", "encoder_attn", "encdec", "multihead_attn")  # how models name attention to another text
+FRAME = Markup(
+    '<iframe title="Attention heads" sandbox="allow-scripts allow-downloads" '
+    'style="width:100%;height:760px;border:1px solid #ccc" srcdoc="{}"></iframe>'
+)
 
 
-WRITERS = {".html": page, ".svg": picture, ".json": as_json, ".csv": as_csv}
+@dataclass(frozen=True, eq=False)
+class Head:
+    """One head: its query and key tokens, its weights, and what they were computed from.
+
+    α_ij = softmax_j(scale · q_i·k_j + bias_ij) over the allowed keys j; the head's output is Σ_j α_ij v_j.
+    """
+
+    layer: int
+    head: int
+    name: str
+    """The path of the attention module inside the model."""
+    query_tokens: tuple[Word, ...]
+    key_tokens: tuple[Word, ...]
+    cross: bool
+    """Whether the keys come from another text than the queries."""
+    weights: Float[np.ndarray, "queries keys"]
+    scores: Float[np.ndarray, "queries keys"]
+    """Scaled, with bias; −∞ where a key is masked."""
+    allowed: Bool[np.ndarray, "queries keys"]
+    bias: Float[np.ndarray, "queries keys"] | None
+    """What is added to the scaled scores of allowed keys (ALiBi, relative biases), if anything is."""
+    queries: Float[np.ndarray, "queries width"]
+    keys: Float[np.ndarray, "keys width"]
+    values: Float[np.ndarray, "keys value_width"] | None
+    scale: float
+    statistics: Statistics
+    matches: tuple[PatternMatch, ...]
+    """All patterns that these tokens could show, not only the nearest."""
+
+    @property
+    def title(self) -> str:
+        """Its layer and number."""
+        return f"Layer {self.layer}, head {self.head}"
+
+    @property
+    def nearest(self) -> PatternMatch | None:
+        """The pattern it comes nearest to, whether or not that is a match."""
+        return nearest(self.matches)
+
+    @property
+    def pattern(self) -> str:
+        """The pattern it matches; `broad` or `none` if it matches none."""
+        return pattern_name(self.nearest, self.statistics.breadth)
+
+    @property
+    def matched(self) -> PatternMatch | None:
+        """The nearest pattern, if it is a match."""
+        return self.nearest if self.nearest and self.nearest.pattern == self.pattern else None
+
+    def record(self) -> dict[str, Any]:
+        """The numbers of the head, as in the table."""
+        near = self.nearest
+        return {
+            "layer": self.layer,
+            "head": self.head,
+            "name": self.name,
+            "entropy": self.statistics.entropy,
+            "uniform_entropy": self.statistics.uniform_entropy,
+            "distance": self.statistics.distance,
+            "first": self.statistics.first,
+            "pattern": self.pattern,
+            "nearest": near.pattern if near else None,
+            "score": near.score if near else None,
+            "uniform": near.uniform if near else None,
+            "rows": near.rows if near else None,
+        }
 
 
-class Heads(Seen):
+@dataclass(frozen=True, eq=False)
+class Heads(Result):
     """What every attention head of a model does on one text."""
 
-    def __str__(self) -> str:
-        return terminal(self)
+    model: str
+    """The name of the model."""
+    tokens: tuple[Word, ...]
+    source: tuple[Word, ...]
+    """The other text, if there is one that the tokens attend to."""
+    heads: tuple[Head, ...]
+    notes: tuple[str, ...] = ()
+    """What was left out, and why."""
+
+    def layers(self) -> dict[int, list[Head]]:
+        """The heads by layer."""
+        found: dict[int, list[Head]] = {}
+        for head in self.heads:
+            found.setdefault(head.layer, []).append(head)
+        return found
+
+    def clearest(self) -> Head:
+        """The head that matches its pattern best, or the first."""
+        return max(self.heads, key=lambda head: head.matched.gain if head.matched else 0.0)
+
+    @property
+    def title(self) -> str:
+        """What is looked at."""
+        return f"Attention of {self.model}"
+
+    def blocks(self) -> Iterator[Block]:
+        """Small images of the heads in characters, the table, and of a single head what each token attends to."""
+        yield Text(f"{self.model}: {counted(len(self.heads), 'head')} on {counted(len(self.tokens), 'token')}")
+        yield Text(token_list(self.tokens), apart=True)
+        for layer, heads in self.layers().items():
+            yield Pre(((layer_in_characters(layer, heads), ""),))
+        patterns = {head.pattern for head in self.heads}
+        meanings = [f"{name}: {meaning}." for name, meaning in MEANINGS.items() if name in patterns]
+        yield Text("\n".join([SHADES_MEAN, *meanings]), apart=True)
+        yield Table(COLUMNS, [table_row(head) for head in self.heads], left=(0, 5, 6))
+        if len(self.heads) == 1:
+            yield Text(most_attended_tokens(self.heads[0]), apart=True)
+        yield from (Text(note, apart=True) for note in self.notes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values: tokens, and for each head its numbers, its patterns and its weights."""
-        return as_dict(self)
+        """Return plain values: tokens, and of each head its numbers, its patterns and (if they are few) its weights."""
+        with_weights = sum(head.weights.size for head in self.heads) <= MOST_NUMBERS
+        heads = [
+            head.record()
+            | {
+                "cross": head.cross,
+                "masked": not head.allowed.all(),
+                "scale": head.scale,
+                "patterns": {
+                    one.pattern: {"score": one.score, "uniform": one.uniform, "rows": one.rows} for one in head.matches
+                },
+                "weights": head.weights.tolist() if with_weights else None,
+            }
+            for head in self.heads
+        ]
+        return {
+            "model": self.model,
+            "tokens": [{"index": word.index, "text": word.text} for word in self.tokens],
+            "source": [{"index": word.index, "text": word.text} for word in self.source],
+            "notes": [*self.notes, *([] if with_weights else ["Weights are left out: choose a layer and a head."])],
+            "heads": heads,
+        }
+
+    def records(self) -> list[dict[str, Any]]:
+        """The table, one row per head."""
+        return [head.record() for head in self.heads]
+
+    def svg(self) -> str:
+        """One head in full, or the grid of all."""
+        return svg_of_head(self.heads[0]) if len(self.heads) == 1 else svg_of_grid(self)
+
+    def writers(self) -> dict[str, Callable[[], str]]:
+        """Those of every result, with the interactive page and the drawing of heads."""
+        return super().writers() | {".html": lambda: page(self), ".svg": self.svg}
 
     def _repr_html_(self) -> str:
         """The page in a frame of its own, so that neither it nor the notebook restyles the other."""
-        frame = 'sandbox="allow-scripts allow-downloads" style="width:100%;height:760px;border:1px solid #ccc"'
-        return f'<iframe title="Attention heads" {frame} srcdoc="{escape(page(self))}"></iframe>'
-
-    def save(self, path: str | Path) -> Path:
-        """Write a page (.html), a picture (.svg), everything (.json) or the table (.csv)."""
-        path = Path(path)
-        writer = WRITERS.get(path.suffix.lower())
-        if writer is None:
-            raise InputError(f"{path}: heads are saved as {', '.join(WRITERS)}, not as '{path.suffix}'.")
-        if not path.absolute().parent.is_dir():
-            raise InputError(f"{path}: there is no folder {path.parent} to write to. Make it first.")
-        write_atomically(path, writer(self))
-        return path
-
-
-# From a model and a text to its heads: run it once with a tap on, and work the weights out again.
-
-
-MOST_TOKENS = 512  # of a text are read: each head keeps a matrix of their square
+        return FRAME.format(page(self))
 
 
 def look_at_run(
     run: Run, text: str | None = None, *, layer: int | None = None, head: int | None = None, **others: Any
 ) -> Heads:
-    """Look at the heads of a run on a text: its first tokens, as many as the model sees at once."""
+    """Look at the heads of a run on a text: its first tokens, as many as the model reads at once."""
     for word in others:
-        raise SpecError(unknown("look: the word", word, ("text", "layer", "head")))
+        raise SpecError(unknown("look: the setting", word, ("text", "layer", "head")))
     if not isinstance(text, str):
-        raise InputError(f"text = {text!r}: give the text that the model is to read, as in text='to be or not'.")
+        raise InputError(f"text = {text!r}: give the text for the model to read, as in text='to be or not'.")
     ids = run.tokenizer.encode(text)
     if not len(ids):
         raise DataError("the text has no tokens: there is nothing to look at. Give some, as in --text 'to be or not'.")
@@ -78,8 +221,8 @@ def look_at_run(
     except NoAttention:
         family = getattr(run.spec, "family", "model")
         raise InputError(
-            f"{run.path}: a run of the family {family}, which has no attention heads to look at. "
-            "Train one that has: lemma train decoder --text shakespeare --out runs/decoder"
+            f"{run.path} is a run of the family {family}, which has no attention heads. "
+            "Train one that does: lemma train decoder --text shakespeare --out runs/decoder"
         ) from None
 
 
@@ -96,18 +239,24 @@ def look_at(
 ) -> Heads:
     """Look at the heads of any PyTorch model on one text.
 
-    `tokens` is what the model is called with: ids of shape (time) or (1, time), be it a list, or a mapping of keyword
-    arguments.
-    `words` are the tokens in letters; `source_words` those of the text that they attend to in an encoder–decoder. A
-    layer is one call of attention, counted from 0 in the order in which they run.
+    `tokens` is what the model is called with: ids of shape (time) or (1, time), as a tensor or a list, or a mapping of
+    keyword arguments. `words` are the tokens as text; `source_words` those of the text that an encoder–decoder attends
+    to. A layer is one call of attention, counted from 0 in the order in which they run.
     """
-    read = _one_sequence(tokens)
-    identities = _identities(read, words)
-    records = _records(model, read)
+    inputs = _one_sequence(tokens)
+    identities = None
+    if isinstance(inputs, Tensor) and not inputs.is_floating_point():
+        if inputs.numel() != len(words):
+            raise InputError(
+                f"{counted(inputs.numel(), 'token')}, but {counted(len(words), 'word')} to name them. "
+                "Give one word for each token."
+            )
+        identities = inputs.reshape(-1).tolist()  # two ids may be spelt alike
     texts = numbered(words, identities), numbered(source_words)
-    chosen = list(_chosen(records, layer, head))
-    heads = [one for number, record in chosen for one in heads_of(number, record, *texts, head)]
-    return Heads(name or type(model).__name__, *texts, tuple(heads), tuple(notes))
+    found: list[Head] = []
+    for number, record in _chosen(_records(model, inputs), layer, head):
+        found += _heads_of(number, record, *texts, head)
+    return Heads(name or type(model).__name__, *texts, tuple(found), tuple(notes))
 
 
 class NoAttention(InputError):
@@ -115,39 +264,41 @@ class NoAttention(InputError):
 
 
 def _one_sequence(tokens: Any) -> Tensor | Mapping[str, Tensor]:
-    """What the model is called with, of one text only."""
+    """What the model is called with, checked to be one text only."""
     if isinstance(tokens, Mapping):
-        for name, value in tokens.items():
-            if str(name).endswith("ids") and isinstance(value, Tensor) and value.dim() == 2:
-                _refuse_batch(value)
-        return tokens
-    try:
-        ids = torch.as_tensor(tokens)
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(
-            f"tokens = {repr(tokens)[:60]}: give the ids of one text, as in [0, 1, 2], a tensor of them, or a mapping "
-            "of the model's keyword arguments."
-        ) from None
-    _refuse_batch(ids)
-    if not ids.numel():
+        named = [one for name, one in tokens.items() if str(name).endswith("ids") and isinstance(one, Tensor)]
+        inputs, checked = tokens, [ids for ids in named if ids.dim() == 2]
+    else:
+        try:
+            inputs = torch.as_tensor(tokens)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(
+                f"tokens = {repr(tokens)[:60]}: give the ids of one text, as in [0, 1, 2], a tensor of them, or a "
+                "mapping of the model's keyword arguments."
+            ) from None
+        checked = [inputs]
+    for ids in checked:
+        if ids.dim() > 2 or (ids.dim() == 2 and len(ids) != 1):
+            raise InputError(
+                f"tokens of shape {tuple(ids.shape)}: look at one sequence at a time. Give ids of shape (time) or "
+                "(1, time), as in tokens[0]."
+            )
+    if isinstance(inputs, Tensor) and not inputs.numel():
         raise InputError("tokens are empty: there is nothing to look at. Give the ids of one text, as in [0, 1, 2].")
-    return ids
+    return inputs
 
 
-def _refuse_batch(ids: Tensor) -> None:
-    if ids.dim() > 2 or (ids.dim() == 2 and len(ids) != 1):
-        raise InputError(
-            f"tokens of shape {tuple(ids.shape)}: one sequence at a time is looked at. Give ids of shape (time) or "
-            "(1, time), as in tokens[0]."
-        )
-
-
-def _records(model: nn.Module, tokens: Tensor | Mapping[str, Tensor]) -> list[AttentionRecord]:
+def _records(model: nn.Module, inputs: Tensor | Mapping[str, Tensor]) -> list[AttentionRecord]:
+    """Run the model once, and return what every call of attention was given."""
     if not isinstance(model, nn.Module):
-        raise InputError(f"model = {repr(model)[:60]}: give a PyTorch module; of a run, use lemma.look(run, text=…).")
+        raise InputError(f"model = {repr(model)[:60]}: give a PyTorch module; for a run, use lemma.look(run, text=…).")
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     with torch.no_grad(), evaluating(model), tap(model) as records:
         try:
-            _call(model, tokens)
+            if isinstance(inputs, Tensor):
+                model(inputs.to(device).reshape(1, -1))
+            else:
+                model(**{name: one.to(device) if isinstance(one, Tensor) else one for name, one in inputs.items()})
         except (LemmaError, torch.OutOfMemoryError):
             raise
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
@@ -159,46 +310,110 @@ def _records(model: nn.Module, tokens: Tensor | Mapping[str, Tensor]) -> list[At
     return list(records)
 
 
-def _call(model: nn.Module, tokens: Tensor | Mapping[str, Tensor]) -> None:
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    if isinstance(tokens, Tensor):
-        model(tokens.to(device).reshape(1, -1))
-    else:
-        model(**{key: value.to(device) if isinstance(value, Tensor) else value for key, value in tokens.items()})
-
-
-def _identities(tokens: Tensor | Mapping[str, Tensor], words: Sequence[str]) -> Sequence[Hashable] | None:
-    """What makes two tokens the same: their ids where these are given, for two ids may be spelt alike."""
-    if not isinstance(tokens, Tensor) or tokens.is_floating_point():
-        return None
-    if tokens.numel() != len(words):
-        raise InputError(
-            f"{counted(tokens.numel(), 'token')}, but {counted(len(words), 'word')} to call them. "
-            "Give one word for each token."
-        )
-    return tokens.reshape(-1).tolist()
-
-
 def _chosen(
     records: Sequence[AttentionRecord], layer: int | None, head: int | None
 ) -> Iterator[tuple[int, AttentionRecord]]:
+    """The records of one layer or of all, with their numbers, once all of them are known to have the head."""
     for name, value in (("layer", layer), ("head", head)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise InputError(f"{name} = {value!r}: give a whole number, counted from 0.")
+
+    def known(what: str, count: int) -> str:
+        return f"it has {f'{what} 0 only' if count == 1 else f'{what}s 0 to {count - 1}'}, counted from 0."
+
     if layer is not None and not 0 <= layer < len(records):
-        raise InputError(
-            f"layer = {layer} is none of this model's: it has {_range('layer', len(records))}, counted from 0."
-        )
-    for number, record in enumerate(records):
-        heads = record.queries.shape[1]
-        if layer not in (None, number):
-            continue
-        if head is not None and not 0 <= head < heads:
+        raise InputError(f"layer = {layer} is out of range for this model: {known('layer', len(records))}")
+    chosen = [(number, record) for number, record in enumerate(records) if layer in (None, number)]
+    for number, record in chosen:
+        if head is not None and not 0 <= head < record.queries.shape[1]:
             raise InputError(
-                f"head = {head} is none of layer {number}'s: it has {_range('head', heads)}, counted from 0."
+                f"head = {head} is out of range for layer {number}: {known('head', record.queries.shape[1])}"
             )
-        yield number, record
+    return iter(chosen)
 
 
-def _range(what: str, count: int) -> str:
-    return f"{what} 0 only" if count == 1 else f"{what}s 0 to {count - 1}"
+def _heads_of(
+    layer: int, record: AttentionRecord, tokens: tuple[Word, ...], source: tuple[Word, ...], only: int | None
+) -> Iterator[Head]:
+    """The heads of one call of attention, on the last row of the batch, in single precision or better."""
+    query_tokens, key_tokens, cross = _texts_of(record, tokens, source)
+    precision = torch.promote_types(record.queries.dtype, torch.float32)
+    parts = {name: getattr(record, name) for name in ("queries", "keys", "values", "bias", "line")}
+    record = replace(
+        record,
+        **{
+            name: (part[-1:] if part.dim() == 4 else part).to("cpu", precision)
+            for name, part in parts.items()
+            if part is not None
+        },
+    )
+    scores = record.scores()[-1].numpy()
+    if np.isnan(scores).any():
+        raise InputError(
+            f"layer {layer} ({record.name}): its scores are NaN. The weights are damaged, or training diverged."
+        )
+    shape = (1, *scores.shape)
+    added = torch.zeros(shape) if record.bias is None else record.bias.expand(shape)
+    if record.line is not None:
+        added = added + record.by_distance(record.steps())
+    added = added.masked_fill(added <= MASKED, 0.0)
+    bias = added[-1].numpy() if added.any() else None
+    apart = None if cross else np.abs(distances(query_tokens, key_tokens))
+    places = pattern_places(query_tokens, key_tokens, cross)
+    for head in range(len(scores)) if only is None else [only]:
+        allowed = scores[head] > MASKED
+        masked = np.where(allowed, scores[head], -np.inf)
+        weights = _softmax(masked)
+        yield Head(
+            layer=layer,
+            head=head,
+            name=record.name,
+            query_tokens=query_tokens,
+            key_tokens=key_tokens,
+            cross=cross,
+            weights=weights,
+            scores=masked,
+            allowed=allowed,
+            bias=None if bias is None else bias[head],
+            queries=record.queries[-1, head].numpy(),
+            keys=record.keys[-1, head].numpy(),
+            values=None if record.values is None else record.values[-1, head].numpy(),
+            scale=float(record.scale),
+            statistics=statistics(weights, allowed, apart),
+            matches=tuple(match_pattern(name, weights, allowed, where) for name, where in places.items()),
+        )
+
+
+def _texts_of(
+    record: AttentionRecord, tokens: tuple[Word, ...], source: tuple[Word, ...]
+) -> tuple[tuple[Word, ...], tuple[Word, ...], bool]:
+    """The tokens of the queries, those of the keys, and whether they are two different texts.
+
+    Their lengths tell the texts apart; where both texts have the same length, the module's path does. A model that
+    reads windows is given its last words.
+    """
+    new, known = record.queries.shape[-2], record.keys.shape[-2]
+
+    def last(words: tuple[Word, ...], count: int) -> tuple[Word, ...]:
+        if count > len(words):
+            raise InputError(
+                f"'{record.name}' attends with {counted(count, 'token')}, but got {counted(len(words), 'word')}. "
+                "Give one word for each token, and source_words for the text of an encoder."
+            )
+        return words[len(words) - count :]
+
+    name = record.name.lower()
+    in_encoder = new == len(source) and "encoder" in name.split(".")
+    if source and new == known and (new != len(tokens) or in_encoder):
+        return last(source, new), last(source, known), False
+    if source and known == len(source) and (known != new or any(word in name for word in CROSS)):
+        return last(tokens, new), source, True
+    return last(tokens, new), last(tokens, known), False
+
+
+def _softmax(scores: Float[np.ndarray, "queries keys"]) -> Float[np.ndarray, "queries keys"]:
+    """Softmax over each row; a row that may see nothing is zero."""
+    most = scores.max(1, keepdims=True, initial=-np.inf)
+    powers = np.exp(scores - np.where(np.isfinite(most), most, 0.0))
+    total = powers.sum(1, keepdims=True)
+    return np.divide(powers, total, out=np.zeros_like(powers), where=total > 0)

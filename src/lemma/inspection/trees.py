@@ -1,11 +1,8 @@
-"""Dependency trees of a text: by a parser, or from attention."""
+"""Dependency trees of a text: those of a parser, or the maximum spanning trees of a language model's attention."""
 
-import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,20 +10,54 @@ import torch
 from jaxtyping import Float, Int64
 
 from lemma.data.conllu import Sentence, to_conllu
-from lemma.data.files import write_atomically
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import InputError, unknown
+from lemma.inspection.drawing import render
 from lemma.layers.recording import AttentionRecord, tap
 from lemma.layers.spanning_tree import best_tree
 from lemma.models.base import LanguageModel, evaluating
 from lemma.models.parser import head_pictures, predict_trees
-from lemma.report.text import across, columns, fit
+from lemma.report.result import Block, Figure, Matrix, Result, Text
+from lemma.report.text import across, columns
 from lemma.runs.load import Run
 
-# From words to the tokens of any tokenizer, and from attention between tokens to attention between words.
-#
-# Attention to a word is the sum over its tokens; attention from a word is the mean over its tokens (Clark et al.
-# 2019).
+MOST_WORDS = 400  # of a sentence: scores grow with the square
+PROBE = 3  # tokens that tell which heads there are
+TOP, NOTHING = "(top)", "(nothing)"
+MOST_DRAWN = 60  # words whose arcs are still legible in a terminal
+TOO_WIDE = "(too wide to draw here: save the drawing with --out tree.svg)"
+SHOWN = 0.05  # less attention is not listed
+
+
+# Words
+
+
+CLITIC = re.compile(r"(?i)(?<=\w)(n['’]t|['’](?:s|re|ve|ll|d|m))$")
+OPENING = re.compile(r"^([\"'“‘¿¡(\[{<«]+)(?=.)")
+CLOSING = re.compile(r"(?<=[^.…])(\.\.\.|…|[.,;:!?\"'”’)\]}>»%])$")
+ABBREVIATION = re.compile(r"(?i)^(?:[a-z]\.)+$|^(?:mr|mrs|ms|dr|prof|st|vs|etc|inc|co|jr|sr)\.$")
+
+
+def split_sentence(line: str) -> list[str]:
+    """Split a sentence into words nearly as UD's English treebanks do; what is split already stays as it is.
+
+    >>> split_sentence("I don't know (yet), Dr. Who.")
+    ['I', 'do', "n't", 'know', '(', 'yet', ')', ',', 'Dr.', 'Who', '.']
+    """
+    words: list[str] = []
+    for chunk in line.split():
+        after: list[str] = []
+        if opening := OPENING.match(chunk):
+            words += opening[1]
+            chunk = chunk[opening.end() :]
+        while not ABBREVIATION.match(chunk) and not CLITIC.search(chunk) and (closing := CLOSING.search(chunk)):
+            after.insert(0, closing[1])
+            chunk = chunk[: closing.start()]
+        if clitic := CLITIC.search(chunk):
+            after.insert(0, clitic[1])
+            chunk = chunk[: clitic.start()]
+        words += [*([chunk] if chunk else []), *after]
+    return words
 
 
 @dataclass(frozen=True)
@@ -36,7 +67,7 @@ class Alignment:
     ids: Int64[np.ndarray, "tokens"]
     spans: tuple[tuple[int, int], ...]
     left_out: int = 0
-    """Characters that the tokenizer could not express."""
+    """Characters that the tokenizer cannot encode."""
 
 
 def align(words: Sequence[str], tokenizer: Tokenizer) -> Alignment:
@@ -52,10 +83,53 @@ def align(words: Sequence[str], tokenizer: Tokenizer) -> Alignment:
     return Alignment(np.concatenate(ids) if ids else np.zeros(0, dtype=np.int64), tuple(spans), left_out)
 
 
+# Attention between words
+
+
+@dataclass(frozen=True)
+class WordAttention:
+    """What every head of a model attends to, word by word."""
+
+    names: tuple[str, ...]
+    """`layer 0 head 1`, in the order of the heads."""
+    places: tuple[tuple[int, int], ...]
+    """The layer and head of each."""
+    weights: Float[np.ndarray, "heads words words"]
+    left_out: int = 0
+    """Characters that the tokenizer cannot encode."""
+
+    def chosen(self, layer: int | None, head: int | None) -> Float[np.ndarray, "words words"]:
+        """The attention of one head, or the mean over a layer or all heads; rows attend, columns are attended to."""
+        return self.weights[_select(self.places, layer, head)].mean(axis=0)
+
+
+def word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Sequence[str]) -> WordAttention:
+    """Let a model read some words, and return what its heads attend to, from word to word."""
+    aligned = align(words, tokenizer)
+    reach = model.reach
+    if not len(aligned.ids) or (reach is not None and len(aligned.ids) > reach):
+        raise InputError(
+            f"the sentence has {len(aligned.ids)} tokens; the model reads 1 to {reach} at once. Give another sentence."
+        )
+    records = _square_attention(model, torch.from_numpy(aligned.ids))
+    places = _places(records)
+    weights = torch.cat([record.weights()[0] for record in records]).double().cpu().numpy()
+    names = tuple(f"layer {layer} head {head}" for layer, head in places)
+    return WordAttention(names, places, between_words(weights, aligned.spans), aligned.left_out)
+
+
+def check_heads(model: LanguageModel, layer: int | None, head: int | None) -> None:
+    """Refuse a model without attention, or a layer or head that it does not have; the model reads three tokens."""
+    size = PROBE if model.reach is None else min(PROBE, model.reach)
+    _select(_places(_square_attention(model, torch.zeros(size, dtype=torch.long))), layer, head)
+
+
 def between_words(
     weights: Float[np.ndarray, "heads tokens tokens"], spans: Sequence[tuple[int, int]]
 ) -> Float[np.ndarray, "heads words words"]:
     """Turn attention between tokens (from, to) into attention between words; a word without tokens has none.
+
+    Attention to a word is the sum over its tokens, attention from a word the mean over them (Clark et al. 2019).
 
     >>> between_words(np.array([[[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.2, 0.6]]]), [(0, 2), (2, 3)]).tolist()
     [[[1.0, 0.0], [0.4, 0.6]]]
@@ -67,100 +141,8 @@ def between_words(
     return means @ weights @ owners.T
 
 
-# A line of plain text into the words of a treebank: punctuation and clitics stand for themselves.
-
-
-CLITIC = re.compile(r"(?i)(?<=\w)(n['’]t|['’](?:s|re|ve|ll|d|m))$")
-OPENING = re.compile(r"^([\"'“‘¿¡(\[{<«]+)(?=.)")
-CLOSING = re.compile(r"(?<=[^.…])(\.\.\.|…|[.,;:!?\"'”’)\]}>»%])$")
-ABBREVIATION = re.compile(r"(?i)^(?:[a-z]\.)+$|^(?:mr|mrs|ms|dr|prof|st|vs|etc|inc|co|jr|sr)\.$")
-
-
-def split_sentence(line: str) -> list[str]:
-    """Cut a sentence into words as UD's English treebanks do, nearly: what is cut already stays as it is.
-
-    >>> split_sentence("I don't know (yet), Dr. Who.")
-    ['I', 'do', "n't", 'know', '(', 'yet', ')', ',', 'Dr.', 'Who', '.']
-    """
-    return [word for chunk in line.split() for word in _cut(chunk)]
-
-
-def _cut(chunk: str) -> list[str]:
-    before: list[str] = []
-    after: list[str] = []
-    if opening := OPENING.match(chunk):
-        before, chunk = list(opening[1]), chunk[opening.end() :]
-    while not ABBREVIATION.match(chunk) and not CLITIC.search(chunk) and (closing := CLOSING.search(chunk)):
-        after.insert(0, closing[1])
-        chunk = chunk[: closing.start()]
-    if clitic := CLITIC.search(chunk):
-        after.insert(0, clitic[1])
-        chunk = chunk[: clitic.start()]
-    return [*before, *([chunk] if chunk else []), *after]
-
-
-# Trees out of attention: attention between words, the word attended to most, and the maximum spanning tree.
-#
-# A causal model's words attend only to the past, so that a word's governor may lie where it cannot look. For a tree
-# both
-# directions are therefore added, A + Aᵀ: the tree itself has no direction then, and hangs from the word that the
-# others
-# attend to most on average.
-
-
-Between = Float[np.ndarray, "words words"]
-"""Attention from each word (row) to each word (column)."""
-Places = tuple[tuple[int, int], ...]
-"""The layer and head of each."""
-PROBE = 3  # tokens that tell which heads there are
-
-
-@dataclass(frozen=True)
-class WordAttention:
-    """What every head of a model attends to, word by word."""
-
-    names: tuple[str, ...]
-    """`layer 0 head 1`, in the order of the heads."""
-    places: Places
-    weights: Float[np.ndarray, "heads words words"]
-    left_out: int = 0
-    """Characters that the tokenizer could not express."""
-
-    def chosen(self, layer: int | None, head: int | None) -> Between:
-        """The attention of one head, or the mean of a layer's or of all heads."""
-        wanted = [
-            number for number, place in enumerate(self.places) if layer in (None, place[0]) and head in (None, place[1])
-        ]
-        if not wanted:
-            raise InputError(_no_such_head(self.places, layer, head))
-        return self.weights[wanted].mean(axis=0)
-
-
-def word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Sequence[str]) -> WordAttention:
-    """Let a model read some words, and return what its heads attend to, from word to word."""
-    aligned = align(words, tokenizer)
-    reach = model.reach
-    if not len(aligned.ids) or (reach is not None and len(aligned.ids) > reach):
-        raise InputError(
-            f"the sentence has {len(aligned.ids)} tokens; the model reads 1 to {reach} at once. Give a shorter one."
-        )
-    square = _square_attention(model, torch.from_numpy(aligned.ids))
-    places = _places(square)
-    weights = torch.cat([record.weights()[0] for record in square]).double().cpu().numpy()
-    names = tuple(f"layer {layer} head {head}" for layer, head in places)
-    return WordAttention(names, places, between_words(weights, aligned.spans), aligned.left_out)
-
-
-def check_heads(model: LanguageModel, layer: int | None, head: int | None) -> None:
-    """Refuse a model without attention, or a layer or head that it does not have; costs the reading of three tokens."""
-    size = PROBE if model.reach is None else min(PROBE, model.reach)
-    places = _places(_square_attention(model, torch.zeros(size, dtype=torch.long)))
-    if not any(layer in (None, place[0]) and head in (None, place[1]) for place in places):
-        raise InputError(_no_such_head(places, layer, head))
-
-
 def _square_attention(model: LanguageModel, ids: Int64[torch.Tensor, "tokens"]) -> list[AttentionRecord]:
-    """What was recorded of every layer whose words all attend to all (or to all before)."""
+    """The records of every layer in which all tokens attend to all (or to all before)."""
     tokens, size = ids[None].to(next(model.parameters()).device), len(ids)
     with evaluating(model), torch.no_grad(), tap(model) as records:
         model(tokens)
@@ -170,18 +152,21 @@ def _square_attention(model: LanguageModel, ids: Int64[torch.Tensor, "tokens"]) 
     return square
 
 
-def _places(square: Sequence[AttentionRecord]) -> Places:
-    return tuple((layer, head) for layer, record in enumerate(square) for head in range(record.queries.shape[1]))
+def _places(records: Sequence[AttentionRecord]) -> tuple[tuple[int, int], ...]:
+    return tuple((layer, head) for layer, record in enumerate(records) for head in range(record.queries.shape[1]))
 
 
-def _no_such_head(places: Places, layer: int | None, head: int | None) -> str:
-    asked = [f"{name} {number}" for name, number in (("layer", layer), ("head", head)) if number is not None]
-    counts = [max(place[part] for place in places) + 1 for part in (0, 1)]
-    layers, heads = (
-        f"{count} {name}s (0 to {count - 1})" if count > 1 else f"one {name} (0)"
-        for name, count in zip(("layer", "head"), counts, strict=True)
-    )
-    return f"there is no {', '.join(asked)}: the model has {layers} of {heads}."
+def _select(places: Sequence[tuple[int, int]], layer: int | None, head: int | None) -> list[int]:
+    """The numbers of the heads with this layer and head; that there are none is an InputError."""
+    found = [number for number, (at, which) in enumerate(places) if layer in (None, at) and head in (None, which)]
+    if not found:
+        asked = [f"{name} {number}" for name, number in (("layer", layer), ("head", head)) if number is not None]
+        layers, heads = (
+            f"{count} {name}s (0 to {count - 1})" if count > 1 else f"one {name} (0)"
+            for name, count in zip(("layer", "head"), np.max(places, axis=0) + 1, strict=True)
+        )
+        raise InputError(f"there is no {', '.join(asked)}: the model has {layers} of {heads}.")
+    return found
 
 
 def most_attended(weights: Float[np.ndarray, "heads words words"]) -> Int64[np.ndarray, "heads words"]:
@@ -196,8 +181,11 @@ def most_attended(weights: Float[np.ndarray, "heads words words"]) -> Int64[np.n
     return np.where(others.max(axis=-1) > 0, others.argmax(axis=-1) + 1, 0)
 
 
-def attention_tree(weights: Between) -> tuple[int, ...]:
-    """The maximum spanning tree of A + Aᵀ, hung from the word that others attend to most on average.
+def attention_tree(weights: Float[np.ndarray, "words words"]) -> tuple[int, ...]:
+    """The maximum spanning tree of A + Aᵀ, with the word that others attend to most on average as its root.
+
+    A causal model's words attend only to the past, so that a word's head may lie where it cannot look. Both directions
+    are therefore added: the tree itself has no direction then.
 
     >>> attention_tree(np.array([[1.0, 0, 0], [0.9, 0.1, 0], [0.8, 0.1, 0.1]]))
     (0, 1, 1)
@@ -212,7 +200,7 @@ def attention_tree(weights: Between) -> tuple[int, ...]:
 
 
 def shuffled(weights: Float[np.ndarray, "heads words words"], seed: int) -> Float[np.ndarray, "heads words words"]:
-    """Deal each word's attention out anew among the other words it may see: the baseline without knowledge."""
+    """Permute each word's attention among the other words it may see: a baseline that knows nothing."""
     random = np.random.default_rng(seed)
     dealt = weights.copy()
     for matrix in dealt:
@@ -222,39 +210,25 @@ def shuffled(weights: Float[np.ndarray, "heads words words"], seed: int) -> Floa
     return dealt
 
 
-# Trees drawn: in the terminal with box characters, one word a line, and as SVG with arcs above the words.
+# Drawing: box characters with one word per line, or SVG with arcs above the words. An arc goes from head to dependent.
 
 
 Arc = tuple[int, int]
-"""From a governor to a dependent, words counted from 1."""
-LETTER, GAP, STEP, BASE = (
+LETTER, SPACE, STEP, BASE = (
     9.0,
     26.0,
     30.0,
     24.0,
-)  # pixels: a letter, between words, between arcs' heights, below the arcs
-INK, SOFT = "#0072b2", "#666"
+)  # pixels: a letter, between words, between arc heights, above the arcs
 
 
-def terminal_arcs(words: Sequence[str], heads: Sequence[int], notes: Sequence[str]) -> str:
-    """Draw a tree beside its words, from governor to dependent, with a note behind each word.
-
-    >>> print(terminal_arcs(["I", "sleep"], [2, 0], ["nsubj", "root"]))
-    ┌─► I      nsubj
-    └── sleep  root
-    """
-    arcs = [(head, place) for place, head in enumerate(heads, start=1) if head]
-    columns = _columns(arcs)
-    widest = max((across(word) for word in words), default=0)
-    lines = []
-    for row, word in enumerate(words, start=1):
-        drawn = _row(row, columns)
-        lines.append(f"{drawn} {word}{' ' * (widest - across(word))}  {notes[row - 1]}".rstrip())
-    return "\n".join(lines)
+def arcs_of(heads: Sequence[int]) -> list[Arc]:
+    """The arcs of a tree without that of its root; words are counted from 1."""
+    return [(head, place) for place, head in enumerate(heads, start=1) if head]
 
 
-def levels(arcs: Sequence[Arc]) -> dict[Arc, int]:
-    """How high each arc must be drawn to run clear of the shorter ones that it overlaps: 1 and up."""
+def arc_levels(arcs: Sequence[Arc]) -> dict[Arc, int]:
+    """How high each arc must be drawn to stay clear of the shorter ones that it overlaps: 1 and up."""
     found: dict[Arc, int] = {}
     for arc in sorted(arcs, key=lambda arc: (abs(arc[0] - arc[1]), arc)):
         low, high = sorted(arc)
@@ -263,158 +237,136 @@ def levels(arcs: Sequence[Arc]) -> dict[Arc, int]:
     return found
 
 
-def _columns(arcs: Sequence[Arc]) -> list[list[Arc]]:
-    """The arcs of each column of the drawing, the outermost first."""
-    height = levels(arcs)
-    return [[arc for arc in arcs if height[arc] == level] for level in range(max(height.values(), default=0), 0, -1)]
+def terminal_arcs(words: Sequence[str], heads: Sequence[int], notes: Sequence[str]) -> str:
+    """Draw a tree next to its words, from head to dependent, with a note behind each word.
 
-
-def _row(row: int, columns: Sequence[Sequence[Arc]]) -> str:
-    drawn, running, arrives = "", False, False
-    for column in columns:
-        arc = next((arc for arc in column if min(arc) <= row <= max(arc)), None)
-        if arc is None:
+    >>> print(terminal_arcs(["I", "sleep"], [2, 0], ["nsubj", "root"]))
+    ┌─► I      nsubj
+    └── sleep  root
+    """
+    levels = arc_levels(arcs_of(heads))
+    outermost_first = range(max(levels.values(), default=0), 0, -1)
+    per_column = [[arc for arc in levels if levels[arc] == level] for level in outermost_first]
+    widest = max((across(word) for word in words), default=0)
+    lines = []
+    for row, (word, note) in enumerate(zip(words, notes, strict=True), start=1):
+        drawn, running, arrives = "", False, False
+        for column in per_column:
+            arc = next((arc for arc in column if min(arc) <= row <= max(arc)), None)
+            if arc is None:
+                drawn += "─" if running else " "
+            elif row in arc:
+                drawn += ("┬" if row == min(arc) else "┴") if running else ("┌" if row == min(arc) else "└")
+                running, arrives = True, arrives or row == arc[1]
+            else:
+                drawn += "┼" if running else "│"
             drawn += "─" if running else " "
-        elif row in arc:
-            drawn += ("┬" if row == min(arc) else "┴") if running else ("┌" if row == min(arc) else "└")
-            running, arrives = True, arrives or row == arc[1]
-        else:
-            drawn += "┼" if running else "│"
-        drawn += "─" if running else " "
-    return drawn + ("►" if arrives else "─" if running else " ") if columns else drawn
+        drawn += ("►" if arrives else "─" if running else " ") if per_column else ""
+        lines.append(f"{drawn} {word}{' ' * (widest - across(word))}  {note}".rstrip())
+    return "\n".join(lines)
 
 
 def svg_arcs(words: Sequence[str], heads: Sequence[int], labels: Sequence[str]) -> str:
     """Draw a tree as one SVG: words in a row, arcs above them with their labels, an arrow at each dependent."""
-    wide = [LETTER * max(across(word), across(label) * 0.78, 2) for word, label in zip(words, labels, strict=True)]
-    centres, place = [], GAP / 2
-    for width in wide:
+    centres, place = [], SPACE / 2
+    for word, label in zip(words, labels, strict=True):
+        width = LETTER * max(across(word), across(label) * 0.78, 2)
         centres.append(place + width / 2)
-        place += width + GAP
-    arcs = [(head, dependent) for dependent, head in enumerate(heads, start=1) if head]
-    height = levels(arcs)
-    floor = BASE + STEP * max([*height.values(), 1]) + 14
-    body = [_arc_svg(arc, labels[arc[1] - 1], height[arc], centres, floor) for arc in arcs]
-    body += [_root_svg(centres[d - 1], labels[d - 1], floor) for d, head in enumerate(heads, start=1) if not head]
-    body += [_word_svg(word, centre, floor + 20) for word, centre in zip(words, centres, strict=True)]
-    title = escape(" ".join(words))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {place:.0f} {floor + 34:.0f}" width="{place:.0f}" '
-        f'height="{floor + 34:.0f}" role="img" aria-label="dependency tree: {title}" '
-        f'font-family="system-ui, sans-serif" style="background:#fff">'
-        f"<title>{title}</title>{''.join(body)}</svg>"
+        place += width + SPACE
+    levels = arc_levels(arcs_of(heads))
+    floor = BASE + STEP * max([*levels.values(), 1]) + 14
+    drawn = []
+    for head, dependent in arcs_of(heads):
+        lean = 5.0 if dependent > head else -5.0  # arcs that meet at a word do not start at one point
+        start, end = centres[head - 1] + lean, centres[dependent - 1] - lean / 2.5
+        top = floor - STEP * levels[head, dependent]
+        bend = min(14.0, abs(end - start) / 2) * (1 if end > start else -1)
+        path = (
+            f"M{start:.1f},{floor:.1f} V{top + abs(bend):.1f} Q{start:.1f},{top:.1f} {start + bend:.1f},{top:.1f} "
+            f"H{end - bend:.1f} Q{end:.1f},{top:.1f} {end:.1f},{top + abs(bend):.1f} V{floor - 5:.1f}"
+        )
+        drawn.append((path, end, (start + end) / 2, top - 5, labels[dependent - 1]))
+    return render(
+        "tree.svg",
+        words=words,
+        width=round(place),
+        height=round(floor + 34),
+        floor=floor,
+        arcs=drawn,
+        roots=[(centres[root], labels[root] or "root") for root, head in enumerate(heads) if not head],
+        words_at=list(zip(centres, words, strict=True)),
     )
 
 
-def _arc_svg(arc: Arc, label: str, level: int, centres: Sequence[float], floor: float) -> str:
-    governor, dependent = arc
-    lean = 5.0 if dependent > governor else -5.0  # arcs that meet at a word do not start at one point
-    start, end = centres[governor - 1] + lean, centres[dependent - 1] - lean / 2.5
-    top = floor - STEP * level
-    bend = min(14.0, abs(end - start) / 2)
-    sign = 1 if end > start else -1
-    path = (
-        f"M{start:.1f},{floor:.1f} V{top + bend:.1f} Q{start:.1f},{top:.1f} {start + sign * bend:.1f},{top:.1f} "
-        f"H{end - sign * bend:.1f} Q{end:.1f},{top:.1f} {end:.1f},{top + bend:.1f} V{floor - 5:.1f}"
-    )
-    tip = f"M{end - 4:.1f},{floor - 7:.1f} L{end:.1f},{floor:.1f} L{end + 4:.1f},{floor - 7:.1f} Z"
-    said = escape(label) if label else ""
-    return (
-        f'<path d="{path}" fill="none" stroke="{INK}" stroke-width="1.4"/><path d="{tip}" fill="{INK}"/>'
-        f'<text x="{(start + end) / 2:.1f}" y="{top - 5:.1f}" font-size="11" text-anchor="middle" '
-        f'stroke="#fff" stroke-width="3" paint-order="stroke" fill="{SOFT}">{said}</text>'
-    )
-
-
-def _root_svg(centre: float, label: str, floor: float) -> str:
-    tip = f"M{centre - 4:.1f},{floor - 7:.1f} L{centre:.1f},{floor:.1f} L{centre + 4:.1f},{floor - 7:.1f} Z"
-    return (
-        f'<path d="M{centre:.1f},12 V{floor - 5:.1f}" stroke="{SOFT}" stroke-dasharray="3 3"/>'
-        f'<path d="{tip}" fill="{SOFT}"/><text x="{centre + 5:.1f}" y="14" font-size="11" fill="{SOFT}">'
-        f"{escape(label or 'root')}</text>"
-    )
-
-
-def _word_svg(word: str, centre: float, height: float) -> str:
-    return f'<text x="{centre:.1f}" y="{height:.1f}" font-size="15" text-anchor="middle">{escape(word)}</text>'
-
-
-# The trees of a text as a result: drawn in the terminal, as SVG, as a page, as CoNLL-U or JSON.
-
-
-TOP, NOTHING = "(top)", "(nothing)"
-MOST_DRAWN = 60  # words whose arcs are still legible in a terminal
-TOO_WIDE = "(too wide to draw here: write the drawing with --out tree.svg)"
-SHOWN = 0.05  # attention below this is not worth a word
+# Results
 
 
 @dataclass(frozen=True)
-class HeadPicture:
-    """Where the head of a relation attends from each governor: B1's picture."""
+class RelationHead:
+    """Where the attention head of a relation attends from each word, which is the head of the dependency there."""
 
     relation: str
     words: tuple[str, ...]
-    weights: Float[np.ndarray, "governors null_and_dependents"]
+    weights: Float[np.ndarray, "heads null_and_dependents"]
     """Row 0 is the top, column 0 the null place; words count from 1."""
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What the columns attend to."""
+        return (NOTHING, *self.words)
+
+    @property
+    def rows(self) -> Iterator[tuple[str, list[float]]]:
+        """Each word that attends, the top first, with its weights."""
+        return zip((TOP, *self.words), self.weights.tolist(), strict=True)
+
     def lines(self) -> list[str]:
-        """Each governor that attends to a word, and to which; the others in one line."""
-        busy = [row for row in range(len(self.weights)) if self.weights[row, 0] < 0.5]
-        said = [f"  from {self._governor(row)}: {self._attended(row)}" for row in busy]
-        idle = [float(self.weights[row, 0]) for row in range(len(self.weights)) if row not in busy]
-        rest = [f"  from all others: {NOTHING} ≥ {min(idle):.2f}"] if idle else []
-        return [f"head {self.relation}", *said, *rest]
-
-    def _governor(self, row: int) -> str:
-        return self.words[row - 1] if row else TOP
-
-    def _attended(self, row: int) -> str:
-        order = np.argsort(-self.weights[row], kind="stable")
-        named = [(self.words[place - 1] if place else NOTHING, float(self.weights[row, place])) for place in order]
-        return ", ".join(f"{word} {weight:.2f}" for word, weight in named if weight >= SHOWN)
+        """Each word that attends to a word, and to which; the others in one line."""
+        lines, idle = [f"head {self.relation}"], []
+        for name, row in self.rows:
+            if row[0] >= 0.5:
+                idle.append(row[0])
+                continue
+            order = np.argsort(-np.array(row), kind="stable")
+            attended = [f"{self.columns[at]} {row[at]:.2f}" for at in order if row[at] >= SHOWN]
+            lines.append(f"  from {name}: {', '.join(attended)}")
+        return [*lines, *([f"  from all others: {NOTHING} ≥ {min(idle):.2f}"] if idle else [])]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values: rows from the top and each word, columns to nothing and each word."""
-        return {"relation": self.relation, "weights": [[round(float(w), 6) for w in row] for row in self.weights]}
+        return {"relation": self.relation, "weights": [[round(w, 6) for w in row] for _, row in self.rows]}
 
 
 @dataclass(frozen=True)
 class ParsedSentence:
-    """One tree, how sure the parser is of each arc (None for a tree of attention), and pictures of its heads."""
+    """One tree, the parser's probability of each arc (None for a tree of attention), and attention of relations."""
 
     sentence: Sentence
-    sure: tuple[float, ...] | None = None
-    pictures: tuple[HeadPicture, ...] = ()
+    probabilities: tuple[float, ...] | None = None
+    relation_heads: tuple[RelationHead, ...] = ()
 
-    def __str__(self) -> str:
-        return fit(self.drawn(columns()))
-
-    def drawn(self, room: int | None = None) -> str:
-        """The tree in box characters, or as a table where those would be too wide for so many columns to be read."""
+    def draw(self, room: int | None = None) -> str:
+        """The tree in box characters, or as a table if it takes more than `room` columns."""
         words, heads = self.sentence.words, self.sentence.heads
-        drawn = terminal_arcs(words, heads, [self._note(place) for place in range(len(words))])
-        if room is not None and (len(words) > MOST_DRAWN or max(map(across, drawn.splitlines())) > room):
-            drawn = f"{self._table()}\n{TOO_WIDE}"
-        return "\n".join([drawn, *("\n".join(["", *picture.lines()]) for picture in self.pictures)])
-
-    def _table(self) -> str:
-        """A line a word: its number, the word, its governor's number and the governor, its note."""
-        words, heads = self.sentence.words, self.sentence.heads
-        governors = [f"{head:>4} {words[head - 1]}" if head else f"{0:>4} {TOP}" for head in heads]
         notes = [self._note(place) for place in range(len(words))]
-        rows = [("word", "head", "relation"), *zip(words, governors, notes, strict=True)]
-        widest, wider = (max(across(row[part]) for row in rows) for part in (0, 1))
-        return "\n".join(
-            f"{number or '':>4} {_padded(word, widest)}  {_padded(governor, wider)}  {note}".rstrip()
-            for number, (word, governor, note) in enumerate(rows)
-        )
+        drawn = terminal_arcs(words, heads, notes)
+        if room is not None and (len(words) > MOST_DRAWN or max(map(across, drawn.splitlines())) > room):
+            named = [f"{head:>4} {words[head - 1] if head else TOP}" for head in heads]
+            rows = [("word", "head", "relation"), *zip(words, named, notes, strict=True)]
+            widths = [max(across(row[part]) for row in rows) for part in (0, 1)]
+            lines = []
+            for number, (*cells, note) in enumerate(rows):
+                word, head = (cell + " " * (width - across(cell)) for cell, width in zip(cells, widths, strict=True))
+                lines.append(f"{number or '':>4} {word}  {head}  {note}".rstrip())
+            drawn = "\n".join([*lines, TOO_WIDE])
+        return "\n".join([drawn, *("\n".join(["", *head.lines()]) for head in self.relation_heads)])
 
     def _note(self, place: int) -> str:
         relation, head = self.sentence.relations[place], self.sentence.heads[place]
         label = "" if relation == "_" else relation
         if not head:
             label = label or "root"
-        return f"{label:<12} {self.sure[place]:.2f}" if self.sure else label
+        return f"{label:<12} {self.probabilities[place]:.2f}" if self.probabilities else label
 
     def svg(self) -> str:
         """The tree as SVG."""
@@ -426,26 +378,35 @@ class ParsedSentence:
         tree = self.sentence
         arcs = [
             {"governor": head, "dependent": place, "relation": relation, "word": tree.words[place - 1]}
-            | ({"probability": self.sure[place - 1]} if self.sure else {})
+            | ({"probability": self.probabilities[place - 1]} if self.probabilities else {})
             for head, place, relation in tree.arcs()
         ]
-        return {
-            "words": list(tree.words),
-            "heads": list(tree.heads),
-            "relations": list(tree.relations),
-            "arcs": arcs,
-        } | ({"pictures": [picture.to_dict() for picture in self.pictures]} if self.pictures else {})
+        plain = {"words": list(tree.words), "heads": list(tree.heads), "relations": list(tree.relations), "arcs": arcs}
+        heads = [head.to_dict() for head in self.relation_heads]
+        return plain | ({"pictures": heads} if heads else {})
 
 
 @dataclass(frozen=True)
-class ParsedText:
-    """The trees of a text, one a line, and where they come from."""
+class ParsedText(Result):
+    """The trees of a text, one per line, and where they come from."""
 
     sentences: tuple[ParsedSentence, ...]
     about: str
+    title = "Dependency trees"
 
-    def __str__(self) -> str:
-        return "\n\n".join([*map(str, self.sentences), fit(self.about)])
+    def blocks(self) -> Iterator[Block]:
+        """The trees in box characters."""
+        yield from (Text(sentence.draw(columns()), apart=True) for sentence in self.sentences)
+        yield Text(self.about, apart=True)
+
+    def details(self) -> Iterator[Block]:
+        """The trees as figures, with the attention of the relations that were asked for."""
+        for sentence in self.sentences:
+            yield Figure(sentence.svg(), " ".join(sentence.sentence.words))
+            for head in sentence.relation_heads:
+                names = (TOP, *head.words)
+                yield Matrix(f"head {head.relation}", names, head.columns, head.weights, "share", decimals=2)
+        yield Text(self.about)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -458,138 +419,87 @@ class ParsedText:
     def svg(self) -> str:
         """The tree of a text of one sentence as SVG."""
         if len(self.sentences) != 1:
-            raise InputError(f"an SVG holds one tree, the text has {len(self.sentences)} lines. Write .html instead.")
+            raise InputError(
+                f"an SVG file holds one tree, but the text has {len(self.sentences)} lines. Save it as .html instead."
+            )
         return self.sentences[0].svg()
 
-    def html(self) -> str:
-        """All trees on one page, and the pictures of heads that were asked for."""
-        parts = [_scroller(parsed.svg()) + _pictures_html(parsed) for parsed in self.sentences]
-        style = "body{font-family:system-ui,sans-serif;margin:1rem;background:#fff;color:#111}"
-        style += "td,th{padding:.15rem .4rem;text-align:right}table{border-collapse:collapse}"
-        return (
-            '<!doctype html><html lang="en"><meta charset="utf-8">'
-            '<meta name="viewport" content="width=device-width, initial-scale=1"><title>Dependency trees</title>'
-            f"<style>{style}</style>{''.join(parts)}<p>{escape(self.about)}</p></html>\n"
-        )
+    def html(self, whole: bool = True) -> str:
+        """All trees on one page, with the attention of relations; or only the trees, for a notebook."""
+        return render("trees.html", title=self.title, sentences=self.sentences, about=self.about, whole=whole)
+
+    def text(self) -> str:
+        """All trees in box characters, however wide."""
+        return "\n\n".join([*(sentence.draw() for sentence in self.sentences), self.about]) + "\n"
+
+    def writers(self) -> dict[str, Callable[[], str]]:
+        """Those of every result; drawings are as wide as the trees are, and scroll on a page."""
+        drawn = {".svg": self.svg, ".html": self.html, ".txt": self.text, ".conllu": self.conllu}
+        return super().writers() | drawn
 
     def _repr_html_(self) -> str:
-        return "".join(_scroller(parsed.svg()) for parsed in self.sentences) + f"<p>{escape(self.about)}</p>"
-
-    def save(self, path: str | Path) -> Path:
-        """Write the trees as .svg, .html, .conllu, .json or .txt, and return the path."""
-        ways = {
-            ".svg": self.svg,
-            ".html": self.html,
-            ".conllu": self.conllu,
-            ".json": lambda: json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n",
-            ".txt": lambda: "\n\n".join([*(parsed.drawn() for parsed in self.sentences), self.about]) + "\n",
-        }
-        suffix = Path(path).suffix.lower()
-        if suffix not in ways:
-            raise InputError(unknown("a tree's file", suffix or str(path), ways))
-        write_atomically(Path(path), ways[suffix]())
-        return Path(path)
-
-
-def _scroller(wide: str) -> str:
-    """Let what is wider than the page scroll by itself, with the keyboard too."""
-    style = "margin:0 0 1rem;max-width:100%;overflow-x:auto"
-    return f'<figure class="scroller" tabindex="0" style="{style}">{wide}</figure>'
-
-
-def _padded(text: str, width: int) -> str:
-    return text + " " * (width - across(text))
-
-
-def _pictures_html(parsed: ParsedSentence) -> str:
-    return "".join(_picture_html(picture) for picture in parsed.pictures)
-
-
-def _picture_html(picture: HeadPicture) -> str:
-    head = "".join(f"<th>{escape(word)}</th>" for word in (NOTHING, *picture.words))
-    rows = "".join(
-        f"<tr><th>{escape(name)}</th>{''.join(_cell(float(w)) for w in row)}</tr>"
-        for name, row in zip((TOP, *picture.words), picture.weights, strict=True)
-    )
-    table = f"<table><tr><th>from</th>{head}</tr>{rows}</table>"
-    return f"<h2>head {escape(picture.relation)}</h2>{_scroller(table)}"
-
-
-def _cell(weight: float) -> str:
-    colour = "#fff" if weight > 0.6 else "#111"
-    return f'<td style="background:rgb(0 114 178 / {weight:.3f});color:{colour}">{weight:.2f}</td>'
-
-
-# The trees of a text: those of a parser, or the spanning trees of a language model's attention.
-
-
-MOST_WORDS = 400  # of a sentence: scores grow with the square
+        return self.html(whole=False)
 
 
 def parse_text(
     run: Run, text: str, *, layer: int | None = None, head: int | None = None, relation: str | None = None
 ) -> ParsedText:
-    """Draw the trees of a text, one sentence a line.
+    """Draw the trees of a text, one sentence per line.
 
-    Of a parser its own, with the picture of one `relation`'s head if asked for ("all" for every relation in the tree);
-    of a language model the maximum spanning tree over the attention of one head, or over the mean of all.
+    Of a parser its own, with the attention of one `relation`'s head if asked for ("all" for every relation in the
+    tree); of a language model the maximum spanning tree over the attention of one head, or over the mean of all.
     """
-    sentences = _sentences(text)
-    if run.spec.family == "parser":
-        if layer is not None or head is not None:
-            raise InputError("a parser has one tree a sentence; layer and head choose among a language model's heads.")
-        return _parsed(run, sentences, relation)
-    if relation is not None:
-        raise InputError("relation shows a parser's head; a language model's heads have no relation. Give layer, head.")
-    return _attended(run, sentences, layer, head)
-
-
-def _sentences(text: str) -> list[list[str]]:
     sentences = [words for line in text.splitlines() if (words := split_sentence(line))]
     if not sentences:
-        raise InputError("the text has no words: there is no tree to draw. As in: --text 'I prefer the morning flight'")
+        raise InputError(
+            "the text has no words, so there is no tree to draw. Give some, as in: --text 'I prefer the morning flight'"
+        )
     longest = max(map(len, sentences))
     if longest > MOST_WORDS:
         raise InputError(
-            f"a sentence has {longest:,} words, at most {MOST_WORDS} are drawn. Put each sentence on a line of its own."
+            f"a sentence has {longest:,} words, at most {MOST_WORDS} can be drawn. Put each sentence on its own line."
         )
-    return sentences
+    if run.spec.family == "parser":
+        if layer is not None or head is not None:
+            raise InputError(
+                "a parser gives one tree per sentence; layer and head select heads of a language model. Leave them out."
+            )
+        return _parsed(run, sentences, relation)
+    if relation is not None:
+        raise InputError(
+            "relation selects a head of a parser; the heads of a language model have no relations. "
+            "Give layer and head instead."
+        )
+    return _attended(run, sentences, layer, head)
 
 
 def _parsed(run: Run, sentences: list[list[str]], relation: str | None) -> ParsedText:
+    """The trees of a parser."""
     lexicon = run.lexicon
     if relation not in (None, "all") and relation not in lexicon.relations:
         raise InputError(unknown("relation", str(relation), ["all", *lexicon.relations]))
     found = []
     for words, guess in zip(sentences, predict_trees(run.parser, lexicon, sentences), strict=True):
         asked = dict.fromkeys(guess.sentence.relations) if relation == "all" else [relation] if relation else []
-        pictures = _pictures(run, words, list(asked))
-        found.append(ParsedSentence(guess.sentence, guess.probabilities, pictures))
+        weights = head_pictures(run.parser, lexicon, words) if asked else []
+        heads = tuple(RelationHead(name, tuple(words), weights[lexicon.number(name)]) for name in asked)
+        found.append(ParsedSentence(guess.sentence, guess.probabilities, heads))
     return ParsedText(tuple(found), f"trees of {run.path.name}, a parser: maximum spanning trees with one root")
 
 
-def _pictures(run: Run, words: list[str], relations: list[str]) -> tuple[HeadPicture, ...]:
-    if not relations:
-        return ()
-    weights = head_pictures(run.parser, run.lexicon, words)
-    return tuple(HeadPicture(name, tuple(words), weights[run.lexicon.number(name)]) for name in relations)
-
-
 def _attended(run: Run, sentences: list[list[str]], layer: int | None, head: int | None) -> ParsedText:
+    """The spanning trees of a language model's attention."""
     check_heads(run.model, layer, head)
     found = []
     for words in sentences:
         weights = word_attention(run.model, run.tokenizer, words).chosen(layer, head)
         found.append(ParsedSentence(Sentence(tuple(words), attention_tree(weights), ("_",) * len(words))))
-    which = "the mean of all heads" if layer is None and head is None else _named(layer, head)
+    if layer is None:
+        which = "the mean of all heads" if head is None else f"head {head} of every layer"
+    else:
+        which = f"layer {layer}, " + ("the mean of its heads" if head is None else f"head {head}")
     return ParsedText(
         tuple(found),
         f"maximum spanning trees of A + Aᵀ, where A is the attention between words of {which} of {run.path.name}; no "
         "labels, and the root is the word attended to most on average",
     )
-
-
-def _named(layer: int | None, head: int | None) -> str:
-    if layer is None:
-        return f"head {head} of every layer"
-    return f"layer {layer}" + (f", head {head}" if head is not None else ", the mean of its heads")

@@ -1,1 +1,1 @@
-"""Searching by what both towers see: the index of pictures, the exact ranking, what was found."""
+"""Search among images and texts with a dual encoder: the index of images, the exact ranking, what was found."""

@@ -1,4 +1,4 @@
-"""The server itself: its socket, its address, its end."""
+"""The server: its socket, its address, and how it ends."""
 
 import errno
 import socket
@@ -15,12 +15,12 @@ from lemma.serving.app import LOCAL, application
 from lemma.serving.runs import Verbs
 
 FARTHEST = 100  # ports to try for a free one
-GRACE = 3  # seconds that what is under way gets at the end
+GRACE = 3  # seconds to finish open requests at the end
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A server that answers from now on."""
+    """A server that is ready to answer."""
 
     address: str
     models: tuple[str, ...]
@@ -34,33 +34,34 @@ class Ready:
     def __str__(self) -> str:
         open_to = "" if self.local else "\nAnyone who can reach this machine can use it: there is no password."
         places = f"  page  {self.address}\n  API   {self.address}/v1"
-        return f"Serving {', '.join(self.models)}\n{places}{open_to}\nCtrl-C ends it."
+        return f"Serving {', '.join(self.models)}\n{places}{open_to}\nCtrl-C stops it."
 
 
 class Server(uvicorn.Server):
-    """A server that says when it is ready, and ends what is being written when it is told to end."""
+    """A server that calls `on_ready` when it is, and stops generations when it is stopped."""
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], object]) -> None:
         super().__init__(config)
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and say so."""
+        """Start, and report it."""
         await super().startup(sockets)
         self._on_ready()
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """End on a signal."""
+        """Stop on a signal."""
         self.config.app.state.halt.set()  # pyright: ignore[reportAttributeAccessIssue, reportFunctionMemberAccess]
         super().handle_exit(sig, frame)
 
 
 def serve_runs(runs: Sequence[Any], verbs: Verbs, host: str, port: int, on_ready: Callable[[Ready], object]) -> None:
-    """Serve until Ctrl-C, which is how a server ends and no error."""
+    """Serve until Ctrl-C, which is the normal end of a server."""
     with closing(bind(host, port)) as bound, suppress(KeyboardInterrupt):
-        local = _is_local(bound.getsockname()[0])
+        address, port = bound.getsockname()[:2]
+        local = ip_address(address.partition("%")[0]).is_loopback
         app = application(runs, verbs, hosts={*LOCAL, host.lower()} if local else None)
-        ready = Ready(_address(host, bound.getsockname()[1]), tuple(app.state.served), local)
+        ready = Ready(f"http://{f'[{host}]' if ':' in host else host}:{port}", tuple(app.state.served), local)
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=GRACE
         )
@@ -68,21 +69,23 @@ def serve_runs(runs: Sequence[Any], verbs: Verbs, host: str, port: int, on_ready
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take the port, before anything is loaded; a taken one is refused with the next that is free."""
+    """Bind the port before anything is loaded; one that is in use is refused with the next that is free."""
     if not 0 <= port < 2**16:
-        raise InputError(f"port = {port} is not one of 0 (any that is free) to 65535.")
+        raise InputError(f"port = {port}: give a number from 0 (any free port) to 65535.")
     try:
         return _bound(host, port)
     except socket.gaierror:
-        raise InputError(f"host = '{host}' is no name or address of this machine. 127.0.0.1 is usual.") from None
+        raise InputError(
+            f"host = '{host}' is not a name or address of this machine. The default is 127.0.0.1."
+        ) from None
     except PermissionError:
-        raise InputError(f"port {port} needs an administrator's rights. Take one from 1024 up: --port 8000") from None
+        raise InputError(f"port {port} needs administrator rights. Use one from 1024 up: --port 8000") from None
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
-            raise InputError(f"host = '{host}' is no address of this machine. 127.0.0.1 is usual.") from None
+            raise InputError(f"host = '{host}' is not an address of this machine. The default is 127.0.0.1.") from None
         if error.errno != errno.EADDRINUSE:
             raise
-        raise InputError(f"port {port} on {host} is taken.{_advice(host, port)}") from None
+        raise InputError(f"port {port} on {host} is in use.{_advice(host, port)}") from None
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -105,12 +108,4 @@ def _advice(host: str, port: int) -> str:
         except OSError:
             continue
         return f" The next free one: --port {other}"
-    return " Give another, or 0 for any that is free: --port 0"
-
-
-def _is_local(address: str) -> bool:
-    return ip_address(address.partition("%")[0]).is_loopback
-
-
-def _address(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return " Use another, or 0 for any free port: --port 0"

@@ -71,7 +71,9 @@ def test_what_is_wrong_is_said_in_a_line_with_status_2(
     assert said in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize(("name", "said"), [("found.pdf", "not as '.pdf'"), ("none/found.csv", "there is no folder")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("found.pdf", "'.pdf' is unknown"), ("none/found.csv", "there is no folder")]
+)
 def test_a_file_that_cannot_be_written_is_told_before_anything_is_indexed(
     place: Path, name: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,7 +54,7 @@ def test_a_taken_port_is_refused_with_a_free_one(run: Path, capsys: pytest.Captu
         port = taken.getsockname()[1]
         assert refused(run, "--port", port) == 2
     said = capsys.readouterr().err
-    assert f"port {port} on 127.0.0.1 is taken. The next free one: --port " in said
+    assert f"port {port} on 127.0.0.1 is in use. The next free one: --port " in said
     free = int(said.split("--port ")[1])
     assert port < free <= port + 100
     with socket.socket() as other:

@@ -16,7 +16,7 @@ from torch import nn
 
 from lemma.data.tokenizers import learn_tokenizer
 from lemma.errors import DataError, InputError
-from lemma.inspection.draw import COLOURS, ink, png
+from lemma.inspection.drawing import COLOURS, ink, png
 from lemma.inspection.heads import Heads, look_at, look_at_run
 from lemma.models.build import build
 from lemma.spec.data import Characters
@@ -73,10 +73,10 @@ def test_weights_are_those_that_transformers_itself_gives(kind: str) -> None:
 def test_the_parts_of_a_score_add_up_and_its_weights_give_the_heads_output(positions: str) -> None:
     seen = look_at(decoder(positions=positions), IDS, list(TEXT))
     for head in seen.heads:
-        scores = head.scale * head.queries @ head.keys.T + (0.0 if head.added is None else head.added)
+        scores = head.scale * head.queries @ head.keys.T + (0.0 if head.bias is None else head.bias)
         scores = np.where(np.tri(len(TEXT), dtype=bool), scores, -np.inf)
         np.testing.assert_allclose(head.weights, torch.from_numpy(scores).softmax(-1).numpy(), atol=1e-6)
-        assert (head.added is not None) == (positions == "alibi")
+        assert (head.bias is not None) == (positions == "alibi")
         assert head.allowed.tolist() == np.tri(len(TEXT), dtype=bool).tolist()
 
 
@@ -103,8 +103,8 @@ def test_cross_attention_names_both_texts_whatever_their_lengths() -> None:
             given = model(**inputs, output_attentions=True)
         encoder, itself, cross = (seen.heads[place] for place in (0, 2, 4))
         assert [head.cross for head in (encoder, itself, cross)] == [False, False, True]
-        assert [word.text for word in encoder.asking] == [word.text for word in cross.known] == source
-        assert [word.text for word in itself.known] == [word.text for word in cross.asking] == list(TEXT)
+        assert [word.text for word in encoder.query_tokens] == [word.text for word in cross.key_tokens] == source
+        assert [word.text for word in itself.key_tokens] == [word.text for word in cross.query_tokens] == list(TEXT)
         assert cross.statistics.distance is None
         np.testing.assert_allclose(cross.weights, given.cross_attentions[0][0, 0].numpy(), atol=2e-6)
         assert "–" in str(seen)
@@ -128,12 +128,12 @@ def test_the_least_number_serves_as_a_mask_too() -> None:
             return nn.functional.scaled_dot_product_attention(given, given, given, bias)
 
     head = look_at(Masked(), IDS, list(TEXT)).heads[0]
-    assert head.allowed[:, :-1].all() and not head.allowed[:, -1].any() and head.added is None
+    assert head.allowed[:, :-1].all() and not head.allowed[:, -1].any() and head.bias is None
 
 
 def test_a_model_of_windows_shows_its_last() -> None:
     seen = look_at(build(TableA5(V=12, d=16, d_e=8, h=2, d_ff=8, N=5)), IDS, list(TEXT))
-    assert [word.index for word in seen.heads[0].known] == [15, 16, 17, 18]
+    assert [word.index for word in seen.heads[0].key_tokens] == [15, 16, 17, 18]
 
 
 def test_looking_changes_nothing_in_the_model() -> None:
@@ -258,7 +258,7 @@ def test_a_dictionary_is_plain_and_complete(tmp_path: Path) -> None:
 
 
 def test_weights_too_many_to_read_are_left_out_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lemma.inspection.head.MOST_NUMBERS", 100)
+    monkeypatch.setattr("lemma.inspection.heads.MOST_NUMBERS", 100)
     values = look_at(decoder(), IDS, list(TEXT)).to_dict()
     assert values["heads"][0]["weights"] is None and "left out" in values["notes"][-1]
 
@@ -282,7 +282,7 @@ def test_pictures_are_whole_svg_with_hostile_tokens(tmp_path: Path) -> None:
 
 
 def test_an_unknown_ending_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"\.html, \.svg, \.json, \.csv"):
+    with pytest.raises(InputError, match=r"\.svg, \.html, .*\.json, \.csv"):
         look_at(decoder(), IDS, list(TEXT)).save(tmp_path / "heads.docx")
 
 

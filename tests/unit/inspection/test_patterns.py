@@ -5,7 +5,15 @@ import random
 import numpy as np
 import pytest
 
-from lemma.inspection.head import ENOUGH_GAIN, Match, match, name_of, nearest, places_of, statistics
+from lemma.inspection.patterns import (
+    ENOUGH_GAIN,
+    PatternMatch,
+    match_pattern,
+    nearest,
+    pattern_name,
+    pattern_places,
+    statistics,
+)
 from lemma.report.numbers import numbered, visible
 
 TEXT = list("abracadabra!")
@@ -48,7 +56,7 @@ def test_a_score_is_the_mean_share_on_the_patterns_places(pattern: str, causal: 
         tokens = random.Random(seed).choices("abcd", k=seed * 3 + 1)
         weights, allowed = random_attention(len(tokens), causal, seed)
         words = numbered(tokens)
-        found = match(pattern, weights, allowed, places_of(words, words, cross=False)[pattern])
+        found = match_pattern(pattern, weights, allowed, pattern_places(words, words, cross=False)[pattern])
         score, uniform, rows = by_loops(pattern, tokens, weights, allowed)
         assert found.rows == rows
         assert found.score == pytest.approx(score) and found.uniform == pytest.approx(uniform)
@@ -63,42 +71,48 @@ def test_a_head_made_for_a_pattern_is_called_by_it(pattern: str) -> None:
         places = [j for j in expected_places(pattern, TEXT, i) if j <= i]
         weights[i] += 1000 * np.isin(np.arange(size), places)
     weights /= weights.sum(1, keepdims=True)
-    matches = [match(name, weights, allowed, where) for name, where in places_of(words, words, cross=False).items()]
+    matches = [
+        match_pattern(name, weights, allowed, where)
+        for name, where in pattern_places(words, words, cross=False).items()
+    ]
     found = nearest(matches)
     assert found and found.pattern == pattern and found.score > 0.97
-    assert name_of(found, 0.0) == pattern
+    assert pattern_name(found, 0.0) == pattern
 
 
 def test_uniform_attention_gains_nothing_and_is_broad() -> None:
     words, allowed = numbered(TEXT), np.tri(len(TEXT), dtype=bool)
     weights = allowed / allowed.sum(1, keepdims=True)
-    matches = [match(name, weights, allowed, where) for name, where in places_of(words, words, cross=False).items()]
+    matches = [
+        match_pattern(name, weights, allowed, where)
+        for name, where in pattern_places(words, words, cross=False).items()
+    ]
     assert all(one.gain == pytest.approx(0, abs=1e-12) for one in matches)
     breadth = statistics(weights, allowed, None).breadth
-    assert breadth == pytest.approx(1) and name_of(nearest(matches), breadth) == "broad"
+    assert breadth == pytest.approx(1) and pattern_name(nearest(matches), breadth) == "broad"
 
 
 def test_the_future_is_no_place_of_a_causal_head() -> None:
     words = numbered(TEXT)
     weights, allowed = random_attention(len(TEXT), True, 0)
-    assert match("next", weights, allowed, places_of(words, words, cross=False)["next"]).rows == 0
+    assert match_pattern("next", weights, allowed, pattern_places(words, words, cross=False)["next"]).rows == 0
 
 
 def test_a_single_row_loses_to_a_pattern_with_enough_rows() -> None:
-    lucky, steady = Match("induction", 1.0, 0.1, 1), Match("previous", 0.5, 0.1, 9)
+    lucky, steady = PatternMatch("induction", 1.0, 0.1, 1), PatternMatch("previous", 0.5, 0.1, 9)
     assert nearest([lucky, steady]) == steady
     assert nearest([lucky]) == lucky
-    assert nearest([Match("next", 0.0, 0.0, 0)]) is None
+    assert nearest([PatternMatch("next", 0.0, 0.0, 0)]) is None
 
 
 def test_a_weak_match_has_no_name() -> None:
-    weak = Match("previous", 0.1 + 0.9 * ENOUGH_GAIN * 0.9, 0.1, 20)
-    assert name_of(weak, 0.5) == "none" and name_of(weak, 0.9) == "broad"
+    weak = PatternMatch("previous", 0.1 + 0.9 * ENOUGH_GAIN * 0.9, 0.1, 20)
+    assert pattern_name(weak, 0.5) == "none" and pattern_name(weak, 0.9) == "broad"
 
 
 def test_across_two_texts_the_same_word_counts_at_every_place() -> None:
     asking, known = numbered(["b", "a"]), numbered(["a", "b", "a"])
-    places = places_of(asking, known, cross=True)
+    places = pattern_places(asking, known, cross=True)
     assert set(places) == {"first", "same word"}
     assert places["same word"].tolist() == [[False, True, False], [True, False, True]]
     assert places["first"].tolist() == [[True, False, False]] * 2
@@ -106,8 +120,8 @@ def test_across_two_texts_the_same_word_counts_at_every_place() -> None:
 
 def test_windows_keep_the_places_of_the_whole_text() -> None:
     words = numbered(TEXT)
-    whole = places_of(words, words, cross=False)
-    last = places_of(words[-3:], words, cross=False)
+    whole = pattern_places(words, words, cross=False)
+    last = pattern_places(words[-3:], words, cross=False)
     assert all((last[name] == whole[name][-3:]).all() for name in whole)
 
 

@@ -11,14 +11,14 @@ from lemma.data.conllu import Sentence
 from lemma.data.tokenizers import learn_tokenizer
 from lemma.errors import InputError
 from lemma.inspection.trees import (
-    HeadPicture,
     ParsedSentence,
     ParsedText,
+    RelationHead,
     align,
+    arc_levels,
     attention_tree,
     between_words,
     check_heads,
-    levels,
     most_attended,
     shuffled,
     split_sentence,
@@ -127,7 +127,7 @@ def test_shuffling_keeps_what_each_word_may_see() -> None:
 
 def test_arcs_overlap_on_different_levels_only() -> None:
     arcs = [(head, place) for place, head in enumerate(B1.heads, start=1) if head]
-    height = levels(arcs)
+    height = arc_levels(arcs)
     for one in arcs:
         for other in arcs:
             apart = max(one) < min(other) or max(other) < min(one)
@@ -157,7 +157,7 @@ def _fan(size: int) -> ParsedSentence:
 @pytest.mark.parametrize(("size", "columns", "drawn"), [(20, 120, True), (20, 40, False), (61, 500, False)])
 def test_a_tree_too_wide_for_the_terminal_is_a_table(size: int, columns: int, drawn: bool) -> None:
     parsed = _fan(size)
-    lines = parsed.drawn(columns).splitlines()
+    lines = parsed.draw(columns).splitlines()
     assert max(map(across, lines)) <= max(columns, 80) and ("►" in "".join(lines)) == drawn
     assert ("--out tree.svg" in lines[-1]) != drawn
     if not drawn:
@@ -179,7 +179,7 @@ def test_str_is_set_to_the_width_and_files_hold_the_drawing(tmp_path: Path) -> N
 
 def test_what_is_wide_on_a_page_scrolls_by_itself() -> None:
     tree = _fan(100).sentence
-    picture = HeadPicture("dep", tree.words, np.zeros((101, 101)))
+    picture = RelationHead("dep", tree.words, np.zeros((101, 101)))
     text = ParsedText((ParsedSentence(tree, None, (picture,)),), "about")
     for page, wide in ((text.html(), ("<svg", "<table")), (text._repr_html_(), ("<svg",))):
         for tag in wide:

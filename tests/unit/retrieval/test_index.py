@@ -13,9 +13,9 @@ import pytest
 
 from lemma.data.images import read_picture
 from lemma.errors import RunError
-from lemma.retrieval import index as updating
-from lemma.retrieval import index as writing
-from lemma.retrieval.index import HEAD, Embedder, Index, Updated, open_pictures, update_index
+from lemma.retrieval import index as indexing
+from lemma.retrieval.embedding import Embedder
+from lemma.retrieval.index import HEADER, Index, UpdatedIndex, open_images, update_index
 from lemma.runs.load import load
 from picture_runs import drawn
 from search_runs import picture_folder, untrained_run
@@ -35,18 +35,18 @@ def folder(tmp_path: Path) -> Path:
 def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The names of the pictures that are decoded."""
     seen: list[str] = []
-    real = updating.read_entries
+    real = indexing.read_entries
 
     def noted(pictures, entries, side):
         seen.extend(entry.name for entry in entries)
         return real(pictures, entries, side)
 
-    monkeypatch.setattr(updating, "read_entries", noted)
+    monkeypatch.setattr(indexing, "read_entries", noted)
     yield seen
 
 
-def update(embedder: Embedder, folder: Path, place: Path | None = None) -> Updated:
-    return update_index(place or folder.parent / "index", embedder, open_pictures(folder))
+def update(embedder: Embedder, folder: Path, place: Path | None = None) -> UpdatedIndex:
+    return update_index(place or folder.parent / "index", embedder, open_images(folder))
 
 
 def check_whole(index: Index, embedder: Embedder, folder: Path) -> None:
@@ -55,7 +55,7 @@ def check_whole(index: Index, embedder: Embedder, folder: Path) -> None:
     broken = {entry.name for entry in index.broken}
     assert sorted(entry.name for entry in index.entries) == [name for name in files if name not in broken]
     for entry, vector in zip(index.entries, index.vectors, strict=True):
-        alone = embedder.pictures(read_picture(folder / entry.name, embedder.side)[None])[0]
+        alone = embedder.images(read_picture(folder / entry.name, embedder.side)[None])[0]
         np.testing.assert_allclose(vector, alone, atol=1e-5)
         assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
 
@@ -133,23 +133,23 @@ def test_a_damaged_index_is_told_to_a_reader_and_made_anew_by_a_writer(
     index = update(embedder, folder).index
     place = index.place
     if damage == "vectors":
-        os.truncate(place / index.head.vectors, 100)
+        os.truncate(place / index.header.vectors, 100)
     elif damage == "entries":
-        (place / index.head.entries).write_bytes(b"\xff{")
+        (place / index.header.entries).write_bytes(b"\xff{")
     elif damage == "missing":
-        (place / index.head.vectors).unlink()
+        (place / index.header.vectors).unlink()
     else:
-        (place / HEAD).write_text(json.dumps({"format": 1, "rows": "many"}))
+        (place / HEADER).write_text(json.dumps({"format": 1, "rows": "many"}))
     with pytest.raises(RunError, match="damaged"):
         Index.open(place)
     done = update(embedder, folder)
-    assert "made anew" in done.note
+    assert "made again" in done.note
     check_whole(done.index, embedder, folder)
 
 
 def update_and_die(folder: Path, run: Path, blow: str, count: int) -> None:
-    """Bring an index up to date in blocks of three, and be killed just before the given step of writing."""
-    updating.BLOCK = 3
+    """Bring an index up to date in blocks of three, and be killed just before the given step of indexing."""
+    indexing.BLOCK = 3
     steps = 0
 
     def killed(real):
@@ -163,9 +163,9 @@ def update_and_die(folder: Path, run: Path, blow: str, count: int) -> None:
         return step
 
     if blow == "sync":
-        writing._sync = killed(writing._sync)
+        indexing._sync = killed(indexing._sync)
     else:
-        setattr(writing.Head, "write", killed(writing.Head.write))  # noqa: B010  (types forbid it, rightly)
+        setattr(indexing.IndexHeader, "write", killed(indexing.IndexHeader.write))  # noqa: B010  (types forbid it, rightly)
     update(Embedder(load(run)), folder)
 
 
@@ -180,7 +180,7 @@ def test_a_killed_update_leaves_whole_blocks_and_the_next_one_goes_on_from_there
     process.join(30)
     assert process.exitcode == -signal.SIGKILL
     place = folder.parent / "index"
-    kept = len(Index.open(place)) if (place / HEAD).exists() else 0
+    kept = len(Index.open(place)) if (place / HEADER).exists() else 0
     assert kept == (3 if (blow, count) in {("sync", 3), ("sync", 4), ("head", 3)} else 0)
     done = update(embedder, folder)
     assert len(reads) == 12 - kept
@@ -215,12 +215,12 @@ def test_a_reader_keeps_its_vectors_while_the_index_goes_on(embedder: Embedder, 
 
 def test_a_second_writer_is_refused_and_told_what_to_do(embedder: Embedder, folder: Path) -> None:
     place = update(embedder, folder).index.place
-    with writing.only_updater(place), pytest.raises(RunError, match=r"another process\. Wait for it; or search it as"):
+    with indexing.only_updater(place), pytest.raises(RunError, match=r"another process\. Wait for it; or search it as"):
         update(embedder, folder)
 
 
 def test_a_folder_that_holds_something_else_is_not_written_to(embedder: Embedder, folder: Path) -> None:
-    with pytest.raises(RunError, match="not empty and no index"):
+    with pytest.raises(RunError, match="not empty and not an index"):
         update(embedder, folder, place=folder)
     (folder.parent / "file").touch()
     with pytest.raises(RunError, match="is a file"):
@@ -239,9 +239,9 @@ def test_the_hash_is_that_of_the_image_side_alone(embedder: Embedder, tmp_path: 
 def test_a_folder_that_was_moved_is_known_by_its_new_name_and_nothing_is_read(
     embedder: Embedder, folder: Path, reads: list
 ) -> None:
-    before = update(embedder, folder).index.head
+    before = update(embedder, folder).index.header
     reads.clear()
     moved = folder.rename(folder.parent / "moved")
-    after = update(embedder, moved).index.head
+    after = update(embedder, moved).index.header
     assert (before.pictures, after.pictures) == (str(folder), str(moved)) and not reads
     assert after == replace(before, pictures=str(moved))

@@ -15,8 +15,10 @@ import lemma
 from lemma.data.images import levelled, read_picture
 from lemma.errors import DataError, InputError, LemmaError, RunError, SpecError
 from lemma.models.dual_encoder import CrossAttentionModel
-from lemma.retrieval.index import Embedder
-from lemma.retrieval.result import Counts, SearchResult
+from lemma.retrieval.embedding import Embedder
+from lemma.retrieval.index import Entry, Index, append, start
+from lemma.retrieval.result import IndexCounts, SearchResult
+from lemma.retrieval.search import find, find_clustered
 from lemma.runs.load import Run, load
 from lemma.spec.models import Lstm
 from search_runs import LSTM, SPEC, WORDS, picture_folder, untrained_reranker, untrained_run
@@ -108,7 +110,7 @@ def test_texts_come_from_lines_and_from_columns(
 
 def test_texts_of_which_nothing_is_known_are_left_out_and_counted(run: Run, folder: Path) -> None:
     result = found(run, image=folder / "00-red-circle.png", texts=["a red", "ЖЖ"])
-    assert result.counts.indexed == 1 and "1 texts hold nothing" in result.notes[0]
+    assert result.counts.indexed == 1 and "1 text left out" in result.notes[0]
 
 
 def test_an_index_is_searched_as_it_stands_without_its_pictures(run: Run, folder: Path, tmp_path: Path) -> None:
@@ -117,7 +119,7 @@ def test_an_index_is_searched_as_it_stands_without_its_pictures(run: Run, folder
     shutil.rmtree(mine)
     second = found(run, query="a red", index=tmp_path / "index")
     assert [hit.name for hit in second.answers[0].hits] == [hit.name for hit in first.answers[0].hits]
-    assert "the picture is not here" in second._repr_html_() and "<img" not in second._repr_html_()
+    assert "the image is not here" in second._repr_html_() and "<img" not in second._repr_html_()
     with pytest.raises(RunError, match="another run"):
         found(untrained_run(tmp_path / "other", seed=2), query="a red", index=tmp_path / "index")
 
@@ -130,12 +132,12 @@ def test_a_re_ranker_puts_the_first_few_in_the_order_of_its_logits(folder: Path,
     result = found(loaded, images=folder, query="a red", k=6)
     (answer,) = result.answers
     rows = list(csv.DictReader(result.save(tmp_path / "found.csv").open()))
-    assert [row["reranked_score"] for row in rows] == [str(hit.again) for hit in answer.hits[:4]] + ["", ""]
-    assert all(f"again {hit.again:.3f}</b>" in result._repr_html_() for hit in answer.hits[:4])
+    assert [row["reranked_score"] for row in rows] == [str(hit.reranked_score) for hit in answer.hits[:4]] + ["", ""]
+    assert all(f"re-ranked {hit.reranked_score:.3f}</h3>" in result._repr_html_() for hit in answer.hits[:4])
     plain = sorted(cosines(loaded, folder, "a red").items(), key=lambda item: -item[1])
     assert {hit.name for hit in answer.hits[:4]} == {name for name, _ in plain[:4]}
     assert [hit.name for hit in answer.hits[4:]] == [name for name, _ in plain[4:6]]
-    assert [hit.again is None for hit in answer.hits] == [False] * 4 + [True] * 2
+    assert [hit.reranked_score is None for hit in answer.hits] == [False] * 4 + [True] * 2
     tokenizer = loaded.tokenizer
     tokens = torch.tensor([[tokenizer.vocabulary, *tokenizer.encode(levelled("a red")), tokenizer.vocabulary + 1]])
     logits = []
@@ -145,9 +147,9 @@ def test_a_re_ranker_puts_the_first_few_in_the_order_of_its_logits(folder: Path,
             parts = model.towers.patches(pixels), model.towers.words(tokens), tokens >= 0
             logits.append(float(model.logits(*parts)))
     assert logits == sorted(logits, reverse=True)
-    assert [hit.again for hit in answer.hits[:4]] == pytest.approx(logits, abs=1e-4)
+    assert [hit.reranked_score for hit in answer.hits[:4]] == pytest.approx(logits, abs=1e-4)
     (texts,) = found(loaded, image=folder / answer.hits[0].name, texts=WORDS, k=12).answers
-    again = [hit.again for hit in texts.hits if hit.again is not None]
+    again = [hit.reranked_score for hit in texts.hits if hit.reranked_score is not None]
     assert len(again) == 4 and again == sorted(again, reverse=True)
 
 
@@ -162,30 +164,30 @@ def test_a_body_without_marks_is_read_without_them(folder: Path, tmp_path: Path)
 def test_what_is_unknown_or_cut_in_a_query_is_remarked(folder: Path, tmp_path: Path) -> None:
     run = load(untrained_run(tmp_path / "words", words=True))
     result = found(run, images=folder, query=["a red zebra", "a a a a a a a red"])
-    assert result.answers[0].remark == "1 word of 3 not known"
+    assert result.answers[0].remark == "1 word of 3 unknown"
     assert result.answers[1].remark == "only the first 6 of 8 tokens were read"
-    with pytest.raises(InputError, match="holds nothing that the run's tokenizer knows"):
+    with pytest.raises(InputError, match="has no token that the run's tokenizer knows"):
         found(run, images=folder, query="zebra")
 
 
 def test_words_that_do_not_go_together_are_refused_before_anything_is_read(run: Run, folder: Path) -> None:
     picture = folder / "00-red-circle.png"
     wrong: list[tuple[dict[str, Any], type[LemmaError], str]] = [
-        ({"images": folder}, InputError, "query or image: one of them is looked for, got neither"),
+        ({"images": folder}, InputError, "query or image: give exactly one of them to search for, got neither"),
         ({"images": folder, "query": "a", "image": picture}, InputError, "got both"),
-        ({"query": "a"}, InputError, "images (or index) or texts: one of them is searched, got neither"),
+        ({"query": "a"}, InputError, "images (or index) or texts: give exactly one of them to search in, got neither"),
         ({"image": picture, "images": folder, "texts": ["a"]}, InputError, "got both"),
-        ({"query": "a", "texts": ["a"]}, InputError, "texts are ranked for a picture"),
+        ({"query": "a", "texts": ["a"]}, InputError, "texts are ranked for an image"),
         ({"images": folder, "query": " "}, InputError, "query is empty"),
-        ({"images": folder, "query": []}, InputError, "there is none"),
-        ({"images": folder, "query": ["a", 3]}, InputError, "query 2 is 3 (int), and no text"),
+        ({"images": folder, "query": []}, InputError, "query is an empty list"),
+        ({"images": folder, "query": ["a", 3]}, InputError, "query 2 is 3 (int), not a text"),
         ({"images": folder, "query": "a", "k": 0}, SpecError, "k = 0"),
         ({"images": folder, "query": "ЖЖ"}, InputError, "knows"),
         ({"images": folder, "query": "a", "text_column": "x"}, InputError, "no texts are given"),
         ({"images": folder / "nowhere" / "x", "query": "a"}, DataError, "there is no such folder"),
         ({"images": "emojy", "query": "a"}, DataError, "Did you mean 'emoji'"),
         ({"images": picture, "query": "a"}, DataError, "is a file"),
-        ({"images": folder, "image": folder / "no.png"}, InputError, "there is no such picture"),
+        ({"images": folder, "image": folder / "no.png"}, InputError, "there is no such image"),
         ({"images": folder, "image": folder}, InputError, "is a folder"),
         ({"image": picture, "texts": folder / "no.txt"}, DataError, "there is no such file"),
         ({"index": folder, "query": "a"}, RunError, "holds no index"),
@@ -198,7 +200,7 @@ def test_words_that_do_not_go_together_are_refused_before_anything_is_read(run: 
 
 def test_a_folder_without_pictures_and_one_with_broken_ones_only_are_told(run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="no picture to search"):
+    with pytest.raises(DataError, match="no image that can be searched"):
         found(run, images=tmp_path / "empty", query="a")
     (tmp_path / "empty" / "bad.png").write_bytes(b"x")
     with pytest.raises(DataError, match=r"1 broken: bad\.png: no picture of a format"):
@@ -237,11 +239,62 @@ def test_it_is_saved_as_json_and_as_a_table(run: Run, folder: Path, tmp_path: Pa
         ("blue", "1"),
         ("blue", "2"),
     ]
-    with pytest.raises(InputError, match=r"not as '\.pdf'"):
+    with pytest.raises(InputError, match=r"'\.pdf' is unknown"):
         result.save(tmp_path / "found.pdf")
 
 
 def test_how_it_was_searched_is_never_cut_off() -> None:
     how = "not exact: faiss looked at 8 of 256 cells"
-    result = SearchResult("run", "pictures", "a/very/long/path/" * 9, (), Counts(5), how)
+    result = SearchResult("run", "pictures", "a/very/long/path/" * 9, (), IndexCounts(5), how)
     assert how in str(result).splitlines()
+
+
+# The ranking against numpy's full sort, and faiss against the ranking
+
+
+def unit(rows: int, width: int = 8, seed: int = 0) -> np.ndarray:
+    vectors = np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("block", [1, 7, 100, 1000])
+@pytest.mark.parametrize("k", [1, 5, 100, 300])
+def test_it_is_numpys_stable_sort_of_all_scores_whatever_the_blocks(block: int, k: int) -> None:
+    rows, queries = unit(200), unit(3, seed=1)
+    found = find(rows, queries, k, block)
+    scores = queries @ rows.T
+    wanted = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    assert found.rows.tolist() == wanted.tolist()
+    np.testing.assert_allclose(found.scores, np.take_along_axis(scores, wanted, 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("block", [3, 64])
+def test_equal_scores_come_in_the_order_of_their_rows(block: int) -> None:
+    rows = np.zeros((50, 2), dtype=np.float32)
+    rows[:, 0], rows[20:25, 0] = 0.5, 1.0
+    found = find(rows, np.array([[1, 0]], dtype=np.float32), 9, block)
+    assert found.rows.tolist() == [[20, 21, 22, 23, 24, 0, 1, 2, 3]]
+
+
+def test_no_rows_and_no_queries_give_nothing() -> None:
+    assert find(np.zeros((0, 4), dtype=np.float32), unit(2, 4), 3).rows.shape == (2, 0)
+    assert find(unit(5, 4), np.zeros((0, 4), dtype=np.float32), 3).rows.shape == (0, 3)
+
+
+def made_index(place: Path, vectors: np.ndarray) -> Index:
+    place.mkdir()
+    head = start(place, "run", vectors.shape[1], "pictures").header
+    append(place, head, [Entry(str(row), 1, 1, str(row)) for row in range(len(vectors))], vectors)
+    return Index.open(place)
+
+
+def test_faiss_with_all_cells_looked_at_finds_what_the_exact_ranking_finds(tmp_path: Path) -> None:
+    pytest.importorskip("faiss", reason="faiss-cpu is an extra")
+    vectors, queries = unit(900, 16), unit(4, 16, seed=2)
+    index = made_index(tmp_path / "index", vectors)
+    all_cells, exact = find_clustered(index, queries, 10, looked=1000), find(vectors, queries, 10)
+    assert all_cells.rows.tolist() == exact.rows.tolist()
+    np.testing.assert_allclose(all_cells.scores, exact.scores, atol=1e-6)
+    few = find_clustered(index, queries, 10, looked=1)
+    assert (few.scores[:, 0] <= exact.scores[:, 0] + 1e-6).all()
+    assert [file.name for file in index.place.glob("cells-*")] == ["cells-0-900.faiss"]

@@ -1,6 +1,6 @@
 "use strict";
 // The page is complete without this script. It adds: heads that open, cells that can be locked, the arithmetic of a
-// cell worked out from the model's own numbers, and pictures to save. Nothing is fetched.
+// cell worked out from the model's own numbers, and images to save. No network.
 (() => {
   const data = JSON.parse(document.getElementById("payload").textContent);
   const root = document.documentElement, panel = document.getElementById("head");
@@ -38,7 +38,7 @@
   function unpack(packed) {
     const [rows, columns] = packed.size, mask = bytes(packed.mask);
     const scores = floats(packed.scores), sums = floats(packed.sums);
-    const added = packed.added === null ? null : floats(packed.added);
+    const bias = packed.bias === null ? null : floats(packed.bias);
     const places = new Int32Array(rows * columns).fill(-1);       // where a visible cell's numbers stand
     for (let cell = 0, next = 0; cell < places.length; cell++)
       if (mask[cell >> 3] >> (7 - cell % 8) & 1) places[cell] = next++;
@@ -47,9 +47,9 @@
     const power = (i, j) => seen(i, j) ? Math.exp(scores[place(i, j)] - sums[2 * i]) : 0;
     return {
       ...packed, rows, columns, seen, power,
-      asking: data.texts[packed.rows], known: data.texts[packed.columns],
+      queryTokens: data.texts[packed.rows], keyTokens: data.texts[packed.columns],
       score: (i, j) => scores[place(i, j)], most: i => sums[2 * i], sum: i => sums[2 * i + 1],
-      added: added && ((i, j) => added[place(i, j)]),
+      bias: bias && ((i, j) => bias[place(i, j)]),
       weight: (i, j) => seen(i, j) ? power(i, j) / sums[2 * i + 1] : 0,
       vectors: packed.vectors && packed.vectors.map(vectors),
     };
@@ -63,9 +63,9 @@
     return range(count).reduce((best, place) => weight(place) > weight(best) ? place : best, 0);
   }
 
-  // Pictures as SVG text: shown as they are, or saved
+  // Images as SVG text: shown as they are, or saved
 
-  const picture = (width, height, body) =>
+  const svg = (width, height, body) =>
     `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" width="${width}" height="${height}" ` +
     `font-family="system-ui, 'DejaVu Sans', sans-serif">${body}</svg>`;
   const write = (x, y, text, more = "") => `<text x="${x}" y="${y}" font-size="12" fill="#1c1d21" ${more}>${text}</text>`;
@@ -73,7 +73,7 @@
     `<tspan font-size="9" fill="#5d616b">${text.start + place} </tspan>` +
     `<tspan style="unicode-bidi:isolate">${safe(short(text.words[place], most))}</tspan>`;
 
-  function linesPicture(one) {
+  function linesSvg(one) {
     const step = 20, left = 118, right = 234, top = 24, parts = [];
     for (const i of range(one.rows)) for (const j of range(one.columns)) {
       const weight = one.weight(i, j), middle = (left + right) / 2;
@@ -83,23 +83,23 @@
       parts.push(`<path data-i="${i}" data-j="${j}" d="${curve}" fill="none" stroke="${dark}" ` +
         `stroke-width="${(.6 + 3 * weight).toFixed(2)}" stroke-opacity="${Math.sqrt(weight).toFixed(3)}"/>`);
     }
-    for (const i of range(one.rows)) parts.push(write(left - 5, top + i * step + 14, label(one.asking, i),
-      `text-anchor="end" data-side="asking" data-i="${i}" data-j="${strongest(one.columns, j => one.weight(i, j))}"`));
-    for (const j of range(one.columns)) parts.push(write(right + 5, top + j * step + 14, label(one.known, j),
-      `data-side="known" data-i="${strongest(one.rows, i => one.weight(i, j))}" data-j="${j}"`));
-    parts.push(write(left - 5, 14, "asks", 'text-anchor="end" opacity=".7"'));
-    parts.push(write(right + 5, 14, "is asked", 'opacity=".7"'));
-    return picture(352, top + Math.max(one.rows, one.columns) * step + 8, parts.join(""));
+    for (const i of range(one.rows)) parts.push(write(left - 5, top + i * step + 14, label(one.queryTokens, i),
+      `text-anchor="end" data-side="query" data-i="${i}" data-j="${strongest(one.columns, j => one.weight(i, j))}"`));
+    for (const j of range(one.columns)) parts.push(write(right + 5, top + j * step + 14, label(one.keyTokens, j),
+      `data-side="key" data-i="${strongest(one.rows, i => one.weight(i, j))}" data-j="${j}"`));
+    parts.push(write(left - 5, 14, "query", 'text-anchor="end" opacity=".7"'));
+    parts.push(write(right + 5, 14, "key", 'opacity=".7"'));
+    return svg(352, top + Math.max(one.rows, one.columns) * step + 8, parts.join(""));
   }
 
-  function matrixPicture(one) {
+  function matrixSvg(one) {
     const wide = 34, high = 22, left = 110, top = 110;
     const parts = [write(8, 18, safe(title(one)), 'font-weight="600"')];
     for (const i of range(one.rows))
-      parts.push(write(left - 6, top + i * high + 15, label(one.asking, i), 'text-anchor="end"'));
+      parts.push(write(left - 6, top + i * high + 15, label(one.queryTokens, i), 'text-anchor="end"'));
     for (const j of range(one.columns)) {
       const x = left + j * wide + 18;
-      parts.push(`<g transform="rotate(-60 ${x} ${top - 6})">${write(x, top - 6, label(one.known, j))}</g>`);
+      parts.push(`<g transform="rotate(-60 ${x} ${top - 6})">${write(x, top - 6, label(one.keyTokens, j))}</g>`);
     }
     for (const i of range(one.rows)) for (const j of range(one.columns)) if (one.seen(i, j)) {
       const weight = one.weight(i, j), shade = level(weight), x = left + j * wide, y = top + i * high;
@@ -107,10 +107,10 @@
         `<text x="${x + wide / 2}" y="${y + 15}" font-size="10" text-anchor="middle" fill="${ink(shade)}">` +
         `${weight.toFixed(2)}</text>`);
     }
-    return picture(left + one.columns * wide + 70, top + one.rows * high + 10, parts.join(""));
+    return svg(left + one.columns * wide + 70, top + one.rows * high + 10, parts.join(""));
   }
 
-  function gridPicture() {
+  function gridSvg() {
     const layers = [...document.querySelectorAll(".layer")].map(layer => [...layer.querySelectorAll(".tile")]);
     const side = 96, most = Math.max(...layers.map(layer => layer.length));
     const parts = [write(8, 20, safe(document.querySelector("h1").textContent), 'font-weight="600"')];
@@ -122,7 +122,7 @@
         `<rect x="${x}" y="${y}" width="${side}" height="${side}" fill="none" stroke="#dcdcd6"/>` +
         `<text x="${x}" y="${y + side + 13}" font-size="10">${safe(short(words, 18))}</text>`);
     }));
-    return picture(8 + most * (side + 12), 36 + layers.length * (side + 34), parts.join(""));
+    return svg(8 + most * (side + 12), 36 + layers.length * (side + 34), parts.join(""));
   }
 
   function strip([words, values]) {       // a vector as bars, each on its own scale
@@ -132,12 +132,12 @@
       return `<rect x="${(place * each).toFixed(2)}" y="${top.toFixed(2)}" height="${size.toFixed(2)}" ` +
         `width="${Math.max(each - 1.5, each * .7).toFixed(2)}" fill="${value < 0 ? "#b8860b" : dark}"/>`;
     });
-    return picture(width, 58, write(0, 13, safe(words)) +
+    return svg(width, 58, write(0, 13, safe(words)) +
       write(width, 13, "±" + number(most, 3), 'text-anchor="end" opacity=".7"') +
       `<path d="M0 ${zero}H${width}" stroke="#b9bac0" stroke-width=".6"/>` + bars.join(""));
   }
 
-  function arithmeticPicture(one, [i, j]) {
+  function arithmeticSvg(one, [i, j]) {
     const rows = steps(one, i, j).flatMap(([words, value]) =>
       value.split("\n").map((line, place) => [place ? "" : words, line]));
     const lines = rows.map(([words, value], row) => write(8, 48 + row * 20, safe(words)) +
@@ -146,16 +146,16 @@
     const inner = strips.map((row, place) =>
       strip(row).replace("<svg ", `<svg x="${8 + place % 2 * 370}" y="${top + (place >> 1) * 66}" `));
     const all = write(8, 20, safe(heading(one, i, j)), 'font-weight="600"') + lines.join("") + inner.join("");
-    return picture(900, top + Math.ceil(strips.length / 2) * 66, all);
+    return svg(900, top + Math.ceil(strips.length / 2) * 66, all);
   }
 
   // The arithmetic of one cell
 
-  const heading = (one, i, j) => `${title(one)}: ${name(one.asking, i)} asks ${name(one.known, j)}`;
+  const heading = (one, i, j) => `${title(one)}: ${name(one.queryTokens, i)} attends to ${name(one.keyTokens, j)}`;
   const dot = (a, b) => a.reduce((sum, value, place) => sum + value * b[place], 0);
 
   function product(one, i, j) {           // q·k from the model's own score; the vectors serve where the cell is masked
-    if (one.seen(i, j)) return (one.score(i, j) - (one.added ? one.added(i, j) : 0)) / one.scale;
+    if (one.seen(i, j)) return (one.score(i, j) - (one.bias ? one.bias(i, j) : 0)) / one.scale;
     return one.vectors ? dot(one.vectors[0].row(i), one.vectors[1].row(j)) : null;
   }
 
@@ -172,18 +172,18 @@
     const rows = [], total = product(one, i, j);
     const named = one.vectors ? terms(one, i, j, total) + "\n    = " : "";
     if (total !== null) rows.push(["query · key", `q·k = ${named}${number(total)}`, "product"]);
-    if (!one.seen(i, j)) return [...rows, ["mask", "this row may not see this key: its score is −∞", "mask"],
+    if (!one.seen(i, j)) return [...rows, ["mask", "this query may not see this key: its score is −∞", "mask"],
       ["softmax", "exp(−∞) = 0, so α = 0", "alpha"]];
     const score = one.score(i, j), power = one.power(i, j), weight = one.weight(i, j);
     const count = range(one.columns).filter(column => one.seen(i, column)).length;
     const keys = one.all > one.columns ? `those of all ${one.all} keys that may be seen`
       : `${count} visible key${count > 1 ? "s" : ""}`;
     const scaled = number(total * one.scale), most = number(one.most(i));
-    rows.push(["times the scale", `${number(total)} × ${number(one.scale)} = ${scaled}`, "scaled"]);
-    rows.push(["plus what is added", one.added ? `${scaled} ${signed(one.added(i, j))} = ${number(score)}`
-      : `nothing: the score is ${number(score)}`, "score"]);
-    rows.push(["mask", "none: this row may see this key", "mask"]);
-    rows.push(["exponential", `exp(score − greatest of the row) = exp(${number(score)} − ` +
+    rows.push(["times scale", `${number(total)} × ${number(one.scale)} = ${scaled}`, "scaled"]);
+    rows.push(["plus bias", one.bias ? `${scaled} ${signed(one.bias(i, j))} = ${number(score)}`
+      : `none: the score is ${number(score)}`, "score"]);
+    rows.push(["mask", "none: this query may see this key", "mask"]);
+    rows.push(["exponential", `exp(score − row maximum) = exp(${number(score)} − ` +
       `${one.most(i) < 0 ? `(${most})` : most}) = ${number(power)}`, "power"]);
     rows.push(["sum of the row", `Σ exp = ${number(one.sum(i))} over ${keys}`, "sum"]);
     rows.push(["weight", `α = ${number(power)} / ${number(one.sum(i))} = ${number(weight)}`, "alpha"]);
@@ -211,8 +211,8 @@
   // The open head
 
   function matrixTable(one) {
-    const above = range(one.columns).map(j => `<th scope="col" title="${safe(name(one.known, j))}">` +
-      `<bdi>${safe(short(one.known.words[j]))}</bdi><i>${one.known.start + j}</i></th>`);
+    const above = range(one.columns).map(j => `<th scope="col" title="${safe(name(one.keyTokens, j))}">` +
+      `<bdi>${safe(short(one.keyTokens.words[j]))}</bdi><i>${one.keyTokens.start + j}</i></th>`);
     const rows = range(one.rows).map(i => {
       const cells = range(one.columns).map(j => {
         const place = `data-i="${i}" data-j="${j}" tabindex="-1"`;
@@ -220,10 +220,10 @@
         const weight = one.weight(i, j), shade = level(weight), colour = weight < .005 ? "#77746a" : ink(shade);
         return `<td ${place} style="background:${data.colours[shade]};color:${colour}">${weight.toFixed(2)}</td>`;
       });
-      return `<tr><th scope="row" title="${safe(name(one.asking, i))}"><i>${one.asking.start + i}</i>` +
-        `<bdi>${safe(short(one.asking.words[i]))}</bdi></th>${cells.join("")}</tr>`;
+      return `<tr><th scope="row" title="${safe(name(one.queryTokens, i))}"><i>${one.queryTokens.start + i}</i>` +
+        `<bdi>${safe(short(one.queryTokens.words[i]))}</bdi></th>${cells.join("")}</tr>`;
     });
-    const upright = one.known.words.every(word => [...word].length <= 3) ? " upright" : "";
+    const upright = one.keyTokens.words.every(word => [...word].length <= 3) ? " upright" : "";
     return `<table class="matrix${upright}"><thead><tr><th></th>${above.join("")}</tr></thead>` +
       `<tbody>${rows.join("")}</tbody></table>`;
   }
@@ -237,11 +237,11 @@
     tiles.forEach(tile => tile.removeAttribute("aria-current"));
     tiles[place].setAttribute("aria-current", "true");
     document.getElementById("one-title").textContent = title(head);
-    panel.innerHTML = `<p>${safe(head.about)}</p><div class="bar"><button type="button" data-go="-1">Head before</button>` +
+    panel.innerHTML = `<p>${safe(head.about)}</p><div class="bar"><button type="button" data-go="-1">Previous head</button>` +
       `<button type="button" data-go="1">Next head</button><a href="#all">All heads</a></div><div class="views">` +
-      `<div class="view"><h3>Lines ${save("lines")}</h3><div class="scroller tall lines">${linesPicture(head)}</div></div>` +
+      `<div class="view"><h3>Lines ${save("lines")}</h3><div class="scroller tall lines">${linesSvg(head)}</div></div>` +
       `<div class="view"><h3>Weights α ${save("matrix")}</h3><div class="scroller tall">${matrixTable(head)}</div></div></div>` +
-      `<p class="note">Point at a cell, a line or a token to see its arithmetic; click to lock it. With keys: arrows move, ` +
+      `<p class="note">Point at a cell, line or token to see its arithmetic; click to lock it. With keys: arrows move, ` +
       `Enter locks, Escape unlocks. Lines of less than 0.01 are not drawn.</p>` +
       `<div class="sum"><h3><span>Arithmetic of one cell</span>${save("arithmetic")}</h3><div class="bar">` +
       `<button type="button" class="unlock" hidden>Unlock</button><b id="cell" aria-live="polite"></b></div>` +
@@ -250,7 +250,7 @@
     show(row, strongest(head.columns, j => head.weight(row, j)), null);
     cell(...at).tabIndex = 0;
     reveal(cell(...at));
-    reveal(panel.querySelector(`.lines text[data-side="asking"][data-i="${row}"]`));
+    reveal(panel.querySelector(`.lines text[data-side="query"][data-i="${row}"]`));
     if (scroll) document.getElementById("one").scrollIntoView({ behavior: "auto" });
   }
 
@@ -270,14 +270,14 @@
     panel.querySelector(".matrix thead tr").children[j + 1].classList.add("on");
     panel.querySelectorAll(".lines path").forEach(path => {
       const here = +path.dataset.i === i && +path.dataset.j === j;
-      const near = side === "known" ? +path.dataset.j === j : +path.dataset.i === i;
+      const near = side === "key" ? +path.dataset.j === j : +path.dataset.i === i;
       path.classList.toggle("faint", side !== null && !near);
       path.classList.toggle("here", here && side !== null);
     });
-    for (const token of [`[data-side="asking"][data-i="${i}"]`, `[data-side="known"][data-j="${j}"]`])
+    for (const token of [`[data-side="query"][data-i="${i}"]`, `[data-side="key"][data-j="${j}"]`])
       panel.querySelector(`.lines text${token}`).classList.add("on");
     panel.querySelector("#cell").innerHTML =
-      `<bdi>${safe(name(head.asking, i))}</bdi> asks <bdi>${safe(name(head.known, j))}</bdi>`;
+      `<bdi>${safe(name(head.queryTokens, i))}</bdi> attends to <bdi>${safe(name(head.keyTokens, j))}</bdi>`;
     panel.querySelector(".steps").innerHTML = steps(head, i, j).map(([words, value, part]) =>
       `<li class="${part === "alpha" ? "result" : ""}"><span>${safe(words)}</span>` +
       `<code data-part="${part}">${safe(value)}</code></li>`).join("");
@@ -291,7 +291,7 @@
   }
 
   function download(view) {
-    const views = { grid: gridPicture, lines: linesPicture, matrix: matrixPicture, arithmetic: arithmeticPicture };
+    const views = { grid: gridSvg, lines: linesSvg, matrix: matrixSvg, arithmetic: arithmeticSvg };
     const made = views[view](head, at), link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([made], { type: "image/svg+xml" }));
     link.download = view === "grid" ? "heads.svg" : `layer-${head.layer}-head-${head.head}-${view}.svg`;
@@ -304,7 +304,7 @@
   const pointed = event => event.target.closest("[data-i]");
   const point = event => {
     const one = pointed(event);
-    if (one && !locked) show(+one.dataset.i, +one.dataset.j, one.dataset.side || "asking");
+    if (one && !locked) show(+one.dataset.i, +one.dataset.j, one.dataset.side || "query");
   };
   panel.addEventListener("mouseover", point);
   panel.addEventListener("focusin", point);
@@ -315,7 +315,7 @@
     if (event.target.closest(".unlock")) { lock(false); cell(...at).focus(); return undefined; }
     if (!one) return undefined;
     lock(false);
-    show(+one.dataset.i, +one.dataset.j, one.dataset.side || "asking");
+    show(+one.dataset.i, +one.dataset.j, one.dataset.side || "query");
     return lock(true);
   });
 

@@ -1,88 +1,89 @@
 "use strict";
 /* The page of `lemma serve`. All it knows comes from the API: /v1/models, /v1/completions, and /look /count /evaluate. */
-const at = (name) => document.getElementById(name);
+const byId = (name) => document.getElementById(name);
 const VERBS = ["generate", "look", "count", "evaluate"];
 const SUMMARY = ["family", "parameters", "learned", "steps", "stopped", "tokens", "training_loss", "validation_loss",
   "perplexity", "best_perplexity", "best_step", "seconds", "tokens_per_second", "data_hash"];
-let models = [], writing = null;
+let models = [], controller = null;
 
-const run = () => models.find((model) => model.id === at("run").value);
+const run = () => models.find((model) => model.id === byId("run").value);
 const number = (value) => Number.isInteger(value) ? value.toLocaleString("en") : Number(value).toPrecision(6);
 
 /* Runs */
-async function begin() {
+async function start() {
   try {
     models = (await (await fetch("/v1/models")).json()).data;
   } catch (error) {
-    return say(`The server does not answer: ${error.message}`);
+    return showStatus(`The server does not answer: ${error.message}`);
   }
-  at("run").replaceChildren(...models.map((model) => new Option(model.id, model.id)));
+  byId("run").replaceChildren(...models.map((model) => new Option(model.id, model.id)));
   choose();
 }
 
 function choose() {
   const model = run(), writes = model.answers === "prompt";
-  leave();
-  at("facts").textContent = model.family + (writes ? "" : `, gives the ${model.answers} of a text`);
-  at("prompt-label").textContent = writes ? "Prompt" : "Source";
-  at("settings").hidden = at("settings").disabled = !writes;
-  at("result").hidden = true;
-  at("heads").hidden = true;
-  say("");
-  for (const verb of VERBS) at(`tab-${verb}`).hidden = !model.shows.includes(verb);
-  const open = VERBS.find((verb) => !at(verb).hidden);
+  stopGenerating();
+  byId("facts").textContent = model.family + (writes ? "" : `, gives the ${model.answers} of a text`);
+  byId("prompt-label").textContent = writes ? "Prompt" : "Source";
+  byId("settings").hidden = byId("settings").disabled = !writes;
+  byId("result").hidden = true;
+  byId("heads").hidden = true;
+  showStatus("");
+  for (const verb of VERBS) byId(`tab-${verb}`).hidden = !model.shows.includes(verb);
+  const open = VERBS.find((verb) => !byId(verb).hidden);
   show(model.shows.includes(open) ? open : "generate");
 }
 
 /* Tabs */
 function show(verb) {
   for (const other of VERBS) {
-    const chosen = other === verb, tab = at(`tab-${other}`);
-    at(other).hidden = !chosen;
+    const chosen = other === verb, tab = byId(`tab-${other}`);
+    byId(other).hidden = !chosen;
     tab.setAttribute("aria-selected", chosen);
     tab.tabIndex = chosen ? 0 : -1;
   }
-  if (verb === "look" && !at("look-text").value) at("look-text").value = at("prompt").value;
-  if (verb === "count") at("account").src = `/count?model=${encodeURIComponent(run().id)}`;
-  if (verb === "evaluate") summarise();
+  if (verb === "look" && !byId("look-text").value) byId("look-text").value = byId("prompt").value;
+  if (verb === "count") byId("account").src = `/count?model=${encodeURIComponent(run().id)}`;
+  if (verb === "evaluate") showSummary();
 }
 
-function turn(event) {
-  const steps = { ArrowRight: 1, ArrowLeft: -1 }, there = VERBS.filter((verb) => !at(`tab-${verb}`).hidden);
-  const here = there.findIndex((verb) => at(`tab-${verb}`) === document.activeElement);
+function switchTab(event) {
+  const steps = { ArrowRight: 1, ArrowLeft: -1 }, there = VERBS.filter((verb) => !byId(`tab-${verb}`).hidden);
+  const here = there.findIndex((verb) => byId(`tab-${verb}`) === document.activeElement);
   if (here < 0 || !(event.key in steps)) return;
   const next = there[(here + steps[event.key] + there.length) % there.length];
   show(next);
-  at(`tab-${next}`).focus();
+  byId(`tab-${next}`).focus();
 }
 
 /* Generate */
-function question() {
-  const asked = { model: run().id, prompt: at("prompt").value, stream: true, stream_options: { include_usage: true } };
-  if (run().answers !== "prompt") return asked;
-  const seed = at("seed").value;
-  Object.assign(asked, { temperature: Number(at("temperature").value), max_tokens: Number(at("tokens").value),
-    top_p: Number(at("top-p").value) });
-  return seed === "" ? asked : { ...asked, seed: Number(seed) };
+function readForm() {
+  const request = { model: run().id, prompt: byId("prompt").value, stream: true, stream_options: { include_usage: true } };
+  if (run().answers !== "prompt") return request;
+  const seed = byId("seed").value;
+  Object.assign(request, { temperature: Number(byId("temperature").value), max_tokens: Number(byId("tokens").value),
+    top_p: Number(byId("top-p").value) });
+  return seed === "" ? request : { ...request, seed: Number(seed) };
 }
 
 async function generate(event) {
   event.preventDefault();
-  leave();
-  const mine = writing = new AbortController(), asked = question();
-  const told = { tokens: 0, seed: null, begun: performance.now() };
-  clear(run().answers === "prompt" ? asked.prompt : "");
-  say("waiting …");
+  stopGenerating();
+  const mine = controller = new AbortController(), request = readForm();
+  const progress = { tokens: 0, seed: null, started: performance.now() };
+  clear(run().answers === "prompt" ? request.prompt : "");
+  showStatus("waiting …");
   try {
     const answer = await fetch("/v1/completions", { method: "POST", signal: mine.signal,
-      headers: { "content-type": "application/json" }, body: JSON.stringify(asked) });
+      headers: { "content-type": "application/json" }, body: JSON.stringify(request) });
     if (!answer.ok) throw new Error((await answer.json()).error.message);
-    for await (const chunk of events(answer.body)) take(chunk, told);
-    say(summary(told, run().answers === "prompt"));
+    for await (const chunk of events(answer.body)) readChunk(chunk, progress);
+    showStatus(summary(progress, run().answers === "prompt"));
   } catch (error) {
-    if (writing === mine || error.name !== "AbortError") say(error.name === "AbortError" ? "stopped" : error.message, error.name !== "AbortError");
+    const aborted = error.name === "AbortError";
+    if (controller === mine || !aborted) showStatus(aborted ? "stopped" : error.message, !aborted);
   } finally {
-    if (writing === mine) busy(false);
+    if (controller === mine) busy(false);
   }
 }
 
@@ -98,81 +99,81 @@ async function* events(body) {
   }
 }
 
-function take(chunk, told) {
+function readChunk(chunk, progress) {
   if (chunk.error) throw new Error(chunk.error.message);
-  told.seed = chunk.seed;
-  if (chunk.usage) told.tokens = chunk.usage.completion_tokens;
+  progress.seed = chunk.seed;
+  if (chunk.usage) progress.tokens = chunk.usage.completion_tokens;
   for (const choice of chunk.choices) {
     if (choice.text) write(choice.text);
-    if (choice.loop) note(choice.loop.remark);
-    if (choice.remark) note(choice.remark);
-    if (choice.chances) weigh(choice.chances);
+    if (choice.loop) showNote(choice.loop.remark);
+    if (choice.remark) showNote(choice.remark);
+    if (choice.chances) showChances(choice.chances);
   }
 }
 
 function write(piece) {
-  const box = at("text"), follows = box.scrollTop + box.clientHeight >= box.scrollHeight - 30;
-  at("after").append(piece);
+  const box = byId("text"), follows = box.scrollTop + box.clientHeight >= box.scrollHeight - 30;
+  byId("after").append(piece);
   if (follows) box.scrollTop = box.scrollHeight;
-  if (at("status").textContent !== "writing …") say("writing …");
+  if (byId("status").textContent !== "generating …") showStatus("generating …");
 }
 
-function weigh(chances) {
+function showChances(chances) {
   const rows = Object.entries(chances).sort((one, other) => other[1] - one[1]);
-  fill(at("chances"), rows.map(([name, chance]) => [name, chance.toFixed(3)]));
-  at("chances").hidden = false;
+  fill(byId("chances"), rows.map(([name, chance]) => [name, chance.toFixed(3)]));
+  byId("chances").hidden = false;
 }
 
-function summary(told, writes) {
+function summary(progress, writes) {
   if (!writes) return "done";
-  const seconds = (performance.now() - told.begun) / 1000;
-  return `${number(told.tokens)} tokens in ${seconds.toFixed(1)} s, seed ${told.seed}`;
+  const seconds = (performance.now() - progress.started) / 1000;
+  return `${number(progress.tokens)} tokens in ${seconds.toFixed(1)} s, seed ${progress.seed}`;
 }
 
 function clear(before) {
-  at("before").textContent = before;
-  at("after").textContent = "";
-  at("loop").hidden = at("chances").hidden = true;
-  at("result").hidden = false;
+  byId("before").textContent = before;
+  byId("after").textContent = "";
+  byId("loop").hidden = byId("chances").hidden = true;
+  byId("result").hidden = false;
   busy(true);
 }
 
 function busy(is) {
-  at("stop").hidden = !is;
-  at("go").disabled = is;
+  byId("stop").hidden = !is;
+  byId("go").disabled = is;
 }
 
-function leave() {
-  if (writing) writing.abort();
+function stopGenerating() {
+  if (controller) controller.abort();
   busy(false);
 }
 
-function note(words) {
-  at("loop").textContent = words;
-  at("loop").hidden = false;
+function showNote(words) {
+  byId("loop").textContent = words;
+  byId("loop").hidden = false;
 }
 
-function say(words, wrong = false) {
-  at("status").textContent = words;
-  at("status").className = wrong ? "trouble" : "soft";
+function showStatus(words, wrong = false) {
+  byId("status").textContent = words;
+  byId("status").className = wrong ? "trouble" : "soft";
 }
 
 /* Look and evaluate */
 function look(event) {
   event.preventDefault();
-  const words = new URLSearchParams({ model: run().id, text: at("look-text").value });
-  at("heads").hidden = false;
-  at("heads").src = `/look?${words}`;
+  const words = new URLSearchParams({ model: run().id, text: byId("look-text").value });
+  byId("heads").hidden = false;
+  byId("heads").src = `/look?${words}`;
 }
 
-async function summarise() {
+async function showSummary() {
   const found = await (await fetch(`/evaluate?model=${encodeURIComponent(run().id)}`)).json();
   const own = Object.entries(found).filter(([name, value]) => typeof value === "number" && !SUMMARY.includes(name)
     && !["planned_steps", "setup_seconds", "best_loss"].includes(name));
   const rows = [...SUMMARY.map((name) => [name, found[name]]), ...own].filter(([, value]) => value !== null && value !== undefined);
-  fill(at("summary"), rows.map(([name, value]) => [name.replaceAll("_", " "), typeof value === "number" ? number(value) : value]));
-  at("samples-title").hidden = !found.samples?.length;
-  at("samples").replaceChildren(...(found.samples ?? []).map((text) => element("p", "text", text)));
+  fill(byId("summary"), rows.map(([name, value]) => [name.replaceAll("_", " "), typeof value === "number" ? number(value) : value]));
+  byId("samples-title").hidden = !found.samples?.length;
+  byId("samples").replaceChildren(...(found.samples ?? []).map((text) => element("p", "text", text)));
 }
 
 function fill(table, rows) {
@@ -191,14 +192,14 @@ function element(kind, name, text) {
   return made;
 }
 
-at("run").addEventListener("change", choose);
-at("ask").addEventListener("submit", generate);
-at("stop").addEventListener("click", leave);
-at("look-form").addEventListener("submit", look);
-document.querySelector("[role=tablist]").addEventListener("keydown", turn);
-for (const verb of VERBS) at(`tab-${verb}`).addEventListener("click", () => show(verb));
-at("prompt").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) at("ask").requestSubmit();
+byId("run").addEventListener("change", choose);
+byId("ask").addEventListener("submit", generate);
+byId("stop").addEventListener("click", stopGenerating);
+byId("look-form").addEventListener("submit", look);
+document.querySelector("[role=tablist]").addEventListener("keydown", switchTab);
+for (const verb of VERBS) byId(`tab-${verb}`).addEventListener("click", () => show(verb));
+byId("prompt").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) byId("ask").requestSubmit();
 });
-document.addEventListener("keydown", (event) => { if (event.key === "Escape") leave(); });
-begin();
+document.addEventListener("keydown", (event) => { if (event.key === "Escape") stopGenerating(); });
+start();

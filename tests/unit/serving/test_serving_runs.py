@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lemma.runs.load import load
-from lemma.serving.runs import Ending
+from lemma.serving.runs import StopStrings
 from served_runs import running
 from stand_ins import Script
 
@@ -26,7 +26,7 @@ pytest.importorskip("fastapi", reason="needs FastAPI")
 @settings(deadline=None, max_examples=60)
 @given(st.text("ab#", max_size=30), st.lists(st.text("ab#", min_size=1, max_size=4), max_size=3), st.data())
 def test_an_ending_tells_all_that_stands_before_the_first_stop(text: str, stops: list[str], data: Any) -> None:
-    ending, told, rest = Ending(stops), "", text
+    ending, told, rest = StopStrings(stops), "", text
     while rest and not ending.found:
         size = data.draw(st.integers(1, len(rest)))
         told, rest = told + ending.add(rest[:size]), rest[size:]

@@ -37,14 +37,14 @@ WRONG: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"n": 17}, 400, "n", "less than or equal to 16"),
     ({"n": 16, "prompt": ["a"] * 5}, 400, "n", "80 texts"),
     ({"prompt": ["a"] * 65}, 400, "prompt", "at most 64"),
-    ({"prompt": [464, 3797]}, 400, "prompt", "no tokens"),
+    ({"prompt": [464, 3797]}, 400, "prompt", "not tokens"),
     ({"prompt": "Ω"}, 400, None, "'Ω'"),
     ({"prompt": "\ud800"}, 400, None, "surrogate"),
     ({"model": "bytes", "prompt": "ab" * 20_000}, 400, None, "at most 32,768"),
     ({"stop": ["a"] * 5}, 400, "stop", "at most 4"),
-    ({"stop": ""}, 400, "stop", "before it begins"),
-    ({"logprobs": 0}, 400, "logprobs", "not done here"),
-    ({"presence_penalty": 1}, 400, "presence_penalty", "not done here"),
+    ({"stop": ""}, 400, "stop", "end the text at once"),
+    ({"logprobs": 0}, 400, "logprobs", "not supported"),
+    ({"presence_penalty": 1}, 400, "presence_penalty", "not supported"),
     ({"temprature": 1}, 400, "temprature", "Did you mean 'temperature'"),
 ]
 

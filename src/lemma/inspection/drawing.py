@@ -1,0 +1,187 @@
+"""Attention heads drawn: the colours of weights, small PNG images, SVG, and characters for a terminal."""
+
+import base64
+import math
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from lemma.report.numbers import Word
+from lemma.report.text import across, columns
+
+if TYPE_CHECKING:
+    from lemma.inspection.heads import Head, Heads
+
+# Cream over grey to dark blue. The colours run along the yellow–blue axis and darken all the way, so they keep their
+# order for every kind of colour vision and in grey print.
+STOPS = ((0.97, 0.945, 0.85), (0.86, 0.79, 0.52), (0.56, 0.55, 0.50), (0.27, 0.33, 0.46), (0.0, 0.13, 0.31))
+LEVELS = 255
+COLOURS = tuple(
+    "#" + "".join(f"{round(255 * channel):02x}" for channel in channels)
+    for channels in zip(
+        *(
+            np.interp(np.linspace(0, 1, LEVELS), np.linspace(0, 1, len(STOPS)), stops)
+            for stops in zip(*STOPS, strict=True)
+        ),
+        strict=True,
+    )
+)
+PALETTE = bytes(3) + b"".join(bytes.fromhex(colour[1:]) for colour in COLOURS)  # entry 0 is the transparent one
+MOST_TOKENS = 64  # of a head drawn in full
+LEAST_LINE = 0.01  # lines of less weight are not drawn
+MOST_ACROSS = 8  # heads side by side in a terminal
+SHADES = "·░▒▓█"  # shares of attention below 0.04, 0.16, 0.36, 0.64, and above
+SHADES_MEAN = f"Rows are queries, columns are keys, blank is masked. {SHADES}: the share of attention, low to high."
+MOST_LISTED, MOST_LINES = 3, 8
+COLUMNS = ("head", "entropy", "uniform", "distance", "to first", "pattern", "nearest", "score", "uniform")
+
+TEMPLATES = Environment(
+    loader=PackageLoader("lemma.inspection", "assets"),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=StrictUndefined,
+)
+TEMPLATES.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+
+
+def level(weight: float) -> int:
+    """The number of a weight's colour: its square root, since an even share of sixty keys, 0.017, should be seen.
+
+    >>> level(0.0), level(0.25), level(1.0)
+    (0, 127, 254)
+    """
+    return round(math.sqrt(min(max(weight, 0.0), 1.0)) * (LEVELS - 1))
+
+
+def ink(number: int) -> str:
+    """The colour of text that can be read on a colour."""
+    return "#ffffff" if number > LEVELS * 0.57 else "#1c1d21"
+
+
+def png(weights: Float[np.ndarray, "queries keys"], allowed: Bool[np.ndarray, "queries keys"]) -> bytes:
+    """A matrix as PNG, one pixel per cell; masked cells are transparent.
+
+    PNG 1.2: header, palette, transparency of its first entry, rows, end.
+    """
+    levels = np.rint(np.sqrt(np.clip(weights, 0.0, 1.0)) * (LEVELS - 1)).astype(np.int64)
+    pixels = np.where(allowed, levels + 1, 0).astype(np.uint8)
+    height, width = pixels.shape
+    rows = np.pad(pixels, ((0, 0), (1, 0))).tobytes()  # each row begins with 0: no filter
+    content = b"\x89PNG\r\n\x1a\n"
+    for kind, chunk in (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
+        (b"PLTE", PALETTE),
+        (b"tRNS", b"\0"),
+        (b"IDAT", zlib.compress(rows, 9)),
+        (b"IEND", b""),
+    ):
+        content += struct.pack(">I", len(chunk)) + kind + chunk + struct.pack(">I", zlib.crc32(kind + chunk))
+    return content
+
+
+def png_url(head: "Head", most: int | None = None) -> str:
+    """The first `most` rows and columns of a head's weights as the address of an image that needs no file."""
+    image = png(head.weights[:most, :most], head.allowed[:most, :most])
+    return "data:image/png;base64," + base64.b64encode(image).decode()
+
+
+def render(template: str, **values: Any) -> str:
+    """Fill one of the room's templates; values are escaped."""
+    return TEMPLATES.get_template(template).render(values)
+
+
+def svg_of_grid(heads: "Heads") -> str:
+    """All heads as small images, one row per layer."""
+    layers = heads.layers()
+    width, height = 70 + max(map(len, layers.values())) * 108, 44 + len(layers) * 134
+    return render("grid.svg", heads=heads, width=width, height=height, image=png_url)
+
+
+def svg_of_head(head: "Head") -> str:
+    """One head: lines from queries to keys, and the matrix of weights."""
+    queries, keys = head.query_tokens[:MOST_TOKENS], head.key_tokens[:MOST_TOKENS]
+    left_out = " (the first tokens only)" if (len(queries), len(keys)) != head.weights.shape else ""
+    cells = [
+        (int(i), int(j), float(head.weights[i, j])) for i, j in np.argwhere(head.allowed[:MOST_TOKENS, :MOST_TOKENS])
+    ]
+    title = f"{head.title}: {head.pattern}{left_out}"
+    drawn = {"queries": queries, "keys": keys, "cells": cells, "title": title, "least": LEAST_LINE}
+    return render("head.svg", **drawn, colours=COLOURS, level=level, ink=ink)
+
+
+def token_list(tokens: Sequence[Word]) -> str:
+    """Tokens with their numbers, in lines that fit."""
+    lines = [""]
+    for word in tokens:
+        token = f"{word.index}:{word.label()}"
+        if across(lines[-1]) + 2 + across(token) > columns():
+            lines.append("")
+        lines[-1] += ("  " if lines[-1] else "") + token
+    return "\n".join(lines[:MOST_LINES] + (["…"] if len(lines) > MOST_LINES else []))
+
+
+def layer_in_characters(layer: int, heads: "list[Head]") -> str:
+    """The heads of a layer, as many side by side as there is room for."""
+    side = math.ceil(len(heads) / math.ceil(len(heads) / MOST_ACROSS))
+    room = min(24, columns() // side - 2)
+    images = []
+    for head in heads:
+        wide = min(room, len(head.key_tokens) * 2)
+        high = min(max(1, room // 2), len(head.query_tokens))
+        lines = [line.ljust(room) for line in shades(head.weights, head.allowed, high, wide)]
+        images.append([f"head {head.head}".ljust(room)[:room], *lines, head.pattern.ljust(room)[:room]])
+    rows = [images[start : start + side] for start in range(0, len(images), side)]
+    name = f"Layer {layer}  {heads[0].name}".rstrip()
+    return "\n".join([name, *("\n".join(map("  ".join, zip(*row, strict=True))).rstrip() for row in rows)])
+
+
+def shades(
+    weights: Float[np.ndarray, "queries keys"], allowed: Bool[np.ndarray, "queries keys"], rows: int, columns: int
+) -> list[str]:
+    """Draw a matrix in a few characters, blank where all is masked.
+
+    Each is as dark as the share of attention that its rows, in the mean, give to its columns.
+
+    >>> weights = np.array([[1.0, 0.0], [0.25, 0.75]])
+    >>> shades(weights, np.tri(2, dtype=bool), 2, 4)
+    ['██  ', '▒▒██']
+    """
+
+    def spans(count: int, size: int) -> list[slice]:
+        starts = [number * size // count for number in range(count)]
+        return [slice(a, max(a + 1, (number + 1) * size // count)) for number, a in enumerate(starts)]
+
+    def shade(y: slice, x: slice) -> str:
+        if not allowed[y, x].any():
+            return " "
+        return SHADES[min(len(SHADES) - 1, int(math.sqrt(weights[y, x].sum(1).mean()) * len(SHADES)))]
+
+    across = spans(columns, weights.shape[1])
+    return ["".join(shade(y, x) for x in across) for y in spans(rows, weights.shape[0])]
+
+
+def table_row(head: "Head") -> tuple[str, ...]:
+    """One row of the table; `uniform` is what entropy and score are of uniform weights."""
+    numbers, near = head.statistics, head.nearest
+    distance = "–" if numbers.distance is None else f"{numbers.distance:.2f}"
+    match = (near.pattern, f"{near.score:.3f}", f"{near.uniform:.3f}") if near else ("–", "", "")
+    means = (f"{numbers.entropy:.3f}", f"{numbers.uniform_entropy:.3f}", distance, f"{numbers.first:.3f}")
+    return (f"{head.layer}.{head.head}", *means, head.pattern, *match)
+
+
+def most_attended_tokens(head: "Head") -> str:
+    """One line per query: the keys that it attends to most."""
+    width = max(len(word.label()) for word in head.query_tokens)
+    lines = []
+    for row, word in enumerate(head.query_tokens):
+        order = np.argsort(-head.weights[row], kind="stable")[:MOST_LISTED]
+        keys = [(head.key_tokens[key], head.weights[row, key]) for key in order if head.allowed[row, key]]
+        listed = ",  ".join(f"{key.index}:{key.label()} {weight:.3f}" for key, weight in keys)
+        lines.append(f"{word.index:5d} {word.label():{width}}  → {listed or 'nothing: all keys are masked'}")
+    return "\n".join(lines)

@@ -1,0 +1,148 @@
+"""What one matrix of attention weights is like: a few statistics, and the known pattern that it comes nearest to.
+
+A pattern says for each row (a query) at which keys it expects the attention. Only keys that the row may see count. The
+score of a head is the mean over rows of the share of attention on the pattern's keys,
+
+    score = 1/|R| Σ_{i∈R} Σ_{j∈P_i} α_ij,
+
+where R holds the rows in which the pattern exists and the row may see other keys too: a row without a choice says
+nothing. It is compared with the score of uniform attention over the visible keys on the same rows. The nearest pattern
+has the greatest gain, (score − uniform)/(1 − uniform).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from lemma.report.numbers import Word
+
+ENOUGH_ROWS = 3  # fewer are a coincidence; patterns with fewer rows count only where none has more
+ENOUGH_GAIN = 0.2  # a smaller gain is not a match
+BROAD = 0.8  # a head that matches nothing is broad from this share of uniform attention's entropy on
+MEANINGS = {
+    "previous": "the token before",
+    "next": "the token after",
+    "itself": "the same position",
+    "first": "the first token of the text, from any other token",
+    "same word": "other occurrences of the same token",
+    "induction": "the token after an earlier occurrence of the same token",
+    "broad": f"at least {BROAD:.0%} of the entropy of uniform attention",
+    "none": "no pattern, and not broad",
+}
+Mask = Bool[np.ndarray, "queries keys"]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Means over the rows that may see at least one key."""
+
+    entropy: float
+    """H(α_i) = −Σ_j α_ij ln α_ij, in nats."""
+    uniform_entropy: float
+    """Its maximum: ln of the number of keys the row may see."""
+    distance: float | None
+    """Σ_j α_ij |i − j|, in tokens; None across two texts."""
+    first: float
+    """The share of attention on the first key."""
+
+    @property
+    def breadth(self) -> float:
+        """The entropy as a share of uniform attention's; 0 where no row has a choice."""
+        return self.entropy / self.uniform_entropy if self.uniform_entropy else 0.0
+
+
+def statistics(
+    weights: Float[np.ndarray, "queries keys"], allowed: Mask, distances: Float[np.ndarray, "queries keys"] | None
+) -> Statistics:
+    """Measure a head's weights; `distances` is |i − j|, or None where the two texts have no common order.
+
+    >>> weights = np.array([[1.0, 0.0], [0.5, 0.5]])
+    >>> print(statistics(weights, weights > 0, np.array([[0.0, 1.0], [1.0, 0.0]])))
+    Statistics(entropy=0.346..., uniform_entropy=0.346..., distance=0.25, first=0.75)
+    """
+    rows = allowed.any(1)
+    if not rows.any():
+        return Statistics(0.0, 0.0, None if distances is None else 0.0, 0.0)
+    weights = weights[rows].astype(np.float64)
+    entropies = -(weights * np.log(np.where(weights > 0, weights, 1.0))).sum(1)
+    return Statistics(
+        entropy=float(entropies.mean()) + 0.0,  # no −0
+        uniform_entropy=float(np.log(allowed[rows].sum(1)).mean()),
+        distance=None if distances is None else float((weights * distances[rows]).sum(1).mean()),
+        first=float(weights[:, 0].mean()),
+    )
+
+
+@dataclass(frozen=True)
+class PatternMatch:
+    """How well a head fits one pattern, and what uniform attention would reach on the same rows."""
+
+    pattern: str
+    score: float
+    uniform: float
+    rows: int
+
+    @property
+    def gain(self) -> float:
+        """How far the score is on the way from uniform attention's to 1; at most 1."""
+        return (self.score - self.uniform) / (1 - self.uniform) if self.rows else 0.0
+
+
+def match_pattern(
+    pattern: str, weights: Float[np.ndarray, "queries keys"], allowed: Mask, places: Mask
+) -> PatternMatch:
+    """Score one pattern: the mean share of attention on its places, over the rows where it exists.
+
+    >>> diagonal, everything = np.eye(2, dtype=bool), np.ones((2, 2), dtype=bool)
+    >>> match_pattern("itself", np.array([[0.75, 0.25], [0.5, 0.5]]), everything, diagonal)
+    PatternMatch(pattern='itself', score=0.625, uniform=0.5, rows=2)
+    """
+    inside = places & allowed
+    rows = inside.any(1) & (allowed & ~inside).any(1)
+    if not rows.any():
+        return PatternMatch(pattern, 0.0, 0.0, 0)
+    inside, allowed = inside[rows], allowed[rows]
+    score = np.where(inside, weights[rows], 0.0).sum(1).mean()
+    return PatternMatch(pattern, float(score), float((inside.sum(1) / allowed.sum(1)).mean()), len(inside))
+
+
+def nearest(matches: Sequence[PatternMatch]) -> PatternMatch | None:
+    """The pattern with the greatest gain among those that exist in enough rows; None where no pattern exists."""
+    candidates = [one for one in matches if one.rows >= ENOUGH_ROWS] or [one for one in matches if one.rows]
+    return max(candidates, key=lambda one: one.gain, default=None)
+
+
+def pattern_name(found: PatternMatch | None, breadth: float) -> str:
+    """The name of the nearest pattern if it is a match, `broad` if the entropy is high, else `none`."""
+    if found and found.gain >= ENOUGH_GAIN:
+        return found.pattern
+    return "broad" if breadth >= BROAD else "none"
+
+
+def distances(queries: Sequence[Word], keys: Sequence[Word]) -> Int[np.ndarray, "queries keys"]:
+    """How far each key lies before each query."""
+    return np.subtract.outer([word.index for word in queries], [word.index for word in keys])
+
+
+@lru_cache(maxsize=8)  # all heads of a text share it
+def pattern_places(queries: tuple[Word, ...], keys: tuple[Word, ...], cross: bool) -> dict[str, Mask]:
+    """The places of every pattern for these tokens; across two texts only those that need no common order."""
+    numbers: dict[object, int] = {}
+    rows, columns = ([numbers.setdefault(word.identity, len(numbers)) for word in side] for side in (queries, keys))
+    same = np.equal.outer(rows, columns)
+    at_first = np.array([word.index == 0 for word in keys])
+    if cross:
+        return {"first": np.tile(at_first, (len(queries), 1)), "same word": same}
+    before = distances(queries, keys)
+    earlier = same & (before > 0)
+    return {
+        "previous": before == 1,
+        "next": before == -1,
+        "itself": before == 0,
+        "first": np.array([word.index != 0 for word in queries])[:, None] & at_first,
+        "same word": same & (before != 0),
+        "induction": np.pad(earlier, ((0, 0), (1, 0)))[:, :-1],  # the key before is an earlier occurrence
+    }

@@ -1,0 +1,110 @@
+"""Images and texts as vectors of the space that both towers of a dual encoder share."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float32, UInt8
+
+from lemma.data.batches import Rows
+from lemma.data.images import levelled
+from lemma.data.store import encode_texts, finished, unknown_tokens
+from lemma.data.tokenizers import Tokenizer
+from lemma.errors import RunError
+from lemma.models.dual_encoder import DualEncoderModel, embed_images, embed_texts
+from lemma.report.numbers import counted
+from lemma.runs.load import Run
+from lemma.spec.models import BodySpec, Transformer, longest
+
+READING = 1  # the version of how image files become pixels: another one makes other vectors
+OF_TEXTS = {"body", "pool", "temperature"}  # fields of the spec on which no image's vector depends
+
+Vectors = Float32[np.ndarray, "batch shared"]
+
+
+@dataclass(frozen=True)
+class TokenizedTexts:
+    """Texts as rows of tokens, what was left out of each, and whether the tokenizer knows anything of it."""
+
+    rows: Rows
+    known: Bool[np.ndarray, "texts"]
+    remarks: tuple[str, ...]
+
+
+def tokenize(texts: Sequence[str], tokenizer: Tokenizer, body: BodySpec) -> TokenizedTexts:
+    """Turn texts into tokens as in training: cut to what the body reads, between special tokens for a Transformer."""
+    texts, special = [levelled(text) for text in texts], isinstance(body, Transformer)
+    room = longest(body) - 2 * special
+    rows, _ = encode_texts(tokenizer, texts, lambda size: None)
+    known = ~unknown_tokens(rows, tokenizer)[1]
+    remarks = [_remark(text, tokenizer, int(length), room) for text, length in zip(texts, rows.lengths, strict=True)]
+    return TokenizedTexts(finished(rows, tokenizer, longest(body), special), known, tuple(remarks))
+
+
+def _remark(text: str, tokenizer: Tokenizer, length: int, room: int) -> str:
+    ids, left_out = tokenizer.encode_known(text)
+    strange = int((ids == tokenizer.unk).sum()) if tokenizer.unk is not None else 0
+    remarks = [
+        f"{counted(left_out, 'character')} left out: not in the tokenizer's vocabulary" if left_out else "",
+        f"{counted(strange, 'word')} of {length} unknown" if strange else "",
+        f"only the first {room} of {length} tokens were read" if length > room else "",
+    ]
+    return "; ".join(filter(None, remarks))
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """The two towers of a run, which may be a dual encoder or a re-ranker around one."""
+
+    run: Run
+
+    @cached_property
+    def towers(self) -> DualEncoderModel:
+        """The dual encoder: the run itself, or that of its re-ranker."""
+        return self.run.dual_encoder
+
+    @property
+    def side(self) -> int:
+        """Pixels per side of an image as it is read."""
+        return self.towers.spec.side
+
+    @property
+    def width(self) -> int:
+        """The size of a vector."""
+        return self.towers.spec.shared
+
+    @cached_property
+    def hash(self) -> str:
+        """Identifies the image vectors: by the image tower, its projection, and how images are read."""
+        fields = {name: value for name, value in self.towers.spec.to_dict().items() if name not in OF_TEXTS}
+        digest = hashlib.sha256(json.dumps([READING, fields], sort_keys=True).encode())
+        for part in (self.towers.image, self.towers.image_projection):
+            for name, tensor in part.state_dict().items():
+                digest.update(f"{name} {tuple(tensor.shape)}".encode())
+                digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    def made_by(self, framed: bool) -> str:
+        """What an index records as the origin of its vectors."""
+        return f"{self.hash} framed" if framed else self.hash
+
+    def images(self, pixels: UInt8[np.ndarray, "batch 3 side side"]) -> Vectors:
+        """The vectors of some images."""
+        return self._checked(embed_images(self.towers, pixels))
+
+    def texts(self, texts: Sequence[str]) -> tuple[Vectors, TokenizedTexts]:
+        """The vectors of some texts, and what was read of each."""
+        tokenized = tokenize(texts, self.run.tokenizer, self.towers.spec.body)
+        return self._checked(embed_texts(self.towers, tokenized.rows)), tokenized
+
+    def _checked(self, vectors: Vectors) -> Vectors:
+        if not np.isfinite(vectors).all():
+            raise RunError(
+                f"{self.run.path} gives vectors that are not finite: its training diverged. "
+                "Train it again with a lower learning rate."
+            )
+        return vectors
