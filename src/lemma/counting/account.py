@@ -15,8 +15,8 @@ from lemma.report.text import across, columns, table, together, wrap
 
 TITLES = {
     "parameters": "parameters",
-    "flops": "operations forward",
-    "backward": "operations backward",
+    "flops": "forward FLOPs",
+    "backward": "backward FLOPs",
     "activations": "activation bytes",
     "cache": "state or cache bytes",
     "optimizer": "optimizer bytes",
@@ -330,9 +330,9 @@ def _tree_table(rows: Sequence[TreeRow]) -> str:
     """Columns as wide as needed, numbers to the right; notes next to them, or below where that is too wide."""
     cells = [("  " * row.depth + row.name, row.shape, row.formula, row.count) for row in rows]
     noted = [(*cell, row.note) for cell, row in zip(cells, rows, strict=True)]
-    beside = table(noted, left=(0, 1, 2, 4), width=10_000, head=False)
-    if max(map(across, beside), default=0) <= columns():
-        return "\n".join(beside)
+    wide = table(noted, left=(0, 1, 2, 4), width=10_000, head=False)
+    if max(map(across, wide), default=0) <= columns():
+        return "\n".join(wide)
     below: list[tuple[str, str, str, str]] = []
     for cell, row in zip(cells, rows, strict=True):
         below += [cell, ("", "", row.note, "")] if row.note else [cell]

@@ -203,7 +203,7 @@ class FunctionNames(TorchFunctionMode):
 class PlainModule(nn.Module):
     """Runs a module on inputs of its own, since some tools pass one tensor only and some trace only tensors.
 
-    Tools see the module itself, under the name `module`, called as ever. Some write what they count on the parts, as
+    Tools see the module itself, under the name `module`, called as usual. Some write what they count on the parts, as
     `__flops__`, and take it away at the end: it is `noted` here while it is there.
     """
 
@@ -228,7 +228,7 @@ class PlainModule(nn.Module):
 class ToolCount:
     """What a tool says: its parameters, its FLOPs with a multiply–add as two, and what it counts in its own words.
 
-    `modules` are the FLOPs of every module without those of the modules in it, where the tool tells them, and
+    `modules` are the FLOPs of every module without those of the modules in it, where the tool reports them, and
     `holdings` its parameters likewise.
     """
 

@@ -254,9 +254,7 @@ class ModuleCounter:
             for column in range(2 * COLUMNS):
                 fitted = total(f.repeats * f.columns[column] for f in probed.groups.values()).at(values)
                 if fitted != sum(row[column] for row in on_meta.values()):
-                    raise LedgerError(
-                        f"{self.subject.name}: its operations on a CPU differ from those on the meta device."
-                    )
+                    raise LedgerError(f"{self.subject.name}: its FLOPs on a CPU differ from those on the meta device.")
 
         probed = [self._probed("products", read, running=True, check=check)]
         columns = slice(phase * COLUMNS, (phase + 1) * COLUMNS)
@@ -271,7 +269,7 @@ class ModuleCounter:
                 for group, fitted in probed[1].groups.items()
             ]
         counted = tuple(part for part in parts if part.each)
-        return Quantity(name, "operations", counted, str(self.conventions), _reasons(*probed))
+        return Quantity(name, "FLOPs", counted, str(self.conventions), _reasons(*probed))
 
     def _saved(self, values: Values) -> Readings:
         return saved_bytes(self.subject.build(values, "cpu"), self.subject.inputs(values, "cpu"))

@@ -123,11 +123,11 @@ class _Rows:
         for sweep in range(ORDERINGS):
             down = sweep % 2 == 0
             for index in range(1, len(self.rows)) if down else range(len(self.rows) - 2, -1, -1):
-                beside = {name: at for at, name in enumerate(self.rows[index - 1 if down else index + 1])}
+                nearby = {name: at for at, name in enumerate(self.rows[index - 1 if down else index + 1])}
                 means: dict[Name, float] = {}
                 for at, name in enumerate(self.rows[index]):
                     linked = [
-                        beside[other] for link in self.links for other in link if name in link and other in beside
+                        nearby[other] for link in self.links for other in link if name in link and other in nearby
                     ]
                     means[name] = sum(linked) / len(linked) if linked else at
                 self.rows[index].sort(key=means.__getitem__)

@@ -176,7 +176,7 @@ def _members(readings: Readings) -> dict[str, list[Member]]:
 
 
 def groupings_for(samples: Sequence[Readings], join: Join) -> dict[str, list[Grouping]]:
-    """The groupings of each pattern that fit all samples, the most telling first; the sum always fits."""
+    """The groupings of each pattern that fit all samples, the most detailed first; the sum always fits."""
     sorted_samples = [_members(sample) for sample in samples]
     patterns = {pattern: None for groups in sorted_samples for pattern in groups}
     found: dict[str, list[Grouping]] = {}

@@ -213,7 +213,7 @@ def solve(
     limit: int = 20,
     most: int = LARGEST_SEARCH,
 ) -> Solutions:
-    """Find the whole numbers at which a polynomial has these totals, each with sizes of its own beside the known ones.
+    """Find the whole numbers at which a polynomial has these totals, each with sizes of its own next to the known ones.
 
     `fits` says whether something can be built with all its sizes; it is asked about the roundest candidates first.
 

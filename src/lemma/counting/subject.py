@@ -62,8 +62,8 @@ class Subject:
     `symbols` are the sizes asked for; `feed` makes the inputs of one batch, on the device in whose context it is
     called; without it only parameters can be counted. `running` names the symbols that only the inputs depend on.
     `defaults` says what some symbols are in terms of others where the person has not set them. `probe_sizes` gives the
-    values at which a symbol may be probed, where not all will do. `identity` tells this subject from all others, for
-    the cache of finished accounts; without one, nothing is cached.
+    values at which a symbol may be probed, where not all are possible. `identity` distinguishes this subject from all
+    others, for the cache of finished accounts; without one, nothing is cached.
     """
 
     name: str
@@ -163,7 +163,7 @@ def imported(model: Any) -> Any:
 
 
 def subject_of(model: Model, words: Mapping[str, Any] | None = None) -> Subject:
-    """Find what a model's name means: a preset, spec file, run folder or example. A spec or a factory will do too.
+    """Find what a model's name means: a preset, spec file, run folder or example; or a spec or a factory itself.
 
     The name may come from a file: `package.module:factory` is refused here, and is imported by `imported` only.
     """
@@ -239,7 +239,7 @@ def factory_subject(factory: Any, words: Mapping[str, Any], name: str | None = N
 
 
 def _factory_identity(factory: Any, others: Mapping[str, Any]) -> str | None:
-    """The factory's module and source, and the version of its package; None if these do not tell all about it."""
+    """The factory's module and source, and the version of its package; None if these do not determine it."""
     plain = inspect.isclass(factory) or (inspect.isfunction(factory) and not factory.__closure__)
     if not plain or factory.__name__ == "<lambda>":
         return None
@@ -406,7 +406,7 @@ IMAGE_SIZES = {
 
 
 def _probe_sizes(spec: ModelSpec) -> dict[str, list[int]]:
-    """Where to probe a family for which not all sizes will do."""
+    """Where to probe a family for which not all sizes are possible."""
     body = body_of(spec)
     if isinstance(body, Graph):
         return {"L": [3, 4, 5, 6]}  # a first layer, a last one, and those between
