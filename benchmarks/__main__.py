@@ -2,12 +2,12 @@
 
 import sys
 
-from benchmarks import graph, ledger, memory, searching, shaping
+from benchmarks import counting, graph, memory, searching, shaping
 from benchmarks.compare import machine
 from benchmarks.speed import ALL
 
 OTHERS = {
-    "ledger": ledger.main,
+    "counting": counting.main,
     "shaping": shaping.main,
     "memory": lambda: memory.main([]),
     "search": searching.main,

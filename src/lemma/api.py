@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lemma.checking.worked.judge import WorkedReport
     from lemma.checking.worked.matching import WorkedMatching
     from lemma.counting.account import Account
-    from lemma.counting.against import Comparison
+    from lemma.counting.against import ToolComparison
     from lemma.counting.drawing import Drawing
     from lemma.counting.solve import Solutions
     from lemma.data.corpora import CorpusRow
@@ -461,7 +461,7 @@ def solve(
     return solve_for(subject, figure, unknown, wanted, dict(read_range(text) for text in ranges))
 
 
-def against(model: Any, tools: Sequence[str], **symbols: Any) -> Comparison:
+def against(model: Any, tools: Sequence[str], **symbols: Any) -> ToolComparison:
     """Set other tools' figures beside the exact ones, and name the module that explains a difference."""
     from lemma.counting.against import against as compare
     from lemma.counting.subject import imported, subject_of

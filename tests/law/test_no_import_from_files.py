@@ -346,7 +346,7 @@ def test_no_peft_folder_imports_what_it_names(trace: Path, tmp_path: Path) -> No
 
 def test_nothing_kept_of_a_count_imports_what_it_names(trace: Path, tmp_path: Path) -> None:
     lemma.count("lora", quantities=["parameters"])
-    (path,) = (tmp_path / "home" / "ledger").glob("*.json")
+    (path,) = (tmp_path / "home" / "counts").glob("*.json")
     for changed in poisoned(json.loads(path.read_text())):
         _json(changed, path)
         refused_or_read(lambda: lemma.count("lora", quantities=["parameters"]))

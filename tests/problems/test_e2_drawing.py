@@ -9,7 +9,7 @@ import torch
 import lemma
 from lemma.api import draw
 from lemma.counting.drawing import Drawing
-from lemma.counting.subject import self_attention
+from lemma.counting.examples import self_attention
 
 PARAMETERS = {
     "W_Q": ["H", "E", "M_QK"],

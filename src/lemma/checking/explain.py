@@ -11,8 +11,8 @@ from math import inf, prod
 from typing import Any, Literal, get_args, get_origin
 
 from lemma.checking.question import FOLLOWS, Question
+from lemma.counting.account import Part
 from lemma.counting.polynomial import ONE, Polynomial, quotient, symbol, total
-from lemma.counting.quantity import Part
 from lemma.counting.subject import Values
 from lemma.errors import InputError, SpecError
 from lemma.models.build import parameters_of

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from lemma.checking.formula import read_formula
-from lemma.counting.account import Account
+from lemma.counting.account import Account, Part, Quantity
 from lemma.counting.count import QUANTITIES, Conventions, count
 from lemma.counting.polynomial import ONE, Polynomial, Rational, symbol, total
-from lemma.counting.quantity import Part, Quantity
 from lemma.counting.subject import BATCH, Model, Subject, body_of, subject_of
 from lemma.counting.writing import write
 from lemma.errors import InputError, LedgerError, unknown

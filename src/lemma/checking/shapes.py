@@ -8,7 +8,7 @@ from itertools import permutations
 from typing import Any
 
 from lemma.checking.formula import read_formula
-from lemma.counting.cache import Shelf, polynomial_of, terms_of
+from lemma.counting.cache import CountCache, polynomial_of, terms_of
 from lemma.counting.drawing import Drawing, draw
 from lemma.counting.polynomial import Rational
 from lemma.counting.subject import Model, Subject, subject_of
@@ -87,7 +87,7 @@ class Tensors:
 
 def tensors_of(subject: Subject) -> Tensors:
     """Draw a subject, or take what was kept of its drawing."""
-    kept = Shelf(subject.identity).get("drawn shapes", lambda: _plain(draw(subject)))
+    kept = CountCache(subject.identity).get("drawn shapes", lambda: _plain(draw(subject)))
     shapes = {name: tuple(Rational(polynomial_of(terms)) for terms in sizes) for name, sizes in kept}
     return Tensors(subject.name, tuple(subject.sizes(running=True)), shapes)
 

@@ -1,257 +1,204 @@
-"""An account to look at: a tree that follows the module, for the terminal, Markdown, LaTeX and a notebook."""
+"""The account of a model: every quantity as a formula, part by part, with the numbers at the sizes asked for."""
 
-import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
-from pathlib import Path
-from typing import Any, Protocol
+from fractions import Fraction
+from functools import cached_property
+from math import prod
+from typing import Any
 
-from lemma.counting.polynomial import Polynomial, total
-from lemma.counting.quantity import Figure, Part, Quantity, Values, whole_number
+from lemma.counting.polynomial import ONE, Polynomial, of, total
+from lemma.counting.probe import Values
 from lemma.counting.writing import Style, write, write_sum
-from lemma.data.files import write_atomically
-from lemma.errors import InputError, unknown
-from lemma.report.text import across, columns, fit, table, together, wrap
+from lemma.report.result import Block, Fold, Heading, Pre, Result, Table, Text
+from lemma.report.text import across, columns, table, together, wrap
 
 TITLES = {
     "parameters": "parameters",
-    "flops": "operations forward",
-    "backward": "operations backward",
+    "flops": "forward FLOPs",
+    "backward": "backward FLOPs",
     "activations": "activation bytes",
     "cache": "state or cache bytes",
     "optimizer": "optimizer bytes",
 }
-Order = tuple[str, ...]
-WIDEST = 10_000
-
-
-class AccountLike(Protocol):
-    """What is to be shown."""
-
-    @property
-    def model(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def symbols(self) -> Values:
-        """The sizes."""
-        ...
-
-    @property
-    def order(self) -> Order:
-        """The symbols in the order in which formulas are written."""
-        ...
-
-    @property
-    def quantities(self) -> Mapping[str, Quantity]:
-        """The quantities by name."""
-        ...
-
-    @property
-    def defaults(self) -> Mapping[str, Polynomial]:
-        """What unset sizes are in terms of others."""
-        ...
-
-
-@dataclass
-class Node:
-    """A module, or a tensor at the end of a path."""
-
-    name: str
-    own: list[Part] = field(default_factory=list)
-    children: "dict[str, Node]" = field(default_factory=dict)
-
-    def parts(self) -> Iterator[Part]:
-        """Everything at and below it."""
-        yield from self.own
-        for child in self.children.values():
-            yield from child.parts()
 
 
 @dataclass(frozen=True)
-class Line:
-    """One line of a tree."""
+class Part:
+    """One group of paths in a module: what one member holds, and how many members there are."""
+
+    path: str
+    each: Polynomial
+    repeats: Polynomial
+    shape: tuple[Polynomial, ...] | None = None
+    note: str = ""
+
+    @property
+    def whole(self) -> Polynomial:
+        """All members together."""
+        return self.repeats * self.each
+
+    @property
+    def factors(self) -> tuple[Polynomial, ...]:
+        """One member as a product: its shape where it has one."""
+        return (self.each,) if self.shape is None else self.shape
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A quantity of a module, part by part.
+
+    `refused` are the parts that follow no formula, with the reason; `measured` is what they came to in a real run at
+    the sizes asked for, if there was one.
+    """
+
+    name: str
+    unit: str
+    parts: tuple[Part, ...]
+    convention: str = ""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    measured: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def polynomial(self) -> Polynomial:
+        """The sum of all parts."""
+        return total(part.whole for part in self.parts)
+
+    def formula(self, order: Sequence[str], style: Style = "plain") -> str:
+        """The sum as a person would write it: repeated parts in a bracket behind their number."""
+        return _sum(self.parts, order, style)
+
+    def at(self, values: Values) -> int | None:
+        """The number at these sizes; None if a part that follows no formula was not measured."""
+        if self.refused.keys() - self.measured.keys():
+            return None
+        return _whole_number(self.polynomial.at(values)) + sum(self.measured.values())
+
+    @property
+    def notes(self) -> list[str]:
+        """The convention, and what follows no formula."""
+        reasons = [
+            f"{path or 'the module'} follows {why}; "
+            + (f"measured: {self.measured[path]:,}" if path in self.measured else "not measured")
+            for path, why in self.refused.items()
+        ]
+        return [note for note in (self.convention, *reasons) if note]
+
+
+@dataclass(frozen=True)
+class TreeRow:
+    """One row of the tree of a quantity, which follows the module."""
 
     depth: int
     name: str
     shape: str
     formula: str
     count: str
-    note: str
-
-    @property
-    def indented(self) -> str:
-        """The name behind its place in the tree."""
-        return "  " * self.depth + self.name
-
-
-def terminal(account: AccountLike) -> str:
-    """The whole account in plain text: parameters as a tree, the other quantities in a line each."""
-    figures = [Figure(quantity, account.symbols) for quantity in account.quantities.values()]
-    blocks = ["\n".join(_heading(account))]
-    if figures and (figures[0].quantity.name == "parameters" or len(figures) == 1):
-        blocks.append(f"{_title(figures[0])}\n\n{_table(lines(figures[0]))}")
-        figures = figures[1:]
-    blocks += [_title(figure) for figure in figures]
-    return "\n\n".join(blocks)
-
-
-def lines(figure: Figure, style: Style = "unicode") -> list[Line]:
-    """The tree of one quantity, line by line."""
-    root = Node("")
-    for part in figure.quantity.parts:
-        node = root
-        for step in part.path.split(".") if part.path else []:
-            node = node.children.setdefault(step, Node(step))
-        node.own.append(part)
-    return [line for child in _entries(root) for line in _lines(child, 0, figure.symbols, style)]
-
-
-def markdown(account: AccountLike) -> str:
-    """Markdown: a heading, the formulas, and a table of the parts of each quantity."""
-    blocks = [f"# {account.model}", ", ".join(f"`{name} = {value:,}`" for name, value in account.symbols.items())]
-    for quantity in account.quantities.values():
-        figure = Figure(quantity, account.symbols)
-        rows = [
-            f"| {'&emsp;' * line.depth}`{line.name}` | {line.shape} | `{line.formula}` | {line.count} | {line.note} |"
-            for line in lines(figure, "plain")
-        ]
-        table = "\n".join(["| path | shape | formula | count | |", "|---|---|---|---:|---|", *rows])
-        blocks += [f"## {TITLES[quantity.name]}", f"`{figure.formula}` = **{_number(figure)}**", table]
-        blocks += [text for text in (quantity.convention, *_reasons(quantity)) if text]
-    return "\n\n".join(blocks) + "\n"
-
-
-def latex(account: AccountLike) -> str:
-    """LaTeX: one aligned line a quantity."""
-    figures = [Figure(quantity, account.symbols) for quantity in account.quantities.values()]
-    rows = [rf"\text{{{TITLES[one.quantity.name]}}} &= {one.latex} = {_number(one, '{,}')}" for one in figures]
-    return "\\begin{align*}\n" + " \\\\\n".join(rows) + "\n\\end{align*}\n"
-
-
-def html(account: AccountLike) -> str:
-    """A notebook's cell: tables that fold, no script, nothing from elsewhere."""
-    sizes = ", ".join(f"{escape(name)} = {value:,}" for name, value in account.symbols.items())
-    figures = [Figure(quantity, account.symbols) for quantity in account.quantities.values()]
-    blocks = "".join(_html(figure, opened=not at) for at, figure in enumerate(figures))
-    return f"<div><b>{escape(account.model)}</b> &ensp; <code>{sizes}</code>{blocks}</div>"
-
-
-def _html(figure: Figure, opened: bool) -> str:
-    rows = "".join(
-        f"<tr><td style='text-align:left;padding-left:{1 + 1.2 * line.depth}em'><code>{escape(line.name)}</code></td>"
-        f"<td>{_typeset(line.shape)}</td><td style='text-align:left'>{_typeset(line.formula)}</td>"
-        f"<td style='text-align:right;padding-left:1em'>{line.count}</td>"
-        f"<td style='text-align:left'>{escape(line.note)}</td></tr>"
-        for line in lines(figure)
-    )
-    formula = _typeset(figure.quantity.formula(figure.order, "unicode"))
-    about = escape(" ".join((figure.quantity.convention, *_reasons(figure.quantity))))
-    head = "<tr><th>path</th><th>shape</th><th>formula</th><th>count</th><th></th></tr>"
-    return (
-        f"<details{' open' if opened else ''}><summary>{TITLES[figure.quantity.name]}: {formula} = "
-        f"<b>{_number(figure)}</b></summary><table>{head}{rows}</table><small>{about}</small></details>"
-    )
-
-
-def _typeset(formula: str) -> str:
-    """A formula in HTML, subscripts below the line."""
-    return re.sub(r"_(\w+)", r"<sub>\1</sub>", escape(formula))
-
-
-def _heading(account: AccountLike) -> list[str]:
-    sizes = "  ".join(together(f"{name} = {value:,}") for name, value in account.symbols.items())
-    unset = ", ".join(f"{name} = {write(default, account.order)}" for name, default in account.defaults.items())
-    return [fit(line) for line in (f"{account.model}   {sizes}", *([f"unless set: {unset}"] if unset else []))]
-
-
-def _title(figure: Figure) -> str:
-    formula = figure.quantity.formula(figure.order, "unicode")
-    notes = [text for text in (figure.quantity.convention, *_reasons(figure.quantity)) if text]
-    rest = "what follows no formula" if figure.quantity.refused else ""
-    sides = [
-        " + ".join(side for side in (formula if formula != "0" or not rest else "", rest) if side),
-        _number(figure),
-    ]
-    sentence = f"{TITLES[figure.quantity.name]} = {' = '.join(sides)}"
-    return "\n".join([fit(sentence), *(line for note in notes for line in wrap(note, indent=" " * 4))])
-
-
-def _number(figure: Figure, comma: str = ",") -> str:
-    return "unknown" if figure.total is None else f"{figure.total:,}".replace(",", comma)
-
-
-def _reasons(quantity: Quantity) -> list[str]:
-    return [
-        f"{path or 'the module'} follows {why}; "
-        + (f"measured: {quantity.measured[path]:,}" if path in quantity.measured else "not measured")
-        for path, why in quantity.refused.items()
-    ]
-
-
-def _entries(node: Node) -> list[Node]:
-    """The children, and what the node itself holds beside them as one more."""
-    itself = [Node("(itself)", node.own)] if node.own and node.children else []
-    return itself + list(node.children.values())
-
-
-def _lines(node: Node, depth: int, symbols: Values, style: Style) -> Iterator[Line]:
-    if not node.children:
-        yield from (_leaf(node.name, part, depth, symbols, style) for part in node.own)
-        return
-    if len(node.children) == 1 and not node.own:  # a path without forks is one step
-        (child,) = node.children.values()
-        yield from _lines(Node(f"{node.name}.{child.name}", child.own, child.children), depth, symbols, style)
-        return
-    parts = list(node.parts())
-    yield Line(depth, node.name, "", _sum(parts, tuple(symbols), style), _count(parts, symbols), "")
-    for child in _entries(node):
-        yield from _lines(child, depth + 1, symbols, style)
-
-
-def _leaf(name: str, part: Part, depth: int, symbols: Values, style: Style) -> Line:
-    shape = (
-        "" if part.shape is None else " × ".join(_bracketed(write(size, tuple(symbols), style)) for size in part.shape)
-    )
-    return Line(depth, name, shape, _sum([part], tuple(symbols), style), _count([part], symbols), part.note)
-
-
-def _bracketed(text: str) -> str:
-    return f"({text})" if " " in text else text
-
-
-def _sum(parts: list[Part], order: Order, style: Style) -> str:
-    return Quantity("", "", tuple(parts)).formula(order, style) if len(parts) > 1 else _single(parts[0], order, style)
-
-
-def _single(part: Part, order: Order, style: Style) -> str:
-    return write_sum([(part.repeats, [part.factors])], order, style)
-
-
-def _count(parts: list[Part], symbols: Values) -> str:
-    return f"{whole_number(total(part.whole for part in parts).at(symbols)):,}"
-
-
-def _table(rows: list[Line]) -> str:
-    """Columns as wide as they need to be, numbers to the right; notes beside them, or where that is too wide below."""
-    cells = [(line.indented, line.shape, line.formula, line.count) for line in rows]
-    noted = [(*row, line.note) for row, line in zip(cells, rows, strict=True)]
-    beside = table(noted, left=(0, 1, 2, 4), width=WIDEST, head=False)
-    if max(map(across, beside), default=0) <= columns():
-        return "\n".join(beside)
-    notes = [[("", "", line.note, "")] if line.note else [] for line in rows]
-    below = [one for row, note in zip(cells, notes, strict=True) for one in (row, *note)]
-    return "\n".join(table(below, left=(0, 1, 2), flexible=(0, 2), head=False))
-
-
-# The account of a model: every quantity as a formula, part by part, with the numbers at the sizes asked for.
+    note: str = ""
 
 
 @dataclass(frozen=True)
-class Account:
+class Count:
+    """One quantity at some sizes: `account.parameters` is one."""
+
+    quantity: Quantity
+    symbols: Values
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The symbols in the order in which formulas are written."""
+        return tuple(self.symbols)
+
+    @property
+    def formula(self) -> str:
+        """The formula in plain text."""
+        return self.quantity.formula(self.order)
+
+    @property
+    def latex(self) -> str:
+        """The formula in LaTeX."""
+        return self.quantity.formula(self.order, "latex")
+
+    @property
+    def total(self) -> int | None:
+        """The number; None if a part of it is not known."""
+        return self.quantity.at(self.symbols)
+
+    @property
+    def number(self) -> str:
+        """The number as it is written."""
+        return "unknown" if self.total is None else f"{self.total:,}"
+
+    @property
+    def polynomial(self) -> Polynomial:
+        """The formula as an exact polynomial."""
+        return self.quantity.polynomial
+
+    @property
+    def parts(self) -> list[dict[str, Any]]:
+        """Path, shape, formula and number of every part."""
+        return [
+            {
+                "path": part.path,
+                "shape": None if part.shape is None else [write(size, self.order) for size in part.shape],
+                "formula": write_sum([(part.repeats, [part.factors])], self.order),
+                "count": _whole_number(part.whole.at(self.symbols)),
+                **({"note": part.note} if part.note else {}),
+            }
+            for part in self.quantity.parts
+        ]
+
+    def tree(self, style: Style = "unicode") -> list[TreeRow]:
+        """The parts as a tree that follows the module, with a sum for every module."""
+        steps = [(tuple(part.path.split(".")) if part.path else (), part) for part in self.quantity.parts]
+        return list(self._rows(steps, 0, style))
+
+    def _rows(self, parts: Sequence[tuple[tuple[str, ...], Part]], depth: int, style: Style) -> Iterator[TreeRow]:
+        """The rows below a module, whose parts are given with their paths from there."""
+        children: dict[str, list[tuple[tuple[str, ...], Part]]] = {}
+        for steps, part in parts:
+            if steps:
+                children.setdefault(steps[0], []).append((steps[1:], part))
+        if children:  # what the module holds itself
+            yield from (self._leaf("(itself)", part, depth, style) for steps, part in parts if not steps)
+        for name, inner in children.items():
+            while all(steps for steps, _ in inner) and len({steps[0] for steps, _ in inner}) == 1:
+                name += f".{inner[0][0][0]}"  # a path without forks is one step
+                inner = [(steps[1:], part) for steps, part in inner]
+            below = [part for _, part in inner]
+            if any(steps for steps, _ in inner):
+                formula = _sum(below, self.order, style) if len(below) > 1 else _product(below[0], self.order, style)
+                amount = _whole_number(total(part.whole for part in below).at(self.symbols))
+                yield TreeRow(depth, name, "", formula, f"{amount:,}")
+                yield from self._rows(inner, depth + 1, style)
+            else:
+                yield from (self._leaf(name, part, depth, style) for part in below)
+
+    def _leaf(self, name: str, part: Part, depth: int, style: Style) -> TreeRow:
+        sizes = [write(size, self.order, style) for size in part.shape or ()]
+        shape = " × ".join(f"({size})" if " " in size else size for size in sizes)
+        count = f"{_whole_number(part.whole.at(self.symbols)):,}"
+        return TreeRow(depth, name, shape, _product(part, self.order, style), count, part.note)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        about = {"unit": self.quantity.unit, "convention": self.quantity.convention}
+        refused = {"refused": dict(self.quantity.refused), "measured": dict(self.quantity.measured)}
+        return {
+            "formula": self.formula,
+            "total": self.total,
+            "latex": self.latex,
+            **about,
+            "parts": self.parts,
+            **(refused if self.quantity.refused else {}),
+        }
+
+    def __str__(self) -> str:
+        return f"{self.formula} = {self.number}"
+
+
+@dataclass(frozen=True)
+class Account(Result):
     """What a module costs: parameters, flops, backward, activations, cache and optimizer, as far as counted."""
 
     model: str
@@ -260,52 +207,139 @@ class Account:
     defaults: Mapping[str, Polynomial] = field(default_factory=dict)
 
     @property
+    def title(self) -> str:
+        """The model's name."""
+        return self.model
+
+    @property
     def order(self) -> tuple[str, ...]:
         """The symbols in the order in which formulas are written."""
         return tuple(self.symbols)
 
-    def __getattr__(self, name: str) -> Figure:
+    @property
+    def counts(self) -> list[Count]:
+        """All quantities at the sizes of the account."""
+        return [Count(quantity, self.symbols) for quantity in self.quantities.values()]
+
+    def __getattr__(self, name: str) -> Count:
         """A quantity by its name: `account.parameters.formula`."""
         quantities = self.__dict__.get("quantities", {})
         if name in quantities:
-            return Figure(quantities[name], self.symbols)
+            return Count(quantities[name], self.symbols)
         raise AttributeError(f"this account has no {name!r}; it has {', '.join(quantities)}")
 
-    def __str__(self) -> str:
-        return terminal(self)
+    def blocks(self) -> Iterator[Block]:
+        """The parameters as a tree, the other quantities in a line each."""
+        sizes = "  ".join(together(f"{name} = {value:,}") for name, value in self.symbols.items())
+        unset = ", ".join(f"{name} = {write(default, self.order)}" for name, default in self.defaults.items())
+        yield Text(f"{self.model}   {sizes}" + (f"\nunless set: {unset}" if unset else ""))
+        for place, count in enumerate(self.counts):
+            notes = [line for note in count.quantity.notes for line in wrap(note, indent=" " * 4)]
+            yield Text("\n".join([self._equation(count), *notes]), apart=True)
+            if not place and (count.quantity.name == "parameters" or len(self.quantities) == 1):
+                yield Pre([(_tree_table(count.tree()), "")])
+
+    def _equation(self, count: Count) -> str:
+        formula = count.quantity.formula(self.order, "unicode")
+        if count.quantity.refused:
+            rest = "what follows no formula"
+            formula = rest if formula == "0" else f"{formula} + {rest}"
+        return f"{TITLES[count.quantity.name]} = {formula} = {count.number}"
+
+    def details(self) -> Iterator[Block]:
+        """Every quantity as a tree that can be folded."""
+        yield Heading(self.model, 1)
+        yield Text(", ".join(f"{name} = {value:,}" for name, value in self.symbols.items()))
+        for place, count in enumerate(self.counts):
+            formula = count.quantity.formula(self.order, "unicode")
+            rows = [("  " * row.depth + row.name, row.shape, row.formula, row.count, row.note) for row in count.tree()]
+            parts = Table(("path", "shape", "formula", "count", ""), rows, left=(0, 1, 2, 4), formulas=(1, 2))
+            title = f"{TITLES[count.quantity.name]}: {formula} = {count.number}"
+            yield Fold(title, [parts, Text(" ".join(count.quantity.notes), "note")], opened=not place)
+
+    def markdown(self) -> str:
+        """The account as Markdown tables, with formulas that can be copied."""
+        blocks = [f"# {self.model}", ", ".join(f"`{name} = {value:,}`" for name, value in self.symbols.items())]
+        for count in self.counts:
+            rows = [
+                f"| {'&emsp;' * row.depth}`{row.name}` | {row.shape} | `{row.formula}` | {row.count} | {row.note} |"
+                for row in count.tree("plain")
+            ]
+            parts = "\n".join(["| path | shape | formula | count | |", "|---|---|---|---:|---|", *rows])
+            blocks += [f"## {TITLES[count.quantity.name]}", f"`{count.formula}` = **{count.number}**", parts]
+            blocks += count.quantity.notes
+        return "\n\n".join(blocks) + "\n"
+
+    def latex(self) -> str:
+        """The formulas as LaTeX, one aligned line per quantity."""
+        rows = [
+            rf"\text{{{TITLES[count.quantity.name]}}} &= {count.latex} = {count.number.replace(',', '{,}')}"
+            for count in self.counts
+        ]
+        return "\\begin{align*}\n" + " \\\\\n".join(rows) + "\n\\end{align*}\n"
+
+    def writers(self) -> dict[str, Any]:
+        """The functions that write each kind of file; Markdown, LaTeX and text have forms of their own."""
+        return super().writers() | {".md": self.markdown, ".tex": self.latex, ".txt": lambda: f"{self}\n"}
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        figures = {name: Figure(quantity, self.symbols).to_dict() for name, quantity in self.quantities.items()}
-        if "backward" in figures and "flops" in figures:
-            figures["flops"]["backward"] = figures.pop("backward")
+        counts = {name: Count(quantity, self.symbols).to_dict() for name, quantity in self.quantities.items()}
+        if "backward" in counts and "flops" in counts:
+            counts["flops"]["backward"] = counts.pop("backward")
         defaults = {name: write(default, self.order) for name, default in self.defaults.items()}
         about = {"model": self.model, "symbols": dict(self.symbols), "defaults": defaults}
-        return {**about, **figures, "parts": figures.get("parameters", {}).get("parts", [])}
+        return {**about, **counts, "parts": counts.get("parameters", {}).get("parts", [])}
 
-    def _repr_html_(self) -> str:
-        return html(self)
+    def records(self) -> list[dict[str, Any]]:
+        """One row for every part of every quantity."""
+        return [
+            {"quantity": name, **part, "shape": " × ".join(part["shape"] or ())}
+            for name, quantity in self.quantities.items()
+            for part in Count(quantity, self.symbols).parts
+        ]
 
-    def save(self, path: Path | str) -> None:
-        """Write it as .html, .md, .tex, .json or .txt, as the name says."""
-        forms = {
-            ".html": lambda: (
-                f"<!doctype html><meta charset='utf-8'><title>{escape(self.model)}</title>{self._repr_html_()}"
-            ),
-            ".md": self.markdown,
-            ".tex": self.latex,
-            ".json": lambda: json.dumps(self.to_dict(), indent=2),
-            ".txt": self.__str__,
-        }
-        suffix = Path(path).suffix
-        if suffix not in forms:
-            raise InputError(f"{path}: " + unknown("the form", suffix, forms))
-        write_atomically(Path(path), forms[suffix]())
 
-    def markdown(self) -> str:
-        """The account as Markdown tables."""
-        return markdown(self)
+def _sum(parts: Sequence[Part], order: Sequence[str], style: Style) -> str:
+    """Parts added up. Those repeated as often, but for a number, share a bracket.
 
-    def latex(self) -> str:
-        """The formulas as LaTeX."""
-        return latex(self)
+    In it, shapes are written as they are, behind a number where they are there several times; amounts without a shape
+    are added up first.
+    """
+    brackets: dict[Polynomial, list[Part]] = {}
+    for part in parts:
+        number, _ = part.repeats.common()
+        brackets.setdefault(part.repeats / number if number else part.repeats, []).append(part)
+    written = []
+    for repeats, inside in brackets.items():
+        products: list[tuple[bool, tuple[Polynomial, ...]]] = []
+        for part in inside:
+            times = [of(n / repeats.terms[m]) for m, n in part.repeats.terms.items()][:1]
+            products.append((part.shape is None, (*(times if part.repeats != repeats else ()), *part.factors)))
+        shapes = [factors for shapeless, factors in products if not shapeless]
+        rest = total(prod(factors, start=ONE) for shapeless, factors in products if shapeless)
+        written.append((repeats, [*shapes, (rest,)] if rest else shapes))
+    return write_sum(written, order, style)
+
+
+def _product(part: Part, order: Sequence[str], style: Style) -> str:
+    return write_sum([(part.repeats, [part.factors])], order, style)
+
+
+def _tree_table(rows: Sequence[TreeRow]) -> str:
+    """Columns as wide as needed, numbers to the right; notes next to them, or below where that is too wide."""
+    cells = [("  " * row.depth + row.name, row.shape, row.formula, row.count) for row in rows]
+    noted = [(*cell, row.note) for cell, row in zip(cells, rows, strict=True)]
+    wide = table(noted, left=(0, 1, 2, 4), width=10_000, head=False)
+    if max(map(across, wide), default=0) <= columns():
+        return "\n".join(wide)
+    below: list[tuple[str, str, str, str]] = []
+    for cell, row in zip(cells, rows, strict=True):
+        below += [cell, ("", "", row.note, "")] if row.note else [cell]
+    return "\n".join(table(below, left=(0, 1, 2), flexible=(0, 2), head=False))
+
+
+def _whole_number(value: Fraction) -> int:
+    """A count as an integer; it can be nothing else."""
+    assert value.denominator == 1, value
+    return value.numerator

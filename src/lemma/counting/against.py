@@ -1,36 +1,209 @@
-"""The figures of other counting tools next to the exact ones."""
+"""The figures of other counting tools next to the exact ones, and the module that explains the difference."""
 
 import io
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import asdict, dataclass
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from lemma.counting.measure import Whereabouts, followed, products
+from lemma.counting.measure import ModulePath, following, products, tensors_in
 from lemma.counting.probe import pattern_of
 from lemma.counting.subject import Inputs, Subject
 from lemma.errors import InputError, unknown
+from lemma.report.result import Block, Heading, Result, Table, Text
 from lemma.report.text import fit, table
 
-# A module that any tool can run: one tensor in, and only tensors out.
+LARGEST_RUN = 2**32
+"""Bytes of parameters up to which a model is really run, since these tools need real tensors."""
+MULTIPLIES = ("scaled_dot_product_attention", "multi_head_attention_forward", "matmul", "bmm", "addmm", "baddbmm")
+MULTIPLIES += ("einsum", "linear", "lstm", "gru")
+"""Functions that multiply matrices, by name."""
 
 
-INSIDE = "module"
+@dataclass(frozen=True)
+class ToolRow:
+    """What one tool says next to the exact figures, and why; or why it says nothing."""
+
+    tool: str
+    parameters: int | None = None
+    parameters_ratio: float | None = None
+    flops: float | None = None
+    flops_ratio: float | None = None
+    convention: str = ""
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Its cells in the table."""
+        numbers = ["–" if value is None else f"{value:,.0f}" for value in (self.parameters, self.flops)]
+        ratios = ["" if value is None else f"{value:.3f}" for value in (self.parameters_ratio, self.flops_ratio)]
+        return self.tool, numbers[0], ratios[0], numbers[1], ratios[1], self.convention
 
 
-class Plain(nn.Module):
+@dataclass(frozen=True)
+class ToolComparison(Result):
+    """Each tool's numbers, their ratio to the exact ones, and the module that explains the difference."""
+
+    model: str
+    parameters: int
+    flops: int
+    rows: tuple[ToolRow, ...]
+    header = ("tool", "parameters", "ratio", "forward FLOPs", "ratio", "what it counts")
+
+    @property
+    def title(self) -> str:
+        """The model's name."""
+        return self.model
+
+    @property
+    def all_rows(self) -> tuple[ToolRow, ...]:
+        """The exact figures, and those of the tools."""
+        convention = "matrix products, multiply–add = 2, attention in full"
+        return ToolRow("lemma", self.parameters, 1.0, self.flops, 1.0, convention), *self.rows
+
+    def blocks(self) -> Iterator[Block]:
+        """A table, with the convention and the reasons below each row."""
+        lines = table([self.header[:-1], *(row.cells[:-1] for row in self.all_rows)])
+        shown = [self.model, lines[0]]
+        for row, line in zip(self.all_rows, lines[1:], strict=True):
+            shown += [line, *(fit(f"    {about}") for about in (row.convention, *row.reasons) if about)]
+        yield Text("\n".join(shown))
+
+    def details(self) -> Iterator[Block]:
+        """The same as one table."""
+        rows = [[row.cells, *(("", "", "", "", "", reason) for reason in row.reasons)] for row in self.all_rows]
+        yield Heading(self.model, 1)
+        yield Table(self.header, [cells for row in rows for cells in row], left=(0, 5), flexible=(5,))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        tools = [
+            {
+                "tool": row.tool,
+                "parameters": row.parameters,
+                "parameters_ratio": row.parameters_ratio,
+                "operations": row.flops,
+                "operations_ratio": row.flops_ratio,
+                "convention": row.convention,
+                "reasons": list(row.reasons),
+            }
+            for row in self.rows
+        ]
+        return {"model": self.model, "parameters": self.parameters, "operations": self.flops, "tools": tools}
+
+    def records(self) -> list[dict[str, Any]]:
+        """One row per tool."""
+        return [{**tool, "reasons": "; ".join(tool["reasons"])} for tool in self.to_dict()["tools"]]
+
+
+def against(subject: Subject, tools: Sequence[str] | None = None) -> ToolComparison:
+    """Count a subject with other tools (all by default), each on a fresh copy on the CPU, at the sizes asked for."""
+    tools = tuple(TOOLS) if tools is None else tools
+    wrong = next((tool for tool in tools if tool not in TOOLS), None)
+    if wrong is not None:
+        raise InputError(unknown("tool", wrong, TOOLS))
+    exact = exact_counts(subject)
+    rows = tuple(_row(tool, subject, exact) for tool in tools)
+    return ToolComparison(subject.name, exact.all_parameters, exact.all_flops, rows)
+
+
+def _row(tool: str, subject: Subject, exact: "ExactCounts") -> ToolRow:
+    if 4 * exact.all_parameters > LARGEST_RUN:
+        reason = f"not run: it needs real tensors, more than {LARGEST_RUN // 2**30} GiB of them"
+        return ToolRow(tool, reasons=(reason,))
+    values = subject.sizes(running=True)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            found = TOOLS[tool](PlainModule(subject.build(values, "cpu"), subject.inputs(values, "cpu")))
+    except ImportError as error:
+        missing = (error.name or tool).partition(".")[0]
+        needed = "" if missing == tool else f" (it needs {missing})"
+        return ToolRow(tool, reasons=(f"not installed{needed}: pip install {missing}",))
+    except Exception as error:  # another tool may fail in any way
+        reason = f"failed: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
+        return ToolRow(tool, reasons=(reason,))
+    reasons = {"parameters: ": _why_parameters(found, exact), "FLOPs: ": _why_flops(found, exact)}
+    said = [about + reason for about, reason in reasons.items() if reason]
+    said += [found.remark] if found.remark and found.flops != exact.all_flops else []
+    ratios = [
+        theirs / ours if ours else None
+        for theirs, ours in ((found.parameters, exact.all_parameters), (found.flops, exact.all_flops))
+    ]
+    return ToolRow(tool, found.parameters, ratios[0], found.flops, ratios[1], found.convention, tuple(said))
+
+
+# The exact figures, module by module.
+
+
+@dataclass(frozen=True)
+class ExactCounts:
+    """Parameters and forward FLOPs of every module, without those of the modules in it."""
+
+    parameters: Mapping[str, int]
+    flops: Mapping[str, int]
+    kinds: Mapping[str, str]
+    """The class of every module."""
+    functions: Mapping[str, tuple[str, ...]]
+    """The functions that a module itself calls and that multiply."""
+
+    @cached_property
+    def all_parameters(self) -> int:
+        """The whole module's."""
+        return sum(self.parameters.values())
+
+    @cached_property
+    def all_flops(self) -> int:
+        """The whole module's."""
+        return sum(self.flops.values())
+
+
+def exact_counts(subject: Subject) -> ExactCounts:
+    """Read a subject at its own sizes, on the meta device."""
+    values = subject.sizes(running=True)
+    module, inputs = subject.build(values), subject.inputs(values)
+    parameters: Counter[str] = Counter()
+    for name, parameter in module.named_parameters():
+        parameters[name.rpartition(".")[0]] += parameter.numel()
+    kinds = {path: type(part).__name__ for path, part in module.named_modules()}
+    with following(module) as path_now, torch.no_grad(), FunctionNames(path_now) as called:
+        module(*inputs.positional, **inputs.named)
+    functions = {path: tuple(dict.fromkeys(names)) for path, names in called.found.items()}
+    flops = {path: row[0] for path, row in products(module, inputs).items() if row[0]}
+    return ExactCounts(parameters, flops, kinds, functions)
+
+
+class FunctionNames(TorchFunctionMode):
+    """Notes the names of functions that multiply under the path at which they are called."""
+
+    def __init__(self, path_now: ModulePath) -> None:
+        super().__init__()
+        self.path_now = path_now
+        self.found: dict[str, list[str]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note it and call it."""
+        name = getattr(func, "__name__", "").strip("_")
+        if name in MULTIPLIES:
+            self.found.setdefault(self.path_now.current, []).append(name)
+        return func(*args, **(kwargs or {}))
+
+
+# Other tools that count, each behind one function. None of them is needed: they are imported when asked for.
+
+
+class PlainModule(nn.Module):
     """Runs a module on inputs of its own, since some tools pass one tensor only and some trace only tensors.
 
-    Tools see the module itself, under the name `module`, called as ever. Some write what they count on the parts, as
+    Tools see the module itself, under the name `module`, called as usual. Some write what they count on the parts, as
     `__flops__`, and take it away at the end: it is `noted` here while it is there.
     """
 
@@ -43,7 +216,7 @@ class Plain(nn.Module):
         """Run the module, whatever was passed in."""
         outputs = self.module(*self.inputs.positional, **self.inputs.named)
         self.noted = {path: part.__dict__.get("__flops__", 0) for path, part in self.module.named_modules()}
-        return tuple(_tensors(outputs))
+        return tuple(tensors_in(outputs))
 
     @property
     def signal(self) -> Tensor:
@@ -51,152 +224,60 @@ class Plain(nn.Module):
         return torch.zeros(1)
 
 
-def path_within(path: str) -> str | None:
-    """The path of a part within the module; None for what is around it.
-
-    >>> path_within("module.layers.0"), path_within("module"), path_within("")
-    ('layers.0', '', None)
-    """
-    first, _, rest = path.partition(".")
-    return rest if first == INSIDE else None
-
-
-def _tensors(outputs: Any) -> Iterator[Tensor]:
-    if isinstance(outputs, Tensor):
-        yield outputs
-    elif isinstance(outputs, dict):
-        yield from _tensors(list(outputs.values()))
-    elif isinstance(outputs, (tuple, list)):
-        for output in outputs:
-            yield from _tensors(output)
-
-
-# The exact figures of a module, module by module, and the functions that do the work.
-
-
-ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward")
-NOTED = (*ATTENTION, "matmul", "bmm", "addmm", "baddbmm", "einsum", "linear", "lstm", "gru")
-
-
 @dataclass(frozen=True)
-class Exact:
-    """Parameters and forward operations of every module, without those of the modules in it."""
+class ToolCount:
+    """What a tool says: its parameters, its FLOPs with a multiply–add as two, and what it counts in its own words.
 
-    parameters: Mapping[str, int]
-    operations: Mapping[str, int]
-    kinds: Mapping[str, str]
-    """The class of every module."""
-    functions: Mapping[str, tuple[str, ...]]
-    """The functions that a module itself calls and that multiply."""
-
-    @cached_property
-    def all_parameters(self) -> int:
-        """The whole module's."""
-        return sum(self.parameters.values())
-
-    @cached_property
-    def all_operations(self) -> int:
-        """The whole module's."""
-        return sum(self.operations.values())
-
-
-def exact_figures(subject: Subject) -> Exact:
-    """Read a subject at its own sizes, on the meta device."""
-    values = subject.sizes(running=True)
-    module, inputs = subject.build(values), subject.inputs(values)
-    counted: Counter[str] = Counter()
-    for name, parameter in module.named_parameters():
-        counted[name.rpartition(".")[0]] += parameter.numel()
-    kinds = {path: type(part).__name__ for path, part in module.named_modules()}
-    functions = functions_called(module, inputs)
-    operations = {path: row[0] for path, row in products(module, inputs).items() if row[0]}
-    return Exact(counted, operations, kinds, functions)
-
-
-def grouped(counts: Mapping[str, float]) -> dict[str, float]:
-    """Add up what belongs to repeated layers."""
-    groups: dict[str, float] = {}
-    for path, count in counts.items():
-        groups[pattern_of(path)] = groups.get(pattern_of(path), 0) + count
-    return groups
-
-
-def functions_called(module: nn.Module, inputs: Inputs) -> dict[str, tuple[str, ...]]:
-    """Run a module and note which functions that multiply are called in each of its parts."""
-    with followed(module) as where, torch.no_grad(), Noted(where) as noted:
-        module(*inputs.positional, **inputs.named)
-    return {path: tuple(dict.fromkeys(names)) for path, names in noted.found.items()}
-
-
-class Noted(TorchFunctionMode):
-    """Notes the names of functions under the path at which they are called."""
-
-    def __init__(self, where: Whereabouts) -> None:
-        super().__init__()
-        self.where = where
-        self.found: dict[str, list[str]] = {}
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Note it and call it."""
-        name = getattr(func, "__name__", "").strip("_")
-        if name in NOTED:
-            self.found.setdefault(self.where.now, []).append(name)
-        return func(*args, **(kwargs or {}))
-
-
-# Other tools that count, each behind one function. None of them is needed: they are imported when asked for.
-
-
-MULTIPLY_ADDS = "multiply–adds, ×2 here"
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a tool says: its parameters, its operations with a multiply–add as two, and what it counts in its own words.
-
-    `modules` are the operations of every module without those of the modules in it, where the tool tells them, and
+    `modules` are the FLOPs of every module without those of the modules in it, where the tool reports them, and
     `holdings` its parameters likewise.
     """
 
     parameters: int
-    operations: float
+    flops: float
     convention: str
     modules: Mapping[str, float]
     holdings: Mapping[str, float] | None = None
     remark: str = ""
 
 
-def with_torchinfo(plain: Plain) -> Reading:
+MULTIPLY_ADDS = "multiply–adds, ×2 here"
+
+
+def with_torchinfo(plain: PlainModule) -> ToolCount:
     """`torchinfo.summary`."""
     from torchinfo import summary  # pyright: ignore[reportMissingImports]
 
     found = summary(plain, input_data=[plain.signal], verbose=0)
     names = {id(module): name for name, module in plain.named_modules()}
     leaves = ((names[layer.layer_id], 2 * layer.macs) for layer in found.summary_list if layer.is_leaf_layer)
-    return Reading(found.total_params, 2 * found.total_mult_adds, MULTIPLY_ADDS, _within(leaves))
+    return ToolCount(found.total_params, 2 * found.total_mult_adds, MULTIPLY_ADDS, _within(leaves))
 
 
-def with_fvcore(plain: Plain) -> Reading:
+def with_fvcore(plain: PlainModule) -> ToolCount:
     """`fvcore.nn.FlopCountAnalysis`."""
     from fvcore.nn import FlopCountAnalysis, parameter_count  # pyright: ignore[reportMissingImports]
 
     found = FlopCountAnalysis(plain, (plain.signal,)).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
     whole = {name: 2 * count for name, count in found.by_module().items()}
-    own = ((name, count - _of_children(plain, name, whole)) for name, count in whole.items())
+
+    def children(name: str) -> list[str]:
+        return [f"{name}.{child}".removeprefix(".") for child, _ in plain.get_submodule(name).named_children()]
+
+    own = ((name, count - sum(whole.get(child, 0) for child in children(name))) for name, count in whole.items())
     skipped = ", ".join(sorted(name.removeprefix("aten::") for name in found.unsupported_ops()))
     remark = f"it says that it skips {skipped}" if skipped else ""
-    return Reading(parameter_count(plain)[""], 2 * found.total(), MULTIPLY_ADDS, _within(own), remark=remark)
+    return ToolCount(parameter_count(plain)[""], 2 * found.total(), MULTIPLY_ADDS, _within(own), remark=remark)
 
 
-def with_calflops(plain: Plain) -> Reading:
+def with_calflops(plain: PlainModule) -> ToolCount:
     """`calflops.calculate_flops`."""
     from calflops import calculate_flops  # pyright: ignore[reportMissingImports]
 
-    operations, _, parameters = calculate_flops(plain, args=[plain.signal], print_results=False, output_as_string=False)
-    return Reading(int(parameters), operations, "FLOPs, some elementwise work counted", plain.noted)
+    flops, _, parameters = calculate_flops(plain, args=[plain.signal], print_results=False, output_as_string=False)
+    return ToolCount(int(parameters), flops, "FLOPs, some elementwise work counted", plain.noted)
 
 
-def with_ptflops(plain: Plain) -> Reading:
+def with_ptflops(plain: PlainModule) -> ToolCount:
     """`ptflops.get_model_complexity_info`."""
     from ptflops import get_model_complexity_info  # pyright: ignore[reportMissingImports]
 
@@ -206,21 +287,29 @@ def with_ptflops(plain: Plain) -> Reading:
     if products is None:
         raise RuntimeError("it gave up; its message went to its own output")
     modules = {path: 2 * count for path, count in plain.noted.items()}
-    return Reading(int(parameters), 2 * products, MULTIPLY_ADDS, modules)
+    return ToolCount(int(parameters), 2 * products, MULTIPLY_ADDS, modules)
 
 
-def with_thop(plain: Plain) -> Reading:
+def with_thop(plain: PlainModule) -> ToolCount:
     """`thop.profile`."""
     from thop import profile  # pyright: ignore[reportMissingImports]
 
     products, parameters, layers = profile(plain, inputs=(plain.signal,), verbose=False, ret_layer_info=True)
-    inside = layers.get(INSIDE, (products, parameters, {}))
-    modules, holdings = _own_of_thop("", inside, 0), _own_of_thop("", inside, 1)
-    doubled = {path: 2 * count for path, count in modules.items()}
-    return Reading(int(parameters), 2 * products, MULTIPLY_ADDS, doubled, holdings)
+    modules: dict[str, float] = {}
+    holdings: dict[str, float] = {}
+
+    def collect(path: str, layer: Sequence[Any]) -> None:
+        children = layer[2]
+        modules[path] = 2 * (layer[0] - sum(child[0] for child in children.values()))
+        holdings[path] = layer[1] - sum(child[1] for child in children.values())
+        for name, child in children.items():
+            collect(f"{path}.{name}".removeprefix("."), child)
+
+    collect("", layers.get("module", (products, parameters, {})))
+    return ToolCount(int(parameters), 2 * products, MULTIPLY_ADDS, modules, holdings)
 
 
-TOOLS: dict[str, Callable[[Plain], Reading]] = {
+TOOLS: dict[str, Callable[[PlainModule], ToolCount]] = {
     "torchinfo": with_torchinfo,
     "fvcore": with_fvcore,
     "calflops": with_calflops,
@@ -230,247 +319,81 @@ TOOLS: dict[str, Callable[[Plain], Reading]] = {
 
 
 def _within(counts: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """By path within the counted module, what a tool says by path within `PlainModule`."""
     inside: dict[str, float] = {}
     for name, count in counts:
-        path = path_within(name)
-        if path is not None:
+        first, _, path = name.partition(".")
+        if first == "module":
             inside[path] = inside.get(path, 0) + count  # a module may be listed once for every call
     return inside
 
 
-def _of_children(plain: nn.Module, name: str, whole: Mapping[str, float]) -> float:
-    children = (f"{name}.{child}".removeprefix(".") for child, _ in plain.get_submodule(name).named_children())
-    return sum(whole.get(child, 0) for child in children)
-
-
-def _own_of_thop(path: str, layer: Sequence[Any], column: int) -> dict[str, float]:
-    children = layer[2]
-    own = {path: layer[column] - sum(child[column] for child in children.values())}
-    for name, child in children.items():
-        own |= _own_of_thop(f"{path}.{name}".removeprefix("."), child, column)
-    return own
-
-
 # Which module explains that a tool's number is not the exact one.
-
 
 MOST_NAMED = 2
 MOST_TOGETHER = 3
 
 
-class Wording(NamedTuple):
-    """How to speak of what is counted in one place and not in the other."""
-
-    missing: str
-    superfluous: str
-
-
-WORK = Wording("its work", "where no matrices are multiplied")
-PARAMETERS = Wording("its parameters", "for parameters it has none of, or shares")
-
-
-def why_parameters(reading: Reading, exact: Exact) -> str:
-    """The modules whose parameters make up the difference."""
-    difference = reading.parameters - exact.all_parameters
+def _why_parameters(found: ToolCount, exact: ExactCounts) -> str:
+    """The modules whose parameters make up the difference: the fewest that sum up to it, or those that differ most."""
+    difference = found.parameters - exact.all_parameters
     if not difference:
         return ""
-    mine, kinds = grouped(exact.parameters), _kinds(exact)
-    return _made_up_of(difference, mine, kinds) or _parting(
-        mine, grouped(reading.holdings or {}), kinds, {}, PARAMETERS
-    )
+    mine = _by_pattern(exact.parameters)
+    counted = [path for path, count in mine.items() if count]
+    for number in range(1, min(MOST_TOGETHER, len(counted)) + 1):
+        for chosen in combinations(counted, number):
+            if sum(mine[path] for path in chosen) == abs(difference):
+                verb = "counted twice" if difference > 0 else "not counted"
+                return f"{', '.join(_named(path, exact) for path in chosen)}: {verb}"
+    extra = "for parameters it has none of, or shares"
+    return _differences(mine, _by_pattern(found.holdings or {}), exact, {}, "its parameters", extra)
 
 
-def why_operations(reading: Reading, exact: Exact) -> str:
-    """The modules at which the numbers part, and what was counted outside of any."""
-    if reading.operations == exact.all_operations:
+def _why_flops(found: ToolCount, exact: ExactCounts) -> str:
+    """The modules whose FLOPs differ most, and what was counted outside of any."""
+    if found.flops == exact.all_flops:
         return ""
     functions = {pattern_of(path): ", ".join(names) for path, names in exact.functions.items()}
-    said = _parting(grouped(exact.operations), grouped(reading.modules), _kinds(exact), functions, WORK)
-    outside = reading.operations - sum(reading.modules.values())
+    mine, theirs = _by_pattern(exact.flops), _by_pattern(found.modules)
+    said = _differences(mine, theirs, exact, functions, "its work", "where no matrices are multiplied")
+    outside = found.flops - sum(found.modules.values())
     return said + (f"; counted in no module: {outside:,.0f}" if outside else "")
 
 
-def _parting(
+def _by_pattern(counts: Mapping[str, float]) -> dict[str, float]:
+    """Add up what belongs to repeated layers."""
+    groups: dict[str, float] = {}
+    for path, count in counts.items():
+        groups[pattern_of(path)] = groups.get(pattern_of(path), 0) + count
+    return groups
+
+
+def _differences(
     mine: Mapping[str, float],
     theirs: Mapping[str, float],
-    kinds: Mapping[str, str],
-    done: Mapping[str, str],
-    what: Wording,
+    exact: ExactCounts,
+    functions: Mapping[str, str],
+    missing: str,
+    extra: str,
 ) -> str:
-    """The modules whose numbers are farthest apart, in words."""
+    """The modules whose numbers differ most; `missing` and `extra` say what only we, or only they, count there."""
     apart = {path: abs(theirs.get(path, 0) - mine.get(path, 0)) for path in {**mine, **theirs}}
     worst = sorted((path for path in apart if apart[path]), key=lambda path: -apart[path])
-    named = [
-        _at(_named(path, kinds), mine.get(path, 0), theirs.get(path, 0), what, done.get(path, ""))
-        for path in worst[:MOST_NAMED]
-    ]
-    return "; ".join(named + ([f"{len(worst) - MOST_NAMED} more"] if len(worst) > MOST_NAMED else []))
+    said: list[str] = []
+    for path in worst[:MOST_NAMED]:
+        ours, other = mine.get(path, 0), theirs.get(path, 0)
+        if not ours:
+            about = f"{other:,.0f} {extra}"
+        elif not other:
+            about = f"{functions.get(path) or missing} not counted ({ours:,.0f})"
+        else:
+            about = f"{other:,.0f} instead of {ours:,.0f}"
+        said.append(f"{_named(path, exact)}: {about}")
+    return "; ".join(said + ([f"{len(worst) - MOST_NAMED} more"] if len(worst) > MOST_NAMED else []))
 
 
-def _at(where: str, mine: float, theirs: float, what: Wording, done: str) -> str:
-    if not mine:
-        return f"{where}: {theirs:,.0f} {what.superfluous}"
-    if not theirs:
-        return f"{where}: {done or what.missing} not counted ({mine:,.0f})"
-    return f"{where}: {theirs:,.0f} instead of {mine:,.0f}"
-
-
-def _made_up_of(difference: float, groups: Mapping[str, float], kinds: Mapping[str, str]) -> str:
-    """The fewest groups that sum up to the difference; nothing if none do."""
-    counted = [path for path, count in groups.items() if count]
-    for number in range(1, min(MOST_TOGETHER, len(counted)) + 1):
-        for chosen in combinations(counted, number):
-            if sum(groups[path] for path in chosen) == abs(difference):
-                verb = "counted twice" if difference > 0 else "not counted"
-                return f"{', '.join(_named(path, kinds) for path in chosen)}: {verb}"
-    return ""
-
-
-def _named(path: str, kinds: Mapping[str, str]) -> str:
-    kind = kinds.get(path, "")
+def _named(path: str, exact: ExactCounts) -> str:
+    """A group of modules with their class."""
+    kind = {pattern_of(other): kind for other, kind in exact.kinds.items()}.get(path, "")
     return f"{path} ({kind})" if path and kind else path or kind
-
-
-def _kinds(exact: Exact) -> dict[str, str]:
-    return {pattern_of(path): kind for path, kind in exact.kinds.items()}
-
-
-# The table of what other tools say.
-
-
-HEADS = ("tool", "parameters", "ratio", "forward FLOPs", "ratio", "what it counts")
-
-
-@dataclass(frozen=True)
-class Row:
-    """What one tool says beside the exact figures, and why; or why it says nothing."""
-
-    tool: str
-    parameters: int | None = None
-    parameters_ratio: float | None = None
-    operations: float | None = None
-    operations_ratio: float | None = None
-    convention: str = ""
-    reasons: tuple[str, ...] = ()
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """Its cells in the table."""
-        ratios = [_ratio(self.parameters_ratio), _ratio(self.operations_ratio)]
-        return self.tool, _number(self.parameters), ratios[0], _number(self.operations), ratios[1], self.convention
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Each tool's numbers, their ratio to the exact ones, and the module that explains the difference."""
-
-    model: str
-    parameters: int
-    operations: int
-    rows: tuple[Row, ...]
-
-    @property
-    def exact(self) -> Row:
-        """The exact figures as a row."""
-        return Row(
-            "lemma", self.parameters, 1.0, self.operations, 1.0, "matrix products, multiply–add = 2, attention in full"
-        )
-
-    def __str__(self) -> str:
-        rows = (self.exact, *self.rows)
-        lines = table([HEADS[:-1], *(row.cells[:-1] for row in rows)])
-        said = [lines[0]]
-        for row, line in zip(rows, lines[1:], strict=True):
-            said += [line, *(fit(f"    {about}") for about in (row.convention, *row.reasons) if about)]
-        return "\n".join([self.model, *said])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        exact = {"parameters": self.parameters, "operations": self.operations}
-        return {
-            "model": self.model,
-            **exact,
-            "tools": [{**asdict(row), "reasons": list(row.reasons)} for row in self.rows],
-        }
-
-    def _repr_html_(self) -> str:
-        heads = "".join(f"<th>{escape(head)}</th>" for head in HEADS)
-        rows = "".join(_html(row) for row in (self.exact, *self.rows))
-        return f"<table><caption>{escape(self.model)}</caption><tr>{heads}</tr>{rows}</table>"
-
-
-def _html(row: Row) -> str:
-    cells = "".join(f"<td>{escape(cell)}</td>" for cell in row.cells)
-    reasons = "<br>".join(escape(reason) for reason in row.reasons)
-    below = (
-        f'<tr><td></td><td colspan="5" style="text-align: left"><small>{reasons}</small></td></tr>' if reasons else ""
-    )
-    return f"<tr>{cells}</tr>{below}"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}"
-
-
-def _ratio(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
-
-
-# A model counted by other tools, and their numbers judged by the exact ones.
-
-
-LARGEST_RUN = 2**32
-"""Bytes of parameters up to which a model is really run, since these tools need real tensors."""
-
-
-def against(subject: Subject, tools: Sequence[str] = tuple(TOOLS)) -> Comparison:
-    """Count a subject with other tools, each on a fresh copy on the CPU, at the sizes asked for."""
-    wrong = next((tool for tool in tools if tool not in TOOLS), None)
-    if wrong is not None:
-        raise InputError(unknown("tool", wrong, TOOLS))
-    exact = exact_figures(subject)
-    rows = tuple(_row(tool, subject, exact) for tool in tools)
-    return Comparison(subject.name, exact.all_parameters, exact.all_operations, rows)
-
-
-def _row(tool: str, subject: Subject, exact: Exact) -> Row:
-    if 4 * exact.all_parameters > LARGEST_RUN:
-        return Row(tool, reasons=(f"not run: it needs real tensors, more than {LARGEST_RUN // 2**30} GiB of them",))
-    values = subject.sizes(running=True)
-    try:
-        with quiet():
-            reading = TOOLS[tool](Plain(subject.build(values, "cpu"), subject.inputs(values, "cpu")))
-    except ImportError as error:
-        return Row(tool, reasons=(_not_installed(tool, error),))
-    except Exception as error:  # a stranger's tool may fail in any way
-        return Row(tool, reasons=(f"failed: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}",))
-    reasons = {"parameters: ": why_parameters(reading, exact), "FLOPs: ": why_operations(reading, exact)}
-    said = [about + reason for about, reason in reasons.items() if reason]
-    said += [reading.remark] if reading.remark and reading.operations != exact.all_operations else []
-    return Row(
-        tool,
-        reading.parameters,
-        _compare_ratio(reading.parameters, exact.all_parameters),
-        reading.operations,
-        _compare_ratio(reading.operations, exact.all_operations),
-        reading.convention,
-        tuple(said),
-    )
-
-
-def _not_installed(tool: str, error: ImportError) -> str:
-    missing = (error.name or tool).partition(".")[0]
-    needed = "" if missing == tool else f" (it needs {missing})"
-    return f"not installed{needed}: pip install {missing}"
-
-
-def _compare_ratio(theirs: float, exact: int) -> float | None:
-    return theirs / exact if exact else None
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep what tools print and warn about to themselves."""
-    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        warnings.simplefilter("ignore")
-        yield

@@ -1,4 +1,4 @@
-"""Finished readings kept on disk, under the subject's identity and the versions of all that takes part."""
+"""What was probed, kept on disk under the subject's identity and the versions of all that takes part."""
 
 import json
 from collections.abc import Callable
@@ -11,71 +11,61 @@ from typing import Any
 import torch
 
 from lemma.counting.polynomial import Polynomial
-from lemma.counting.probe import Fitted, Place, Probed
+from lemma.counting.probe import Fitted, PathGroup, Probed
 from lemma.data.files import data_home, home_folder, write_atomically
 from lemma.errors import DataError
 
-OURS = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[1]
 SOURCES = ("adaptation/*.py", "counting/*.py", "layers/*.py", "models/*.py", "spec/*.py")
 
 
-class Shelf:
-    """One file a subject; without an identity nothing is kept. A damaged file is as good as none."""
+class CountCache:
+    """One file per subject; without an identity nothing is kept. A damaged file is treated as missing."""
 
     def __init__(self, identity: str | None) -> None:
-        self.path = data_home() / "ledger" / f"{_stamp(identity)}.json" if identity else None
-        self._held: dict[str, Any] = self._read()
-
-    def probed(self, name: str, work: Callable[[], Probed]) -> Probed:
-        """Return a reading from the shelf, or do the work and put it there."""
-        return _probed(self.get(name, lambda: _plain(work())))
+        self.path: Path | None = None
+        self._held: dict[str, Any] = {}
+        if identity is None:
+            return
+        key = sha256(f"{identity}\n{torch.__version__}\n{source_hash()}".encode()).hexdigest()[:32]
+        self.path = data_home() / "counts" / f"{key}.json"
+        with suppress(OSError, ValueError):
+            self._held = json.loads(self.path.read_text(encoding="utf-8"))
 
     def get(self, name: str, work: Callable[[], Any]) -> Any:
-        """Return plain values from the shelf, or do the work and put them there."""
+        """Return plain values from the cache, or do the work and keep them; a cache that cannot be written is none."""
         if name not in self._held:
             self._held[name] = work()
-            self._keep()
+            if self.path is not None:
+                with suppress(DataError, OSError):
+                    home_folder(self.path.parent.name)
+                    write_atomically(self.path, json.dumps(self._held))
         return self._held[name]
 
-    def _keep(self) -> None:
-        """Write it down; where nothing can be written, the work is only done again the next time."""
-        if self.path is None:
-            return
-        with suppress(DataError, OSError):
-            home_folder(self.path.parent.name)
-            write_atomically(self.path, json.dumps(self._held))
+    def probed(self, name: str, work: Callable[[], Probed]) -> Probed:
+        """Return what was probed from the cache, or do the work and keep it."""
 
-    def _read(self) -> dict[str, Any]:
-        try:
-            return json.loads(self.path.read_text(encoding="utf-8")) if self.path else {}
-        except (OSError, ValueError):
-            return {}
+        def plain() -> dict[str, Any]:
+            probed = work()
+            groups = [
+                [group.pattern, group.which, terms_of(fitted.repeats), [terms_of(column) for column in fitted.columns]]
+                for group, fitted in probed.groups.items()
+            ]
+            refused = [[group.pattern, group.which, why] for group, why in probed.refused.items()]
+            return {"groups": groups, "refused": refused}
 
-
-def _stamp(identity: str) -> str:
-    return sha256(f"{identity}\n{torch.__version__}\n{source_hash()}".encode()).hexdigest()[:32]
+        kept = self.get(name, plain)
+        groups = {
+            PathGroup(pattern, which): Fitted(polynomial_of(repeats), tuple(map(polynomial_of, columns)))
+            for pattern, which, repeats, columns in kept["groups"]
+        }
+        return Probed(groups, {PathGroup(pattern, which): why for pattern, which, why in kept["refused"]})
 
 
 def source_hash() -> str:
-    """The hash of Lemma's own sources on which a reading depends."""
-    files = sorted(path for pattern in SOURCES for path in OURS.glob(pattern))
+    """The hash of Lemma's own sources on which a count depends."""
+    files = sorted(path for pattern in SOURCES for path in PACKAGE.glob(pattern))
     return sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
-
-
-def _plain(probed: Probed) -> dict[str, Any]:
-    places = [
-        [place.pattern, place.which, terms_of(fitted.repeats), [terms_of(column) for column in fitted.columns]]
-        for place, fitted in probed.places.items()
-    ]
-    return {"places": places, "refused": [[place.pattern, place.which, why] for place, why in probed.refused.items()]}
-
-
-def _probed(plain: dict[str, Any]) -> Probed:
-    places = {
-        Place(pattern, which): Fitted(polynomial_of(repeats), tuple(map(polynomial_of, columns)))
-        for pattern, which, repeats, columns in plain["places"]
-    }
-    return Probed(places, {Place(pattern, which): why for pattern, which, why in plain["refused"]})
 
 
 def terms_of(polynomial: Polynomial) -> list[Any]:

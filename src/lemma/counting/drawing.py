@@ -1,38 +1,53 @@
-"""The drawing of a module with every size as a formula (E2)."""
+"""The drawing of a module: its data flow with every size as a formula (problem E2).
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+`draw` traces the module, makes a card of every step (`_Scene`), places the cards (`layout`) and writes them as SVG.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from xml.sax.saxutils import escape
 
-from lemma.counting.layout import (
-    LINE,
-    MARGIN,
-    PAGE,
-    Box,
-    Look,
-    Picture,
-    Scene,
-    Shape,
-    Text,
-    broken,
-    labelled,
-    moved,
-    svg,
-)
+from lemma.counting.layout import GAP, LANE, Layout, LayoutBlock, Name, arrange, rows_of
 from lemma.counting.polynomial import ONE, Polynomial
-from lemma.counting.subject import Subject, Values
-from lemma.counting.tracing import Graph, Kind, Signal, StepFormulas, fitted_graph, signal_names, without_views
+from lemma.counting.probe import Values
+from lemma.counting.step_formulas import StepFormulas, short, signal_names
+from lemma.counting.subject import Subject
+from lemma.counting.tracing import HELD, DataFlow, Frame, Kind, Signal, Step, fitted_flow, without_views
 from lemma.counting.writing import write
 from lemma.data.files import write_atomically
 from lemma.errors import InputError
+from lemma.report.result import Block, Figure, Pre, Result
 from lemma.report.text import table
 
-TOP = 50.0
+PAGE = 800.0
+MARGIN, FRAME, HEAD, TOP = 16.0, 14.0, 30.0, 50.0
+PAD, ARROW, ABOVE = 8.0, 20.0, 6.0
+CARD_WIDE, CARD_NARROW = 500.0, 128.0  # the longest line of a formula
+Look = Literal["input", "parameter", "constant", "step", "free step", "result", "frame"]
+FILLS: dict[Look, tuple[str, str]] = {
+    "input": ("#e3f4e4", "#2e7d32"),
+    "result": ("#e3f4e4", "#2e7d32"),
+    "parameter": ("#dceafb", "#1f5fa8"),
+    "constant": ("#eeeeee", "#757575"),
+    "step": ("#ffffff", "#5f6b7a"),
+    "free step": ("#fff3d6", "#b26a00"),
+    "frame": ("none", "#8a5fb5"),
+}
+LEGEND: dict[Look, str] = {
+    "parameter": "parameter",
+    "result": "input, intermediate",
+    "step": "step with parameters",
+    "free step": "parameter-free step",
+    "constant": "constant",
+}
 
 
 @dataclass(frozen=True)
-class Node:
+class DrawnTensor:
     """A tensor of the drawing, with the step that makes it."""
 
     name: str
@@ -46,18 +61,28 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Drawing:
+class Drawing(Result):
     """The data flow of a module; `shapes` is what `svg` shows."""
 
     model: str
     symbols: Values
-    nodes: tuple[Node, ...]
-    shapes: tuple[Shape, ...]
+    nodes: tuple[DrawnTensor, ...]
+    shapes: "tuple[Shape, ...]"
     svg: str
 
-    def __str__(self) -> str:
+    @property
+    def title(self) -> str:
+        """The model's name."""
+        return self.model
+
+    def blocks(self) -> Iterator[Block]:
+        """Every tensor with its shape and formula."""
         rows = [(node.name, f"({', '.join(self._sizes(node))})", node.formula) for node in self.nodes]
-        return "\n".join(table(rows, left=(0, 1, 2), flexible=(0, 2), head=False))
+        yield Pre([("\n".join(table(rows, left=(0, 1, 2), flexible=(0, 2), head=False)), "")])
+
+    def details(self) -> Iterator[Block]:
+        """The drawing itself."""
+        yield Figure(self.svg)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values: every tensor with its shape and the step that makes it."""
@@ -85,12 +110,17 @@ class Drawing:
         if path.suffix == ".svg":
             write_atomically(path, self.svg)
         elif path.suffix == ".png":
-            write_atomically(path, _png(self.svg))
+            try:
+                from vl_convert import svg_to_png
+            except ImportError:
+                needed = "a .png needs vl-convert: pip install vl-convert-python. A .svg needs nothing."
+                raise InputError(needed) from None
+            write_atomically(path, svg_to_png(self.svg, scale=2))
         else:
             raise InputError(f"{path}: a drawing is saved as .svg or .png, not as '{path.suffix}'.")
         return path
 
-    def _sizes(self, node: Node) -> list[str]:
+    def _sizes(self, node: DrawnTensor) -> list[str]:
         return [write(size, tuple(self.symbols)) for size in node.shape]
 
 
@@ -101,70 +131,475 @@ def draw(subject: Subject) -> Drawing:
     dimension is proved to follow its formula.
     """
     symbols = subject.sizes(running=True)
-    fitted, unused = fitted_graph(subject)
-    graph = without_views(fitted)
-    names, order = signal_names(graph), tuple(symbols)
-    picture = Scene(graph, names, order).shapes()
-    page = max(PAGE, picture.block.width + 2 * MARGIN)
-    shapes, height = _page(subject.name, symbols, picture, page, unused)
-    nodes = _nodes(graph, names, order, unused)
-    return Drawing(subject.name, symbols, nodes, tuple(shapes), svg(shapes, page, height, subject.name))
+    flow, unused = fitted_flow(subject)
+    flow = without_views(flow)
+    names = signal_names(flow)
+    formulas = StepFormulas(flow, names, tuple(symbols))
+    shapes, page, height = _page(subject.name, symbols, _Scene(flow, names, formulas).whole(), unused)
+    nodes = _tensors(flow, names, formulas, unused)
+    return Drawing(subject.name, symbols, nodes, tuple(shapes), _svg(shapes, page, height, subject.name))
+
+
+def _tensors(
+    flow: DataFlow[Polynomial], names: dict[int, str], formulas: StepFormulas, unused: Sequence[Signal[Polynomial]]
+) -> tuple[DrawnTensor, ...]:
+    uses = flow.uses()
+    nodes: dict[str, DrawnTensor] = {}
+    for step in flow.steps:
+        for number in step.operands:
+            signal, name = flow.signals[number], names[number]
+            nodes.setdefault(name, DrawnTensor(name, signal.kind, signal.shape, repeats=signal.repeats))
+        reads, formula = tuple(dict.fromkeys(names[n] for n in step.operands)), "; ".join(formulas.lines(step))
+        for number in (n for n in step.results if uses[n]):
+            shape, name = flow.signals[number].shape, names[number]
+            nodes[name] = DrawnTensor(name, "result", shape, step.operation, formula, step.path, reads)
+    for signal in unused:
+        nodes[signal.name] = DrawnTensor(signal.name, signal.kind, signal.shape, repeats=signal.repeats)
+    return tuple(nodes.values())
+
+
+# How wide a text is at most, in the sans-serif fonts that a reader may have, and how it is broken into lines.
+
+SIZE = 14
+SMALL = 12  # subscripts: the smallest letters there are
+LINE = 19
+SUBSCRIPT = re.compile(r"(?<![A-Za-z0-9_.])([A-Za-zα-ω])_([A-Za-z0-9]+)")
+WIDTHS = {
+    0.33: " ",
+    0.42: "iljI|.,:;'!()[]ftr/-ᵀ…·",
+    0.95: "mwMW—",
+    0.84: "×=+−÷√→∗∞≤<>~",
+}
+EM = {letter: em for em, letters in WIDTHS.items() for letter in letters}
+
+
+def _pieces(text: str) -> list[tuple[str, bool]]:
+    """Cut a text into pieces, each with whether it is a subscript: d_h has one, attention_norm has none.
+
+    >>> _pieces("H·M_QK")
+    [('H·M', False), ('QK', True)]
+    """
+    found, at = [], 0
+    for match in SUBSCRIPT.finditer(text):
+        found += [(text[at : match.end(1)], False), (match[2], True)]
+        at = match.end()
+    return [piece for piece in [*found, (text[at:], False)] if piece[0]]
+
+
+def text_width(text: str, bold: bool = False) -> float:
+    """An upper estimate of a text's width in pixels."""
+    plain = sum(
+        sum(EM.get(letter, 0.72 if letter.isupper() else 0.62) for letter in piece) * (SMALL if lowered else SIZE)
+        for piece, lowered in _pieces(text)
+    )
+    return plain * (1.08 if bold else 1.0)
+
+
+def _broken(text: str, limit: float) -> list[str]:
+    """Break a text at spaces into lines no wider than the limit, as far as its words allow."""
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}".strip()
+        if lines[-1] and text_width(longer) > limit:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines
+
+
+# What a drawing is made of.
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle of some look."""
+
+    look: Look
+    x: float
+    y: float
+    width: float
+    height: float
+
+    def moved(self, x: float, y: float) -> "Box":
+        """Return it elsewhere."""
+        return replace(self, x=self.x + x, y=self.y + y)
+
+
+@dataclass(frozen=True)
+class TextLine:
+    """One line of text around the middle x; y is its base line. `strong` comes first, in bold."""
+
+    x: float
+    y: float
+    strong: str = ""
+    plain: str = ""
+
+    @property
+    def width(self) -> float:
+        """An upper estimate."""
+        space = 2 * text_width(" ") if self.strong and self.plain else 0
+        return text_width(self.strong, bold=True) + space + text_width(self.plain)
+
+    def moved(self, x: float, y: float) -> "TextLine":
+        """Return it elsewhere."""
+        return replace(self, x=self.x + x, y=self.y + y)
+
+
+@dataclass(frozen=True)
+class FlowLine:
+    """A line down through points: straight where two have the same x, else a bow; with an arrow at its end or not."""
+
+    points: tuple[tuple[float, float], ...]
+    arrow: bool = True
+    sideways: bool = False
+
+    def moved(self, x: float, y: float) -> "FlowLine":
+        """Return it elsewhere."""
+        return replace(self, points=tuple((a + x, b + y) for a, b in self.points))
+
+
+Shape = Box | TextLine | FlowLine
+
+
+def _moved(shapes: Sequence[Shape], x: float, y: float) -> list[Shape]:
+    return [shape.moved(x, y) for shape in shapes]
+
+
+@dataclass(frozen=True)
+class Element(LayoutBlock):
+    """Shapes from the origin on, to be placed together: their size, and where lines meet them.
+
+    Lines come in at the `anchor` and leave from there at the `bottom`, unless `entries` and `exits` give a point for
+    the signal that they carry.
+    """
+
+    shapes: tuple[Shape, ...] = ()
+    bottom: float = 0.0
+    top_width: float = 0.0
+    entries: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    exits: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+
+    def exit(self, number: int) -> tuple[float, float]:
+        """Where the line of a signal leaves it."""
+        return self.exits.get(number, (self.anchor, self.bottom))
+
+
+def _box(look: Look, lines: Sequence[tuple[str, str]], least: float = 0) -> tuple[list[Shape], float, float]:
+    """A box around lines of text (what is bold, what is not), at the origin, with its width and height."""
+    across = max([least, *(TextLine(0, 0, *words).width + 2 * PAD for words in lines)])
+    down = len(lines) * LINE + PAD
+    texts = [
+        TextLine(across / 2, PAD / 2 + LINE * number + (LINE + SIZE * 0.7) / 2, *words)
+        for number, words in enumerate(lines)
+    ]
+    return [Box(look, 0, 0, across, down), *texts], across, down
+
+
+@dataclass(frozen=True)
+class Label:
+    """A tensor as it is written on the drawing."""
+
+    look: Look
+    name: str
+    shape: str
+    full: str = ""
+    """Its whole name, where `name` is only a letter for it."""
+
+    def box(self, narrow: bool = False, least: float = 0) -> tuple[list[Shape], float, float]:
+        """Its box: name and shape in one line, or in two if it must be narrow."""
+        lines = [(self.name, ""), ("", self.shape)] if narrow else [(self.name, self.shape)]
+        return _box(self.look, [*lines, *([("", self.full)] if self.full else [])], least)
+
+
+def _card(formula: Sequence[str], results: Sequence[Label], held: Sequence[Label], limit: float | None) -> Element:
+    """A step: its formula, what it makes below it, and to the left what of the module it reads.
+
+    No wider than the limit; without one, narrow.
+    """
+    narrow = limit is None
+    widest = max((label.box(narrow)[1] for label in held), default=0)
+    left = widest + ARROW if held else 0
+    longest = CARD_NARROW if limit is None else min(CARD_WIDE, limit - left - 2 * PAD - 2 * (LANE + GAP))
+    words = [("", line) for text in formula for line in _broken(text, longest)]
+    look: Look = "step" if any(label.look == "parameter" for label in held) else "free step"
+    across = max([_box(look, words)[1], *(label.box(narrow)[1] for label in results)])
+    stack, _, step_height = _box(look, words, across)
+    bottom = step_height
+    for label in results:
+        box, _, height = label.box(narrow, across)
+        stack += _moved(box, 0, bottom)
+        bottom += height
+    shapes: list[Shape] = []
+    y = 0.0
+    for number, label in enumerate(held):  # one below the other, each with an arrow to the step on their right
+        box, _, height = label.box(narrow, widest)
+        middle = y + min(height, LINE + 9) / 2
+        meets = min(middle, step_height * (number + 1) / (len(held) + 1))
+        start = (widest, y + height / 2 if len(held) > 1 else meets)
+        shapes += [*_moved(box, 0, y), FlowLine((start, (left, meets)), sideways=True)]
+        y += height + ABOVE
+    shapes += _moved(stack, left, 0)
+    return Element(left + across, max(bottom, y - ABOVE), left + across / 2, tuple(shapes), bottom, across)
+
+
+# From the data flow to shapes: a card for each step, a frame around repeated layers, and the lines between them.
+
+Connection = tuple[Name, Name, int]
+"""From which element to which one, and the signal that it carries."""
+
+
+class _Scene:
+    def __init__(self, flow: DataFlow[Polynomial], names: Mapping[int, str], formulas: StepFormulas) -> None:
+        self.flow, self.names, self.formulas = flow, names, formulas
+        self.uses = flow.uses()
+        self.maker = {number: step for step in flow.steps for number in step.results}
+        self.home: dict[int, tuple[Frame, ...]] = {}  # the frames around each step, outermost first
+        for step in flow.steps:
+            around = [frame for frame in flow.frames if f"{step.path}.".startswith(f"{frame.first}.")]
+            self.home[id(step)] = tuple(sorted(around, key=lambda frame: len(frame.path)))
+
+    def whole(self) -> Element:
+        """The whole drawing."""
+        return self._level((), PAGE - 2 * MARGIN)
+
+    def _level(self, around: tuple[Frame, ...], limit: float) -> Element:
+        """Lay out what is directly within a frame, or outside all of them; ports are where lines pass its edge."""
+        depth = len(around)
+        inside = [step for step in self.flow.steps if self.home[id(step)][:depth] == around]
+        made = {number for step in inside for number in step.results}
+        incoming = [number for number in self._read_by(inside) if number not in made]
+        within = Counter(number for step in inside for number in step.operands)
+        outgoing = [number for number in made if around and self.uses[number] > within[number]]
+        elements: dict[Name, Element] = {}
+        for number in incoming:
+            if around:
+                elements["in", number] = _PORT
+            else:
+                shapes, across, down = self._label(number).box()
+                elements["signal", number] = Element(across, down, across / 2, tuple(shapes), down, across)
+        for step in inside:
+            name = self._name(step, depth)
+            if name not in elements:
+                deeper = self.home[id(step)][: depth + 1]
+                elements[name] = self._step(step, limit) if len(deeper) == depth else self._frame(deeper, limit)
+        elements |= {("out", number): _PORT for number in outgoing}
+        connections: dict[Connection, None] = {}
+        for step in inside:
+            for number in self._read_by([step]):
+                outside = ("in" if around else "signal", number)
+                begin = self._name(self.maker[number], depth) if number in made else outside
+                end = self._name(step, depth)
+                if begin != end:
+                    connections[begin, end, number] = None
+        lines = [*connections, *((self._name(self.maker[n], depth), ("out", n), n) for n in outgoing)]
+        return _composed(self._narrowed(elements, lines, limit), lines, limit)
+
+    def _read_by(self, steps: Sequence[Step]) -> list[int]:
+        """The signals that flow into steps: neither held by the module nor constant."""
+        read = [number for step in steps for number in step.operands]
+        return [n for n in dict.fromkeys(read) if self.flow.signals[n].kind in ("input", "result")]
+
+    def _name(self, step: Step, depth: int) -> Name:
+        """What a step is drawn as at this depth: itself, or the frame that it is in."""
+        frames = self.home[id(step)]
+        return ("frame", frames[depth].path) if len(frames) > depth else ("step", step.results)
+
+    def _narrowed(
+        self, elements: dict[Name, Element], lines: Sequence[Connection], limit: float
+    ) -> dict[Name, Element]:
+        """Make those cards narrow that then fit into one row, where that saves a row."""
+        steps: dict[Name, Step] = {("step", step.results): step for step in self.flow.steps}
+        narrow = {
+            name: self._step(steps[name], None) if name in steps else element for name, element in elements.items()
+        }
+        edges = [(a, b) for a, b, _ in lines]
+        fewer, more = rows_of(narrow, edges, limit), rows_of(elements, edges, limit)
+        if sum(fewer.values()) >= sum(more.values()):
+            return elements
+        used: dict[int, float] = {}
+        for name, element in elements.items():
+            used[fewer[name]] = used.get(fewer[name], -GAP) + element.width + GAP
+        return {name: narrow[name] if used[fewer[name]] > limit else element for name, element in elements.items()}
+
+    def _step(self, step: Step, limit: float | None) -> Element:
+        results = [self._label(number) for number in step.results if self.uses[number]]
+        kinds = {number: self.flow.signals[number].kind for number in step.operands}
+        labels = list(
+            dict.fromkeys(self._label(number, step) for number in kinds if kinds[number] in (*HELD, "constant"))
+        )
+        paths = [label.full.rpartition(".")[0] for label in labels]
+        held = [  # the name of a bias below its weight is said by that of the weight
+            replace(label, full="") if label.full and path in paths[:place] else label
+            for place, (label, path) in enumerate(zip(labels, paths, strict=True))
+        ]
+        return _card(self.formulas.lines(step), results, held, limit)
+
+    def _frame(self, around: tuple[Frame, ...], limit: float) -> Element:
+        """A frame around one of several equal layers, with its lines passed through its edges."""
+        frame = around[-1]
+        inner = self._level(around, limit - 2 * FRAME)
+        passed = [
+            f"{self.names[b]} is the next one's {self.names[a]}" for a, b in frame.carried.items() if b in self.names
+        ]
+        title = TextLine(0, 20, f"× {self.formulas.size(frame.formula)}", ", ".join([frame.path, *passed[:1]]))
+        wide, high = max(inner.width, title.width) + 2 * FRAME, inner.height + HEAD + FRAME
+        left = (wide - inner.width) / 2
+        entries = {number: (x + left, HEAD) for number, (x, _) in inner.entries.items()}
+        exits = {number: (x + left, HEAD + inner.height) for number, (x, _) in inner.exits.items()}
+
+        def free_on_left() -> bool:
+            return all(x > FRAME + title.width + 6 for x, _ in entries.values())
+
+        if not free_on_left() and not all(x < wide - FRAME - title.width - 6 for x, _ in entries.values()):
+            title = replace(title, plain=frame.path)  # no room next to the lines that enter
+        middle = FRAME + title.width / 2 if free_on_left() else wide - FRAME - title.width / 2
+        shapes = (Box("frame", 0, 0, wide, high), replace(title, x=middle), *_moved(inner.shapes, left, HEAD))
+        anchor = sum(x for x, _ in entries.values()) / max(1, len(entries)) or wide / 2
+        return Element(wide, high, anchor, shapes, high, wide, entries, exits)
+
+    def _label(self, number: int, step: Step | None = None) -> Label:
+        signal, frames = self.flow.signals[number], self.home[id(step)] if step else ()
+        shape = self.formulas.shape(signal.shape)
+        if signal.kind not in HELD:
+            looks: dict[str, Look] = {"input": "input", "constant": "constant"}
+            return Label(looks.get(signal.kind, "result"), self.names[number], shape)
+        if signal.repeats != ONE and not frames:
+            shape += f" each, × {self.formulas.size(signal.repeats)}"
+        look: Look = "parameter" if signal.kind == "parameter" else "constant"
+        path = frames[-1].path if frames else ""
+        full, name = signal.name.removeprefix(f"{path}.*.") if path else signal.name, short(signal.name)
+        return Label(look, name, shape, full) if len(name) == 1 else Label(look, full, shape)
+
+
+def _composed(elements: Mapping[Name, Element], lines: Sequence[Connection], limit: float) -> Element:
+    """Elements placed, with the lines between them."""
+    layout = arrange(elements, [(a, b) for a, b, _ in lines], limit, [name for name in elements if name[0] == "out"])
+    shapes: list[Shape] = [_line(elements, layout, line, lines) for line in lines]
+    ports: dict[str, dict[int, tuple[float, float]]] = {"in": {}, "out": {}}
+    for name, element in elements.items():
+        x, y = layout.corners[name]
+        shapes += _moved(element.shapes, x, y)
+        if name[0] in ports:
+            ports[name[0]][name[1]] = (x + element.anchor, y)
+    middle = layout.width / 2
+    return Element(
+        layout.width, layout.height, middle, tuple(shapes), layout.height, layout.width, ports["in"], ports["out"]
+    )
+
+
+_PORT = Element(16, 0, 8)
+"""The place where a line passes the edge of a frame."""
+
+
+def _line(elements: Mapping[Name, Element], layout: Layout, line: Connection, lines: Sequence[Connection]) -> FlowLine:
+    """A line through its lanes; where several end they are side by side, in the order in which they come."""
+    begin, end, number = line
+    (x, y), (dx, dy) = layout.corners[begin], elements[begin].exit(number)
+    points = [(x + dx, y + dy), (x + dx, layout.floors[begin])]
+    for lane, top, bottom in layout.lanes[begin, end]:
+        points += [(lane, top), (lane, bottom)]
+    (x, y), element = layout.corners[end], elements[end]
+    if end[0] == "out":
+        points.append((x + element.anchor, y))
+    elif number in element.entries:
+        dx, dy = element.entries[number]
+        points.append((x + dx, y + dy))
+    else:
+
+        def comes_from(other: Connection) -> float:
+            lanes = layout.lanes[other[0], other[1]]
+            return lanes[-1][0] if lanes else layout.corners[other[0]][0] + elements[other[0]].exit(other[2])[0]
+
+        here = sorted((other for other in lines if other[1] == end), key=comes_from)
+        middle = x + element.anchor
+        straight = [other for other in here if abs(comes_from(other) - middle) < 1]
+        place = here.index(line) - (here.index(straight[0]) if len(straight) == 1 else (len(here) - 1) / 2)
+        points.append((middle + place * min(30.0, element.top_width / (2 * len(here))), y))
+    return FlowLine(tuple(points), arrow=end[0] not in ("out", "frame"))
 
 
 def _page(
-    name: str, symbols: Values, picture: Picture, page: float, unused: Sequence[Signal[Polynomial]]
-) -> tuple[list[Shape], float]:
-    """The drawing in the middle of a page, a title above it and what the colours mean below."""
-    heading = broken(",  ".join(f"{symbol} = {value:,}" for symbol, value in symbols.items()), page - 2 * MARGIN)
-    shapes: list[Shape] = [Text(page / 2, 30, name)]
-    shapes += [Text(page / 2, 30 + LINE * number, "", line) for number, line in enumerate(heading, 1)]
+    name: str, symbols: Values, drawn: Element, unused: Sequence[Signal[Polynomial]]
+) -> tuple[list[Shape], float, float]:
+    """The drawing in the middle of a page, a title above it and a legend below, with the page's width and height."""
+    page = max(PAGE, drawn.width + 2 * MARGIN)
+    heading = _broken(",  ".join(f"{symbol} = {value:,}" for symbol, value in symbols.items()), page - 2 * MARGIN)
+    shapes: list[Shape] = [TextLine(page / 2, 30, name)]
+    shapes += [TextLine(page / 2, 30 + LINE * number, "", line) for number, line in enumerate(heading, 1)]
     top = TOP + LINE * len(heading)
-    shapes += moved(picture.shapes, (page - picture.block.width) / 2, top)
-    looks = {shape.look for shape in picture.shapes if isinstance(shape, Box)}
-    boxes = [labelled(look, [("", words)]) for look, words in KEY.items() if look in looks]
-    y, gap = top + picture.block.height + 26, 12.0
+    shapes += _moved(drawn.shapes, (page - drawn.width) / 2, top)
+    looks = {shape.look for shape in drawn.shapes if isinstance(shape, Box)}
+    boxes = [_box(look, [("", words)]) for look, words in LEGEND.items() if look in looks]
+    y, gap = top + drawn.height + 26, 12.0
     x = (page - sum(across + gap for _, across, _ in boxes) + gap) / 2
     for box, across, _ in boxes:
-        shapes += moved(box, x, y)
+        shapes += _moved(box, x, y)
         x += across + gap
     if unused:
         y += 34
         words = "not used here: " + ", ".join(signal.name for signal in unused)
-        for line in broken(words, page - 2 * MARGIN):
+        for line in _broken(words, page - 2 * MARGIN):
             y += LINE
-            shapes.append(Text(page / 2, y, "", line))
-    return shapes, y + 28 + MARGIN
+            shapes.append(TextLine(page / 2, y, "", line))
+    return shapes, page, y + 28 + MARGIN
 
 
-KEY: dict[Look, str] = {
-    "parameter": "parameter",
-    "result": "input, intermediate",
-    "step": "step with parameters",
-    "free step": "parameter-free step",
-    "constant": "constant",
-}
+# Shapes as SVG: on a background of its own, so that it can be read in light and dark surroundings.
+
+INK, PAPER, FLOW = "#1b1f24", "#fcfcfd", "#5f6b7a"
+FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 
 
-def _nodes(
-    graph: Graph[Polynomial], names: dict[int, str], order: tuple[str, ...], unused: Sequence[Signal[Polynomial]]
-) -> tuple[Node, ...]:
-    formulas, uses = StepFormulas(graph, names, order), graph.uses()
-    nodes: dict[str, Node] = {}
-    for step in graph.steps:
-        for number in step.operands:
-            signal = graph.signals[number]
-            nodes.setdefault(names[number], Node(names[number], signal.kind, signal.shape, repeats=signal.repeats))
-        reads, formula = tuple(dict.fromkeys(names[n] for n in step.operands)), "; ".join(formulas.lines(step))
-        for number in (n for n in step.results if uses[n]):
-            shape = graph.signals[number].shape
-            nodes[names[number]] = Node(names[number], "result", shape, step.operation, formula, step.path, reads)
-    nodes |= {signal.name: Node(signal.name, signal.kind, signal.shape, repeats=signal.repeats) for signal in unused}
-    return tuple(nodes.values())
+def _svg(shapes: Sequence[Shape], width: float, height: float, title: str) -> str:
+    """An SVG document of this size."""
+    order = sorted(
+        shapes,
+        key=lambda shape: (not (isinstance(shape, Box) and shape.look == "frame"), not isinstance(shape, FlowLine)),
+    )
+    body = "\n".join(map(_element, order))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
+        f'viewBox="0 0 {width:g} {height:g}" role="img" font-family="{FONTS}" font-size="{SIZE}">\n'
+        f"<title>{escape(title)}</title>\n"
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto" '
+        f'markerUnits="userSpaceOnUse"><path d="M0,0.5 L8,4 L0,7.5 z" fill="{FLOW}"/></marker></defs>\n'
+        f'<rect width="{width:g}" height="{height:g}" rx="8" fill="{PAPER}"/>\n{body}\n</svg>\n'
+    )
 
 
-def _png(svg: str) -> bytes:
-    try:
-        from vl_convert import svg_to_png
-    except ImportError:
-        raise InputError("a .png needs vl-convert: pip install vl-convert-python. A .svg needs nothing.") from None
-    return svg_to_png(svg, scale=2)
+def _element(shape: Shape) -> str:
+    if isinstance(shape, TextLine):
+        strong, plain = _spans(shape.strong, True), _spans(shape.plain, False)
+        spans = [*strong, *(["  "] if strong and plain else []), *plain]
+        place = f'x="{shape.x:.1f}" y="{shape.y:.1f}" text-anchor="middle" fill="{INK}" xml:space="preserve"'
+        return f"<text {place}>{''.join(spans)}</text>"
+    if isinstance(shape, Box):
+        fill, edge = FILLS[shape.look]
+        corner = {"free step": 13, "step": 13, "frame": 12}.get(shape.look, 2)
+        dashes = ' stroke-dasharray="6 4"' if shape.look == "frame" else ""
+        place = f'x="{shape.x:.1f}" y="{shape.y:.1f}" width="{shape.width:.1f}" height="{shape.height:.1f}"'
+        return f'<rect {place} rx="{corner}" fill="{fill}" stroke="{edge}" stroke-width="1.2"{dashes}/>'
+    (x, y), *rest = shape.points
+    path = f"M{x:.1f},{y:.1f}"
+    for a, b in rest:
+        if shape.sideways:
+            path += f" C{(x + a) / 2:.1f},{y:.1f} {(x + a) / 2:.1f},{b:.1f} {a:.1f},{b:.1f}"
+        elif abs(a - x) < 0.5:
+            path += f" L{a:.1f},{b:.1f}"
+        else:
+            path += f" C{x:.1f},{(y + b) / 2:.1f} {a:.1f},{(y + b) / 2:.1f} {a:.1f},{b:.1f}"
+        x, y = a, b
+    tip = ' marker-end="url(#tip)"' if shape.arrow else ""
+    return f'<path d="{path}" fill="none" stroke="{FLOW}" stroke-width="1.4"{tip}/>'
+
+
+def _spans(words: str, strong: bool) -> list[str]:
+    """Spans of text; what follows a subscript is lifted up again."""
+    weight = ' font-weight="bold"' if strong else ""
+    spans, low = [], False
+    for piece, lowered in _pieces(words):
+        shift = f' dy="{4 if lowered else -4}"' if lowered != low else ""
+        size = f' font-size="{SMALL}"' if lowered else ""
+        spans.append(f"<tspan{weight}{shift}{size}>{escape(piece)}</tspan>")
+        low = lowered
+    return [*spans, '<tspan dy="-4">\u200b</tspan>'] if low else spans

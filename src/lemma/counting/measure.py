@@ -1,9 +1,10 @@
-"""What is measured of a module: parameter shapes, FLOPs, bytes."""
+"""What is measured of a module, by module path: parameter shapes, FLOPs, bytes."""
 
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from math import prod
 from typing import Any
 
@@ -12,16 +13,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from lemma.counting.probe import Readings, Row
+from lemma.counting.probe import Amounts, Readings
 from lemma.counting.subject import Inputs
 from lemma.layers.recording import AttentionRecord, Listener, listening
 from lemma.models.encoder_decoder import EncoderDecoderModel
 
-# Where in a module something happens: forward by hooks, backward by the numbers autograd gives its nodes.
 
-
-class Whereabouts:
-    """Follows the path of the module that is at work."""
+class ModulePath:
+    """The path of the module that is running: forward by hooks, backward by the numbers autograd gives its nodes."""
 
     def __init__(self) -> None:
         self.stack: list[str] = []
@@ -29,8 +28,8 @@ class Whereabouts:
         self._paths: list[str] = []
 
     @property
-    def now(self) -> str:
-        """The path at work, in forward or in backward."""
+    def current(self) -> str:
+        """The path that is running, in forward or in backward."""
         node = torch._C._current_autograd_node()
         if node is None:
             return self.stack[-1] if self.stack else ""
@@ -48,49 +47,53 @@ class Whereabouts:
         self._note()
 
     def _note(self) -> None:
-        number = torch.autograd._get_sequence_nr()  # pyright: ignore[reportPrivateImportUsage]
-        self._begins.append(number)
+        self._begins.append(torch.autograd._get_sequence_nr())  # pyright: ignore[reportPrivateImportUsage]
         self._paths.append(self.stack[-1] if self.stack else "")
 
 
 @contextmanager
-def followed(module: nn.Module) -> Iterator[Whereabouts]:
-    """Follow a module and all its parts."""
-    where, handles = Whereabouts(), []
-
-    def leave(*given: Any) -> None:
-        where.leave()
-
+def following(module: nn.Module) -> Iterator[ModulePath]:
+    """Follow which part of a module is running."""
+    path_now, handles = ModulePath(), []
     for path, part in module.named_modules():
-        handles.append(part.register_forward_pre_hook(lambda *given, path=path: where.enter(path)))
-        handles.append(part.register_forward_hook(leave, always_call=True))
+        handles.append(part.register_forward_pre_hook(lambda *given, path=path: path_now.enter(path)))
+        handles.append(part.register_forward_hook(lambda *given: path_now.leave(), always_call=True))
     try:
-        yield where
+        yield path_now
     finally:
         for handle in handles:
             handle.remove()
 
 
-# Floating-point operations, forward and backward, counted as PyTorch's own counter counts them.
-#
-# The module runs on the meta device, so that nothing is computed and nothing is stored. Matrix products, convolutions
-# and attention are counted by the formulas of `torch.utils.flop_counter`, a multiply–add as two. Elementwise work is
-# kept
-# apart: one for every element that a pointwise operation, a softmax or a norm gives out.
+def tensors_in(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
+    """The tensors in dictionaries, lists and tuples, and if wanted in dataclasses, in order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (dict, list, tuple)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(inner, dataclasses)
+    elif dataclasses and is_dataclass(value) and not isinstance(value, type):
+        for one in fields(value):
+            yield from tensors_in(getattr(value, one.name), dataclasses)
 
+
+# FLOPs, forward and backward, as PyTorch's own counter counts them: matrix products, convolutions and attention by the
+# formulas of `torch.utils.flop_counter`, a multiply–add as two. Elementwise work is kept apart: one for every element
+# that a pointwise operation, a softmax or a norm gives out.
 
 PRODUCTS, CAUSAL = 0, 1
 """The columns of a reading for one pass: products, and of these those of causal attention."""
 COLUMNS = 2
 SPREAD = ("_softmax", "_log_softmax", "native_layer_norm", "_fused_rms_norm", "native_batch_norm", "native_group_norm")
+IN_CAUSAL = " causal"  # follows the path while causal attention is running
 
 
 def products(module: nn.Module, inputs: Inputs) -> Readings:
     """Run a module forward and backward; return for every path two columns forward and two backward."""
     meter = _run(module, inputs)
-    places = [(phase, column) for phase in (0, 1) for column in range(COLUMNS)]
+    columns = [(phase, column) for phase in (0, 1) for column in range(COLUMNS)]
     paths = dict.fromkeys(path for path, _, _ in meter.products)
-    return {path: tuple(meter.products[path, phase, column] for phase, column in places) for path in paths}
+    return {path: tuple(meter.products[path, phase, column] for phase, column in columns) for path in paths}
 
 
 def elementwise(module: nn.Module, inputs: Inputs) -> Readings:
@@ -100,25 +103,23 @@ def elementwise(module: nn.Module, inputs: Inputs) -> Readings:
     return {path: (meter.elements[path, 0], meter.elements[path, 1]) for path in paths}
 
 
-def _run(module: nn.Module, inputs: Inputs) -> "Meter":
-    with followed(module) as where:
-        meter = Meter(where)
-        with meter, listening(CausalWatch(where)):
+def _run(module: nn.Module, inputs: Inputs) -> "FlopMeter":
+    with following(module) as path_now:
+        meter = FlopMeter(path_now)
+        with meter, listening(CausalWatch(path_now)):
             outputs = module(*inputs.positional, **inputs.named)
             meter.phase = 1
-            scalar_of(outputs).backward()
+            trained = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
+            trained[0].sum().backward()
     return meter
 
 
-MARK = " causal"  # follows the path while causal attention is at work
-
-
-class Meter(TorchDispatchMode):
+class FlopMeter(TorchDispatchMode):
     """Adds up the work of every operation under the path at which it happens."""
 
-    def __init__(self, where: Whereabouts) -> None:
+    def __init__(self, path_now: ModulePath) -> None:
         super().__init__()
-        self.where, self.phase = where, 0
+        self.path_now, self.phase = path_now, 0
         self.products: Counter[tuple[str, int, int]] = Counter()
         self.elements: Counter[tuple[str, int]] = Counter()
         self._whole: set[Any] = {torch.ops.prim.device.default}  # operations that cannot be taken apart
@@ -133,11 +134,8 @@ class Meter(TorchDispatchMode):
                 return result
             self._whole.add(func)
         out = func(*args, **kwargs)
-        self._count(func, args, kwargs, out)
-        return out
-
-    def _count(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        path, causal = self._path()
+        path = self.path_now.current
+        causal, path = path.endswith(IN_CAUSAL), path.removesuffix(IN_CAUSAL)
         if func._overloadpacket in flop_registry:
             amount = flop_registry[func._overloadpacket](*args, **kwargs, out_val=out)
             self.products[path, self.phase, PRODUCTS] += amount
@@ -145,21 +143,18 @@ class Meter(TorchDispatchMode):
         elif torch.Tag.pointwise in func.tags or func._overloadpacket.__name__.startswith(SPREAD):
             first = out[0] if isinstance(out, tuple) else out
             self.elements[path, self.phase] += first.numel() if isinstance(first, Tensor) else 0
-
-    def _path(self) -> tuple[str, bool]:
-        path = self.where.now
-        return path.removesuffix(MARK), path.endswith(MARK)
+        return out
 
 
 class CausalWatch(Listener):
     """Marks the time spent in causal attention, half of whose scores are not needed.
 
-    Our own attention tells; of others the kernel's switch does.
+    Our own attention announces it; of others the switch of the kernel says it.
     """
 
-    def __init__(self, where: Whereabouts) -> None:
+    def __init__(self, path_now: ModulePath) -> None:
         super().__init__()
-        self.where, self.causal = where, False
+        self.path_now, self.causal = path_now, False
 
     def hear(self, record: AttentionRecord) -> None:
         """Note whether what comes is causal; the record itself is not kept."""
@@ -167,39 +162,22 @@ class CausalWatch(Listener):
 
     def around(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """Call it, and note where causal attention begins and ends."""
-        path = self.where.stack[-1] if self.where.stack else ""
+        path = self.path_now.stack[-1] if self.path_now.stack else ""
         switch = kwargs.get("is_causal", args[5] if len(args) > 5 else False)
         if not (self.causal if self.told else switch):
             return attend(*args, **kwargs)
-        self.where.enter(path + MARK)
+        self.path_now.enter(path + IN_CAUSAL)
         try:
             return attend(*args, **kwargs)
         finally:
-            self.where.leave()
+            self.path_now.leave()
 
 
-def scalar_of(outputs: Any) -> Tensor:
-    """One number that depends on every output that can be trained: the sum of the first such tensor."""
-    tensors = [tensor for tensor in _tensors(outputs) if tensor.requires_grad]
-    return tensors[0].sum()
-
-
-def _tensors(outputs: Any) -> Iterator[Tensor]:
-    if isinstance(outputs, Tensor):
-        yield outputs
-    elif isinstance(outputs, dict):
-        for value in outputs.values():
-            yield from _tensors(value)
-    elif isinstance(outputs, (tuple, list)):
-        for value in outputs:
-            yield from _tensors(value)
-
-
-# The shapes of a module's parameters, and the bytes an optimizer keeps for them.
+# Parameters, and the bytes that an optimizer keeps for them.
 
 
 def shapes(module: nn.Module, trainable: bool) -> Readings:
-    """Read the shape of every parameter that is, or is not, trained; a tied one stands under its first name."""
+    """The shape of every parameter that is, or is not, trained; a tied one is under its first name."""
     return {
         name: tuple(parameter.shape)
         for name, parameter in module.named_parameters()
@@ -207,7 +185,7 @@ def shapes(module: nn.Module, trainable: bool) -> Readings:
     }
 
 
-def numbers_together(rows: Sequence[Row]) -> Row:
+def total_size(rows: Sequence[Amounts]) -> Amounts:
     """How many numbers tensors of different shapes hold together."""
     return (sum(prod(shape) for shape in rows),)
 
@@ -227,12 +205,8 @@ def optimizer_bytes(module: nn.Module) -> Readings:
         parameter.grad = torch.zeros_like(parameter)
     optimizer = torch.optim.AdamW(named.values(), foreach=False)
     optimizer.step()
-    return {name: (sum(map(bytes_of, optimizer.state[parameter].values())),) for name, parameter in named.items()}
-
-
-def bytes_of(value: object) -> int:
-    """The bytes of a tensor's elements; nothing else counts."""
-    return value.numel() * value.element_size() if isinstance(value, Tensor) else 0
+    kept = {name: [t for t in optimizer.state[one].values() if isinstance(t, Tensor)] for name, one in named.items()}
+    return {name: (sum(tensor.numel() * tensor.element_size() for tensor in state),) for name, state in kept.items()}
 
 
 # Bytes that a run holds: what autograd saves for the backward pass, and what a state or cache keeps.
@@ -241,19 +215,19 @@ def bytes_of(value: object) -> int:
 def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
     """Run a module forward on real tensors; return the bytes autograd saved, under the path that saved them first.
 
-    A storage counts once, however many views of it are saved; parameters and buffers are there anyway and count not.
+    A storage counts once, however many views of it are saved; parameters and buffers are there anyway and do not count.
     """
     known = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
     kept: list[Tensor] = []  # as long as they live, no other storage can have their address
     amounts: Counter[str] = Counter()
-    with followed(module) as where:
+    with following(module) as path_now:
 
         def pack(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
             if storage.data_ptr() not in known:
                 known.add(storage.data_ptr())
                 kept.append(tensor)
-                amounts[where.now] += storage.nbytes()
+                amounts[path_now.current] += storage.nbytes()
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -263,21 +237,21 @@ def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
 
 
 def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
-    """The bytes of the state or cache that a module gives back beside its output, by name."""
+    """The bytes of the state or cache that a module returns next to its output, by name.
+
+    An encoder–decoder returns one only when it reads its source and writes its target step by step.
+    """
     with torch.no_grad():
-        outputs = _stepped(module, inputs)
-    return {name: (bytes_of(tensor),) for name, tensor in state_tensors(outputs).items()}
+        if isinstance(module, EncoderDecoderModel):
+            source, target = inputs.positional
+            outputs = module.step(target, module.begin(source))
+        else:
+            outputs = module(*inputs.positional, **inputs.named)
+    found = _state_tensors(outputs)
+    return {name: (tensor.numel() * tensor.element_size(),) for name, tensor in found.items()}
 
 
-def _stepped(module: nn.Module, inputs: Inputs) -> Any:
-    """Call a module; an encoder–decoder reads its source and writes its target, and gives a state only then."""
-    if not isinstance(module, EncoderDecoderModel):
-        return module(*inputs.positional, **inputs.named)
-    source, target = inputs.positional
-    return module.step(target, module.begin(source))
-
-
-def state_tensors(outputs: Any) -> dict[str, Tensor]:
+def _state_tensors(outputs: Any) -> dict[str, Tensor]:
     """The tensors of a state: one of ours, a transformers cache, or what a recurrent torch.nn module returns."""
     cache = getattr(outputs, "past_key_values", None)
     if cache is not None:

@@ -9,19 +9,15 @@ from math import gcd, lcm, prod
 
 from lemma.errors import InputError
 
-# Exact polynomials in named symbols, with rational coefficients.
-#
-# Exponents may be negative, so that a head's width d/h is one too. Values are immutable, and equal exactly when they
-# are equal as functions.
-
-
 Number = int | Fraction
 Monomial = tuple[tuple[str, int], ...]
 """Symbols with their exponents, sorted by symbol, none of them zero."""
 
 
 class Polynomial:
-    """A sum of monomials with coefficients.
+    """A sum of monomials with rational coefficients, immutable; equal polynomials are equal as functions.
+
+    Exponents may be negative, so that the width of a head, d/h, is a polynomial too.
 
     >>> d, h = symbol("d"), symbol("h")
     >>> (d + 1) * (d - 1) == d**2 - 1
@@ -88,7 +84,11 @@ class Polynomial:
         return bool(self.terms)
 
     def __repr__(self) -> str:
-        return " + ".join(_written(*term) for term in sorted(self.terms.items())) or "0"
+        written = []
+        for monomial, number in sorted(self.terms.items()):
+            powers = [name if power == 1 else f"{name}**{power}" for name, power in monomial]
+            written.append("*".join(([] if number == 1 and powers else [str(number)]) + powers))
+        return " + ".join(written) or "0"
 
     @cached_property
     def symbols(self) -> frozenset[str]:
@@ -99,10 +99,6 @@ class Polynomial:
     def constant(self) -> Fraction | None:
         """Its value if it is a number, else None."""
         return None if self.symbols else self.terms.get((), Fraction(0))
-
-    def degree(self, name: str) -> int:
-        """The highest exponent of a symbol."""
-        return max((dict(monomial).get(name, 0) for monomial in self.terms), default=0)
 
     def at(self, values: Mapping[str, Number]) -> Fraction:
         """Its value where the symbols have these values."""
@@ -157,28 +153,20 @@ def total(polynomials: Iterable[Polynomial]) -> Polynomial:
     return sum(polynomials, ZERO)
 
 
-def _written(monomial: Monomial, number: Fraction) -> str:
-    powers = [name if power == 1 else f"{name}**{power}" for name, power in monomial]
-    return "*".join(([] if number == 1 and powers else [str(number)]) + powers)
-
-
 ZERO = Polynomial({})
 ONE = Polynomial({(): 1})
-
-
-# Exact division of polynomials.
 
 
 LARGEST_DIVISION = 100_000
 """The most steps (terms taken away or looked at) of one division."""
 
-Exponents = tuple[int, ...]
-
 
 def quotient(dividend: Polynomial, divisor: Polynomial) -> Polynomial | None:
     """The polynomial that gives the dividend when multiplied by the divisor, or None where there is none.
 
-    >>> from lemma.ledger.polynomial import symbol
+    Long division by the leading term. Lowest exponents add when polynomials are multiplied, and so do highest ones:
+    they bound the quotient on all sides, so that the division ends as soon as a term falls outside these bounds.
+
     >>> d = symbol("d")
     >>> quotient(d**2 - 1, d - 1) == d + 1
     True
@@ -186,82 +174,45 @@ def quotient(dividend: Polynomial, divisor: Polynomial) -> Polynomial | None:
     if len(divisor.terms) == 1 or not dividend:
         return dividend / divisor if dividend else dividend
     names = sorted(dividend.symbols | divisor.symbols)
-    found = _long_division(_by_exponents(dividend, names), _by_exponents(divisor, names))
-    return None if found is None else _polynomial(found, names)
-
-
-def _long_division(
-    rest: dict[Exponents, Fraction], divisor: dict[Exponents, Fraction]
-) -> dict[Exponents, Fraction] | None:
-    """Take the leading term away until nothing is left, or until the next step would leave the quotient's box.
-
-    Lowest exponents add when polynomials are multiplied, and so do highest ones. They bound the quotient on all sides.
-    """
-    low = _minus(_least(rest), _least(divisor))
-    high = _minus(_greatest(rest), _greatest(divisor))
-    lead, found, steps = max(divisor), {}, 0
+    rest, by = (
+        {tuple(dict(monomial).get(name, 0) for name in names): number for monomial, number in one.terms.items()}
+        for one in (dividend, divisor)
+    )
+    bounds = [
+        (min(mine) - min(theirs), max(mine) - max(theirs))
+        for mine, theirs in zip(zip(*rest, strict=True), zip(*by, strict=True), strict=True)
+    ]
+    lead, found, steps = max(by), {}, 0
     while rest:
         top = max(rest)
-        power = _minus(top, lead)
-        if any(not a <= b <= c for a, b, c in zip(low, power, high, strict=True)):
+        powers = tuple(a - b for a, b in zip(top, lead, strict=True))
+        if any(not low <= power <= high for power, (low, high) in zip(powers, bounds, strict=True)):
             return None
-        found[power] = rest[top] / divisor[lead]
-        _take_away(rest, power, found[power], divisor)
-        steps += len(rest) + len(divisor)
+        found[powers] = factor = rest[top] / by[lead]
+        for theirs, number in by.items():
+            place = tuple(a + b for a, b in zip(powers, theirs, strict=True))
+            left = rest.pop(place, Fraction(0)) - factor * number
+            if left:
+                rest[place] = left
+        steps += len(rest) + len(by)
         if steps > LARGEST_DIVISION:
             raise InputError(
                 f"a division of polynomials takes more than {LARGEST_DIVISION:,} steps; shorten the formula"
             )
-    return found
-
-
-def _take_away(
-    rest: dict[Exponents, Fraction], power: Exponents, number: Fraction, divisor: dict[Exponents, Fraction]
-) -> None:
-    for theirs, factor in divisor.items():
-        place = tuple(a + b for a, b in zip(power, theirs, strict=True))
-        left = rest.pop(place, Fraction(0)) - number * factor
-        if left:
-            rest[place] = left
-
-
-def _by_exponents(polynomial: Polynomial, names: list[str]) -> dict[Exponents, Fraction]:
-    return {
-        tuple(dict(monomial).get(name, 0) for name in names): number for monomial, number in polynomial.terms.items()
-    }
-
-
-def _polynomial(terms: dict[Exponents, Fraction], names: list[str]) -> Polynomial:
     return Polynomial(
         {
             tuple((name, power) for name, power in zip(names, powers, strict=True) if power): number
-            for powers, number in terms.items()
+            for powers, number in found.items()
         }
     )
 
 
-def _least(places: Iterable[Exponents]) -> Exponents:
-    return tuple(min(column) for column in zip(*places, strict=True))
-
-
-def _greatest(places: Iterable[Exponents]) -> Exponents:
-    return tuple(max(column) for column in zip(*places, strict=True))
-
-
-def _minus(one: Exponents, other: Exponents) -> Exponents:
-    return tuple(a - b for a, b in zip(one, other, strict=True))
-
-
-# A quotient of two polynomials: the value of every formula a person may write.
-
-
 @dataclass(frozen=True, eq=False)
 class Rational:
-    """A numerator over a denominator, equal to another exactly when they are equal as functions.
+    """A quotient of two polynomials: the value of any formula. Two are equal exactly if they are equal as functions.
 
     A denominator of one term is divided through at once, so that d/h is a polynomial over 1.
 
-    >>> from lemma.ledger.polynomial import symbol
     >>> d = symbol("d")
     >>> Rational(d**2 - 1, d - 1) == Rational(d + 1)
     True
@@ -336,10 +287,8 @@ class Rational:
             raise InputError(f"the formula divides by zero at {where}") from None
 
 
-# Arithmetic that refuses to grow: whatever a person types is worked out in well under a second, or refused.
-#
-# Sizes are checked before anything is multiplied, so that a short text such as (a+b)**12**12 costs nothing.
-
+# Bounds on formulas that people type. Sizes are checked before anything is multiplied, so that even a short text such
+# as (a+b)**12**12 is computed in well under a second or refused.
 
 LONGEST_TEXT = 10_000
 MOST_TOKENS = 4_000
@@ -371,16 +320,16 @@ class Calculator:
         if left.denominator == right.denominator:
             self._spend(len(left.numerator.terms) + len(right.numerator.terms))
         else:
-            self._spend_product(left.numerator, right.denominator)
-            self._spend_product(right.numerator, left.denominator)
-            self._spend_product(left.denominator, right.denominator)
-        return checked(left + right)
+            self._spend(len(left.numerator.terms) * len(right.denominator.terms))
+            self._spend(len(right.numerator.terms) * len(left.denominator.terms))
+            self._spend(len(left.denominator.terms) * len(right.denominator.terms))
+        return _checked(left + right)
 
     def multiply(self, left: Rational, right: Rational) -> Rational:
         """Multiply two values."""
-        self._spend_product(left.numerator, right.numerator)
-        self._spend_product(left.denominator, right.denominator)
-        return checked(left * right)
+        self._spend(len(left.numerator.terms) * len(right.numerator.terms))
+        self._spend(len(left.denominator.terms) * len(right.denominator.terms))
+        return _checked(left * right)
 
     def divide(self, left: Rational, right: Rational) -> Rational:
         """Divide one value by another."""
@@ -397,13 +346,10 @@ class Calculator:
             raise TooLarge(f"an exponent is at most {LARGEST_EXPONENT} here")
         if number < 0 and not base.numerator:
             raise InputError("this divides by zero")
-        factor, result = (base.inverse() if number < 0 else base), Rational(Polynomial({(): 1}))
+        factor, result = (base.inverse() if number < 0 else base), Rational(ONE)
         for _ in range(abs(number.numerator)):
             result = self.multiply(result, factor)
         return result
-
-    def _spend_product(self, left: Polynomial, right: Polynomial) -> None:
-        self._spend(len(left.terms) * len(right.terms))
 
     def _spend(self, steps: int) -> None:
         self.work += steps
@@ -411,7 +357,7 @@ class Calculator:
             raise TooLarge(f"multiplied out, the formula takes more than {MOST_WORK:,} steps")
 
 
-def checked(value: Rational) -> Rational:
+def _checked(value: Rational) -> Rational:
     """The value itself, if its terms, degrees and digits are within the bounds."""
     for polynomial in (value.numerator, value.denominator):
         if len(polynomial.terms) > MOST_TERMS:
@@ -424,10 +370,7 @@ def checked(value: Rational) -> Rational:
     return value
 
 
-# Errors that show where in a formula they are.
-
-
-_SHOWN = 30
+_SHOWN = 30  # characters of a formula on either side of a mistake
 
 
 def mistake(text: str, position: int, message: str) -> InputError:

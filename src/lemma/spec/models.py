@@ -365,8 +365,8 @@ class NewFamily(Family):
     """Words of the recipe that suit it."""
     tokenizer: ClassVar[Characters | Words | BytePairs | None] = None
     """How its texts are cut unless told otherwise; byte-pairs if unset."""
-    ladders: ClassVar[Mapping[str, Sequence[int]]] = {}
-    """By letter, the sizes at which the ledger may probe it, where not any small ones will do."""
+    probe_sizes: ClassVar[Mapping[str, Sequence[int]]] = {}
+    """By letter, the sizes at which it may be probed by `count`, where not all small ones will do."""
 
     if TYPE_CHECKING:
         family: Any

@@ -353,7 +353,7 @@ def layer_of(kind: str, heads: int) -> Callable[..., nn.Module]:
         return recurrent(kind, d, d, 1, 1, 0.0)  # pyright: ignore[reportArgumentType]
 
     layer.inputs, layer.__name__ = vectors, kind  # pyright: ignore[reportFunctionMemberAccess]
-    layer.ladders = {"d": [heads * number for number in (2, 3, 4, 5, 6)]}  # pyright: ignore[reportFunctionMemberAccess]
+    layer.probe_sizes = {"d": [heads * number for number in (2, 3, 4, 5, 6)]}  # pyright: ignore[reportFunctionMemberAccess]
     return layer
 
 

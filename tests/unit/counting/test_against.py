@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from lemma.counting import against as comparing
-from lemma.counting.against import TOOLS, Reading, against, exact_figures
+from lemma.counting.against import TOOLS, ToolCount, against, exact_counts
 from lemma.counting.subject import subject_of
 from lemma.errors import InputError
 
@@ -33,39 +33,39 @@ def made_up(monkeypatch: pytest.MonkeyPatch, reading) -> None:
 
 
 def test_the_exact_figures_add_up_to_pytorchs_own(decoder) -> None:
-    exact, values = exact_figures(decoder), decoder.sizes(True)
+    exact, values = exact_counts(decoder), decoder.sizes(True)
     with FlopCounterMode(display=False) as counter:
         decoder.build(values)(*decoder.inputs(values).positional)
-    assert exact.all_operations == counter.get_total_flops()
+    assert exact.all_flops == counter.get_total_flops()
     assert exact.all_parameters == PARAMETERS
-    assert exact.operations["layers.1.feed_forward.widen"] == 2 * 16 * 32 * 128
+    assert exact.flops["layers.1.feed_forward.widen"] == 2 * 16 * 32 * 128
     assert exact.functions["layers.0.attention"] == ("scaled_dot_product_attention",)
 
 
 def test_a_tool_that_is_right_needs_no_reason(decoder, monkeypatch) -> None:
-    exact = exact_figures(decoder)
-    made_up(monkeypatch, lambda plain: Reading(exact.all_parameters, exact.all_operations, "all", exact.operations))
+    exact = exact_counts(decoder)
+    made_up(monkeypatch, lambda plain: ToolCount(exact.all_parameters, exact.all_flops, "all", exact.flops))
     (row,) = against(decoder, ["made-up"]).rows
-    assert (row.parameters_ratio, row.operations_ratio, row.reasons) == (1.0, 1.0, ())
+    assert (row.parameters_ratio, row.flops_ratio, row.reasons) == (1.0, 1.0, ())
 
 
 def test_the_module_that_is_left_out_is_named_with_its_function(decoder, monkeypatch) -> None:
-    exact = exact_figures(decoder)
-    kept = {path: count for path, count in exact.operations.items() if not path.endswith("attention")}
-    made_up(monkeypatch, lambda plain: Reading(PARAMETERS - 512, sum(kept.values()), "no attention", kept))
+    exact = exact_counts(decoder)
+    kept = {path: count for path, count in exact.flops.items() if not path.endswith("attention")}
+    made_up(monkeypatch, lambda plain: ToolCount(PARAMETERS - 512, sum(kept.values()), "no attention", kept))
     (row,) = against(decoder, ["made-up"]).rows
     left_out = 2 * 4 * 16 * 16 * 32
     assert row.reasons == (
         "parameters: positions (LearnedPart): not counted",
         "FLOPs: layers.*.attention (Attention): scaled_dot_product_attention not counted (65,536)",
     )
-    assert row.operations_ratio == pytest.approx(1 - left_out / exact.all_operations)
+    assert row.flops_ratio == pytest.approx(1 - left_out / exact.all_flops)
 
 
 def test_work_counted_too_much_is_named_and_so_is_what_is_counted_in_no_module(decoder, monkeypatch) -> None:
-    exact = exact_figures(decoder)
-    more = {**exact.operations, "norm": 7000, "output": exact.operations["output"] + 9000}
-    made_up(monkeypatch, lambda plain: Reading(PARAMETERS + 9600, exact.all_operations + 16_500, "", more))
+    exact = exact_counts(decoder)
+    more = {**exact.flops, "norm": 7000, "output": exact.flops["output"] + 9000}
+    made_up(monkeypatch, lambda plain: ToolCount(PARAMETERS + 9600, exact.all_flops + 16_500, "", more))
     (row,) = against(decoder, ["made-up"]).rows
     assert row.reasons == (
         "parameters: embedding (Embedding): counted twice",
@@ -75,9 +75,9 @@ def test_work_counted_too_much_is_named_and_so_is_what_is_counted_in_no_module(d
 
 
 def test_parameters_that_many_modules_lack_are_named_where_the_tool_tells_them(decoder, monkeypatch) -> None:
-    exact = exact_figures(decoder)
+    exact = exact_counts(decoder)
     held = {path: count for path, count in exact.parameters.items() if "layers" not in path}
-    reading = Reading(sum(held.values()), exact.all_operations, "", exact.operations, held)
+    reading = ToolCount(sum(held.values()), exact.all_flops, "", exact.flops, held)
     made_up(monkeypatch, lambda plain: reading)
     (row,) = against(decoder, ["made-up"]).rows
     assert row.reasons[0].startswith(
@@ -132,7 +132,7 @@ def test_tools_run_the_module_on_its_own_inputs_and_see_only_tensors(decoder, mo
         outputs = plain(plain.signal)
         seen["shapes"] = [tuple(output.shape) for output in outputs]
         seen["lookups"] = plain.get_submodule("module.embedding").weight.shape
-        return Reading(1, 1.0, "", {})
+        return ToolCount(1, 1.0, "", {})
 
     made_up(monkeypatch, look)
     against(decoder, ["made-up"])
@@ -160,7 +160,7 @@ def test_torchinfo_is_read_leaf_by_leaf(monkeypatch) -> None:
 
     fake_module("torchinfo", monkeypatch, summary=summary)
     (row,) = against(subject_of(two_layers), ["torchinfo"]).rows
-    assert (row.parameters, row.operations) == (58, 20)
+    assert (row.parameters, row.flops) == (58, 20)
     assert row.reasons == ("FLOPs: widen (Linear): 10 instead of 144; narrow (Linear): 10 instead of 144",)
 
 
@@ -191,7 +191,7 @@ def test_thops_nested_layers_are_taken_apart(monkeypatch) -> None:
 def test_the_tools_themselves_know_plain_layers(tool: str) -> None:
     (row,) = against(subject_of(two_layers), [tool]).rows
     assert row.parameters == 58
-    assert row.operations_ratio == pytest.approx(1, abs=0.25), row  # some count biases
+    assert row.flops_ratio == pytest.approx(1, abs=0.25), row  # some count biases
 
 
 @pytest.mark.parametrize("tool", [pytest.param(tool, marks=installed(tool)) for tool in ("fvcore", "thop", "ptflops")])
@@ -201,7 +201,7 @@ def test_the_tools_themselves_leave_attention_out(tool: str, decoder) -> None:
 
 
 def test_the_table_in_every_form(decoder, monkeypatch) -> None:
-    made_up(monkeypatch, lambda plain: Reading(PARAMETERS, 579_584.0, "<half>", {}))
+    made_up(monkeypatch, lambda plain: ToolCount(PARAMETERS, 579_584.0, "<half>", {}))
     found = against(decoder, ["made-up"])
     lines = str(found).splitlines()
     assert lines[2].split()[:5] == ["lemma", "35,584", "1.000", "1,159,168", "1.000"]

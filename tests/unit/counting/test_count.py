@@ -33,7 +33,7 @@ VARIANTS = [
 
 
 def held_out(subject: Subject, seed: int) -> dict[str, int]:
-    """Sizes that no ladder contains: odd widths, which heads divide where there are any."""
+    """Sizes that are no probe sizes: odd widths, which heads divide where there are any."""
     source, sizes = random.Random(seed), {}
     heads = source.choice([3, 5])
     for name in subject.sizes(running=True):
@@ -183,7 +183,7 @@ def test_a_huge_model_costs_no_memory() -> None:
     )
 
 
-def test_accounts_are_kept_on_the_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accounts_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     first = lemma.count("gru", quantities=["parameters"])
 
     def never(*given: object) -> None:
@@ -246,7 +246,7 @@ def test_an_account_is_saved_in_the_form_its_name_says(suffix: str, tmp_path: Pa
     account = lemma.count("attentive", quantities=["parameters"])
     account.save(tmp_path / f"account{suffix}")
     assert "131" in (tmp_path / f"account{suffix}").read_text(encoding="utf-8")
-    with pytest.raises(InputError, match=r"the form = .\.docx"):
+    with pytest.raises(InputError, match=r"the ending of the name = .\.docx"):
         account.save(tmp_path / "account.docx")
 
 

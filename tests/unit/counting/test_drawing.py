@@ -12,15 +12,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lemma.counting.drawing import Drawing, draw
-from lemma.counting.layout import Block, Box, Line, Text, arrange, width
+from lemma.counting.drawing import Box, Drawing, FlowLine, TextLine, draw, text_width
+from lemma.counting.examples import self_attention
+from lemma.counting.layout import LayoutBlock, arrange
 from lemma.counting.polynomial import ONE, Polynomial, symbol
 from lemma.counting.probe import pattern_of
-from lemma.counting.subject import Subject, factory_subject, self_attention, subject_of
+from lemma.counting.subject import Subject, factory_subject, subject_of
 from lemma.errors import InputError, LedgerError
 
 MODELS = ["self-attention", "feed-forward", "attentive", "lstm", "decoder", "torch-transformer", "table-a5"]
-HELD_OUT = {  # sizes that no ladder holds, and T apart from what the shapes may be mistaken for
+HELD_OUT = {  # sizes that are no probe sizes, and T apart from what the shapes may be mistaken for
     "feed-forward": {"V": 31, "d": 11, "d_h": 13, "N": 10, "B": 10, "T": 23},
     "attentive": {"V": 31, "d": 11, "d_k": 13, "d_v": 17, "d_h": 19, "N": 10, "B": 10, "T": 23},
     "lstm": {"V": 31, "d": 11, "D": 13, "L": 10, "B": 14, "T": 17},
@@ -150,7 +151,9 @@ def test_every_parameter_is_drawn_with_its_shape_and_number(name: str) -> None:
 
 
 def test_repeated_layers_are_framed_once_with_their_number() -> None:
-    texts = {text.strong: text.plain for text in drawing("decoder").shapes if isinstance(text, Text) and text.strong}
+    texts = {
+        text.strong: text.plain for text in drawing("decoder").shapes if isinstance(text, TextLine) and text.strong
+    }
     assert texts["× L"] == "layers, stream₃ is the next one's stream"
     assert [shape.look for shape in drawing("decoder").shapes if isinstance(shape, Box)].count("frame") == 1
 
@@ -159,7 +162,7 @@ def test_repeated_layers_are_framed_once_with_their_number() -> None:
 def test_texts_stay_in_their_boxes_and_on_the_page(name: str) -> None:
     page = _page_width(drawing(name))
     boxes = [shape for shape in drawing(name).shapes if isinstance(shape, Box)]
-    for text in (shape for shape in drawing(name).shapes if isinstance(shape, Text)):
+    for text in (shape for shape in drawing(name).shapes if isinstance(shape, TextLine)):
         assert text.width / 2 <= text.x <= page - text.width / 2
         around = [
             b for b in boxes if b.look != "frame" and b.x <= text.x <= b.x + b.width and b.y <= text.y <= b.y + b.height
@@ -173,7 +176,7 @@ def test_boxes_do_not_overlap_and_lines_cross_none(name: str) -> None:
     boxes = [s for s in drawing(name).shapes if isinstance(s, Box) and s.look != "frame"]
     for number, one in enumerate(boxes):
         assert not any(_overlap(one, other) for other in boxes[:number])
-    for line in (shape for shape in drawing(name).shapes if isinstance(shape, Line) and not shape.sideways):
+    for line in (shape for shape in drawing(name).shapes if isinstance(shape, FlowLine) and not shape.sideways):
         for (x, y), (a, b) in pairwise(line.points):  # a bow between two points stays between them
             left, right = min(x, a) - 0.1, max(x, a) + 0.1
             inner = Box("result", left, y + 1, right - left, b - y - 2)
@@ -254,7 +257,7 @@ def test_changes_in_place_are_steps_of_their_own() -> None:
 
 def test_parameters_that_take_no_part_are_named() -> None:
     drawn = draw(_module(lambda module, x: module.inner(x)))
-    assert any(isinstance(s, Text) and s.plain == "not used here: spare.weight, spare.bias" for s in drawn.shapes)
+    assert any(isinstance(s, TextLine) and s.plain == "not used here: spare.weight, spare.bias" for s in drawn.shapes)
 
 
 def test_layers_that_something_else_reads_are_not_folded() -> None:
@@ -303,11 +306,11 @@ def test_the_width_of_a_text_is_no_less_than_in_a_wide_font() -> None:
     """Against the advances of a common wide sans-serif font, in thousandths of its size."""
     advances = {"M": 863, "e": 615, "i": 278, "S": 635, "×": 838, " ": 318, "W": 989, "0": 636, "√": 637, "H": 752}
     text = "W × H  MMSS 0 ieee √"
-    assert width(text) >= 14 * sum(advances[letter] for letter in text) / 1000 * 0.95
+    assert text_width(text) >= 14 * sum(advances[letter] for letter in text) / 1000 * 0.95
 
 
 def test_rows_hold_no_more_than_the_page() -> None:
-    blocks = {("block", n): Block(300, 20, 150) for n in range(7)}
+    blocks = {("block", n): LayoutBlock(300, 20, 150) for n in range(7)}
     edges = [(("block", 0), ("block", n)) for n in range(1, 6)] + [(("block", n), ("block", 6)) for n in range(1, 6)]
     layout = arrange(blocks, edges, 700)
     assert layout.width <= 700

@@ -1,4 +1,4 @@
-"""Polynomials and their exact division, against SymPy."""
+"""Polynomials, their exact division, and rational functions, against SymPy."""
 
 from fractions import Fraction
 
@@ -7,7 +7,8 @@ import pytest
 import sympy
 from hypothesis import assume, given, settings
 
-from lemma.counting.polynomial import ONE, Polynomial, quotient, symbol
+from lemma.counting.polynomial import ONE, Calculator, Polynomial, Rational, TooLarge, quotient, symbol
+from lemma.errors import InputError
 
 NAMES = ["V", "d", "d_h", "N"]
 NUMBERS = st.integers(-9, 9) | st.fractions(-4, 4, max_denominator=6)
@@ -83,3 +84,64 @@ def test_a_division_is_exact_only_where_sympy_finds_no_remainder(dividend: Polyn
 def test_dividing_by_a_sum_is_refused() -> None:
     with pytest.raises(ZeroDivisionError, match="not a single term"):
         ONE / (symbol("d") + 1)
+
+
+def fractions() -> st.SearchStrategy[Rational]:
+    denominators = polynomials(0, 2, names=3).filter(bool)
+    return st.builds(Rational, polynomials(-1, 2, names=3), denominators)
+
+
+def fraction_in_sympy(value: Rational) -> sympy.Expr:
+    return in_sympy(value.numerator) / in_sympy(value.denominator)
+
+
+def equal(value: Rational, expression: sympy.Expr) -> bool:
+    return sympy.cancel(sympy.together(fraction_in_sympy(value) - expression)) == 0
+
+
+@settings(deadline=None, max_examples=30)
+@given(fractions(), fractions())
+def test_rational_functions_are_those_of_sympy(one: Rational, other: Rational) -> None:
+    ours, theirs = fraction_in_sympy(one), fraction_in_sympy(other)
+    calculator = Calculator()
+    assert equal(one + other, ours + theirs) and equal(calculator.add([one, other]), ours + theirs)
+    assert equal(one - other, ours - theirs)
+    assert equal(one * other, ours * theirs) and equal(calculator.multiply(one, other), ours * theirs)
+    if other.numerator:
+        assert equal(one / other, ours / theirs) and equal(calculator.divide(one, other), ours / theirs)
+    assert (one == other) == (sympy.cancel(sympy.together(ours - theirs)) == 0)
+
+
+@settings(deadline=None, max_examples=30)
+@given(fractions(), st.integers(-3, 3))
+def test_powers_of_rational_functions_are_those_of_sympy(base: Rational, power: int) -> None:
+    assume(base.numerator or power >= 0)
+    found = Calculator().power(base, Rational(ONE * power))
+    assert equal(found, fraction_in_sympy(base) ** power)
+
+
+@settings(deadline=None, max_examples=30)
+@given(fractions())
+def test_a_rational_function_is_a_polynomial_only_where_sympy_finds_one(value: Rational) -> None:
+    whole = value.polynomial()
+    reduced = sympy.denom(sympy.cancel(sympy.together(fraction_in_sympy(value))))
+    assert (whole is not None) == (len(sympy.Add.make_args(sympy.expand(reduced))) == 1)  # one term divides exactly
+    assert whole is None or equal(value, in_sympy(whole))
+
+
+def test_bounds_are_checked_before_anything_is_multiplied_out() -> None:
+    base = Rational(ONE * symbol("a") + symbol("b") + symbol("c") + symbol("d"))
+    with pytest.raises(TooLarge, match="an exponent is at most 12"):
+        Calculator().power(base, Rational(ONE * 13))
+    with pytest.raises(InputError, match="whole number from -12 to 12"):
+        Calculator().power(base, Rational(ONE / 2))
+    calculator = Calculator()
+    with pytest.raises(TooLarge, match="more than"):
+        calculator.power(calculator.power(base, Rational(ONE * 12)), Rational(ONE * 12))
+    with pytest.raises(TooLarge, match="exponent past 100"):
+        calculator = Calculator()
+        calculator.power(calculator.power(Rational(symbol("a")), Rational(ONE * 12)), Rational(ONE * 12))
+    with pytest.raises(TooLarge, match="more than 300 digits"):
+        calculator.power(Rational(ONE * 10**99), Rational(ONE * 12))
+    with pytest.raises(InputError, match="divides by zero"):
+        Calculator().divide(base, Rational(ONE * 0))

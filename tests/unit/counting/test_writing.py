@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from lemma.checking.formula import read_formula
 from lemma.counting.polynomial import Polynomial, Rational, of, symbol, total
-from lemma.counting.writing import Part, Style, write, write_sum
+from lemma.counting.writing import Repeated, Style, write, write_sum
 
 SYMBOLS = "V d d_h N d_k d_v D L T h d_ff B d_e L_enc L_dec h_kv layers a_b_c"
 NAMES = SYMBOLS.split()
@@ -22,10 +22,10 @@ ATTENTION = [(d, d_h)] * 3 + [(d_h,)] * 3 + [(d_h, d), (d,)]
 FULL_ATTENTION = [(d, 3 * d), (3 * d,), (d, d), (d,)]
 FEED = [(d, d_ff), (d_ff,), (d_ff, d), (d,)]
 NORM = [(d,), (d,)]
-DECODER: list[Part] = [(1, [(V, d), (T, d), *NORM]), (L, [*NORM, *FULL_ATTENTION, *NORM, *FEED])]
+DECODER: list[Repeated] = [(1, [(V, d), (T, d), *NORM]), (L, [*NORM, *FULL_ATTENTION, *NORM, *FEED])]
 LLAMA = [(d, h * d_k), (h * d_k, d), *[(d, h_kv * d_k)] * 2, *[(d, d_ff)] * 3, (d,), (d,)]
 
-MODELS: dict[str, tuple[list[Part], str]] = {
+MODELS: dict[str, tuple[list[Repeated], str]] = {
     "V*(d + d_h) + d_h*((N-1)*d + 1)": ([(1, FEED_FORWARD)], "V d d_h N"),
     "V*(d + d_h) + d*(2*d_k + d_v) + d_h*(d_v + 1)": ([(1, ATTENTIVE)], "V d d_h N d_k d_v"),
     "4*D*(d + D + 1)": ([(1, LSTM)], "V d D L"),
@@ -158,7 +158,7 @@ PARTS = st.tuples(st.sampled_from([of(1), L, L - 1, of(2), L * N, L_enc + L_dec]
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(PARTS, max_size=4), ORDERS, ALL_STYLES)
-def test_tensors_read_back_as_their_total(parts: list[Part], order: list[str], style: Style) -> None:
+def test_tensors_read_back_as_their_total(parts: list[Repeated], order: list[str], style: Style) -> None:
     expected = total(of(count) * _size(shape) for count, shapes in parts for shape in shapes)
     text = write_sum(parts, order, style)
     assert read_formula(text, NAMES) == expected, text

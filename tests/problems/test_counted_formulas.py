@@ -22,7 +22,7 @@ COUNTS = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def shelf(tmp_path_factory: pytest.TempPathFactory):
+def cache(tmp_path_factory: pytest.TempPathFactory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
         yield

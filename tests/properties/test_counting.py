@@ -15,7 +15,7 @@ RECURRENT = st.sampled_from([Rnn, Lstm, Gru])
 
 
 @pytest.fixture(scope="module", autouse=True)
-def shelf(tmp_path_factory: pytest.TempPathFactory):
+def cache(tmp_path_factory: pytest.TempPathFactory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
         yield

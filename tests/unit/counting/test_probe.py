@@ -1,0 +1,120 @@
+"""Fitting: polynomials of any few symbols are found again, whatever is no polynomial is refused, paths are grouped."""
+
+import doctest
+from importlib import import_module
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from lemma.counting import cache
+from lemma.counting.polynomial import Polynomial, symbol
+from lemma.counting.probe import NotPolynomial, PathGroup, choose_sizes, column_sums, draws, fit, probe, prove
+from lemma.errors import LedgerError
+
+NAMES = ("V", "d", "L")
+SIZES = {name: [2, 3, 4, 5, 6, 7, 8, 9] for name in NAMES}
+MONOMIALS = st.dictionaries(st.sampled_from(NAMES), st.integers(1, 4), max_size=3)
+POLYNOMIALS = st.dictionaries(
+    MONOMIALS.map(lambda powers: tuple(sorted(powers.items()))), st.integers(-9, 99), max_size=5
+).map(Polynomial)
+
+
+@settings(deadline=None, max_examples=60)
+@given(POLYNOMIALS)
+def test_a_polynomial_is_found_from_its_values(hidden: Polynomial) -> None:
+    def sample(values):
+        return {"it": int(hidden.at(values))}
+
+    found = fit(sample, SIZES)
+    assert found["it"] == hidden
+    prove(found, sample, draws(SIZES, 20), SIZES)
+
+
+@settings(deadline=None, max_examples=30)
+@given(POLYNOMIALS.filter(lambda hidden: hidden.symbols), st.sampled_from(NAMES))
+def test_what_differs_at_one_fresh_size_is_refused_with_the_symbol(hidden: Polynomial, name: str) -> None:
+    far = dict.fromkeys(NAMES, 2) | {name: 9}
+
+    def sample(values):
+        return {"it": int(hidden.at(values)) + (values[name] == 9)}
+
+    with pytest.raises(NotPolynomial, match=f"no polynomial of {name}: at {name} = 9") as refused:
+        prove({"it": hidden}, sample, [far], SIZES)
+    assert refused.value.name == name
+
+
+def test_a_quotient_is_found_by_multiplying_with_what_divides_it() -> None:
+    found = probe(
+        lambda at: {"head.weight": (at["d"] // at["h"], at["d"])}, [{"d": [12, 24, 36, 48], "h": [1, 2, 3, 4]}]
+    )
+    d, h = symbol("d"), symbol("h")
+    assert found.groups[PathGroup("head.weight")].columns == (d / h, d)
+
+
+def test_equal_layers_are_one_group_and_a_first_one_that_differs_stands_apart() -> None:
+    def read(at):
+        layers = {f"layers.{n}.weight": ((at["d"] if n else at["V"]), at["d"]) for n in range(at["L"])}
+        return {**layers, "output.weight": (at["V"],)}
+
+    groups = probe(read, [SIZES]).groups
+    V, d, L = map(symbol, NAMES)
+    assert {str(group): (fitted.repeats, fitted.columns) for group, fitted in groups.items()} == {
+        "layers.0.weight": (1, (V, d)),
+        "layers.1….weight": (L - 1, (d, d)),
+        "output.weight": (1, (V,)),
+    }
+
+
+def test_layers_of_all_kinds_of_sizes_are_known_by_their_sum_only() -> None:
+    found = probe(
+        lambda at: {f"layers.{n}": (n * at["d"],) for n in range(at["L"])}, [{"d": SIZES["d"], "L": SIZES["L"]}]
+    )
+    (fitted,) = found.groups.values()
+    d, L = symbol("d"), symbol("L")
+    assert list(found.groups) == [PathGroup("layers.*", "…")] and fitted.columns == (d * L * (L - 1) / 2,)
+
+
+def test_powers_of_two_are_refused_and_the_rest_is_fitted() -> None:
+    found = probe(lambda at: {"a": (2 ** at["d"],), "b": (3 * at["d"],)}, [{"d": SIZES["d"]}])
+    assert list(found.groups) == [PathGroup("b")]
+    assert "no polynomial of d" in found.refused[PathGroup("a")]
+
+
+def test_sizes_are_those_that_can_be_built_and_where_there_are_none_it_says_so() -> None:
+    first = next(choose_sizes(["d", "h"], lambda at: at["d"] % at["h"] == 0, {}))
+    assert all(width % heads == 0 for width in first["d"] for heads in first["h"])
+    assert next(choose_sizes(["d"], lambda at: True, {"d": [5, 7, 9]})) == {"d": [5, 7, 9]}
+    assert not list(choose_sizes(["d"], lambda at: False, {}))
+    with pytest.raises(LedgerError, match="no sizes at which"):
+        probe(lambda at: {}, [])
+
+
+def test_rows_are_added_column_by_column() -> None:
+    assert column_sums([(1, 2), (3, 4)]) == (4, 6)
+
+
+def test_the_key_of_the_cache_changes_with_every_source_it_depends_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert all(list(cache.PACKAGE.glob(pattern)) for pattern in cache.SOURCES)
+    monkeypatch.setattr(cache, "PACKAGE", tmp_path)
+    files = [tmp_path / pattern.replace("*", "some") for pattern in cache.SOURCES]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text("one = 1\n")
+    seen = {cache.source_hash()}
+    for file in files:
+        file.write_text("one = 2\n")
+        seen.add(cache.source_hash())
+    assert len(seen) == 1 + len(files)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [path.stem for path in sorted((cache.PACKAGE / "counting").glob("*.py")) if ">>>" in path.read_text("utf-8")],
+)
+def test_the_examples_in_docstrings_run(module: str) -> None:
+    results = doctest.testmod(import_module(f"lemma.counting.{module}"))
+    assert results.attempted and not results.failed
