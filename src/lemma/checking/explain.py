@@ -10,7 +10,7 @@ from itertools import combinations, product
 from math import inf, prod
 from typing import Any, Literal, get_args, get_origin
 
-from lemma.checking.question import FOLLOWS, Question
+from lemma.checking.question import FOLLOWS, FormulaQuestion
 from lemma.counting.polynomial import ONE, Polynomial, quotient, symbol, total
 from lemma.counting.quantity import Part
 from lemma.counting.subject import Values
@@ -99,7 +99,7 @@ Wanted = Callable[[Part], bool]
 
 
 @dataclass(frozen=True)
-class Group:
+class PartGroup:
     """Some parts and what a sentence calls them."""
 
     name: str
@@ -126,16 +126,16 @@ class Group:
         return self.name.startswith(("'", "every"))
 
 
-def groups_of(parts: Sequence[Part]) -> list[Group]:
+def groups_of(parts: Sequence[Part]) -> list[PartGroup]:
     """All natural groups, the plainest first; of two that hold the same parts only the first."""
     places = [*_modules(parts), *_namesakes(parts), *_attentions(parts)]
     biases = [(f"the biases of {name}", _only(inside, is_bias)) for name, inside in places]
     weights = [(f"the weights of {name}", _only(inside, _is_weight)) for name, inside in places]
     named = [*_tensors(parts), *_kinds(parts), *places, *biases, *weights]
-    kept: dict[frozenset[int], Group] = {}
+    kept: dict[frozenset[int], PartGroup] = {}
     for name, inside in named:
         if inside and len(inside) < max(len(parts), 2):
-            kept.setdefault(frozenset(map(id, inside)), Group(name, tuple(inside)))
+            kept.setdefault(frozenset(map(id, inside)), PartGroup(name, tuple(inside)))
     return list(kept.values())
 
 
@@ -230,7 +230,7 @@ TIED = "tied: also "
 EMBEDDINGS = ("embed", "position", "wte", "wpe")
 
 
-def tensor_elements(question: Question, groups: Sequence[Group]) -> Iterator[Element]:
+def tensor_elements(question: FormulaQuestion, groups: Sequence[PartGroup]) -> Iterator[Element]:
     """Everything that may be missing or too much, the likeliest first."""
     for group in groups:
         paths = frozenset(part.path for part in group.parts)
@@ -243,14 +243,14 @@ def tensor_elements(question: Question, groups: Sequence[Group]) -> Iterator[Ele
         yield from _foreign_biases(question)
 
 
-def _oddness(group: Group) -> float:
+def _oddness(group: PartGroup) -> float:
     """People forget a norm rather than half of it, and all of a module rather than its biases or weights alone."""
     if group.part is not None and group.part.shape is not None and is_norm(group.part) and group.part.each.symbols:
         return 1.02
     return 1.03 if group.name.startswith("the ") else 1.0
 
 
-def noun(question: Question, group: Group) -> str:
+def noun(question: FormulaQuestion, group: PartGroup) -> str:
     """What a group is, with its size."""
     part = group.part
     if part is None or part.shape is None:
@@ -266,7 +266,7 @@ def noun(question: Question, group: Group) -> str:
     return f"a {kind} of {question.write(part.each)} in each {where}, {question.write(part.whole)} in all,"
 
 
-def _doubled(question: Question, group: Group) -> Element:
+def _doubled(question: FormulaQuestion, group: PartGroup) -> Element:
     """Counting a tied tensor again is what people do; counting another one twice is rarer."""
     tied = [part for part in group.parts if TIED in part.note]
     if group.part is None or not tied:
@@ -276,7 +276,7 @@ def _doubled(question: Question, group: Group) -> Element:
     return Element(group.whole, 1.0, "other", text.__str__)
 
 
-def _one_layer(question: Question, group: Group) -> Iterator[Element]:
+def _one_layer(question: FormulaQuestion, group: PartGroup) -> Iterator[Element]:
     """Counted for one layer, as if it were not repeated."""
     depths = {name for part in group.parts for name in part.repeats.symbols}
     for depth in sorted(depths):
@@ -285,7 +285,7 @@ def _one_layer(question: Question, group: Group) -> Iterator[Element]:
         yield Element(once - group.whole, 1.05, "other", text.__str__)
 
 
-def _too_few(group: Group) -> Iterator[Element]:
+def _too_few(group: PartGroup) -> Iterator[Element]:
     """One more or less than the twins in each layer, such as the two attentions of a decoder."""
     if min(group.twins) < 2 or not (group.is_place or group.name == ALL_NORMS) or _is_half_a_module(group):
         return
@@ -294,7 +294,7 @@ def _too_few(group: Group) -> Iterator[Element]:
         yield Element(change, cost, "other", partial(_miscounted, group, step))
 
 
-def _miscounted(group: Group, step: int) -> str:
+def _miscounted(group: PartGroup, step: int) -> str:
     layer = " in each layer" if any(part.repeats.symbols for part in group.parts) else ""
     if len(set(group.twins)) == 1:
         return f"there are {group.twins[0]} of {group.name}{layer}; your formula counts {group.twins[0] + step}"
@@ -302,12 +302,12 @@ def _miscounted(group: Group, step: int) -> str:
     return f"your formula counts one {name} {'less' if step < 0 else 'more'}{layer} than there are"
 
 
-def _is_half_a_module(group: Group) -> bool:
+def _is_half_a_module(group: PartGroup) -> bool:
     """Whether it is a lone weight or bias, whose module people would forget or repeat as a whole."""
     return group.part is not None and module_of(group.part.path) != group.part.path
 
 
-def _foreign_biases(question: Question) -> Iterator[Element]:
+def _foreign_biases(question: FormulaQuestion) -> Iterator[Element]:
     """Biases of maps that have none; a table of embeddings may be the output layer too."""
     parts = question.quantity.parts
     biased = {module_of(part.path) for part in parts if is_bias(part)}
@@ -321,7 +321,7 @@ def _foreign_biases(question: Question) -> Iterator[Element]:
             yield Element(outputs, 1.0, "other", partial(_foreign, question, part, outputs))
 
 
-def _foreign(question: Question, part: Part, size: Polynomial) -> str:
+def _foreign(question: FormulaQuestion, part: Part, size: Polynomial) -> str:
     where = f"{'each ' if in_layers(part) else ''}'{module_of(part.path)}'"
     return f"your formula has a bias of {question.write(size / part.repeats)} in {where} that the model does not have"
 
@@ -363,7 +363,7 @@ class Scope:
         """The place in a sentence."""
         return f" in {self.name}" if self.far else ""
 
-    def has_heads(self, question: Question) -> bool:
+    def has_heads(self, question: FormulaQuestion) -> bool:
         """Whether attention heads are at home here: by the names of the parts, or because no part has such a name."""
         if HEADS not in question.account.order:
             return False
@@ -372,7 +372,7 @@ class Scope:
         return len(named) == len(self.paths) or not anywhere
 
 
-def mutation_elements(question: Question, groups: Sequence[Group]) -> Iterator[Element]:
+def mutation_elements(question: FormulaQuestion, groups: Sequence[PartGroup]) -> Iterator[Element]:
     """All mutations in all scopes, the whole formula first."""
     everything = Scope("the whole formula", question.model, (), 0.0)
     named = [group for group in groups if group.is_place or group.name.startswith("the weights of")]
@@ -388,7 +388,7 @@ def mutation_elements(question: Question, groups: Sequence[Group]) -> Iterator[E
         yield from _sides(question, part)
 
 
-def _one_off(question: Question, scope: Scope) -> Iterator[Element]:
+def _one_off(question: FormulaQuestion, scope: Scope) -> Iterator[Element]:
     """N for N−1, L+1 for L."""
     for name in question.counts:
         more = scope.whole.put(name, symbol(name) + 1)
@@ -398,7 +398,7 @@ def _one_off(question: Question, scope: Scope) -> Iterator[Element]:
             yield _instead(question, scope, changed, (here, there), 1.05)
 
 
-def _exchanged(question: Question, scope: Scope) -> Iterator[Element]:
+def _exchanged(question: FormulaQuestion, scope: Scope) -> Iterator[Element]:
     """Symbols d for d_h, 4d for d_ff, a head's width for that of all heads."""
     for name in (name for name in question.names if name in scope.whole.symbols):
         others = [symbol(other) for other in question.names if other != name]
@@ -408,19 +408,19 @@ def _exchanged(question: Question, scope: Scope) -> Iterator[Element]:
             yield _instead(question, scope, scope.whole.put(name, other), (other, symbol(name)), cost)
 
 
-def _by_heads(question: Question, scope: Scope, name: str) -> list[Polynomial]:
+def _by_heads(question: FormulaQuestion, scope: Scope, name: str) -> list[Polynomial]:
     fits = scope.has_heads(question) and name not in (HEADS, *question.counts)
     return [symbol(name) * symbol(HEADS), symbol(name) / symbol(HEADS)] if fits else []
 
 
 def _instead(
-    question: Question, scope: Scope, changed: Polynomial, pair: tuple[Polynomial, Polynomial], cost: float
+    question: FormulaQuestion, scope: Scope, changed: Polynomial, pair: tuple[Polynomial, Polynomial], cost: float
 ) -> Element:
     name = f"{pair[0]!r} for {pair[1]!r}"
     return Element(changed - scope.whole, cost + scope.far, "other", partial(_told, question, scope, pair), name)
 
 
-def _told(question: Question, scope: Scope, pair: tuple[Polynomial, Polynomial]) -> str:
+def _told(question: FormulaQuestion, scope: Scope, pair: tuple[Polynomial, Polynomial]) -> str:
     here, there = pair
     text = f"your formula has {short(question, here)} where the model has {short(question, there)}{scope.where}"
     sizes = question.account.symbols
@@ -429,7 +429,7 @@ def _told(question: Question, scope: Scope, pair: tuple[Polynomial, Polynomial])
     return text
 
 
-def _copies(question: Question, scope: Scope) -> Iterator[Element]:
+def _copies(question: FormulaQuestion, scope: Scope) -> Iterator[Element]:
     """A number in front of everything in a scope: four gates; query, key and value."""
     number, _ = scope.whole.common()
     if number.denominator != 1 or not 2 <= number <= MOST_COPIES:
@@ -439,14 +439,14 @@ def _copies(question: Question, scope: Scope) -> Iterator[Element]:
         yield Element(change, 1.1, "other", partial(_copied, question, scope, counted, int(number)))
 
 
-def _copied(question: Question, scope: Scope, counted: int, number: int) -> str:
+def _copied(question: FormulaQuestion, scope: Scope, counted: int, number: int) -> str:
     if question.quantity.name != "parameters":
         return f"your formula counts {Fraction(counted, number)} times what the model does in {scope.name}"
     blocks = next((f" ({why})" for name, why in BLOCKS.items() if any(name in path for path in scope.paths)), "")
     return f"the model has {number} equal blocks in {scope.name}{blocks}; yours has {counted}"
 
 
-def _multiplied(question: Question, scope: Scope) -> Iterator[Element]:
+def _multiplied(question: FormulaQuestion, scope: Scope) -> Iterator[Element]:
     """The heads, the layers or the words of the window multiplied in."""
     counts = [symbol(name) for name in question.counts]
     heads = [symbol(HEADS)] if scope.has_heads(question) else []
@@ -456,7 +456,7 @@ def _multiplied(question: Question, scope: Scope) -> Iterator[Element]:
         yield Element(scope.whole * (factor - 1), 1.2, "other", partial(_with, question, text, factor))
 
 
-def _left_out(question: Question, scope: Scope) -> Iterator[Element]:
+def _left_out(question: FormulaQuestion, scope: Scope) -> Iterator[Element]:
     """A factor forgotten: d for d², one word of the window for all of them; or a division by the heads."""
     for name in (name for name in question.names if name in scope.whole.symbols):
         for factor in (symbol(name), symbol(name) - 1):
@@ -469,11 +469,11 @@ def _left_out(question: Question, scope: Scope) -> Iterator[Element]:
         yield Element(scope.whole / symbol(HEADS) - scope.whole, 1.2, "other", text.__str__)
 
 
-def _with(question: Question, text: str, factor: Polynomial) -> str:
+def _with(question: FormulaQuestion, text: str, factor: Polynomial) -> str:
     return text.format(short(question, factor))
 
 
-def _sides(question: Question, part: Part) -> Iterator[Element]:
+def _sides(question: FormulaQuestion, part: Part) -> Iterator[Element]:
     """One side of a matrix taken for another size: what an upper layer reads, what a head gives."""
     shape = part.shape or ()
     for side, size in enumerate(shape):
@@ -484,7 +484,7 @@ def _sides(question: Question, part: Part) -> Iterator[Element]:
                 yield Element(part.repeats * prod(changed, start=ONE) - part.whole, 1.15, "other", text.__str__)
 
 
-def short(question: Question, formula: Polynomial) -> str:
+def short(question: FormulaQuestion, formula: Polynomial) -> str:
     """A symbol or a count such as N-1, written tightly."""
     return question.write(formula).replace(" ", "")
 
@@ -610,7 +610,7 @@ def _triples(among: Sequence[Polynomial], residual: Polynomial) -> Iterator[tupl
 # Where nothing explains a difference: the part of the model to look at first.
 
 
-def nearest(question: Question, groups: Sequence[Group]) -> str:
+def nearest(question: FormulaQuestion, groups: Sequence[PartGroup]) -> str:
     """Name the group that, left out or counted twice, would explain most of the difference."""
     residual = question.residual
     assert residual is not None
@@ -645,7 +645,7 @@ def _shared(residual: Polynomial, whole: Polynomial) -> float:
 DRAWS = 4
 
 
-def right_elsewhere(question: Question, spec: ModelSpec) -> str:
+def right_elsewhere(question: FormulaQuestion, spec: ModelSpec) -> str:
     """Say under which words the model would have this very number of parameters, whatever its sizes."""
     draws = list(_draws(question))
     fitting = [word for word, other in neighbours(spec) if all(_agree(question, other, values) for values in draws)]
@@ -686,7 +686,7 @@ def _changed(spec: ModelSpec, name: str, value: Any) -> ModelSpec | None:
         return None
 
 
-def _draws(question: Question) -> Iterator[Values]:
+def _draws(question: FormulaQuestion) -> Iterator[Values]:
     """Sizes drawn at random, the same ones each time: few layers, heads that still divide, widths in multiples."""
     source, sizes = random.Random(0), question.account.symbols
     unset = question.account.defaults.keys() - question.yours.symbols
@@ -694,13 +694,13 @@ def _draws(question: Question) -> Iterator[Values]:
         yield {name: _drawn(source, question, name, size) for name, size in sizes.items() if name not in unset}
 
 
-def _drawn(source: random.Random, question: Question, name: str, size: int) -> int:
+def _drawn(source: random.Random, question: FormulaQuestion, name: str, size: int) -> int:
     if name == HEADS:
         return source.choice([divisor for divisor in range(1, size + 1) if size % divisor == 0])
     return source.randint(2, 9) if name in question.counts else size * source.randint(1, 5)
 
 
-def _agree(question: Question, spec: ModelSpec, values: Values) -> bool:
+def _agree(question: FormulaQuestion, spec: ModelSpec, values: Values) -> bool:
     """Whether the formula gives what the built model has."""
     followed = {name: values[other] for name, other in FOLLOWS.items() if name in spec.sizes() and name not in values}
     try:

@@ -1,9 +1,8 @@
 """The judge of gradients derived by hand, for five cells (problems C2 and D1)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
-from html import escape
 from math import isfinite
 from textwrap import indent
 from typing import Any, Literal
@@ -30,13 +29,13 @@ from lemma.checking.expressions import (
 from lemma.checking.repairs import Repair, RepairSearch, agrees, relative_error
 from lemma.checking.tokens import Source
 from lemma.errors import InputError, unknown
-from lemma.report.text import columns, fit, paragraph, wrap
+from lemma.report.result import Block, Result, Table, Text
+from lemma.report.text import columns, paragraph, wrap
 
 CELLS = tuple(DESCRIBED)
 """The names of the cells."""
 MOST_LINES, MOST_TEXT = 100, 100_000
 _RESERVED = {*ARGUMENTS, *OTHER_NAMES, "T", "axis"}
-_COLOURS = {"right": "#17803d", "wrong": "#b42318", "helper": "#667085"}
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,16 @@ class GradientVerdict:
 
 
 @dataclass(frozen=True)
-class GradientReport:
+class GradientReport(Result):
     """The verdicts on all lines of a derivation."""
 
     cell: str
     verdicts: tuple[GradientVerdict, ...]
+
+    @property
+    def title(self) -> str:
+        """What was judged."""
+        return f"{self.cell}: gradients"
 
     @property
     def judged(self) -> tuple[GradientVerdict, ...]:
@@ -99,21 +103,16 @@ class GradientReport:
         verdicts = [verdict.to_dict() for verdict in self.verdicts]
         return {"cell": self.cell, "right": self.right, "verdicts": verdicts}
 
-    def __str__(self) -> str:
-        return fit("\n".join([*map(str, self.verdicts), self.summary]))
+    def blocks(self) -> list[Block]:
+        """Every line with its verdict, and what there is to say below it."""
+        return [Text("\n".join([*map(str, self.verdicts), self.summary]))]
 
-    def _repr_html_(self) -> str:
-        rows = "".join(_row(verdict) for verdict in self.verdicts)
-        return f"<table>{rows}</table><p>{escape(self.summary)}</p>"
-
-
-def _row(verdict: GradientVerdict) -> str:
-    remarks = "".join(f"<br><small>{escape(remark)}</small>" for remark in verdict.remarks)
-    colour = _COLOURS[verdict.outcome]
-    return (
-        f'<tr><td style="color: {colour}">{verdict.outcome}</td>'
-        f'<td style="text-align: left"><code>{escape(verdict.text)}</code>{remarks}</td></tr>'
-    )
+    def details(self) -> list[Block]:
+        """The same as a table."""
+        rows = []
+        for verdict in self.verdicts:
+            rows += [(verdict.outcome, verdict.text), *(("", remark) for remark in verdict.remarks)]
+        return [Table(("", ""), rows, plain=True), Text(self.summary)]
 
 
 def judge_gradients(cell: str, lines: Sequence[str]) -> GradientReport:
@@ -167,11 +166,13 @@ def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Derivation
         lines.append(_read_line(cell, number, text, helpers={line.name for line in lines} - cell.known))
     if not lines:
         raise InputError("There is no line to judge. Write lines such as dz = y_hat - y.")
+    uses: dict[str, set[str]] = {}
     for line in lines:
-        uses = _reached(line, lines)
-        if line.name in uses:
+        uses[line.name] = uses.get(line.name, set()) | names(line.expression)
+    for line in lines:
+        if line.name in _reached(uses[line.name], uses):
             raise InputError(f"line {line.number}: {line.name} is derived from itself. Derive it from other names.")
-    used = set().union(*(names(line.expression) for line in lines))
+    used = set().union(*uses.values())
     for line in lines:
         close = get_close_matches(line.name, (*cell.gradients, *cell.steps), n=1, cutoff=0.7)
         if line.name not in cell.known | used and close:
@@ -204,13 +205,9 @@ def _read_line(cell: GradientCell, number: int, text: str, helpers: set[str]) ->
     return DerivationLine(number, text, name, expression)
 
 
-def _reached(line: DerivationLine, lines: Sequence[DerivationLine], through: set[str] | None = None) -> set[str]:
-    """The names that a line uses, itself or by way of other lines: all of them, or those that derive these names."""
-    uses: dict[str, set[str]] = {}
-    for other in lines:
-        if through is None or other.name in through:
-            uses[other.name] = uses.get(other.name, set()) | names(other.expression)
-    reached, waiting = set(), set(uses[line.name]) if line.name in uses else names(line.expression)
+def _reached(start: set[str], uses: Mapping[str, set[str]]) -> set[str]:
+    """The names at the start, and all that these are derived from."""
+    reached, waiting = set(), set(start)
     while waiting:
         name = waiting.pop()
         reached.add(name)
@@ -224,6 +221,7 @@ class _GradientJudge:
     def __init__(self, cell: GradientCell, lines: list[DerivationLine]) -> None:
         self.cell, self.lines, self.search = cell, lines, RepairSearch()
         self.samples = draw_samples(cell.name)
+        self.helper_uses = {line.name: names(line.expression) for line in lines if line.name not in cell.known}
         self.helpers: dict[str, Node] = {}
         self.broken: set[str] = set()
 
@@ -237,8 +235,7 @@ class _GradientJudge:
             return self.helper(line, wrong)
         failed = next((one for one in self.samples if not agrees(line.expression, line.name, one)), None)
         if failed is None:
-            helpers = {other.name for other in self.lines} - self.cell.known
-            rests_on = _reached(line, self.lines, through=helpers) & set(self.cell.gradients)
+            rests_on = _reached(names(line.expression), self.helper_uses) & set(self.cell.gradients)
             taken = tuple(sorted(rests_on - {other.name for other in self.lines}))
             return replace(wrong, outcome="right", taken=taken)
         complaint, error = _fault(line.expression, line.name, failed)

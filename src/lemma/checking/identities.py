@@ -7,7 +7,7 @@ from typing import Any
 from lemma.checking import attention_identities, identity, model_identities, position_identities
 from lemma.checking.identity import Identity, IdentityReport
 from lemma.errors import SpecError, unknown
-from lemma.report.text import fit
+from lemma.report.result import Block, Heading, Result, Table, Text
 
 _MODULES = (attention_identities, model_identities, position_identities)  # each registers its identities
 IDENTITIES: dict[str, Identity] = dict(
@@ -17,16 +17,26 @@ IDENTITIES: dict[str, Identity] = dict(
 
 
 @dataclass(frozen=True)
-class IdentityList:
+class IdentityList(Result):
     """The identities that can be checked, with the sizes each may be tried at."""
 
     identities: tuple[Identity, ...]
+    title = "The identities that can be checked"
 
-    def __str__(self) -> str:
+    def blocks(self) -> list[Block]:
+        """Two lines for each."""
         first = self.identities[0]
         word, value = next(iter(first.sizes().to_dict().items()))
-        lines = "\n".join(map(str, self.identities))
-        return fit(f"{lines}\n\nAs in: lemma check identity {first.words[0]} {word}={value}")
+        usage = f"As in: lemma check identity {first.words[0]} {word}={value}"
+        return [Text("\n".join(map(str, self.identities))), Text(usage, apart=True)]
+
+    def details(self) -> list[Block]:
+        """The same as a table."""
+        rows = [
+            (one.name, ", ".join(one.words), one.title, " ".join(f"{k}={v}" for k, v in one.sizes().to_dict().items()))
+            for one in self.identities
+        ]
+        return [Heading(self.title, 1), Table(("name", "or", "what it is about", "sizes"), rows, plain=True)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""

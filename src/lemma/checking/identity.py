@@ -1,12 +1,9 @@
 """What an identity is, and what running it shows: the claim, numbers next to numbers with their tolerance, a table."""
 
 import inspect
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from html import escape
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -14,10 +11,9 @@ from jaxtyping import Float
 from pydantic import Field, create_model
 from torch import Tensor, nn
 
-from lemma.data.files import write_atomically
-from lemma.errors import InputError, SpecError, unknown
+from lemma.errors import InputError, SpecError
 from lemma.report.curves import NO_PLOT, Plot, can_draw
-from lemma.report.text import fit, table
+from lemma.report.result import Block, Heading, Items, Result, Table, Text, plots
 from lemma.spec.base import Spec
 
 EXACT = 1e-12
@@ -26,12 +22,6 @@ VISIBLE = 1e-6
 """A difference that is no rounding."""
 STANDARD_ERRORS = 4.0
 """How many standard errors a sampled figure may lie off: with the right value, 1 in 16,000 does."""
-STYLE = (
-    "<style>.identity{max-width:46rem;font-variant-numeric:tabular-nums}.identity table{border-collapse:collapse;"
-    "margin:.8rem 0}.identity th,.identity td{padding:.25rem .8rem .25rem 0;text-align:right;"
-    "border-bottom:1px solid #8884}.identity th:first-child,.identity td:first-child{text-align:left}"
-    ".identity svg{max-width:100%;height:auto}.identity .scroll{overflow-x:auto}</style>"
-)
 
 
 @dataclass(frozen=True)
@@ -102,7 +92,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class IdentityReport(Evidence):
+class IdentityReport(Evidence, Result):
     """An identity of the sources, run: `holds` says whether the source's claim does."""
 
     name: str = field(kw_only=True)
@@ -125,16 +115,29 @@ class IdentityReport(Evidence):
             return "is not confirmed: a number above is not what it should be."
         return "holds." if self.holds else f"is false. Right: {self.correction}"
 
-    def __str__(self) -> str:
+    def blocks(self) -> list[Block]:
+        """The claim, the findings, the table and the verdict."""
         sizes = " ".join(f"{word}={value}" for word, value in self.sizes.items())
-        lines = [f"{self.name.upper()}  {self.title}", f"Claim: {self.claim}", f"Sizes: {sizes}", ""]
-        lines += map(str, (*self.claimed, *self.findings))
-        if self.rows:
-            cells = [self.header, *(tuple(map(_shown, row)) for row in self.rows)]
-            named = (0,) if isinstance(self.rows[0][0], str) else ()  # names begin a line, numbers end at a column
-            lines += ["", *table(cells, left=named, flexible=named)]
-        lines += ["", *self.remarks] if self.remarks else []
-        return fit("\n".join([*lines, "", f"The claim {self.verdict}"]))
+        head = Text(f"{self.name.upper()}  {self.title}\nClaim: {self.claim}\nSizes: {sizes}")
+        remarks = [Text("\n".join(self.remarks), apart=True)] if self.remarks else []
+        return [head, *self._evidence(), *remarks, Text(f"The claim {self.verdict}", apart=True)]
+
+    def details(self) -> list[Block]:
+        """The same, with the plot."""
+        heading = Heading(f"{self.name.upper()}: {self.title}", 1)
+        verdict = Text(f"The claim {self.verdict}", "good" if self.holds else "bad")
+        sizes = Text(", ".join(f"{word} = {value}" for word, value in self.sizes.items()), "note")
+        shown = plots([self.plot] if self.plot else [])
+        remarks = [Text(remark) for remark in self.remarks]
+        return [heading, Text(f"Claim: {self.claim}"), verdict, sizes, *self._evidence(), *shown, *remarks]
+
+    def _evidence(self) -> list[Block]:
+        findings = Items([str(finding) for finding in (*self.claimed, *self.findings)])
+        if not self.rows:
+            return [findings]
+        named = (0,) if isinstance(self.rows[0][0], str) else ()  # names begin a line, numbers end at a column
+        cells = [tuple(map(_shown, row)) for row in self.rows]
+        return [findings, Table(self.header, cells, left=named, flexible=named)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -149,47 +152,11 @@ class IdentityReport(Evidence):
             "plot": self.plot.to_dict() if self.plot else None,
         }
 
-    def _repr_html_(self) -> str:
-        findings = "".join(f"<li>{escape(str(finding))}</li>" for finding in (*self.claimed, *self.findings))
-        sizes = ", ".join(f"{word} = {value}" for word, value in self.sizes.items())
-        remarks = "".join(f"<p>{escape(remark)}</p>" for remark in self.remarks)
-        return (
-            f'{STYLE}<div class="identity"><h2>{escape(f"{self.name.upper()}: {self.title}")}</h2>'
-            f"<p>Claim: {escape(self.claim)}</p><p><b>The claim {escape(self.verdict)}</b></p>"
-            f"<p>{escape(sizes)}</p><ul>{findings}</ul>{self._html_table()}{self._html_plot()}{remarks}</div>"
-        )
+    def writers(self) -> dict[str, Callable[[], str]]:
+        """As for every result, but .svg is the plot alone."""
+        return super().writers() | {".svg": self._plot}
 
-    def _html_table(self) -> str:
-        if not self.rows:
-            return ""
-        head = "".join(f"<th>{escape(name)}</th>" for name in self.header)
-        body = "".join(f"<tr>{''.join(f'<td>{escape(_shown(cell))}</td>' for cell in row)}</tr>" for row in self.rows)
-        return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
-
-    def _html_plot(self) -> str:
-        if self.plot is None:
-            return ""
-        drawn = self.plot.svg() if can_draw() else f"<p>{escape(NO_PLOT)}</p>"
-        return f"<figure>{drawn}<figcaption>{escape(self.plot.whole_caption)}</figcaption></figure>"
-
-    def save(self, path: Path | str) -> None:
-        """Write it as .html, .json, .txt, or its plot alone as .svg, as the name says."""
-        forms = {".html": self._page, ".json": self._json, ".txt": lambda: f"{self}\n", ".svg": self._svg}
-        suffix = Path(path).suffix
-        if suffix not in forms:
-            raise InputError(f"{path}: " + unknown("the form", suffix, forms))
-        write_atomically(Path(path), forms[suffix]())
-
-    def _page(self) -> str:
-        title = f"<title>{escape(self.title)}</title>"
-        view = '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        body = "<style>body{font:1rem/1.6 system-ui,sans-serif;margin:2rem auto;padding:0 1rem;max-width:48rem}</style>"
-        return f'<!doctype html><html lang="en"><meta charset="utf-8">{view}{title}{body}{self._repr_html_()}</html>\n'
-
-    def _json(self) -> str:
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-    def _svg(self) -> str:
+    def _plot(self) -> str:
         if self.plot is None:
             raise InputError(f"{self.name} has no plot; save it as .html, .json or .txt.")
         if not can_draw():

@@ -229,7 +229,7 @@ def derivation_tokens(source: Source) -> list[Token]:
         return f"{character!r} is not part of the language."
 
     found = _scan(source, _DERIVATION_ALPHABET, _DERIVATION_FOLDED, read, stranger)
-    return [*found, Token("end", "the end of the line", len(source.text.rstrip()))]
+    return [*found, Token("end", "the end of the line", len(source.text))]
 
 
 def plain_name(name: str) -> str:

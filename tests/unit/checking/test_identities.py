@@ -97,12 +97,12 @@ def test_a_report_is_saved_in_every_form(tmp_path: Path, monkeypatch: pytest.Mon
     assert "<svg" in page
     assert "http" not in page.replace("http://www.w3.org/", "")
     assert json.loads((tmp_path / "a.json").read_text())["plot"]["curves"]
-    with pytest.raises(InputError, match="the form"):
+    with pytest.raises(InputError, match="the ending of the name"):
         report.save(tmp_path / "a.docx")
     with pytest.raises(InputError, match="no plot"):
         check_identity("c10", {}).save(tmp_path / "b.svg")
-    monkeypatch.setattr("lemma.checking.identity.can_draw", lambda: False)
-    assert lines.NO_PLOT.replace("'", "&#x27;") in report._repr_html_()
+    monkeypatch.setattr("lemma.report.result.can_draw", lambda: False)
+    assert lines.NO_PLOT.replace("'", "&#39;") in report._repr_html_()
 
 
 @pytest.mark.parametrize(
