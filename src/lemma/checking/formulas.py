@@ -3,16 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from lemma.checking.explain import (
-    Element,
-    Elements,
-    Explanation,
-    groups_of,
-    mutation_elements,
-    nearest,
-    right_elsewhere,
-    tensor_elements,
-)
+from lemma.checking.explain import explain, explain_number, nearest, right_elsewhere
 from lemma.checking.question import (
     FormulaQuestion,
     Verdict,
@@ -25,14 +16,11 @@ from lemma.checking.question import (
     with_numbers,
 )
 from lemma.counting.count import USUAL, Conventions
-from lemma.counting.polynomial import quotient
 from lemma.counting.subject import Model, subject_of
 from lemma.errors import InputError, unknown
 from lemma.spec.models import ModelSpec
 
-LARGEST_FACTOR = 12
 FORMULAS = ("parameters", "flops", "trainable")
-PLAIN = 1.03  # the cost up to which no mutation can be a better explanation than a tensor left out
 SIMPLE = 1.5  # the cost up to which an explanation is one element
 
 
@@ -79,30 +67,12 @@ def _explained(question: FormulaQuestion, numeric: FormulaQuestion | None, spec:
     return _verdict(question, False, said or (_at_a_loss(question),))
 
 
-def explain(question: FormulaQuestion) -> Explanation | None:
-    """The simplest explanation of the difference: tensors, mutations, or a factor."""
-    if question.residual is None:
-        return None
-    groups = groups_of([part for part in question.quantity.parts if part.whole])
-    elements = Elements(tensor_elements(question, groups))
-    if elements.cost(question.residual) > PLAIN:
-        elements.add([*mutation_elements(question, groups), *_ratio(question)])
-    return elements.explain(question.residual)
-
-
-def explain_number(question: FormulaQuestion) -> Explanation | None:
-    """The simplest explanation of a difference of which only its number at the sizes asked for is known."""
-    sizes, groups = question.account.symbols, groups_of(question.quantity.parts)
-    elements = Elements([*tensor_elements(question, groups), *mutation_elements(question, groups)])
-    return elements.explain_number(question.yours.at(sizes) - question.model.at(sizes), sizes)
-
-
 def _at_a_loss(question: FormulaQuestion) -> str:
     if question.polynomial is None:
         return f"Your formula is no polynomial: it is divided by {question.write(question.yours.denominator)}."
     if question.residual is None:
         return "No simple explanation: the difference has too many terms."
-    return nearest(question, groups_of(question.quantity.parts))
+    return nearest(question)
 
 
 def _conventions(
@@ -115,19 +85,6 @@ def _conventions(
             return (f"But it is right {', '.join(reading.words)}.",)
     thumb = rule_of_thumb(question.polynomial, model, words, defaults)
     return (thumb,) if thumb else ()
-
-
-def _ratio(question: FormulaQuestion) -> list[Element]:
-    """The whole formula too large or too small by a simple factor."""
-    assert question.polynomial is not None and question.residual is not None
-    ratio = quotient(question.polynomial, question.model) if question.polynomial.symbols else None
-    if ratio is None or len(ratio.terms) != 1:
-        return []
-    number = ratio.common()[0]
-    if max(abs(number.numerator), number.denominator) > LARGEST_FACTOR:
-        return []
-    text = f"your formula is {question.write(ratio)} times the model's"
-    return [Element(question.residual, 1.0, "other", text.__str__)]
 
 
 def as_numbers(question: FormulaQuestion) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from lemma.checking.formulas import explain_number
+from lemma.checking.explain import explain_number
 from lemma.checking.question import Verdict, account_for, ask, full_names, other_readings, shown, spec_of, split_ratio
 from lemma.counting.account import Account
 from lemma.counting.count import USUAL, Conventions
