@@ -491,7 +491,7 @@ def check(
     """
     if what == "sources":
         return _audit([row for row in (model, *answers) if row is not None], symbols)
-    from lemma.checking.audit import OF_MODELS, run_checker
+    from lemma.checking.checkers import OF_MODELS, run_checker
 
     if what in OF_MODELS:
         from lemma.counting.subject import imported

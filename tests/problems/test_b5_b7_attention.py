@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.checking.attention_identities import BudgetSizes, merged, merged_weight, query_key_parameters, separate
+from lemma.checking.attention_identities import merged, merged_weight, query_key_parameters, separate
 from lemma.checking.identities import check_identity
 from lemma.counting.polynomial import symbol
 
@@ -51,8 +51,8 @@ def test_b6_merged_attention_is_the_same_and_heads_must_differ(sizes: dict[str, 
 
 def test_b7_formulas_read_off_the_module() -> None:
     head, J = symbol("I"), symbol("J")
-    assert query_key_parameters(separate, BudgetSizes()) == 2 * head * J
-    assert query_key_parameters(merged, BudgetSizes()) == J**2
+    assert query_key_parameters(separate, J=64, I=16) == 2 * head * J
+    assert query_key_parameters(merged, J=64, I=16) == J**2
 
 
 @pytest.mark.parametrize("J", [2, 6, 64])

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from lemma.checking.attention_identities import (
-    OrthogonalSizes,
     dense_map,
     dense_scores,
     enumerated,
@@ -33,7 +32,7 @@ def test_c6_is_false_with_the_stated_error(N: int, D: int, norm: float) -> None:
     error = np.linalg.norm(outputs - inputs, axis=1).max() / norm
     assert error > 1e-4
     assert error == pytest.approx(math.sqrt(N * (N - 1)) / (math.exp(norm**2) + N - 1), rel=1e-9)
-    assert measured_error(OrthogonalSizes(N=N, D=D, seed=3), norm) == pytest.approx(error, rel=1e-9)
+    assert measured_error(N, D, norm, scale=1.0, seed=3) == pytest.approx(error, rel=1e-9)
     assert relative_error(N, norm**2) == pytest.approx(error, rel=1e-9)
 
 

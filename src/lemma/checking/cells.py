@@ -1,6 +1,5 @@
 """The cells whose gradients can be checked, and their values by autograd."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -9,11 +8,9 @@ from torch import Generator, Tensor
 
 from lemma.checking.expressions import Call, Equation, Evaluator, Name, Node, Shape, parse_equation, subtrees
 
-# A cell: what it is given, and its forward equations in the language that derivations are written in.
-
 
 @dataclass(frozen=True)
-class Cell:
+class GradientCell:
     """One step of a network. Its gradients are the derivatives of `loss`, the last of the equations."""
 
     name: str
@@ -72,22 +69,18 @@ class Cell:
         return self.steps.index(value) if value in self.steps else -1
 
     @cached_property
-    def activations(self) -> "tuple[tuple[str, str, Node], ...]":
+    def activations(self) -> tuple[tuple[str, str, Node], ...]:
         """Every (function, input, output) of the forward pass; the output is a name if it has one."""
-        return tuple(self._activations())
-
-    def _activations(self) -> "Iterator[tuple[str, str, Node]]":
+        found = []
         for equation in self.forward:
             for path, node in subtrees(equation.expression):
                 match node:
                     case Call("sigmoid" | "tanh" as function, (Name(pre),)):
-                        yield function, pre, node if path else Name(equation.name)
+                        found.append((function, pre, node if path else Name(equation.name)))
+        return tuple(found)
 
 
-# One head of scaled dot-product self-attention.
-
-
-ATTENTION = Cell(
+ATTENTION = GradientCell(
     name="attention",
     about=(
         "One head of self-attention without a mask. Tokens are the rows of X; each row of alpha sums to one. "
@@ -116,11 +109,7 @@ ATTENTION = Cell(
     },
 )
 
-
-# One step of a GRU, in PyTorch's variant, with a softmax output.
-
-
-GRU = Cell(
+GRU = GradientCell(
     name="gru",
     about=(
         "One GRU step in the variant of torch.nn.GRU: the reset gate r acts on q = U_n @ h_prev + v_n, after the "
@@ -164,11 +153,7 @@ GRU = Cell(
     },
 )
 
-
-# One step of an LSTM with a softmax output (problems C1, C2 and E9).
-
-
-LSTM = Cell(
+LSTM = GradientCell(
     name="lstm",
     about=(
         "One LSTM step with update, forget and output gates G_u, G_f, G_o and candidate c_tilde, a softmax output and "
@@ -219,11 +204,7 @@ LSTM = Cell(
     },
 )
 
-
-# One step of a recurrent language model with sigmoid units (problem D1).
-
-
-RNN = Cell(
+RNN = GradientCell(
     name="rnn",
     about=(
         "One step of a recurrent language model with sigmoid hidden units and the cross-entropy of its softmax. "
@@ -258,11 +239,7 @@ RNN = Cell(
     },
 )
 
-
-# The softmax and its cross-entropy with a one-hot target.
-
-
-SOFTMAX_CROSS_ENTROPY = Cell(
+SOFTMAX_CROSS_ENTROPY = GradientCell(
     name="softmax-cross-entropy",
     about="The cross-entropy of softmax(z) with the one-hot target y. Vectors are columns.",
     sizes={"n": "classes"},
@@ -275,17 +252,8 @@ SOFTMAX_CROSS_ENTROPY = Cell(
     aliases={"p": "y_hat"},
 )
 
-
-# The five cells whose gradients can be derived by hand.
-
-
 CELLS = {cell.name: cell for cell in (LSTM, GRU, RNN, ATTENTION, SOFTMAX_CROSS_ENTROPY)}
 """The cells by name."""
-
-
-# A cell at random sizes and inputs: every value of its forward pass, and every gradient by autograd.
-
-
 SEEDS = (0, 1)
 """A derivation is judged at one random draw of sizes and inputs for each."""
 _LARGEST = 9
@@ -312,17 +280,30 @@ def draw_samples(name: str) -> tuple[Sample, ...]:
     return tuple(draw(CELLS[name], seed) for seed in SEEDS)
 
 
-def draw(cell: Cell, seed: int) -> Sample:
+def draw(cell: GradientCell, seed: int) -> Sample:
     """Draw sizes and inputs, run the equations forward, and let autograd run them backward."""
     generator = Generator().manual_seed(seed)
     lengths = draw_lengths(cell, generator)
-    given = {name: _value(name, cell, lengths, generator) for name in cell.given}
-    sizes = {name: torch.tensor(float(lengths[name]), dtype=torch.float64) for name in cell.sizes}
-    values, gradients = _forward_and_backward(cell, {**sizes, **given})
-    return Sample({length: name for name, length in lengths.items()}, {**values, **gradients})
+    values = {name: torch.tensor(float(lengths[name]), dtype=torch.float64) for name in cell.sizes}
+    for name, sides in cell.given.items():
+        rows, columns = (lengths[side] for side in sides.split())
+        if name in cell.one_hot:
+            which = int(torch.randint(rows * columns, (), generator=generator))
+            values[name] = torch.eye(rows * columns, dtype=torch.float64)[which].reshape(rows, columns)
+        else:
+            values[name] = torch.randn(rows, columns, dtype=torch.float64, generator=generator)
+        values[name].requires_grad_(f"d{name}" in cell.gradients)
+    with torch.enable_grad():
+        for equation in cell.forward:
+            values[equation.name] = Evaluator(values)(equation.expression)
+    sources = [values[gradient[1:]] for gradient in cell.gradients]
+    gradients = torch.autograd.grad(values.pop("loss"), sources)
+    detached = {name: value.detach() for name, value in values.items()}
+    named = {length: name for name, length in lengths.items()}
+    return Sample(named, {**detached, **dict(zip(cell.gradients, gradients, strict=True))})
 
 
-def draw_lengths(cell: Cell, generator: Generator) -> dict[str, int]:
+def draw_lengths(cell: GradientCell, generator: Generator) -> dict[str, int]:
     """Draw different lengths for all sizes, and for all sums of them, so that no wrong shape fits by chance."""
     spelled = {side for shape in cell.given.values() for side in shape.split()} | set(cell.sizes)
     while True:
@@ -331,22 +312,3 @@ def draw_lengths(cell: Cell, generator: Generator) -> dict[str, int]:
         lengths = {side: sum(sizes[part] for part in side.split("+")) for side in sorted(spelled | {"1"})}
         if len(set(lengths.values())) == len(lengths):
             return lengths
-
-
-def _value(name: str, cell: Cell, lengths: dict[str, int], generator: Generator) -> Tensor:
-    rows, columns = (lengths[side] for side in cell.given[name].split())
-    if name in cell.one_hot:
-        which = int(torch.randint(rows * columns, (), generator=generator))
-        return torch.eye(rows * columns, dtype=torch.float64)[which].reshape(rows, columns)
-    return torch.randn(rows, columns, dtype=torch.float64, generator=generator)
-
-
-def _forward_and_backward(cell: Cell, given: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """All forward values and all gradients, without the history that autograd kept."""
-    values = {name: value.requires_grad_(f"d{name}" in cell.gradients) for name, value in given.items()}
-    with torch.enable_grad():
-        for equation in cell.forward:
-            values[equation.name] = Evaluator(values)(equation.expression)
-    sources = [values[gradient[1:]] for gradient in cell.gradients]
-    gradients = torch.autograd.grad(values.pop("loss"), sources)
-    return {name: value.detach() for name, value in values.items()}, dict(zip(cell.gradients, gradients, strict=True))

@@ -3,18 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from lemma.checking.explain import (
-    Element,
-    Elements,
-    Explanation,
-    groups_of,
-    mutation_elements,
-    nearest,
-    right_elsewhere,
-    tensor_elements,
-)
+from lemma.checking.explain import explain, explain_number, nearest, right_elsewhere
 from lemma.checking.question import (
-    Question,
+    FormulaQuestion,
     Verdict,
     account_for,
     ask,
@@ -25,14 +16,11 @@ from lemma.checking.question import (
     with_numbers,
 )
 from lemma.counting.count import USUAL, Conventions
-from lemma.counting.polynomial import quotient
 from lemma.counting.subject import Model, subject_of
 from lemma.errors import InputError, unknown
 from lemma.spec.models import ModelSpec
 
-LARGEST_FACTOR = 12
 FORMULAS = ("parameters", "flops", "trainable")
-PLAIN = 1.03  # the cost up to which no mutation can be a better explanation than a tensor left out
 SIMPLE = 1.5  # the cost up to which an explanation is one element
 
 
@@ -64,7 +52,7 @@ def judge_formula(
     return _verdict(question, False, others) if others else _explained(question, numeric, spec)
 
 
-def _explained(question: Question, numeric: Question | None, spec: ModelSpec | None) -> Verdict:
+def _explained(question: FormulaQuestion, numeric: FormulaQuestion | None, spec: ModelSpec | None) -> Verdict:
     """The verdict on a wrong formula: in the model's symbols, or with numbers for some if that explains it better."""
     if numeric is not None and not question.yours.symbols:
         found = explain_number(question)
@@ -79,34 +67,16 @@ def _explained(question: Question, numeric: Question | None, spec: ModelSpec | N
     return _verdict(question, False, said or (_at_a_loss(question),))
 
 
-def explain(question: Question) -> Explanation | None:
-    """The simplest explanation of the difference: tensors, mutations, or a factor."""
-    if question.residual is None:
-        return None
-    groups = groups_of([part for part in question.quantity.parts if part.whole])
-    elements = Elements(tensor_elements(question, groups))
-    if elements.cost(question.residual) > PLAIN:
-        elements.add([*mutation_elements(question, groups), *_ratio(question)])
-    return elements.explain(question.residual)
-
-
-def explain_number(question: Question) -> Explanation | None:
-    """The simplest explanation of a difference of which only its number at the sizes asked for is known."""
-    sizes, groups = question.account.symbols, groups_of(question.quantity.parts)
-    elements = Elements([*tensor_elements(question, groups), *mutation_elements(question, groups)])
-    return elements.explain_number(question.yours.at(sizes) - question.model.at(sizes), sizes)
-
-
-def _at_a_loss(question: Question) -> str:
+def _at_a_loss(question: FormulaQuestion) -> str:
     if question.polynomial is None:
         return f"Your formula is no polynomial: it is divided by {question.write(question.yours.denominator)}."
     if question.residual is None:
         return "No simple explanation: the difference has too many terms."
-    return nearest(question, groups_of(question.quantity.parts))
+    return nearest(question)
 
 
 def _conventions(
-    question: Question, model: Model, words: Mapping[str, Any] | None, asked: Conventions
+    question: FormulaQuestion, model: Model, words: Mapping[str, Any] | None, asked: Conventions
 ) -> tuple[str, ...]:
     used = question.yours.symbols
     defaults = {name: default for name, default in question.account.defaults.items() if name not in used}
@@ -117,27 +87,14 @@ def _conventions(
     return (thumb,) if thumb else ()
 
 
-def _ratio(question: Question) -> list[Element]:
-    """The whole formula too large or too small by a simple factor."""
-    assert question.polynomial is not None and question.residual is not None
-    ratio = quotient(question.polynomial, question.model) if question.polynomial.symbols else None
-    if ratio is None or len(ratio.terms) != 1:
-        return []
-    number = ratio.common()[0]
-    if max(abs(number.numerator), number.denominator) > LARGEST_FACTOR:
-        return []
-    text = f"your formula is {question.write(ratio)} times the model's"
-    return [Element(question.residual, 1.0, "other", text.__str__)]
-
-
-def as_numbers(question: Question) -> str:
+def as_numbers(question: FormulaQuestion) -> str:
     """Say which sizes of the model are taken as numbers, since the formula does not name them."""
     sizes = question.account.symbols
     absent = [name for name in sizes if name in question.model.symbols - question.yours.symbols]
     return f"Taken at {', '.join(f'{name}={sizes[name]}' for name in absent)}, for which your formula has no symbol."
 
 
-def _verdict(question: Question, equal: bool, diagnosis: tuple[str, ...]) -> Verdict:
+def _verdict(question: FormulaQuestion, equal: bool, diagnosis: tuple[str, ...]) -> Verdict:
     account = question.account
     return Verdict(
         equal,

@@ -1,18 +1,14 @@
-"""Reading a derivation: its lines in the cell's own names, free of circles."""
+"""The judge of gradients derived by hand, for five cells (problems C2 and D1)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
-from html import escape
 from math import isfinite
 from textwrap import indent
 from typing import Any, Literal
 
-from torch import Tensor
-
-from lemma.checking.cells import CELLS as ALL_CELLS
-from lemma.checking.cells import CELLS as _CELLS
-from lemma.checking.cells import Cell, Sample, draw_samples
+from lemma.checking.cells import CELLS as DESCRIBED
+from lemma.checking.cells import GradientCell, Sample, draw_samples
 from lemma.checking.expressions import (
     ARGUMENTS,
     MOST_NODES,
@@ -28,131 +24,28 @@ from lemma.checking.expressions import (
     shape,
     substituted,
     subtrees,
-    unreadable,
     written,
 )
-from lemma.checking.repairs import Budget, Repair, agrees, find_repair, relative_error
+from lemma.checking.repairs import Repair, RepairSearch, agrees, relative_error
+from lemma.checking.tokens import Source
 from lemma.errors import InputError, unknown
-from lemma.report.text import columns, fit, paragraph, wrap
+from lemma.report.result import Block, Result, Table, Text
+from lemma.report.text import columns, paragraph, wrap
 
+CELLS = tuple(DESCRIBED)
+"""The names of the cells."""
 MOST_LINES, MOST_TEXT = 100, 100_000
 _RESERVED = {*ARGUMENTS, *OTHER_NAMES, "T", "axis"}
 
 
 @dataclass(frozen=True)
-class Line:
-    """A line of a derivation: where it stands, what was typed, and what it says in the cell's own names."""
-
-    number: int
-    text: str
-    name: str
-    expression: Node
-
-
-def read_derivation(cell: Cell, texts: Sequence[str]) -> list[Line]:
-    """Read all lines; an `InputError` says where one cannot be read."""
-    lines: list[Line] = []
-    for number, text in _numbered(texts):
-        lines.append(_read_line(cell, number, text, helpers={line.name for line in lines} - cell.known))
-    if not lines:
-        raise InputError("There is no line to judge. Write lines such as dz = y_hat - y.")
-    _refuse_circles(lines)
-    _refuse_misspelt_helpers(cell, lines)
-    return lines
-
-
-def foundations(line: Line, lines: Sequence[Line], cell: Cell) -> set[str]:
-    """The gradients that a line rests on, helpers looked through."""
-    meaning = {other.name: other.expression for other in lines if other.name not in cell.known}
-    found, waiting = set(), names(line.expression)
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting |= names(meaning[name]) if name in meaning else set()
-    return found & set(cell.gradients)
-
-
-def _numbered(texts: Sequence[str]) -> Iterator[tuple[int, str]]:
-    texts = [texts] if isinstance(texts, str) else list(texts)
-    if sum(map(len, texts)) > MOST_TEXT:
-        raise InputError(f"The derivation has more than {MOST_TEXT:,} characters. Judge it in smaller parts.")
-    stripped = (text.partition("#")[0].strip() for part in texts for text in part.splitlines())
-    written = [(number, text) for number, text in enumerate(stripped, 1) if text]
-    if len(written) > MOST_LINES:
-        raise InputError(f"The derivation has {len(written)} lines. Judge at most {MOST_LINES} at once.")
-    return iter(written)
-
-
-def _read_line(cell: Cell, number: int, text: str, helpers: set[str]) -> Line:
-    place = f"line {number}"
-    equation = parse_equation(text, place)
-    name = cell.canonical(equation.name)
-    given = name in (*cell.sizes, *cell.given)
-    if given or name in _RESERVED or "__" in name:
-        words = "is given; it is not derived" if given else "cannot be the name of a helper"
-        raise unreadable(place, equation.column, f"'{equation.name}' {words}.")
-    expression = _in_own_names(cell, equation.expression)
-    _refuse_unknown(cell, expression, helpers, place)
-    return Line(number, text, name, expression)
-
-
-def _in_own_names(cell: Cell, expression: Node) -> Node:
-    found = [node for _, node in subtrees(expression) if isinstance(node, Name)]
-    return substituted(expression, {node.name: Name(cell.canonical(node.name), node.column) for node in found})
-
-
-def _refuse_unknown(cell: Cell, expression: Node, helpers: set[str], place: str) -> None:
-    for _, node in subtrees(expression):
-        if isinstance(node, Name) and node.name not in cell.known | helpers:
-            near = cell.gradients if node.name.startswith("d") else cell.values
-            raise unreadable(place, node.column, unknown("name", node.name, (*near, *sorted(helpers))))
-        if isinstance(node, Slice):
-            for end in (*node.rows, *node.columns):
-                if isinstance(end, str) and end not in cell.sizes:
-                    raise unreadable(place, 1, unknown("size", end, cell.sizes))
-
-
-def _refuse_circles(lines: Sequence[Line]) -> None:
-    uses: dict[str, set[str]] = {}
-    for line in lines:
-        uses[line.name] = uses.get(line.name, set()) | names(line.expression)
-    for line in lines:
-        reached, waiting = set(), set(uses[line.name])
-        while waiting:
-            name = waiting.pop()
-            reached.add(name)
-            waiting |= uses.get(name, set()) - reached
-        if line.name in reached:
-            raise InputError(f"line {line.number}: {line.name} is derived from itself. Derive it from other names.")
-
-
-def _refuse_misspelt_helpers(cell: Cell, lines: Sequence[Line]) -> None:
-    used = set().union(*(names(line.expression) for line in lines))
-    for line in lines:
-        close = get_close_matches(line.name, (*cell.gradients, *cell.steps), n=1, cutoff=0.7)
-        if line.name not in cell.known | used and close:
-            raise InputError(
-                f"line {line.number}: {line.name} is no name of the cell, and no line uses it. "
-                f"Did you mean '{close[0]}'? Known: {', '.join(cell.gradients)}."
-            )
-
-
-# What the judge says of a derivation, line by line.
-
-
-Outcome = Literal["right", "wrong", "helper"]
-_COLOURS = {"right": "#17803d", "wrong": "#b42318", "helper": "#667085"}
-
-
-@dataclass(frozen=True)
-class Verdict:
+class GradientVerdict:
     """One line: what was written, whether it is right, and if not, why and what would be."""
 
     line: int
     name: str
     text: str
-    outcome: Outcome
+    outcome: Literal["right", "wrong", "helper"]
     reason: str = ""
     error: float | None = None
     """The relative error, where the shape is right and the values are finite."""
@@ -178,14 +71,19 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class GradientReport:
+class GradientReport(Result):
     """The verdicts on all lines of a derivation."""
 
     cell: str
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[GradientVerdict, ...]
 
     @property
-    def judged(self) -> tuple[Verdict, ...]:
+    def title(self) -> str:
+        """What was judged."""
+        return f"{self.cell}: gradients"
+
+    @property
+    def judged(self) -> tuple[GradientVerdict, ...]:
         """The verdicts on lines that derive something the cell knows, or that cannot be computed."""
         return tuple(verdict for verdict in self.verdicts if verdict.outcome != "helper")
 
@@ -205,24 +103,16 @@ class GradientReport:
         verdicts = [verdict.to_dict() for verdict in self.verdicts]
         return {"cell": self.cell, "right": self.right, "verdicts": verdicts}
 
-    def __str__(self) -> str:
-        return fit("\n".join([*map(str, self.verdicts), self.summary]))
+    def blocks(self) -> list[Block]:
+        """Every line with its verdict, and what there is to say below it."""
+        return [Text("\n".join([*map(str, self.verdicts), self.summary]))]
 
-    def _repr_html_(self) -> str:
-        rows = "".join(_row(verdict) for verdict in self.verdicts)
-        return f"<table>{rows}</table><p>{escape(self.summary)}</p>"
-
-
-def _row(verdict: Verdict) -> str:
-    remarks = "".join(f"<br><small>{escape(remark)}</small>" for remark in verdict.remarks)
-    colour = _COLOURS[verdict.outcome]
-    return (
-        f'<tr><td style="color: {colour}">{verdict.outcome}</td>'
-        f'<td style="text-align: left"><code>{escape(verdict.text)}</code>{remarks}</td></tr>'
-    )
-
-
-# The judge of gradients derived by hand.
+    def details(self) -> list[Block]:
+        """The same as a table."""
+        rows = []
+        for verdict in self.verdicts:
+            rows += [(verdict.outcome, verdict.text), *(("", remark) for remark in verdict.remarks)]
+        return [Table(("", ""), rows, plain=True), Text(self.summary)]
 
 
 def judge_gradients(cell: str, lines: Sequence[str]) -> GradientReport:
@@ -238,102 +128,165 @@ def judge_gradients(cell: str, lines: Sequence[str]) -> GradientReport:
     softmax-cross-entropy: 0 of 1 right
     """
     described = find_cell(cell)
-    judge = _Judge(described, read_derivation(described, lines))
+    judge = _GradientJudge(described, read_derivation(described, lines))
     return GradientReport(cell, tuple(judge.verdict(line) for line in judge.lines))
 
 
-def find_cell(name: str) -> Cell:
+def find_cell(name: str) -> GradientCell:
     """The cell of that name."""
-    if name not in ALL_CELLS:
-        raise InputError(unknown("cell", name, ALL_CELLS))
-    return ALL_CELLS[name]
+    if name not in DESCRIBED:
+        raise InputError(unknown("cell", name, DESCRIBED))
+    return DESCRIBED[name]
 
 
-class _Judge:
+# Reading a derivation: its lines in the cell's own names, free of circles.
+
+
+@dataclass(frozen=True)
+class DerivationLine:
+    """A line of a derivation: where it stands, what was typed, and what it says in the cell's own names."""
+
+    number: int
+    text: str
+    name: str
+    expression: Node
+
+
+def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[DerivationLine]:
+    """Read all lines; an `InputError` says where one cannot be read."""
+    texts = [texts] if isinstance(texts, str) else list(texts)
+    if sum(map(len, texts)) > MOST_TEXT:
+        raise InputError(f"The derivation has more than {MOST_TEXT:,} characters. Judge it in smaller parts.")
+    stripped = (text.partition("#")[0].strip() for part in texts for text in part.splitlines())
+    numbered = [(number, text) for number, text in enumerate(stripped, 1) if text]
+    if len(numbered) > MOST_LINES:
+        raise InputError(f"The derivation has {len(numbered)} lines. Judge at most {MOST_LINES} at once.")
+    lines: list[DerivationLine] = []
+    for number, text in numbered:
+        lines.append(_read_line(cell, number, text, helpers={line.name for line in lines} - cell.known))
+    if not lines:
+        raise InputError("There is no line to judge. Write lines such as dz = y_hat - y.")
+    uses: dict[str, set[str]] = {}
+    for line in lines:
+        uses[line.name] = uses.get(line.name, set()) | names(line.expression)
+    for line in lines:
+        if line.name in _reached(uses[line.name], uses):
+            raise InputError(f"line {line.number}: {line.name} is derived from itself. Derive it from other names.")
+    used = set().union(*uses.values())
+    for line in lines:
+        close = get_close_matches(line.name, (*cell.gradients, *cell.steps), n=1, cutoff=0.7)
+        if line.name not in cell.known | used and close:
+            raise InputError(
+                f"line {line.number}: {line.name} is no name of the cell, and no line uses it. "
+                f"Did you mean '{close[0]}'? Known: {', '.join(cell.gradients)}."
+            )
+    return lines
+
+
+def _read_line(cell: GradientCell, number: int, text: str, helpers: set[str]) -> DerivationLine:
+    source = Source(text, f"line {number}, column")
+    equation = parse_equation(text, f"line {number}")
+    name = cell.canonical(equation.name)
+    given = name in (*cell.sizes, *cell.given)
+    if given or name in _RESERVED or "__" in name:
+        words = "is given; it is not derived" if given else "cannot be the name of a helper"
+        raise source.mistake(equation.position, f"'{equation.name}' {words}.")
+    found = [node for _, node in subtrees(equation.expression) if isinstance(node, Name)]
+    own = {node.name: Name(cell.canonical(node.name), node.position) for node in found}
+    expression = substituted(equation.expression, own)
+    for _, node in subtrees(expression):
+        if isinstance(node, Name) and node.name not in cell.known | helpers:
+            near = cell.gradients if node.name.startswith("d") else cell.values
+            raise source.mistake(node.position, unknown("name", node.name, (*near, *sorted(helpers))))
+        if isinstance(node, Slice):
+            for end in (*node.rows, *node.columns):
+                if isinstance(end, str) and end not in cell.sizes:
+                    raise source.mistake(0, unknown("size", end, cell.sizes))
+    return DerivationLine(number, text, name, expression)
+
+
+def _reached(start: set[str], uses: Mapping[str, set[str]]) -> set[str]:
+    """The names at the start, and all that these are derived from."""
+    reached, waiting = set(), set(start)
+    while waiting:
+        name = waiting.pop()
+        reached.add(name)
+        waiting |= uses.get(name, set()) - reached
+    return reached
+
+
+class _GradientJudge:
     """Goes through the lines, and keeps what the helpers among them stand for."""
 
-    def __init__(self, cell: Cell, lines: list[Line]) -> None:
-        self.cell, self.lines, self.budget = cell, lines, Budget()
+    def __init__(self, cell: GradientCell, lines: list[DerivationLine]) -> None:
+        self.cell, self.lines, self.search = cell, lines, RepairSearch()
         self.samples = draw_samples(cell.name)
+        self.helper_uses = {line.name: names(line.expression) for line in lines if line.name not in cell.known}
         self.helpers: dict[str, Node] = {}
         self.broken: set[str] = set()
 
-    def verdict(self, line: Line) -> Verdict:
+    def verdict(self, line: DerivationLine) -> GradientVerdict:
+        wrong = GradientVerdict(line.number, line.name, line.text, "wrong")
         broken = sorted(names(line.expression) & self.broken)
         if broken:
             self.broken |= {line.name} - self.cell.known
-            return self._wrong(line, f"it rests on {broken[0]}, which has no value")
+            return replace(wrong, reason=f"it rests on {broken[0]}, which has no value")
         if line.name not in self.cell.known:
-            return self._helper(line)
-        if all(agrees(line.expression, line.name, sample) for sample in self.samples):
-            return Verdict(line.number, line.name, line.text, "right", taken=self._taken(line))
-        return self._diagnosed(line)
+            return self.helper(line, wrong)
+        failed = next((one for one in self.samples if not agrees(line.expression, line.name, one)), None)
+        if failed is None:
+            rests_on = _reached(names(line.expression), self.helper_uses) & set(self.cell.gradients)
+            taken = tuple(sorted(rests_on - {other.name for other in self.lines}))
+            return replace(wrong, outcome="right", taken=taken)
+        complaint, error = _fault(line.expression, line.name, failed)
+        repair = self.repair(line)
+        if repair is None:
+            return replace(wrong, reason=f"{complaint}; no simple repair found", error=error)
+        left = line.text.partition("=")[0].strip()
+        repaired = f"{left} = {written(repair.expression)}"
+        return replace(wrong, reason=f"{complaint}: {repair.words}", error=error, repair=repaired)
 
-    def _helper(self, line: Line) -> Verdict:
+    def helper(self, line: DerivationLine, wrong: GradientVerdict) -> GradientVerdict:
+        """Compute a new name, so that later lines may use it."""
         try:
             values = [Evaluator(sample.values)(line.expression) for sample in self.samples]
         except UnfitError as error:
             self.broken.add(line.name)
-            return self._wrong(line, unfit(error, self.samples[0]))
+            return replace(wrong, reason=_unfit(error, self.samples[0]))
         self.broken.discard(line.name)
         whole = substituted(line.expression, self.helpers)
         self.helpers[line.name] = Name(line.name) if is_larger(whole, MOST_NODES) else whole
         pairs = zip(self.samples, values, strict=True)
         self.samples = tuple(replace(sample, values={**sample.values, line.name: value}) for sample, value in pairs)
-        return Verdict(line.number, line.name, line.text, "helper", "a helper, not judged")
+        return replace(wrong, outcome="helper", reason="a helper, not judged")
 
-    def _diagnosed(self, line: Line) -> Verdict:
-        wrong = next(s for s in self.samples if not agrees(line.expression, line.name, s))
-        complaint, error = fault(line.expression, line.name, wrong)
-        repair = self._repair(line)
-        reason = f"{complaint}: {repair.words}" if repair else f"{complaint}; no simple repair found"
-        left = line.text.partition("=")[0].strip()
-        repaired = f"{left} = {written(repair.expression)}" if repair else None
-        return replace(self._wrong(line, reason), error=error, repair=repaired)
-
-    def _repair(self, line: Line) -> Repair | None:
+    def repair(self, line: DerivationLine) -> Repair | None:
         """A repair of the line as it stands or, failing that, of the line with its helpers written out."""
-        repair = find_repair(line.expression, self.cell, line.name, self.samples, self.budget)
+        repair = self.search.find(line.expression, self.cell, line.name, self.samples)
         if repair or not names(line.expression) & set(self.helpers):
             return repair
         whole = substituted(line.expression, self.helpers)
-        if is_larger(whole, MOST_NODES):
-            return None
-        return find_repair(whole, self.cell, line.name, self.samples, self.budget)
-
-    def _wrong(self, line: Line, reason: str) -> Verdict:
-        return Verdict(line.number, line.name, line.text, "wrong", reason)
-
-    def _taken(self, line: Line) -> tuple[str, ...]:
-        derived = {other.name for other in self.lines}
-        return tuple(sorted(foundations(line, self.lines, self.cell) - derived))
+        return None if is_larger(whole, MOST_NODES) else self.search.find(whole, self.cell, line.name, self.samples)
 
 
-def fault(expression: Node, target: str, sample: Sample) -> tuple[str, float | None]:
+def _fault(expression: Node, target: str, sample: Sample) -> tuple[str, float | None]:
     """What is wrong with an expression, and the relative error if it has one."""
     truth = sample.values[target]
     try:
         value = Evaluator(sample.values)(expression)
     except UnfitError as error:
-        return unfit(error, sample), None
+        return _unfit(error, sample), None
     if shape(value) != shape(truth):
         return f"the shape is {sample.spelled(shape(value))}, expected {sample.spelled(shape(truth))}", None
-    return _difference(value, truth)
-
-
-def unfit(error: UnfitError, sample: Sample) -> str:
-    """Say in the names of the sizes which operation does not fit."""
-    return f"the shapes do not fit: {error.operation.format(*map(sample.spelled, error.shapes))}"
-
-
-def _difference(value: Tensor, truth: Tensor) -> tuple[str, float | None]:
     if not value.isfinite().all():
         return "the value is not a finite number", None
     error = relative_error(value, truth)
     return f"relative error {error:.2g}", error
 
 
-# A cell in words: its names, shapes and equations, and the language derivations are written in.
+def _unfit(error: UnfitError, sample: Sample) -> str:
+    """Say in the names of the sizes which operation does not fit."""
+    return f"the shapes do not fit: {error.operation.format(*map(sample.spelled, error.shapes))}"
 
 
 def describe_cell(cell: str) -> str:
@@ -342,57 +295,30 @@ def describe_cell(cell: str) -> str:
     >>> print(describe_cell("softmax-cross-entropy").splitlines()[0])
     softmax-cross-entropy
     """
-    described = find_cell(cell)
-    parts = {
-        "sizes": ", ".join(f"{name} ({about})" for name, about in described.sizes.items()),
-        "given": _shapes(described, tuple(described.given)),
-        "equations": _equations(described),
-        "gradients, each of the shape of its value": ", ".join(described.gradients),
-        "other spellings": ", ".join(f"{other} = {name}" for other, name in described.aliases.items()),
-        "language": _language(),
-    }
-    sections = [f"{title}:\n{indent(_wrapped(text), '  ')}" for title, text in parts.items() if text]
-    return "\n".join([cell, indent(paragraph(described.about, _room()), "  "), *sections])
-
-
-def _shapes(cell: Cell, names: tuple[str, ...]) -> str:
-    return ", ".join(f"{name} ({', '.join(cell.given[name].split())})" for name in names)
-
-
-def _equations(cell: Cell) -> str:
-    sample = draw_samples(cell.name)[0]
-    lines = [f"{equation.name} = {written(equation.expression)}" for equation in cell.forward]
-    shapes = [sample.spelled(shape(sample.values[name])) for name in cell.steps] + ["a number"]
-    width = max(map(len, lines))
-    width = min(width, _room() - 2 - max(map(len, shapes)))
-    return "\n".join(_equation(line, spelled, width) for line, spelled in zip(lines, shapes, strict=True))
-
-
-def _language() -> str:
-    functions = ", ".join(ARGUMENTS)
-    return (
+    described, room = find_cell(cell), columns() - 2
+    sample = draw_samples(cell)[0]
+    lines = [f"{equation.name} = {written(equation.expression)}" for equation in described.forward]
+    shapes = [sample.spelled(shape(sample.values[name])) for name in described.steps] + ["a number"]
+    width = min(max(map(len, lines)), room - 2 - max(map(len, shapes)))
+    equations = []
+    for line, spelled in zip(lines, shapes, strict=True):  # each with the shape of what it gives in a column of its own
+        first, *others = wrap(line, width, hanging="  ")
+        equations += [f"{first:<{width}}  {spelled}", *others]
+    language = (
         "+ - and elementwise * / ; matrix product @ ; transpose .T ; integer powers ^2 ; stacked [a; x] ; "
-        f"rows and columns W[:, :n] ; functions {functions} ; sum and softmax take axis=0 or 1 ; "
+        f"rows and columns W[:, :n] ; functions {', '.join(ARGUMENTS)} ; sum and softmax take axis=0 or 1 ; "
         "new names are helpers ; # starts a comment"
     )
-
-
-def _equation(line: str, shape: str, width: int) -> str:
-    """An equation and the shape of what it gives, in a column of its own."""
-    first, *others = wrap(line, width, hanging="  ")
-    return "\n".join([f"{first:<{width}}  {shape}", *others])
-
-
-def _room() -> int:
-    return columns() - 2
-
-
-def _wrapped(text: str) -> str:
-    return "\n".join(paragraph(line, _room()) for line in text.splitlines())
-
-
-# The judge of gradients derived by hand, for five cells (problems C2 and D1).
-
-
-CELLS = tuple(_CELLS)
-"""The names of the cells."""
+    parts = {
+        "sizes": ", ".join(f"{name} ({about})" for name, about in described.sizes.items()),
+        "given": ", ".join(f"{name} ({', '.join(sides.split())})" for name, sides in described.given.items()),
+        "equations": "\n".join(equations),
+        "gradients, each of the shape of its value": ", ".join(described.gradients),
+        "other spellings": ", ".join(f"{other} = {name}" for other, name in described.aliases.items()),
+        "language": language,
+    }
+    told = [cell, indent(paragraph(described.about, room), "  ")]
+    for title, text in parts.items():
+        wrapped = "\n".join(paragraph(line, room) for line in text.splitlines())
+        told += [f"{title}:\n{indent(wrapped, '  ')}"] if text else []
+    return "\n".join(told)

@@ -1,67 +1,42 @@
-"""The identities of the problems, run as checks."""
+"""The identities of the problems: listed, found by name, and run as checks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lemma.checking.attention_identities import (
-    DENSE_LAYER,
-    FOCUS,
-    HEAD_COSTS,
-    MERGED_MATRICES,
-    MERGED_PARAMETERS,
-    NEAR,
-    ORTHOGONAL_INPUTS,
-    PERMUTATION,
-    PRODUCT_VARIANCE,
-    RELATION_HEAD,
-    SUM_OVER_HEADS,
-    TEMPERATURE,
-    WINDOW_HEAD,
-)
+from lemma.checking import attention_identities, identity, model_identities, position_identities
 from lemma.checking.identity import Identity, IdentityReport
-from lemma.checking.model_identities import CROSS_ENTROPY, GRAPH_CONVOLUTION, GREEDY_LOOPS, LSTM_STEP, PRETRAINING
-from lemma.checking.position_identities import POSITION_TABLE, ROTARY_DISTANCE
 from lemma.errors import SpecError, unknown
-from lemma.report.text import fit
+from lemma.report.result import Block, Heading, Result, Table, Text
 
-IDENTITIES: dict[str, Identity] = {
-    one.name: one
-    for one in (
-        WINDOW_HEAD,
-        RELATION_HEAD,
-        FOCUS,
-        NEAR,
-        TEMPERATURE,
-        MERGED_MATRICES,
-        MERGED_PARAMETERS,
-        GREEDY_LOOPS,
-        LSTM_STEP,
-        ORTHOGONAL_INPUTS,
-        PRODUCT_VARIANCE,
-        SUM_OVER_HEADS,
-        POSITION_TABLE,
-        ROTARY_DISTANCE,
-        DENSE_LAYER,
-        PERMUTATION,
-        CROSS_ENTROPY,
-        HEAD_COSTS,
-        GRAPH_CONVOLUTION,
-        PRETRAINING,
-    )
-}
+_MODULES = (attention_identities, model_identities, position_identities)  # each registers its identities
+IDENTITIES: dict[str, Identity] = dict(
+    sorted(identity.IDENTITIES.items(), key=lambda item: (item[1].row[0], int(item[1].row[1:])))
+)
+"""All identities by name, in the order of the problems."""
 
 
 @dataclass(frozen=True)
-class IdentityList:
+class IdentityList(Result):
     """The identities that can be checked, with the sizes each may be tried at."""
 
     identities: tuple[Identity, ...]
+    title = "The identities that can be checked"
 
-    def __str__(self) -> str:
-        lines = "\n".join(map(str, self.identities))
+    def blocks(self) -> list[Block]:
+        """Two lines for each."""
         first = self.identities[0]
-        return fit(f"{lines}\n\nAs in: lemma check identity {first.words[0]} {_first_size(first)}")
+        word, value = next(iter(first.sizes().to_dict().items()))
+        usage = f"As in: lemma check identity {first.words[0]} {word}={value}"
+        return [Text("\n".join(map(str, self.identities))), Text(usage, apart=True)]
+
+    def details(self) -> list[Block]:
+        """The same as a table."""
+        rows = [
+            (one.name, ", ".join(one.words), one.title, " ".join(f"{k}={v}" for k, v in one.sizes().to_dict().items()))
+            for one in self.identities
+        ]
+        return [Heading(self.title, 1), Table(("name", "or", "what it is about", "sizes"), rows, plain=True)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -78,25 +53,6 @@ def list_identities() -> IdentityList:
     return IdentityList(tuple(IDENTITIES.values()))
 
 
-def check_identity(name: str, sizes: Mapping[str, Any] | None = None) -> IdentityReport:
-    """Run the identity of that number or name at these sizes.
-
-    >>> check_identity("products", {"D": 3, "samples": 1000}).holds
-    True
-    """
-    identity = find_identity(name)
-    given, where = dict(sizes or {}), f"identity {identity.name}"
-    _check_case(given, identity.sizes().to_dict(), where)
-    return identity.run(identity.sizes.read(given, where))
-
-
-def _check_case(given: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
-    """Letters differ in case alone from what they should be more often than not: i for I, d_K for D_k."""
-    for word in given.keys() - known.keys():
-        if meant := [one for one in known if one.lower() == word.lower()]:
-            raise SpecError(f"{where}: '{word}' is unknown. Did you mean '{meant[0]}'? Known: {', '.join(known)}.")
-
-
 def find_identity(name: str) -> Identity:
     """Find an identity by its number (c7) or by a word (products)."""
     named = {word: one for one in IDENTITIES.values() for word in (one.name, *one.words)}
@@ -106,6 +62,10 @@ def find_identity(name: str) -> Identity:
     return named[asked]
 
 
-def _first_size(identity: Identity) -> str:
-    word, value = next(iter(identity.sizes().to_dict().items()))
-    return f"{word}={value}"
+def check_identity(name: str, sizes: Mapping[str, Any] | None = None) -> IdentityReport:
+    """Run the identity of that number or name at these sizes.
+
+    >>> check_identity("products", {"D": 3, "samples": 1000}).holds
+    True
+    """
+    return find_identity(name)(**(sizes or {}))

@@ -1,33 +1,27 @@
-"""What a check of an identity shows: the claim, numbers beside numbers with their tolerance, a table, a plot."""
+"""What an identity is, and what running it shows: the claim, numbers next to numbers with their tolerance, a table."""
 
-import json
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from html import escape
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Float
+from pydantic import Field, create_model
 from torch import Tensor, nn
 
-from lemma.data.files import write_atomically
-from lemma.errors import InputError, unknown
+from lemma.errors import InputError, SpecError
 from lemma.report.curves import NO_PLOT, Plot, can_draw
-from lemma.report.text import fit, table
+from lemma.report.result import Block, Heading, Items, Result, Table, Text, plots
 from lemma.spec.base import Spec
 
 EXACT = 1e-12
 """What rounding in float64 may leave of an equality."""
-ERRORS = 4.0
+VISIBLE = 1e-6
+"""A difference that is no rounding."""
+STANDARD_ERRORS = 4.0
 """How many standard errors a sampled figure may lie off: with the right value, 1 in 16,000 does."""
-STYLE = (
-    "<style>.identity{max-width:46rem;font-variant-numeric:tabular-nums}.identity table{border-collapse:collapse;"
-    "margin:.8rem 0}.identity th,.identity td{padding:.25rem .8rem .25rem 0;text-align:right;"
-    "border-bottom:1px solid #8884}.identity th:first-child,.identity td:first-child{text-align:left}"
-    ".identity svg{max-width:100%;height:auto}.identity .scroll{overflow-x:auto}</style>"
-)
 
 
 @dataclass(frozen=True)
@@ -50,7 +44,7 @@ class Finding:
     def __str__(self) -> str:
         relation = "=" if abs(self.got - self.wanted) <= self.tolerance else "≠"
         mark = "✓" if self.holds else "✗"
-        numbers = f"{_number(self.got)} {relation} {_number(self.wanted)}"
+        numbers = f"{_shown(self.got)} {relation} {_shown(self.wanted)}"
         return f"{mark} {self.says}: {numbers} (tolerance {self.tolerance:.2g}, {self.measure})"
 
     def to_dict(self) -> dict[str, Any]:
@@ -58,26 +52,30 @@ class Finding:
         return {**asdict(self), "holds": self.holds}
 
 
-def residual(says: str, size: float, tolerance: float = EXACT, *, different: bool = False) -> Finding:
-    """The largest difference between two tensors that must be equal, or must not be."""
-    if different:
-        return Finding(says, size, 0.0, tolerance, "more than rounding", "different")
+def counted(says: str, got: int, wanted: int, measure: str = "a count") -> Finding:
+    """A whole number that must be exactly right."""
+    return Finding(says, got, wanted, 0, measure)
+
+
+def residual(says: str, size: float, tolerance: float = EXACT) -> Finding:
+    """The largest difference between two tensors that must be equal."""
     return Finding(says, size, 0.0, tolerance)
+
+
+def difference(says: str, size: float, tolerance: float = EXACT) -> Finding:
+    """The largest difference between two tensors that must not be equal."""
+    return Finding(says, size, 0.0, tolerance, "more than rounding", "different")
 
 
 def sampled(says: str, got: float, wanted: float, error: float) -> Finding:
     """A mean over samples beside its closed form; `error` is its standard error."""
-    return Finding(says, got, wanted, ERRORS * error, f"{ERRORS:g} standard errors of {error:.2g}")
+    return Finding(says, got, wanted, STANDARD_ERRORS * error, f"{STANDARD_ERRORS:g} standard errors of {error:.2g}")
 
 
 @dataclass(frozen=True)
-class IdentityReport:
-    """An identity of the sources, run: `holds` says whether the source's claim does."""
+class Evidence:
+    """What a run of an identity found."""
 
-    name: str
-    title: str
-    claim: str
-    sizes: Mapping[str, Any]
     findings: tuple[Finding, ...]
     header: tuple[str, ...] = ()
     rows: tuple[tuple[float | int | str, ...], ...] = ()
@@ -87,6 +85,18 @@ class IdentityReport:
     plot: Plot | None = None
     claimed: tuple[Finding, ...] = ()
     """What the source's claim comes to in numbers, where that is not what the mathematics says."""
+    claim: str = ""
+    """The claim, where it depends on the sizes."""
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    """Sizes that only the run tells."""
+
+
+@dataclass(frozen=True)
+class IdentityReport(Evidence, Result):
+    """An identity of the sources, run: `holds` says whether the source's claim does."""
+
+    name: str = field(kw_only=True)
+    title: str = field(kw_only=True)
 
     @property
     def confirmed(self) -> bool:
@@ -105,17 +115,29 @@ class IdentityReport:
             return "is not confirmed: a number above is not what it should be."
         return "holds." if self.holds else f"is false. Right: {self.correction}"
 
-    def __str__(self) -> str:
+    def blocks(self) -> list[Block]:
+        """The claim, the findings, the table and the verdict."""
         sizes = " ".join(f"{word}={value}" for word, value in self.sizes.items())
-        lines = [f"{self.name.upper()}  {self.title}", f"Claim: {self.claim}", f"Sizes: {sizes}", ""]
-        lines += [*map(str, (*self.claimed, *self.findings)), *(["", *self._aligned()] if self.rows else [])]
-        said = [*lines, *(["", *self.remarks] if self.remarks else []), "", f"The claim {self.verdict}"]
-        return fit("\n".join(said))
+        head = Text(f"{self.name.upper()}  {self.title}\nClaim: {self.claim}\nSizes: {sizes}")
+        remarks = [Text("\n".join(self.remarks), apart=True)] if self.remarks else []
+        return [head, *self._evidence(), *remarks, Text(f"The claim {self.verdict}", apart=True)]
 
-    def _aligned(self) -> list[str]:
-        cells = [self.header, *(tuple(map(_cell, row)) for row in self.rows)]
-        left = isinstance(self.rows[0][0], str)  # names begin a line, numbers end at a column
-        return table(cells, left=(0,) if left else (), flexible=(0,) if left else ())
+    def details(self) -> list[Block]:
+        """The same, with the plot."""
+        heading = Heading(f"{self.name.upper()}: {self.title}", 1)
+        verdict = Text(f"The claim {self.verdict}", "good" if self.holds else "bad")
+        sizes = Text(", ".join(f"{word} = {value}" for word, value in self.sizes.items()), "note")
+        shown = plots([self.plot] if self.plot else [])
+        remarks = [Text(remark) for remark in self.remarks]
+        return [heading, Text(f"Claim: {self.claim}"), verdict, sizes, *self._evidence(), *shown, *remarks]
+
+    def _evidence(self) -> list[Block]:
+        findings = Items([str(finding) for finding in (*self.claimed, *self.findings)])
+        if not self.rows:
+            return [findings]
+        named = (0,) if isinstance(self.rows[0][0], str) else ()  # names begin a line, numbers end at a column
+        cells = [tuple(map(_shown, row)) for row in self.rows]
+        return [findings, Table(self.header, cells, left=named, flexible=named)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -130,47 +152,11 @@ class IdentityReport:
             "plot": self.plot.to_dict() if self.plot else None,
         }
 
-    def _repr_html_(self) -> str:
-        findings = "".join(f"<li>{escape(str(finding))}</li>" for finding in (*self.claimed, *self.findings))
-        sizes = ", ".join(f"{word} = {value}" for word, value in self.sizes.items())
-        remarks = "".join(f"<p>{escape(remark)}</p>" for remark in self.remarks)
-        return (
-            f'{STYLE}<div class="identity"><h2>{escape(f"{self.name.upper()}: {self.title}")}</h2>'
-            f"<p>Claim: {escape(self.claim)}</p><p><b>The claim {escape(self.verdict)}</b></p>"
-            f"<p>{escape(sizes)}</p><ul>{findings}</ul>{self._html_table()}{self._html_plot()}{remarks}</div>"
-        )
+    def writers(self) -> dict[str, Callable[[], str]]:
+        """As for every result, but .svg is the plot alone."""
+        return super().writers() | {".svg": self._plot}
 
-    def _html_table(self) -> str:
-        if not self.rows:
-            return ""
-        head = "".join(f"<th>{escape(name)}</th>" for name in self.header)
-        body = "".join(f"<tr>{''.join(f'<td>{escape(_cell(cell))}</td>' for cell in row)}</tr>" for row in self.rows)
-        return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
-
-    def _html_plot(self) -> str:
-        if self.plot is None:
-            return ""
-        drawn = self.plot.svg() if can_draw() else f"<p>{escape(NO_PLOT)}</p>"
-        return f"<figure>{drawn}<figcaption>{escape(self.plot.whole_caption)}</figcaption></figure>"
-
-    def save(self, path: Path | str) -> None:
-        """Write it as .html, .json, .txt, or its plot alone as .svg, as the name says."""
-        forms = {".html": self._page, ".json": self._json, ".txt": lambda: f"{self}\n", ".svg": self._svg}
-        suffix = Path(path).suffix
-        if suffix not in forms:
-            raise InputError(f"{path}: " + unknown("the form", suffix, forms))
-        write_atomically(Path(path), forms[suffix]())
-
-    def _page(self) -> str:
-        title = f"<title>{escape(self.title)}</title>"
-        view = '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        body = "<style>body{font:1rem/1.6 system-ui,sans-serif;margin:2rem auto;padding:0 1rem;max-width:48rem}</style>"
-        return f'<!doctype html><html lang="en"><meta charset="utf-8">{view}{title}{body}{self._repr_html_()}</html>\n'
-
-    def _json(self) -> str:
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-    def _svg(self) -> str:
+    def _plot(self) -> str:
         if self.plot is None:
             raise InputError(f"{self.name} has no plot; save it as .html, .json or .txt.")
         if not can_draw():
@@ -178,37 +164,71 @@ class IdentityReport:
         return self.plot.svg()
 
 
-def _number(value: float) -> str:
+def _shown(value: float | int | str) -> str:
+    if isinstance(value, str):
+        return value
     return f"{value:,}" if isinstance(value, int) else f"{value:.6g}".replace("-", "−")
-
-
-def _cell(value: float | int | str) -> str:
-    return value if isinstance(value, str) else _number(value)
-
-
-# What an identity is to people: names, a sentence, the sizes it may be tried at, and what runs it.
-
-
-Module = TypeVar("Module", bound=nn.Module)
-Draws = Literal["normal", "uniform", "signs"]
-KURTOSIS: dict[str, float] = {"normal": 3.0, "uniform": 1.8, "signs": 1.0}
-"""E[x⁴] of the three distributions, each of zero mean and unit variance."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """One identity of the sources."""
+    """One identity of the sources. Called with sizes, it runs and reports."""
 
     name: str
     words: tuple[str, ...]
     """What else a person may call it."""
     title: str
+    claim: str
+    row: str
+    """The row of the problems that it belongs to."""
     sizes: type[Spec]
-    run: Callable[[Any], IdentityReport]
+    """The sizes that it may be tried at, with their defaults and bounds."""
+    run: Callable[..., Evidence]
+
+    def __call__(self, **sizes: Any) -> IdentityReport:
+        """Check the sizes, run, and set what was found beside the claim."""
+        where, known = f"identity {self.name}", list(self.sizes.model_fields)
+        for word in sizes.keys() - set(known):  # most mistakes are of case: i for I, d_K for D_k
+            if meant := [one for one in known if one.lower() == word.lower()]:
+                raise SpecError(f"{where}: '{word}' is unknown. Did you mean '{meant[0]}'? Known: {', '.join(known)}.")
+        chosen = self.sizes.read(sizes, where).to_dict()
+        found = self.run(**chosen)
+        told = {"claim": found.claim or self.claim, "sizes": {**chosen, **found.sizes}}
+        return IdentityReport(**{**vars(found), **told}, name=self.name, title=self.title)
 
     def __str__(self) -> str:
         sizes = " ".join(f"{word}={value}" for word, value in self.sizes().to_dict().items())
         return f"{self.name:<7} {self.words[0]:<15} {self.title}\n{'':<23} {sizes}"
+
+
+IDENTITIES: dict[str, Identity] = {}
+"""Every identity by its name, once the modules that hold them are imported; see `identities.py`."""
+
+
+def identity(name: str, *words: str, title: str, claim: str, row: str = "") -> Callable[..., Identity]:
+    """Make an identity of a function of sizes: its parameters, each a `setting`, are what a person may change."""
+
+    def register(run: Callable[..., Evidence]) -> Identity:
+        parameters = inspect.signature(run).parameters.values()
+        fields: dict[str, Any] = {one.name: (one.annotation, one.default) for one in parameters}
+        sizes = create_model(f"Sizes of {name}", __base__=Spec, **fields)
+        IDENTITIES[name] = Identity(name, words, title, claim, row or name, sizes, run)
+        return IDENTITIES[name]
+
+    return register
+
+
+def setting(
+    default: Any, least: float | None = None, most: float | None = None, about: str = "", above: float | None = None
+) -> Any:
+    """A size or choice of an identity: its default, its bounds, and what it is."""
+    return Field(default=default, ge=least, le=most, gt=above, description=about)
+
+
+Draws = Literal["normal", "uniform", "signs"]
+KURTOSIS: dict[str, float] = {"normal": 3.0, "uniform": 1.8, "signs": 1.0}
+"""E[x⁴] of the three distributions, each of zero mean and unit variance."""
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def draw(kind: Draws, shape: tuple[int, ...], generator: torch.Generator) -> Float[Tensor, "..."]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from lemma.checking.formulas import explain_number
+from lemma.checking.explain import explain_number
 from lemma.checking.question import Verdict, account_for, ask, full_names, other_readings, shown, spec_of, split_ratio
 from lemma.counting.account import Account
 from lemma.counting.count import USUAL, Conventions
@@ -37,7 +37,7 @@ UNITS = {
 
 
 @dataclass(frozen=True)
-class Claim:
+class PrintedNumber:
     """A number and the step to which it was rounded; a step of 0 means that every digit was meant."""
 
     text: str
@@ -51,17 +51,17 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Change(Claim):
+class PrintedChange(PrintedNumber):
     """A change in per cent between two sizes, each as the person wrote it; a fall is negative."""
 
     start: str
     end: str
 
 
-def read_claim(text: str) -> Claim | Change:
+def read_number(text: str) -> PrintedNumber | PrintedChange:
     """Read a number such as 9,721,596 or 9.72 million, or a change such as 54.1 % from 2 to 4 layers.
 
-    >>> read_claim("9.72 million").value, read_claim("9.72 million").step
+    >>> read_number("9.72 million").value, read_number("9.72 million").step
     (Fraction(9720000, 1), Fraction(10000, 1))
     """
     if len(text) > LONGEST:
@@ -78,7 +78,7 @@ def read_claim(text: str) -> Claim | Change:
         )
     scale = Fraction(UNITS[match["unit"].lower()]) * 10 ** _exponent(match, text)
     value, step = _rounded(match, scale)
-    return Claim(text.strip(), value, step)
+    return PrintedNumber(text.strip(), value, step)
 
 
 def _exponent(match: re.Match[str], text: str) -> int:
@@ -98,7 +98,7 @@ def _rounded(match: re.Match[str], scale: Fraction) -> tuple[Fraction, Fraction]
     return value, Fraction(10**zeros if match["about"] else 0)
 
 
-def _change(text: str, match: re.Match[str]) -> Change:
+def _change(text: str, match: re.Match[str]) -> PrintedChange:
     between = BETWEEN.fullmatch(match["rest"])
     if between is None:
         raise InputError(
@@ -107,7 +107,7 @@ def _change(text: str, match: re.Match[str]) -> Change:
     value, _ = _rounded(match, Fraction(1))
     step = Fraction(1, 10 ** len(match["decimals"] or ""))
     falls = FALLS.search(between["how"]) is not None and value > 0
-    return Change(text.strip(), -value if falls else value, step, between["start"], between["end"])
+    return PrintedChange(text.strip(), -value if falls else value, step, between["start"], between["end"])
 
 
 # Is a printed number right? Exact, rounded, or a change in per cent between two sizes.
@@ -140,11 +140,11 @@ def judge_number(
     Equal: 54.1 %.
     """
     named = split_ratio(quantity)
-    claim, subject = read_claim(value), subject_of(model, words)
+    claim, subject = read_number(value), subject_of(model, words)
     account = account_for(subject, named, conventions)
     if len(named) == 2:
         return _judge_ratio(account, named, claim)
-    if isinstance(claim, Change):
+    if isinstance(claim, PrintedChange):
         names = full_names(spec_of(model, words, subject), account.symbols)
         return _judge_change(account, quantity, claim, {**{name: name for name in account.order}, **names})
     right = account.quantities[quantity].at(account.symbols)
@@ -163,10 +163,10 @@ def judge_number(
     return _verdict(account, quantity, claim, right, (said,) if said else ())
 
 
-def _judge_ratio(account: Account, named: tuple[str, ...], claim: Claim) -> Verdict:
+def _judge_ratio(account: Account, named: tuple[str, ...], claim: PrintedNumber) -> Verdict:
     """What one quantity is of another, such as the share that learns."""
     above, below = (account.quantities[name].at(account.symbols) for name in named)
-    if isinstance(claim, Change) or above is None or not below:
+    if isinstance(claim, PrintedChange) or above is None or not below:
         raise InputError(f"{account.model}: {'/'.join(named)} is a plain number such as 0.125, and not over 0.")
     right = Fraction(above, below)
     equal, between = claim.fits(right), f"{shown(above)} / {shown(below)}."
@@ -177,7 +177,7 @@ def _judge_ratio(account: Account, named: tuple[str, ...], claim: Claim) -> Verd
     )
 
 
-def _verdict(account: Account, quantity: str, claim: Claim, right: int, diagnosis: tuple[str, ...]) -> Verdict:
+def _verdict(account: Account, quantity: str, claim: PrintedNumber, right: int, diagnosis: tuple[str, ...]) -> Verdict:
     equal = claim.fits(Fraction(right))
     residual = None if equal or claim.step else shown(claim.value - right)
     figures = (shown(claim.value) if not claim.step else claim.text, shown(right))
@@ -185,7 +185,7 @@ def _verdict(account: Account, quantity: str, claim: Claim, right: int, diagnosi
     return Verdict(equal, account.model, quantity, *figures, residual, diagnosis, symbols, claim.value, right)
 
 
-def _guesses(account: Account, quantity: str, claim: Claim, right: int) -> Iterator[str]:
+def _guesses(account: Account, quantity: str, claim: PrintedNumber, right: int) -> Iterator[str]:
     """What may have gone wrong with a number: another size, a tensor, a factor."""
     polynomial, sizes = account.quantities[quantity].polynomial, account.symbols
     for name in (name for name in sizes if name in polynomial.symbols and not claim.step):
@@ -210,7 +210,7 @@ def _sizes(account: Account, name: str, size: int) -> dict[str, int]:
     return changed | {other: int(default.at(changed)) for other, default in following.items()}
 
 
-def _judge_change(account: Account, quantity: str, claim: Change, names: Mapping[str, str]) -> Verdict:
+def _judge_change(account: Account, quantity: str, claim: PrintedChange, names: Mapping[str, str]) -> Verdict:
     if account.quantities[quantity].refused:
         raise LedgerError(f"{account.model}: a part of its {quantity} follows no formula, so no change can be judged.")
     name, start, end = _span(claim, names)
@@ -228,13 +228,13 @@ def _judge_change(account: Account, quantity: str, claim: Change, names: Mapping
     )
 
 
-def _percent(value: Fraction, claim: Claim) -> str:
+def _percent(value: Fraction, claim: PrintedNumber) -> str:
     """A percentage with as many decimals as the person gave, and one at least."""
     decimals = max(1, len(str(claim.step.denominator)) - 1)
     return f"{float(value):.{decimals}f}".removesuffix(".0") if value == claim.value else f"{float(value):.{decimals}f}"
 
 
-def _other_ratio(claim: Change, span: tuple[str, int, int], first: Fraction, last: Fraction) -> str:
+def _other_ratio(claim: PrintedChange, span: tuple[str, int, int], first: Fraction, last: Fraction) -> str:
     """The ratio that a person took for the change."""
     name, start, end = span
     before, after = f"the {shown(first)} at {name}={start}", f"the {shown(last)} at {name}={end}"
@@ -250,7 +250,7 @@ def _other_ratio(claim: Change, span: tuple[str, int, int], first: Fraction, las
     return f"{_percent(claim.value, claim)} % is {said}." if said else ""
 
 
-def _span(claim: Change, names: Mapping[str, str]) -> tuple[str, int, int]:
+def _span(claim: PrintedChange, names: Mapping[str, str]) -> tuple[str, int, int]:
     """The size that changes, from what to what."""
     ends = [SIZE.fullmatch(text) for text in (claim.start, claim.end)]
     if None in ends:

@@ -1,10 +1,9 @@
-"""A formula as it was read, and the model's in the same symbols."""
+"""What is asked of a model, a formula next to the model's in the same symbols, and what the judge says."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from html import escape
 from itertools import accumulate, product
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from lemma.counting.polynomial import ONE, Polynomial, Rational, symbol, total
 from lemma.counting.subject import BATCH, Model, Subject, body_of, subject_of
 from lemma.counting.writing import write
 from lemma.errors import InputError, LedgerError, unknown
-from lemma.report.text import paragraph
+from lemma.report.result import Block, Result, Table, Text
 from lemma.runs.folder import RunFolder
 from lemma.spec.choose import Choice, choose
 from lemma.spec.models import FAMILIES, ModelSpec, NewFamily
@@ -27,7 +26,7 @@ LARGEST_DIFFERENCE = 60  # terms beyond which nobody can be told what is wrong i
 
 
 @dataclass(frozen=True)
-class Question:
+class FormulaQuestion:
     """What is asked: whether `yours` is equal to `quantity`, both in the same symbols."""
 
     account: Account
@@ -94,7 +93,7 @@ class Question:
         return self.quantity.formula(self.account.order)
 
 
-def ask(account: Account, name: str, text: str, aliases: Mapping[str, str]) -> Question:
+def ask(account: Account, name: str, text: str, aliases: Mapping[str, str]) -> FormulaQuestion:
     """Read a formula, and put the model's in its symbols: a size that follows from others may be left out."""
     quantity = account.quantities[name]
     if quantity.refused:
@@ -103,13 +102,13 @@ def ask(account: Account, name: str, text: str, aliases: Mapping[str, str]) -> Q
     yours = read_formula(text, [*account.order, *aliases])
     for alias, known in aliases.items():
         yours = put(yours, alias, symbol(known))
-    asked = Question(account, quantity, yours)
+    asked = FormulaQuestion(account, quantity, yours)
     unused = {size: default for size, default in account.defaults.items() if size not in yours.symbols}
     first, last = _with_defaults(asked, unused), _with_defaults(asked, account.defaults)
     return min(first, last, key=lambda one: len(one.difference.numerator.terms))
 
 
-def with_numbers(question: Question) -> Question | None:
+def with_numbers(question: FormulaQuestion) -> FormulaQuestion | None:
     """The same with numbers in the place of the sizes that the person's formula does not name; None without such.
 
     The batch and the time stay: a formula without them counts for less than a batch.
@@ -122,16 +121,15 @@ def with_numbers(question: Question) -> Question | None:
     return _with_defaults(question, numbers)
 
 
-def _with_defaults(question: Question, defaults: Mapping[str, Polynomial]) -> Question:
+def _with_defaults(question: FormulaQuestion, defaults: Mapping[str, Polynomial]) -> FormulaQuestion:
+    def with_default(part: Part, name: str, value: Polynomial) -> Part:
+        shape = None if part.shape is None else tuple(size.put(name, value) for size in part.shape)
+        return replace(part, each=part.each.put(name, value), repeats=part.repeats.put(name, value), shape=shape)
+
     yours, parts = question.yours, question.quantity.parts
     for name, default in defaults.items():
-        yours, parts = put(yours, name, default), tuple(_put(part, name, default) for part in parts)
+        yours, parts = put(yours, name, default), tuple(with_default(part, name, default) for part in parts)
     return replace(question, yours=yours, quantity=replace(question.quantity, parts=parts))
-
-
-def _put(part: Part, name: str, value: Polynomial) -> Part:
-    shape = None if part.shape is None else tuple(size.put(name, value) for size in part.shape)
-    return replace(part, each=part.each.put(name, value), repeats=part.repeats.put(name, value), shape=shape)
 
 
 def put(formula: Rational, name: str, value: Polynomial) -> Rational:
@@ -155,7 +153,6 @@ def is_sum(text: str) -> bool:
 
 # The spec behind a model, where there is one, and its full words.
 
-
 FOLLOWS = {"D": "d"}  # where a tied output makes two sizes one, the account knows it by the second name
 
 
@@ -171,15 +168,13 @@ def spec_of(model: Model, words: Mapping[str, Any] | None, subject: Subject) -> 
     return None
 
 
-def _letters(spec: ModelSpec) -> dict[str, str]:
-    """The letters of a model's fields; a classifier has those of its body too."""
-    return {**type(body_of(spec)).letters(), **type(spec).letters()}
-
-
 def full_names(spec: ModelSpec | None, known: Mapping[str, int]) -> dict[str, str]:
     """What may stand in the place of an account's symbols: the fields' names, `batch`, the letter of a tied size."""
     names = {"batch": BATCH} if BATCH in known else {}
-    for letter, field in _letters(spec).items() if spec else ():
+    letters = (
+        {**type(body_of(spec)).letters(), **type(spec).letters()} if spec else {}
+    )  # a classifier has its body's too
+    for letter, field in letters.items():
         symbol = letter if letter in known else FOLLOWS.get(letter, letter)
         if symbol in known:
             names |= {name: symbol for name in (field, letter) if name not in known}
@@ -187,7 +182,6 @@ def full_names(spec: ModelSpec | None, known: Mapping[str, int]) -> dict[str, st
 
 
 # Formulas of operations that are right under another convention than the one asked for.
-
 
 PASSES = {
     (): ("flops",),
@@ -197,7 +191,7 @@ PASSES = {
 
 
 @dataclass(frozen=True)
-class Reading:
+class OtherReading:
     """Another way of counting: the words for what differs, and the formula."""
 
     words: tuple[str, ...]
@@ -206,15 +200,30 @@ class Reading:
 
 def other_readings(
     model: Model, words: Mapping[str, Any] | None, asked: Conventions, defaults: Mapping[str, Polynomial]
-) -> list[Reading]:
-    """All ways of counting but the one asked for, those that differ least first."""
-    subject = subject_of(model, words)
-    accounts = {said: count(subject, ("flops", "backward"), one) for said, one in _conventions(asked).items()}
-    found = [
-        Reading((*said, *phase, *portion), put_all(formula, defaults))
-        for (said, account), (phase, names) in product(accounts.items(), PASSES.items())
-        for portion, formula in _portions(account, names)
-    ]
+) -> list[OtherReading]:
+    """All ways of counting but the one asked for, those that differ least first.
+
+    A multiply–add counts as one or as two, causal attention in full or half, forward, backward or both; and people
+    leave B or T out: for the batch, for one row of it, for one token.
+    """
+    other, turned = 3 - asked.multiply_add, "full" if asked.causal == "half" else "half"
+    causal = "with causal attention counted in full" if turned == "full" else "with causal attention counted half"
+    fused = {(): asked, (f"with a multiply–add counted as {other}",): replace(asked, multiply_add=other)}
+    subject, batch, time = subject_of(model, words), symbol(BATCH), symbol("T")
+    found: list[OtherReading] = []
+    for (one, convention), half in product(fused.items(), ((), (causal,))):
+        chosen = replace(convention, causal=turned) if half else convention
+        account = count(subject, ("flops", "backward"), chosen)
+        for phase, names in PASSES.items():
+            whole = total(account.quantities[name].polynomial for name in names)
+            portions = {(): whole, ("for one row of the batch (without B)",): whole / batch}
+            if "T" in whole.symbols:
+                portions[("for one token of each row (without T)",)] = whole / time
+                portions[("for one token (without B and T)",)] = whole / batch / time
+            found += [
+                OtherReading((*one, *half, *phase, *portion), put_all(formula, defaults))
+                for portion, formula in portions.items()
+            ]
     return sorted((one for one in found if one.words), key=lambda one: len(one.words))
 
 
@@ -240,37 +249,13 @@ def put_all(formula: Polynomial, defaults: Mapping[str, Polynomial]) -> Polynomi
     return formula
 
 
-def _conventions(asked: Conventions) -> dict[tuple[str, ...], Conventions]:
-    other = 3 - asked.multiply_add
-    fused = {(): asked, (f"with a multiply–add counted as {other}",): replace(asked, multiply_add=other)}
-    turned = "full" if asked.causal == "half" else "half"
-    words = "with causal attention counted in full" if turned == "full" else "with causal attention counted half"
-    halves = {(): "same", (words,): turned}
-    return {
-        (*one, *two): convention if causal == "same" else replace(convention, causal=turned)
-        for (one, convention), (two, causal) in product(fused.items(), halves.items())
-    }
-
-
-def _portions(account: Account, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Polynomial]]:
-    """For the batch, for one row of it, for one token: people leave B or T out."""
-    whole = total(account.quantities[name].polynomial for name in names)
-    time = symbol("T") if "T" in whole.symbols else None
-    yield (), whole
-    yield ("for one row of the batch (without B)",), whole / symbol(BATCH)
-    if time is not None:
-        yield ("for one token of each row (without T)",), whole / time
-        yield ("for one token (without B and T)",), whole / symbol(BATCH) / time
-
-
 # What the judge says: equal or not, by how much, and why.
-
 
 Number = int | Fraction
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(Result):
     """One answer judged: what the person gave, what is right, the difference, and its explanation, best first."""
 
     equal: bool
@@ -287,6 +272,11 @@ class Verdict:
     right_at: Number
 
     @property
+    def title(self) -> str:
+        """What was asked for."""
+        return f"{self.model}: {self.quantity}"
+
+    @property
     def exit_status(self) -> int:
         """What a command ends with: 0 if it is right, 1 if not."""
         return 0 if self.equal else 1
@@ -300,30 +290,26 @@ class Verdict:
             return f"Not equal: yours is {self.yours}, the model's {self.right}."
         return f"Not equal: yours − model = {self.residual.replace('-', '−')}."
 
-    def __str__(self) -> str:
-        return paragraph(" ".join([self.headline, *self.diagnosis]))
+    def blocks(self) -> list[Block]:
+        """The verdict and its explanation."""
+        return [Text(" ".join([self.headline, *self.diagnosis]), "note")]
+
+    def details(self) -> list[Block]:
+        """The same, with both formulas and their numbers."""
+        rows = {"yours": (self.yours, self.yours_at), self.title: (self.right, self.right_at)}
+        cells = [(name, text, f"= {shown(at)}" if is_formula(text) else "") for name, (text, at) in rows.items()]
+        headline = Text(self.headline, "good" if self.equal else "bad")
+        return [headline, Table(("", "", ""), cells, left=(0, 1)), *(Text(reason) for reason in self.diagnosis)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {
-            "equal": self.equal,
-            "model": self.model,
-            "quantity": self.quantity,
-            "yours": self.yours,
-            "right": self.right,
-            "residual": self.residual,
+            **{name: getattr(self, name) for name in ("equal", "model", "quantity", "yours", "right", "residual")},
             "diagnosis": list(self.diagnosis),
             "symbols": dict(self.symbols),
-            "yours_at": _plain(self.yours_at),
-            "right_at": _plain(self.right_at),
+            "yours_at": int(self.yours_at) if Fraction(self.yours_at).denominator == 1 else float(self.yours_at),
+            "right_at": int(self.right_at) if Fraction(self.right_at).denominator == 1 else float(self.right_at),
         }
-
-    def _repr_html_(self) -> str:
-        colour = "#17803d" if self.equal else "#b42318"
-        rows = {"yours": (self.yours, self.yours_at), f"{self.model}: {self.quantity}": (self.right, self.right_at)}
-        lines = "".join(f"<tr><td>{escape(name)}</td>{_cells(*row)}</tr>" for name, row in rows.items())
-        reasons = "".join(f"<p>{escape(reason)}</p>" for reason in self.diagnosis)
-        return f'<p style="color: {colour}">{escape(self.headline)}</p><table>{lines}</table>{reasons}'
 
 
 def is_formula(text: str) -> bool:
@@ -340,17 +326,7 @@ def shown(value: Number) -> str:
     return f"{int(value):,}" if Fraction(value).denominator == 1 else f"{float(value):,.6g}"
 
 
-def _cells(formula: str, value: Number) -> str:
-    number = f"= {shown(value)}" if is_formula(formula) else ""
-    return f'<td style="text-align: left"><code>{escape(formula)}</code></td><td>{number}</td>'
-
-
-def _plain(value: Number) -> int | float:
-    return int(value) if Fraction(value).denominator == 1 else float(value)
-
-
 # What a person may ask the number of: a quantity, what of it learns, the share of a part, the ratio of two.
-
 
 LEARNED = ("trainable", "frozen")
 """Both are taken from the parameters: what an optimizer moves, and what it leaves as it is."""
@@ -374,22 +350,21 @@ def split_ratio(quantity: str) -> tuple[str, ...]:
 
 def account_for(subject: Subject, names: Sequence[str], conventions: Conventions) -> Account:
     """An account that has these quantities: those that learn, and those of a part, among them."""
-    plain = [name.partition(" of ")[0] for name in names]
-    counted = dict.fromkeys("parameters" if name in LEARNED else name for name in plain)
+    asked = {name: name.partition(" of ")[::2] for name in names}
+    counted = dict.fromkeys("parameters" if kind in LEARNED else kind for kind, _ in asked.values())
     account = count(subject, tuple(counted), conventions)
     made = dict(account.quantities)
-    for name in names:
-        kind, _, place = name.partition(" of ")
+    for name, (kind, place) in asked.items():
         if kind in LEARNED or place:
             whole = account.quantities["parameters" if kind in LEARNED else kind]
-            kept = [
+            parts = [
                 part for part in whole.parts if kind not in LEARNED or ("frozen" in part.note) == (kind == "frozen")
             ]
-            made[name] = replace(whole, parts=tuple(_of(place, kept, account.model) if place else kept))
+            made[name] = replace(whole, parts=tuple(_below(place, parts, account.model) if place else parts))
     return replace(account, quantities=made)
 
 
-def _of(place: str, parts: Sequence[Part], model: str) -> list[Part]:
+def _below(place: str, parts: Sequence[Part], model: str) -> list[Part]:
     """The parts below a path; below one with a star, such as encoder.layers.*, those of one member."""
     found = [part for part in parts if part.path == place or part.path.startswith(f"{place}.")]
     if not found:

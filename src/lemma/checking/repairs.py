@@ -1,14 +1,14 @@
-"""What a repair may look at: the cell, the name that is derived, and the shapes of what was written."""
+"""Repairs of a wrong derivation: the small changes of an expression that people's errors call for, and the search."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import combinations, combinations_with_replacement
+from functools import cached_property, wraps
+from itertools import chain, combinations, combinations_with_replacement
 
 import torch
 from torch import Tensor
 
-from lemma.checking.cells import Cell, Sample
+from lemma.checking.cells import GradientCell, Sample
 from lemma.checking.expressions import (
     Binary,
     Call,
@@ -34,6 +34,13 @@ from lemma.checking.expressions import (
     written,
 )
 
+TOLERANCE = 1e-9
+"""The relative error up to which two float64 values count as equal."""
+MOST_OPERATIONS, MOST_OPERATIONS_A_LINE = 45_000, 20_000
+"""The operations that a report, and a line of it, may spend on repairs; a line takes a third of a second at most."""
+_LONGEST_CHAIN = 12
+_FUNCTIONS = ("sigmoid", "tanh", "softmax", "exp", "log")
+
 
 @dataclass(frozen=True)
 class Repair:
@@ -45,9 +52,9 @@ class Repair:
 
 @dataclass(frozen=True)
 class Setting:
-    """The cell, the name that is derived, and a sample."""
+    """What a repair may look at: the cell, the name that is derived, and a sample."""
 
-    cell: Cell
+    cell: GradientCell
     target: str
     sample: Sample
 
@@ -69,203 +76,77 @@ class Setting:
     @cached_property
     def slopes(self) -> list[tuple[Node, Shape]]:
         """The derivatives of the cell's activations, and the pieces they consist of, where they may be used."""
-        evaluate = Evaluator(self.sample.values)
-        return [(slope, shape(evaluate(slope))) for slope in self._slopes() if names(slope) <= set(self.usable)]
-
-    def _slopes(self) -> Iterator[Node]:
+        found: list[Node] = []
         for function, _, output in self.cell.activations:
             rest = Binary("-", Number("1"), output)
-            if function == "sigmoid":
-                yield from (Binary("*", output, rest), rest)
-            else:
-                yield Binary("-", Number("1"), Power(output, 2))
-            if not isinstance(output, Name):
-                yield output
+            tanh = Binary("-", Number("1"), Power(output, 2))
+            found += [Binary("*", output, rest), rest] if function == "sigmoid" else [tanh]
+            found += [] if isinstance(output, Name) else [output]
+        evaluate = Evaluator(self.sample.values)
+        return [(slope, shape(evaluate(slope))) for slope in found if names(slope) <= set(self.usable)]
 
 
-# Repairs that leave something out: factors and terms that are too many.
+Generator = Callable[[Node, Setting], Iterator[Repair]]
+Changes = Iterator[tuple[str, Node]]
 
 
-_LONGEST_CHAIN = 12
+def everywhere(change: Callable[[Node, Setting], Changes]) -> Generator:
+    """Try a change of one node at every node of a tree."""
+
+    @wraps(change)
+    def repairs(tree: Node, setting: Setting) -> Iterator[Repair]:
+        for path, node in subtrees(tree):
+            for words, new in change(node, setting):
+                yield Repair(words, put(tree, path, new))
+
+    return repairs
 
 
-def spare_factors(tree: Node, setting: Setting) -> Iterator[Repair]:
-    """Drop one factor of a matrix product or quotient, or one or two of a chain of elementwise factors."""
-    for path, node in chains(tree):
-        if isinstance(node, Binary) and node.sign == "*":
-            for kept, dropped in _without_some(factors(node)[:_LONGEST_CHAIN], factors(node)[_LONGEST_CHAIN:]):
-                yield Repair(_too_many(kept, dropped), put(tree, path, product(kept)))
-        elif isinstance(node, Binary) and node.sign in "@/":
-            yield Repair(f"drop the factor {written(node.right)}", put(tree, path, node.left))
-            yield Repair(f"drop the factor {written(node.left)}", put(tree, path, node.right))
+def exchanging(change: Callable[[Node, Setting], Iterator[Node]]) -> Generator:
+    """Put other nodes for a node, at every node of a tree.
+
+    The exchange is named together with the difference it stands in, as (1 - c_tilde^2) instead of (1 - pre_c).
+    """
+
+    @wraps(change)
+    def repairs(tree: Node, setting: Setting) -> Iterator[Repair]:
+        for path, node in subtrees(tree):
+            for new in change(node, setting):
+                changed = around = put(tree, path, new)
+                old, parent = node, tree
+                for step in path[:-1]:
+                    parent, around = children(parent)[step], children(around)[step]
+                if path and isinstance(parent, Binary) and parent.sign == "-":
+                    old, new = parent, around
+                said, better = (
+                    f"({written(side)})" if isinstance(side, Binary) else written(side) for side in (old, new)
+                )
+                yield Repair(f"{better} instead of {said}", changed)
+
+    return repairs
 
 
-def spare_terms(tree: Node, setting: Setting) -> Iterator[Repair]:
-    """Drop one term of a sum or difference."""
-    for path, node in subtrees(tree):
-        match node:
-            case Binary("+" | "-" as sign, left, right):
-                yield Repair(f"drop the term {written(right)}", put(tree, path, left))
-                rest = right if sign == "+" else Negative(right)
-                yield Repair(f"drop the term {written(left)}", put(tree, path, rest))
-
-
-def spare_functions(tree: Node, setting: Setting) -> Iterator[Repair]:
-    """Take the argument of a function for the function."""
-    for path, node in subtrees(tree):
-        if isinstance(node, Call) and len(node.arguments) == 1:
-            argument = node.arguments[0]
-            yield Repair(f"{written(argument)}, not {written(node)}", put(tree, path, argument))
-
-
-def chains(tree: Node) -> Iterator[tuple[Path, Node]]:
-    """The nodes of a tree, but of a chain of elementwise products only the whole of it and its factors."""
-    inside = members(tree)
-    for path, node in subtrees(tree):
-        if path not in inside or not (isinstance(node, Binary) and node.sign == "*"):
-            yield path, node
-
-
-def members(tree: Node) -> set[Path]:
-    """The ways to the two sides of every elementwise product."""
-    found = [path for path, node in subtrees(tree) if isinstance(node, Binary) and node.sign == "*"]
-    return {(*path, side) for path in found for side in (0, 1)}
-
-
-def _without_some(parts: list[Node], rest: list[Node]) -> Iterator[tuple[list[Node], list[Node]]]:
-    for count in range(1, min(2, len(parts) - 1) + 1):
-        for left_out in combinations(range(len(parts)), count):
-            kept = [part for index, part in enumerate(parts) if index not in left_out]
-            yield kept + rest, [parts[index] for index in left_out]
-
-
-def _too_many(kept: list[Node], dropped: list[Node]) -> str:
-    factor = written(product(dropped))
-    doubled = all(part in kept for part in dropped)
-    return f"the factor {factor} occurs twice; drop one" if doubled else f"drop the factor {factor}"
-
-
-# Repairs that put one thing for another: an activation for its input, a name for a name, a function for a function.
-
-
-_FUNCTIONS = ("sigmoid", "tanh", "softmax", "exp", "log")
-
-
-def activations(tree: Node, setting: Setting) -> Iterator[Repair]:
-    """Put an activation or its square for its input, the square for the activation, and the reverse."""
-    for path, node in subtrees(tree):
-        for new in _activated(node, setting):
-            if names(new) <= set(setting.usable):
-                yield _exchanged(tree, path, node, new)
-
-
-def other_names(tree: Node, setting: Setting) -> Iterator[Repair]:
-    """Put another name of the same shape for a name, in one place or everywhere."""
-    for name in sorted(names(tree)):
-        for other in _alike(name, setting):
-            for path, node in subtrees(tree):
-                if isinstance(node, Name) and node.name == name:
-                    yield Repair(f"{other} instead of {name}", put(tree, path, Name(other)))
-            yield Repair(f"{other} instead of {name}", substituted(tree, {name: Name(other)}))
-
-
-def complements(tree: Node, setting: Setting) -> Iterator[Repair]:
-    """Put 1 - g for a gate g, and the reverse."""
-    for path, node in subtrees(tree):
-        match node:
-            case Name() | Power():
-                yield _exchanged(tree, path, node, Binary("-", Number("1"), node))
-            case Binary("-", Number("1"), right):
-                yield _exchanged(tree, path, node, right)
-
-
-def functions(tree: Node, setting: Setting) -> Iterator[Repair]:
-    """Put another function for a function."""
-    for path, node in subtrees(tree):
-        if isinstance(node, Call) and node.function in _FUNCTIONS:
-            for function in _FUNCTIONS:
-                yield _exchanged(tree, path, node, Call(function, node.arguments))
-
-
-def slices(tree: Node, setting: Setting) -> Iterator[Repair]:
-    """Take some of the rows of the whole: of a stacked vector's gradient, the part that belongs to the target."""
-    for size in setting.cell.sizes:
-        for rows in ((None, size), (size, None)):
-            part = Slice(tree, rows, (None, None))
-            yield Repair(f"take the rows that belong to {setting.target[1:]}", part)
-
-
-def softmaxes(tree: Node, setting: Setting) -> Iterator[Repair]:
-    """Put the derivative of a softmax for whatever was made of it."""
-    for equation in setting.cell.forward:
-        match equation.expression:
-            case Call("softmax", (Name(scores),)) if f"d{scores}" == setting.target:
-                if names(tree) & {equation.name, f"d{equation.name}"}:
-                    words = "softmax couples all its elements: its derivative is not elementwise"
-                    yield Repair(words, _coupled(equation.name, axis=None if 1 in setting.shape else 1))
-
-
-def _coupled(output: str, axis: int | None) -> Node:
-    """The gradient through a softmax: p * (dp - the sum of p * dp over what sums to one)."""
-    weights, gradient = Name(output), Name(f"d{output}")
-    mean = Call("sum", (Binary("*", weights, gradient),), axis)
-    return Binary("*", weights, Binary("-", gradient, mean))
-
-
-def _activated(node: Node, setting: Setting) -> Iterator[Node]:
-    for function, pre, output in setting.cell.activations:
-        one_less = Binary("-", Number("1"), output)
-        if function == "sigmoid" and node == Binary("-", Number("1"), Power(output, 2)):  # the slope of tanh
-            yield Binary("*", output, one_less)
-        elif node == Name(pre):
-            yield from (Power(output, 2), output)
-        elif node == output:
-            yield from (Power(output, 2), Name(pre))
-        elif node == Power(output, 2):
-            yield output
-        elif node == Power(Name(pre), 2):
-            yield Power(output, 2)
-        elif node == Call(function, (output,)):  # sigmoid(G_f): the activation taken twice
-            yield output
-
-
-def _alike(name: str, setting: Setting) -> list[str]:
-    have = tuple(setting.sample.values[name].shape) if name in setting.sample.values else None
-    return [other for other, shape in setting.usable.items() if shape == have and other != name]
-
-
-def _exchanged(tree: Node, path: Path, node: Node, new: Node) -> Repair:
-    """Name the exchange together with the difference it stands in, as 1 - c_tilde^2 for 1 - pre_c."""
-    changed = put(tree, path, new)
-    around, inside = tree, changed
-    for step in path[:-1]:
-        around, inside = children(around)[step], children(inside)[step]
-    if path and isinstance(around, Binary) and around.sign == "-":
-        node, new = around, inside
-    old, better = (f"({written(side)})" if isinstance(side, Binary) else written(side) for side in (node, new))
-    return Repair(f"{better} instead of {old}", changed)
-
-
-# Repairs that use what is there: other signs, other order, other transposes.
+# Other signs, other order, other transposes.
 
 
 def signs(tree: Node, setting: Setting) -> Iterator[Repair]:
     """Flip one sign."""
-    for path, node in subtrees(tree):
-        match node:
-            case Binary("-", left, right):
-                swapped = Binary("-", right, left)
-                yield Repair(f"the sign is wrong: {written(swapped)}, not {written(node)}", put(tree, path, swapped))
-                yield Repair(f"the sign of {written(right)} is wrong", put(tree, path, Binary("+", left, right)))
-            case Binary("+", left, right):
-                for part, flipped in (
-                    (right, Binary("-", left, right)),
-                    (left, Binary("-", right, left)),
-                ):
-                    yield Repair(f"the sign of {written(part)} is wrong", put(tree, path, flipped))
-            case Negative(inner):
-                yield Repair("the sign is wrong", put(tree, path, inner))
+    yield from _inner_signs(tree, setting)
     yield Repair("the sign is wrong", Negative(tree))
+
+
+@everywhere
+def _inner_signs(node: Node, setting: Setting) -> Changes:
+    match node:
+        case Binary("-", left, right):
+            swapped = Binary("-", right, left)
+            yield f"the sign is wrong: {written(swapped)}, not {written(node)}", swapped
+            yield f"the sign of {written(right)} is wrong", Binary("+", left, right)
+        case Binary("+", left, right):
+            yield f"the sign of {written(right)} is wrong", Binary("-", left, right)
+            yield f"the sign of {written(left)} is wrong", Binary("-", right, left)
+        case Negative(inner):
+            yield "the sign is wrong", inner
 
 
 def transposes(tree: Node, setting: Setting) -> Iterator[Repair]:
@@ -278,38 +159,34 @@ def transposes(tree: Node, setting: Setting) -> Iterator[Repair]:
             yield Repair(f"transpose {written(node)}", put(tree, path, Transpose(node)))
 
 
-def orders(tree: Node, setting: Setting) -> Iterator[Repair]:
+@everywhere
+def orders(node: Node, setting: Setting) -> Changes:
     """Try every order and every transposition of the two sides of a matrix product."""
-    for path, node in subtrees(tree):
-        if isinstance(node, Binary) and node.sign == "@":
-            for product in arrangements(node.left, node.right):
-                words = f"the factors are in the wrong order or wrongly transposed: {written(product)}"
-                yield Repair(words, put(tree, path, product))
+    if isinstance(node, Binary) and node.sign == "@":
+        for arranged in arrangements(node.left, node.right):
+            yield f"the factors are in the wrong order or wrongly transposed: {written(arranged)}", arranged
 
 
-def products(tree: Node, setting: Setting) -> Iterator[Repair]:
+@everywhere
+def products(node: Node, setting: Setting) -> Changes:
     """Take a matrix or outer product for an elementwise one, and the reverse."""
-    for path, node in subtrees(tree):
-        match node:
-            case Binary("*", left, right) | Call("sum", (Binary("*", left, right),)):
-                taken = "*" if isinstance(node, Binary) else "sum"
-                for product in (Binary("@", left, right), *arrangements(left, right)):
-                    words = f"a matrix product is meant, not {taken}: {written(product)}"
-                    yield Repair(words, put(tree, path, product))
-            case Binary("@", left, right):
-                product = Binary("*", left, right)
-                yield Repair(f"the product is elementwise: {written(product)}", put(tree, path, product))
+    match node:
+        case Binary("*", left, right) | Call("sum", (Binary("*", left, right),)):
+            taken = "*" if isinstance(node, Binary) else "sum"
+            for arranged in (Binary("@", left, right), *arrangements(left, right)):
+                yield f"a matrix product is meant, not {taken}: {written(arranged)}", arranged
+        case Binary("@", left, right):
+            elementwise = Binary("*", left, right)
+            yield f"the product is elementwise: {written(elementwise)}", elementwise
 
 
 def arrangements(left: Node, right: Node) -> Iterator[Binary]:
     """The products of two factors in either order, each factor as it is or transposed, the nearest ones first."""
     for first, second in ((right, left), (left, right)):
-        yield from (
-            Binary("@", first, second),
-            Binary("@", flipped(first), second),
-            Binary("@", first, flipped(second)),
-            Binary("@", flipped(first), flipped(second)),
-        )
+        yield Binary("@", first, second)
+        yield Binary("@", flipped(first), second)
+        yield Binary("@", first, flipped(second))
+        yield Binary("@", flipped(first), flipped(second))
 
 
 def flipped(node: Node) -> Node:
@@ -317,7 +194,117 @@ def flipped(node: Node) -> Node:
     return node.inner if isinstance(node, Transpose) else Transpose(node)
 
 
-# Repairs that add something: a missing term, a missing factor, a missing matrix.
+# Factors, terms and functions that are too many.
+
+
+def spare_factors(tree: Node, setting: Setting) -> Iterator[Repair]:
+    """Drop one factor of a matrix product or quotient, or one or two of a chain of elementwise factors."""
+    for path, node in chains(tree):
+        match node:
+            case Binary("*"):
+                whole = factors(node)
+                parts, rest = whole[:_LONGEST_CHAIN], whole[_LONGEST_CHAIN:]
+                for count in range(1, min(2, len(parts) - 1) + 1):
+                    for indices in combinations(range(len(parts)), count):
+                        kept = [part for index, part in enumerate(parts) if index not in indices] + rest
+                        dropped = [parts[index] for index in indices]
+                        factor = written(product(dropped))
+                        twice = all(part in kept for part in dropped)
+                        words = f"the factor {factor} occurs twice; drop one" if twice else f"drop the factor {factor}"
+                        yield Repair(words, put(tree, path, product(kept)))
+            case Binary("@" | "/", left, right):
+                yield Repair(f"drop the factor {written(right)}", put(tree, path, left))
+                yield Repair(f"drop the factor {written(left)}", put(tree, path, right))
+
+
+@everywhere
+def spare_terms(node: Node, setting: Setting) -> Changes:
+    """Drop one term of a sum or difference."""
+    match node:
+        case Binary("+" | "-" as sign, left, right):
+            yield f"drop the term {written(right)}", left
+            yield f"drop the term {written(left)}", right if sign == "+" else Negative(right)
+
+
+@everywhere
+def spare_functions(node: Node, setting: Setting) -> Changes:
+    """Take the argument of a function for the function."""
+    if isinstance(node, Call) and len(node.arguments) == 1:
+        yield f"{written(node.arguments[0])}, not {written(node)}", node.arguments[0]
+
+
+# One thing for another: an activation for its input, a name for a name, a function for a function.
+
+
+@exchanging
+def activations(node: Node, setting: Setting) -> Iterator[Node]:
+    """Put an activation or its square for its input, the square for the activation, and the reverse."""
+    for function, pre, output in setting.cell.activations:
+        one_less, square = Binary("-", Number("1"), output), Power(output, 2)
+        found: tuple[Node, ...] = ()
+        if function == "sigmoid" and node == Binary("-", Number("1"), square):  # the slope of tanh
+            found = (Binary("*", output, one_less),)
+        elif node == Name(pre):
+            found = (square, output)
+        elif node == output:
+            found = (square, Name(pre))
+        elif node in (square, Call(function, (output,))):  # sigmoid(G_f): the activation taken twice
+            found = (output,)
+        elif node == Power(Name(pre), 2):
+            found = (square,)
+        yield from (new for new in found if names(new) <= set(setting.usable))
+
+
+def other_names(tree: Node, setting: Setting) -> Iterator[Repair]:
+    """Put another name of the same shape for a name, in one place or everywhere."""
+    for name in sorted(names(tree)):
+        have = shape(setting.sample.values[name]) if name in setting.sample.values else None
+        for other in (other for other, size in setting.usable.items() if size == have and other != name):
+            for path, node in subtrees(tree):
+                if isinstance(node, Name) and node.name == name:
+                    yield Repair(f"{other} instead of {name}", put(tree, path, Name(other)))
+            yield Repair(f"{other} instead of {name}", substituted(tree, {name: Name(other)}))
+
+
+@exchanging
+def complements(node: Node, setting: Setting) -> Iterator[Node]:
+    """Put 1 - g for a gate g, and the reverse."""
+    match node:
+        case Name() | Power():
+            yield Binary("-", Number("1"), node)
+        case Binary("-", Number("1"), right):
+            yield right
+
+
+@exchanging
+def functions(node: Node, setting: Setting) -> Iterator[Node]:
+    """Put another function for a function."""
+    if isinstance(node, Call) and node.function in _FUNCTIONS:
+        yield from (Call(function, node.arguments) for function in _FUNCTIONS)
+
+
+def slices(tree: Node, setting: Setting) -> Iterator[Repair]:
+    """Take some of the rows of the whole: of a stacked vector's gradient, the part that belongs to the target."""
+    for size in setting.cell.sizes:
+        for rows in ((None, size), (size, None)):
+            part = Slice(tree, rows, (None, None))
+            yield Repair(f"take the rows that belong to {setting.target[1:]}", part)
+
+
+def softmaxes(tree: Node, setting: Setting) -> Iterator[Repair]:
+    """Put the derivative of a softmax, p * (dp - the sum of p * dp over what sums to one), for what was made of it."""
+    for equation in setting.cell.forward:
+        match equation.expression:
+            case Call("softmax", (Name(scores),)) if f"d{scores}" == setting.target:
+                if names(tree) & {equation.name, f"d{equation.name}"}:
+                    weights, gradient = Name(equation.name), Name(f"d{equation.name}")
+                    axis = None if 1 in setting.shape else 1
+                    mean = Call("sum", (Binary("*", weights, gradient),), axis)
+                    words = "softmax couples all its elements: its derivative is not elementwise"
+                    yield Repair(words, Binary("*", weights, Binary("-", gradient, mean)))
+
+
+# Something that is missing: a term, a factor, a matrix.
 
 
 def incoming_terms(tree: Node, setting: Setting) -> Iterator[Repair]:
@@ -338,10 +325,8 @@ def slopes(tree: Node, setting: Setting) -> Iterator[Repair]:
 
 def scales(tree: Node, setting: Setting) -> Iterator[Repair]:
     """Multiply or divide by a number that belongs to the cell: the root of a size, or two."""
-    numbers = [Call("sqrt", (Name(name),)) for name in setting.cell.sizes] + [Number("2")]
-    for number in numbers:
-        words = f"the factor 1/{written(number)} is missing"
-        yield Repair(words, Binary("/", tree, number))
+    for number in (*(Call("sqrt", (Name(name),)) for name in setting.cell.sizes), Number("2")):
+        yield Repair(f"the factor 1/{written(number)} is missing", Binary("/", tree, number))
         yield Repair(f"the factor {written(number)} is missing", Binary("*", tree, number))
 
 
@@ -372,16 +357,19 @@ def matrix_factors(tree: Node, setting: Setting) -> Iterator[Repair]:
                     yield Repair(words, put(tree, path, Binary("@", node, factor)))
 
 
-def sibling_terms(tree: Node, setting: Setting) -> Iterator[Repair]:
-    """Add a term like one that is there, of another gate."""
+@everywhere
+def sibling_terms(node: Node, setting: Setting) -> Changes:
+    """Add a term like one that is there, of another gate that has all of its names."""
     endings = {name.rpartition("_")[2] for name in setting.usable if "_" in name}
-    for path, node in subtrees(tree):
-        for ending in sorted(_endings(node) & endings):
-            for other in sorted(endings - {ending}):
-                term = _of_gate(node, ending, other, setting)
-                if term is not None:
-                    words = f"the term {written(term)} is missing"
-                    yield Repair(words, put(tree, path, Binary("+", node, term)))
+    here = {name.rpartition("_")[2] for name in names(node) if "_" in name}
+    for ending in sorted(here & endings):
+        for other in sorted(endings - {ending}):
+            meaning = {
+                name: f"{name.removesuffix(ending)}{other}" for name in names(node) if name.endswith(f"_{ending}")
+            }
+            if setting.usable.keys() >= set(meaning.values()):
+                term = substituted(node, {name: Name(new) for name, new in meaning.items()})
+                yield f"the term {written(term)} is missing", Binary("+", node, term)
 
 
 def plain_terms(tree: Node, setting: Setting) -> Iterator[Repair]:
@@ -391,6 +379,20 @@ def plain_terms(tree: Node, setting: Setting) -> Iterator[Repair]:
     for term in (*fitting, *pairs, *_backward_products(setting)):
         yield Repair(f"the term {written(term)} is missing", Binary("+", tree, term))
         yield Repair(f"the term -{written(term)} is missing", Binary("-", tree, term))
+
+
+def chains(tree: Node) -> Iterator[tuple[Path, Node]]:
+    """The nodes of a tree, but of a chain of elementwise products only the whole of it and its factors."""
+    inside = members(tree)
+    for path, node in subtrees(tree):
+        if path not in inside or not (isinstance(node, Binary) and node.sign == "*"):
+            yield path, node
+
+
+def members(tree: Node) -> set[Path]:
+    """The ways to the two sides of every elementwise product."""
+    found = [path for path, node in subtrees(tree) if isinstance(node, Binary) and node.sign == "*"]
+    return {(*path, side) for path in found for side in (0, 1)}
 
 
 def shaped(tree: Node, setting: Setting) -> Iterator[tuple[Path, Node, Shape]]:
@@ -424,33 +426,12 @@ def _backward_products(setting: Setting) -> Iterator[Node]:
                 yield Binary("@", Name(gradient), Transpose(Name(name)))
 
 
-def _endings(node: Node) -> set[str]:
-    found = (below.name for _, below in subtrees(node) if isinstance(below, Name) and "_" in below.name)
-    return {name.rpartition("_")[2] for name in found}
+# The search for the repair that fits.
 
-
-def _of_gate(node: Node, ending: str, other: str, setting: Setting) -> Node | None:
-    """The same expression of another gate; None where that gate lacks one of its names."""
-    meaning = {name: Name(f"{name.removesuffix(ending)}{other}") for name in names(node) if name.endswith(f"_{ending}")}
-    exists = all(new.name in setting.usable for new in meaning.values())
-    return substituted(node, dict(meaning)) if exists else None
-
-
-# Repairs of a wrong derivation: every small change of its expression that people's errors call for.
-
-
-_LIGHT = (
-    signs,
-    transposes,
-    orders,
-    spare_factors,
-    spare_terms,
-    incoming_terms,
-    activations,
-    slopes,
-    scales,
-)
-_HEAVY = (
+COMMON = (signs, transposes, orders, spare_factors, spare_terms, incoming_terms, activations, slopes, scales)
+"""The errors that people make most; two of them at once are tried too."""
+REPAIRS: tuple[Generator, ...] = (
+    *COMMON,
     products,
     spare_functions,
     slices,
@@ -464,36 +445,16 @@ _HEAVY = (
     softmaxes,
     double_factors,
 )
+"""Every kind of repair, the most likely first."""
 
 
 def repairs(tree: Node, setting: Setting) -> Iterator[Repair]:
-    """Every repair of one error, the likeliest first; then those of two errors, both of the commonest kinds."""
-    for kind in (*_LIGHT, *_HEAVY):
+    """Every repair of one error, the most likely first; then those of two errors, both of the most common kinds."""
+    for kind in REPAIRS:
         yield from kind(tree, setting)
-    for first in _light(tree, setting):
-        for second in _light(first.expression, setting):
+    for first in chain.from_iterable(kind(tree, setting) for kind in COMMON):
+        for second in chain.from_iterable(kind(first.expression, setting) for kind in COMMON):
             yield Repair(f"{first.words}; and {second.words}", second.expression)
-
-
-def _light(tree: Node, setting: Setting) -> Iterator[Repair]:
-    for kind in _LIGHT:
-        yield from kind(tree, setting)
-
-
-# Comparing an expression with the truth and, where they differ, finding the repair that fits.
-
-
-TOLERANCE = 1e-9
-"""The relative error up to which two float64 values count as equal."""
-MOST_OPERATIONS, MOST_OPERATIONS_A_LINE = 45_000, 20_000
-"""The operations that a report, and a line of it, may spend on repairs; a line takes a third of a second at most."""
-
-
-@dataclass
-class Budget:
-    """The operations that are left for the repairs of a report."""
-
-    operations: int = MOST_OPERATIONS
 
 
 def relative_error(value: Tensor, truth: Tensor) -> float:
@@ -507,39 +468,39 @@ def agrees(expression: Node, target: str, sample: Sample) -> bool:
     return _fits(Evaluator(sample.values), expression, sample.values[target])
 
 
-def find_repair(expression: Node, cell: Cell, target: str, samples: Sequence[Sample], budget: Budget) -> Repair | None:
-    """The first repair that makes an expression right in every sample, if the budget allows to find one."""
-    if budget.operations <= 0:
-        return None
-    setting = Setting(cell, target, samples[0])
-    evaluate, truth = Evaluator(samples[0].values), samples[0].values[target]
-    evaluate.remember(expression)
-    for repair in _affordable(repairs(expression, setting), evaluate, budget):
-        right = _fits(evaluate, repair.expression, truth)
-        if right and all(agrees(repair.expression, target, sample) for sample in samples[1:]):
-            return repair
-    return None
-
-
-def _affordable(candidates: Iterable[Repair], evaluate: Evaluator, budget: Budget) -> Iterator[Repair]:
-    """The candidates that can be tried before the operations of the line or of the report are spent."""
-    start, tried = evaluate.operations, 0
-    most = min(budget.operations, MOST_OPERATIONS_A_LINE)
-    try:
-        for candidate in candidates:
-            tried += 1
-            if evaluate.operations - start + tried > most:
-                return
-            yield candidate
-    finally:
-        budget.operations -= evaluate.operations - start + tried
-
-
-def _fits(evaluate: Callable[[Node], Tensor], expression: Node, truth: Tensor) -> bool:
+def _fits(evaluate: Evaluator, expression: Node, truth: Tensor) -> bool:
     try:
         value = evaluate(expression)
     except UnfitError:
         return False
-    return shape(value) == shape(truth) and torch.allclose(
-        value, truth, rtol=0.0, atol=TOLERANCE * float(truth.abs().max())
-    )
+    within = TOLERANCE * float(truth.abs().max())
+    return shape(value) == shape(truth) and torch.allclose(value, truth, rtol=0.0, atol=within)
+
+
+class RepairSearch:
+    """Finds repairs for the lines of a report, as long as its operations last."""
+
+    def __init__(self) -> None:
+        self.left = MOST_OPERATIONS
+
+    def find(self, expression: Node, cell: GradientCell, target: str, samples: Sequence[Sample]) -> Repair | None:
+        """The first repair that makes an expression right in every sample, if one is found in time."""
+        first, *others = samples
+        evaluate, truth = Evaluator(first.values), first.values[target]
+        most = min(self.left, MOST_OPERATIONS_A_LINE)
+        if most <= 0:
+            return None
+        evaluate.remember(expression)
+        start, tried = evaluate.operations, 0
+        try:
+            for repair in repairs(expression, Setting(cell, target, first)):
+                tried += 1
+                if evaluate.operations - start + tried > most:
+                    return None
+                if _fits(evaluate, repair.expression, truth) and all(
+                    agrees(repair.expression, target, sample) for sample in others
+                ):
+                    return repair
+            return None
+        finally:
+            self.left -= evaluate.operations - start + tried

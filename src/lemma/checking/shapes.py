@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
-from html import escape
 from itertools import permutations
 from typing import Any
 
@@ -14,11 +13,11 @@ from lemma.counting.polynomial import Rational
 from lemma.counting.subject import Model, Subject, subject_of
 from lemma.counting.writing import write
 from lemma.errors import InputError, unknown
-from lemma.report.text import fit
+from lemma.report.result import Block, Result, Text
 
 MOST_LINES, MOST_AXES = 100, 8
 BELOW = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
-Sizes = tuple[Rational, ...]
+Formulas = tuple[Rational, ...]
 
 
 @dataclass(frozen=True)
@@ -39,27 +38,38 @@ class JudgedShape:
 
 
 @dataclass(frozen=True)
-class ShapeReport:
+class ShapeReport(Result):
     """The shapes of a module's tensors as a person gave them, each judged."""
 
     model: str
     lines: tuple[JudgedShape, ...]
 
     @property
+    def title(self) -> str:
+        """What was judged."""
+        return f"{self.model}: shapes"
+
+    @property
     def right(self) -> bool:
         """Whether every shape is."""
         return all(line.equal for line in self.lines)
 
-    def __str__(self) -> str:
-        count = sum(line.equal for line in self.lines)
-        return fit("\n".join([*map(str, self.lines), f"{count} of {len(self.lines)} right."]))
+    @property
+    def summary(self) -> str:
+        """How many shapes are right."""
+        return f"{sum(line.equal for line in self.lines)} of {len(self.lines)} right."
+
+    def blocks(self) -> list[Block]:
+        """A line for each shape."""
+        return [Text("\n".join([*map(str, self.lines), self.summary]))]
+
+    def details(self) -> list[Block]:
+        """The same, coloured."""
+        return [*(Text(str(line), "good" if line.equal else "bad") for line in self.lines), Text(self.summary)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {"model": self.model, "right": self.right, "lines": [asdict(line) for line in self.lines]}
-
-    def _repr_html_(self) -> str:
-        return "".join(f"<p>{escape(str(line))}</p>" for line in self.lines)
 
 
 def judge_shapes(model: Model, lines: Sequence[str], words: Mapping[str, Any] | None = None) -> ShapeReport:
@@ -73,7 +83,14 @@ def judge_shapes(model: Model, lines: Sequence[str], words: Mapping[str, Any] | 
         raise InputError(f"check shape: from 1 to {MOST_LINES} lines are expected, got {len(given)}.")
     pairs = [_split(line) for line in given]
     tensors = tensors_of(subject_of(model, words))
-    return ShapeReport(tensors.model, tuple(_judge(name, shape, tensors) for name, shape in pairs))
+    judged: list[JudgedShape] = []
+    for name, sizes in pairs:
+        found = _find(name, tensors)
+        yours, right = tuple(read_formula(size, tensors.order) for size in sizes), tensors.shapes[found]
+        mine, theirs = (" × ".join(write(size, tensors.order) for size in shape) for shape in (yours, right))
+        equal = _equal(yours, right)
+        judged.append(JudgedShape(found, mine, theirs, equal, "" if equal else _reason(yours, found, tensors)))
+    return ShapeReport(tensors.model, tuple(judged))
 
 
 @dataclass(frozen=True)
@@ -82,7 +99,7 @@ class Tensors:
 
     model: str
     order: tuple[str, ...]
-    shapes: Mapping[str, Sizes]
+    shapes: Mapping[str, Formulas]
 
 
 def tensors_of(subject: Subject) -> Tensors:
@@ -105,15 +122,6 @@ def _split(line: str) -> tuple[str, list[str]]:
     return name.strip(), sizes
 
 
-def _judge(name: str, sizes: Sequence[str], tensors: Tensors) -> JudgedShape:
-    found = _find(name, tensors)
-    yours = tuple(read_formula(size, list(tensors.order)) for size in sizes)
-    right = tensors.shapes[found]
-    mine, theirs = (" × ".join(write(size, tensors.order) for size in shape) for shape in (yours, right))
-    equal = _equal(yours, right)
-    return JudgedShape(found, mine, theirs, equal, "" if equal else _reason(yours, found, tensors))
-
-
 def _find(name: str, tensors: Tensors) -> str:
     plain, known = name.translate(BELOW), tensors.shapes
     ends = [other for other in known if other.endswith(f".{plain}")]
@@ -124,7 +132,7 @@ def _find(name: str, tensors: Tensors) -> str:
     return plain if plain in known else ends[0]
 
 
-def _reason(yours: Sizes, name: str, tensors: Tensors) -> str:
+def _reason(yours: Formulas, name: str, tensors: Tensors) -> str:
     right, order = tensors.shapes[name], tensors.order
     for place, axis in enumerate(("first", "second", "third", "fourth")):
         if place < len(right) and _equal(yours, right[:place] + right[place + 1 :]):
@@ -137,6 +145,6 @@ def _reason(yours: Sizes, name: str, tensors: Tensors) -> str:
     return f"That is the shape of {alike}." if alike else ""
 
 
-def _equal(one: Sizes, other: Sizes) -> bool:
+def _equal(one: Formulas, other: Formulas) -> bool:
     same = (not (mine - theirs).numerator for mine, theirs in zip(one, other, strict=False))
     return len(one) == len(other) and all(same)

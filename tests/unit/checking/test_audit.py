@@ -59,7 +59,7 @@ def test_it_is_saved_in_three_forms(tmp_path: Path) -> None:
     assert "| D4 | ✗ wrong |" in (tmp_path / "a.md").read_text()
     plain = json.loads((tmp_path / "a.json").read_text())
     assert plain["counts"] == {"right": 3, "wrong": 1, "to measure": 0}
-    with pytest.raises(ValueError, match="the form"):
+    with pytest.raises(ValueError, match="the ending of the name"):
         audit.save(tmp_path / "a.pdf")
 
 

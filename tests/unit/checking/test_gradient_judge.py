@@ -107,8 +107,8 @@ def test_the_report_is_plain_json_and_safe_html() -> None:
 
 
 def test_html_escapes_what_was_typed() -> None:
-    from lemma.checking.gradients import GradientReport, Verdict
+    from lemma.checking.gradients import GradientReport, GradientVerdict
 
-    html = GradientReport("<b>", (Verdict(1, "dz", "<script>", "wrong", "<i>"),))._repr_html_()
+    html = GradientReport("<b>", (GradientVerdict(1, "dz", "<script>", "wrong", "<i>"),))._repr_html_()
     assert not {"<script>", "<i>", "<b>"} & set(html.replace(">", ">\n").split("\n"))
     assert "&lt;script&gt;" in html

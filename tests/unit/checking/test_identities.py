@@ -70,8 +70,12 @@ def test_a_wrong_name_or_size_is_explained(name: str, sizes: dict[str, Any], sai
     assert said in str(mistake.value)
 
 
+def report_of(findings: tuple[Finding, ...], **evidence: Any) -> IdentityReport:
+    return IdentityReport(findings, name="x", title="X", claim="1 = 2", **evidence)
+
+
 def test_a_number_that_is_off_is_not_confirmed() -> None:
-    off = IdentityReport("x", "X", "1 = 2", {}, (Finding("one", 1.0, 2.0, 0.5),))
+    off = report_of((Finding("one", 1.0, 2.0, 0.5),))
     assert not off.holds
     assert "✗" in str(off)
     assert Finding("one", 1.0, 2.0, 0.5, expects="different").holds
@@ -93,12 +97,12 @@ def test_a_report_is_saved_in_every_form(tmp_path: Path, monkeypatch: pytest.Mon
     assert "<svg" in page
     assert "http" not in page.replace("http://www.w3.org/", "")
     assert json.loads((tmp_path / "a.json").read_text())["plot"]["curves"]
-    with pytest.raises(InputError, match="the form"):
+    with pytest.raises(InputError, match="the ending of the name"):
         report.save(tmp_path / "a.docx")
     with pytest.raises(InputError, match="no plot"):
         check_identity("c10", {}).save(tmp_path / "b.svg")
-    monkeypatch.setattr("lemma.checking.identity.can_draw", lambda: False)
-    assert lines.NO_PLOT.replace("'", "&#x27;") in report._repr_html_()
+    monkeypatch.setattr("lemma.report.result.can_draw", lambda: False)
+    assert lines.NO_PLOT.replace("'", "&#39;") in report._repr_html_()
 
 
 @pytest.mark.parametrize(
@@ -172,8 +176,8 @@ def test_c6_at_a_norm_where_float64_cannot_tell() -> None:
 def test_whether_a_claim_holds_is_measured_and_not_written_down() -> None:
     wrong, right = Finding("claimed", 1.0, 2.0, 0.5), Finding("claimed", 2.0, 2.0, 0.5)
     fact = Finding("a fact", 1.0, 1.0, 0.0)
-    assert IdentityReport("x", "X", "1 = 2", {}, (fact,), correction="no.", claimed=(right,)).holds
-    report = IdentityReport("x", "X", "1 = 2", {}, (fact,), correction="no.", claimed=(wrong,))
+    assert report_of((fact,), correction="no.", claimed=(right,)).holds
+    report = report_of((fact,), correction="no.", claimed=(wrong,))
     assert report.confirmed and not report.holds
     assert "is false. Right: no." in str(report)
     assert check_identity("c6", {"says": "limit"}).holds

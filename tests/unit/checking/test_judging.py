@@ -9,7 +9,7 @@ import lemma
 from lemma.checking.explain import neighbours
 from lemma.checking.formula import read_formula
 from lemma.checking.formulas import judge_formula
-from lemma.checking.numbers import judge_number, read_claim
+from lemma.checking.numbers import judge_number, read_number
 from lemma.counting.count import Conventions
 from lemma.errors import InputError, LedgerError
 from lemma.models.build import parameters_of
@@ -311,9 +311,9 @@ def test_what_is_no_number_is_an_error(value: str, expected: str) -> None:
 
 
 def test_a_rounded_number_reaches_half_a_digit() -> None:
-    assert read_claim("9.7M").fits(9_650_000) and read_claim("9.7M").fits(9_749_999)
-    assert not read_claim("9.7M").fits(9_750_001)
-    assert read_claim("9,721,596").step == 0
+    assert read_number("9.7M").fits(9_650_000) and read_number("9.7M").fits(9_749_999)
+    assert not read_number("9.7M").fits(9_750_001)
+    assert read_number("9,721,596").step == 0
 
 
 def test_a_rounded_zero_is_not_equal_to_everything() -> None:

@@ -1,0 +1,252 @@
+"""Cutting text into tokens: one scanner, the alphabets of formulas and of derivations, errors that show the place.
+
+Characters are first folded one for one (− to -, · to *, 𝑑 to d), so that a token's position is that of the text.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from lemma.counting.polynomial import MOST_DIGITS, TooLarge
+from lemma.errors import InputError
+
+LONGEST_FORMULA, MOST_TOKENS = 10_000, 4_000
+LONGEST_LINE, LONGEST_TOKEN = 2000, 40
+SHOWN = 30
+"""Characters of a text that an error shows on either side of the place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of a text. Its kind is `number`, `name`, `end`, or for a sign the sign itself.
+
+    `bound` is how many of a name's last characters are one subscript in braces.
+    """
+
+    kind: str
+    text: str
+    position: int
+    bound: int = 0
+
+
+@dataclass(frozen=True)
+class Source:
+    """A text that a person wrote, and what errors call a place in it, such as `line 3, column`."""
+
+    text: str
+    place: str
+
+    def mistake(self, position: int, message: str) -> InputError:
+        r"""An error whose message shows the text with a caret under the place.
+
+        >>> print(Source("V*d + ?", "formula, character").mistake(6, "'?' is not read here."))
+        formula, character 7: '?' is not read here.
+            V*d + ?
+                  ^
+        """
+        start, end = max(0, position - SHOWN), position + SHOWN
+        before, after = "… " if start else "", " …" if end < len(self.text) else ""
+        shown = "".join(character if character.isprintable() else "�" for character in self.text[start:end])
+        caret = " " * (len(before) + position - start) + "^"
+        return InputError(f"{self.place} {position + 1}: {message}\n    {before}{shown}{after}\n    {caret}")
+
+
+class Cursor:
+    """A place in a list of tokens, which a parser moves from left to right."""
+
+    def __init__(self, source: Source, tokens: list[Token]) -> None:
+        self.source, self.tokens, self.place = source, tokens, 0
+
+    @property
+    def here(self) -> Token:
+        """The next token."""
+        return self.tokens[self.place]
+
+    def take(self) -> Token:
+        """The next token, which is then behind us."""
+        token = self.here
+        self.place += token.kind != "end"
+        return token
+
+    def take_if(self, *kinds: str) -> Token | None:
+        """The next token if it is of one of these kinds."""
+        return self.take() if self.here.kind in kinds else None
+
+    def wrong(self, message: str, at: Token | None = None) -> InputError:
+        """An error at a token, or at the next one."""
+        return self.source.mistake((at or self.here).position, message)
+
+
+def named(character: str) -> str:
+    """A character with its number and name, for those that look like others or like nothing.
+
+    >>> named("а")
+    "'а' (U+0430, CYRILLIC SMALL LETTER A)"
+    """
+    if character.isascii() and character.isprintable():
+        return f"'{character}'"
+    shown = f"'{character}' " if character.isprintable() else ""
+    return f"{shown}(U+{ord(character):04X}, {unicodedata.name(character, 'a control character')})"
+
+
+_FOLDED = dict.fromkeys("·×⋅∙∗•", "*") | dict.fromkeys("−–—‐‑", "-") | dict.fromkeys("÷∕⁄", "/") | {"∣": "|", "ˆ": "^"}
+
+
+def _fold(character: str, others: Mapping[str, str]) -> str:
+    """Letters and digits in another type face, and signs of other shapes, as the plain ones."""
+    if character.isascii() or character in others:
+        return others.get(character, character)
+    if unicodedata.decomposition(character).startswith(("<font>", "<wide>")):
+        plain = unicodedata.normalize("NFKC", character)
+        return plain if len(plain) == 1 else character
+    return character
+
+
+def _scan(
+    source: Source,
+    alphabet: Mapping[str, re.Pattern[str]],
+    folded: Mapping[str, str],
+    read: Callable[[str, re.Match[str]], Iterable[Token]],
+    stranger: Callable[[str], str],
+) -> list[Token]:
+    """Match the patterns of an alphabet one after the other; `read` makes tokens of what one matched."""
+    text, position = "".join(_fold(character, folded) for character in source.text), 0
+    found: list[Token] = []
+    while position < len(text):
+        matches = ((kind, pattern.match(text, position)) for kind, pattern in alphabet.items())
+        kind, match = next(((kind, match) for kind, match in matches if match), ("", None))
+        if match is None:
+            raise source.mistake(position, stranger(source.text[position]))
+        if kind != "space":
+            found += read(kind, match)
+        position = match.end()
+        if len(found) > MOST_TOKENS:
+            raise TooLarge(f"the formula has more than {MOST_TOKENS:,} symbols, numbers and signs")
+    return found
+
+
+# The alphabet of formulas: Python-like, or simple LaTeX.
+
+_RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "₀₁₂₃₄₅₆₇₈₉ₐₑₒₓₕₖₗₘₙₚₛₜᵢᵣᵤᵥⱼ"
+_LETTER = rf"(?![{_RAISED}{_LOWERED}])[^\W\d_]"
+_STYLE = r"\\(?:text(?:rm|it|bf|sf|tt)?|math(?:rm|it|bf|sf|tt|cal|bb)|operatorname|boldsymbol)(?![A-Za-z])"
+_WORD = rf"(?:{_LETTER})(?:{_LETTER}|[0-9])*"
+_PLAIN_TAIL = rf"\\?_(?:{_LETTER}|[0-9])+"
+_INNER = rf"\s*((?:{_LETTER}|[0-9])+(?:{_PLAIN_TAIL})*)\s*"
+_STYLED = rf"{_STYLE}\s*\{{{_INNER}\}}"
+_BOUND_TAIL = rf"\\?_\s*(?:\{{\s*{_STYLED}\s*\}}|\{{{_INNER}\}}|{_STYLED})|([{_LOWERED}]+)"
+_THOUSANDS = r"[0-9]{1,3}(?:(?:,|_|\{,\}|\\,|[ \u00a0\u2009\u202f])[0-9]{3})+(?![0-9])"
+_FORMULA = {
+    "space": rf"\s+|\$+|~|\\[()\[\],;:!> ]|\\q?quad(?![A-Za-z])|\\(?:left|right|[Bb]igg?[lrm]?)(?![A-Za-z])|{_STYLE}",
+    "number": rf"(?:{_THOUSANDS}|[0-9]+(?:_[0-9]+)*)(?:\.[0-9]+)?|\.[0-9]+",
+    "name": rf"({_WORD}(?:{_PLAIN_TAIL})*)(?:{_BOUND_TAIL})?",
+    "raised": rf"[{_RAISED}]+",
+    "^": r"\^|\*\*",
+    "*": r"\*|\\(?:cdot|times|ast)(?![A-Za-z])",
+    "/": r"/|\\div(?![A-Za-z])",
+    "fraction": r"\\[dt]?frac(?![A-Za-z])",
+    "bar": r"\||\\[lr]?vert(?![A-Za-z])",
+    **{sign: re.escape(sign) for sign in "+-=()[]"},
+    "{": r"\\?\{",
+    "}": r"\\?\}",
+    "command": r"\\[A-Za-z]+",
+}
+_FORMULA_ALPHABET = {kind: re.compile(pattern) for kind, pattern in _FORMULA.items()}
+
+
+def formula_tokens(source: Source) -> list[Token]:
+    """Cut a formula into tokens; the last one is of the kind `end`.
+
+    >>> [token.text for token in formula_tokens(Source("2d_{ff}·(N−1)", "formula, character"))]
+    ['2', 'd_ff', '*', '(', 'N', '-', '1', ')', '']
+    """
+    if len(source.text) > LONGEST_FORMULA:
+        raise TooLarge(f"the formula has {len(source.text):,} characters; at most {LONGEST_FORMULA:,} are read")
+
+    def read(kind: str, match: re.Match[str]) -> list[Token]:
+        position = match.start()
+        if kind == "name":  # what stands in a braced or lowered subscript belongs together
+            stem, *tails = match.groups()
+            tail = next((unicodedata.normalize("NFKC", part) for part in tails if part), "")
+            whole = (f"{stem}_{tail}" if tail else stem).replace("\\", "")
+            return [Token(kind, whole, position, bound=len(tail.replace("\\", "")) + 1 if tail else 0)]
+        if kind == "number":
+            digits = re.sub(r"[^0-9.]", "", match.group())
+            if len(digits) > MOST_DIGITS:
+                raise source.mistake(position, f"a number has at most {MOST_DIGITS} digits here.")
+            return [Token(kind, digits, position)]
+        return [Token(kind, kind if kind in ("^", "*", "/", "{", "}") else match.group(), position)]
+
+    def stranger(character: str) -> str:
+        advice = "A formula has numbers, symbols, + - * / ^, brackets, \\frac, \\cdot, \\times and |V|."
+        if character == ",":
+            advice = "A comma only separates thousands (9,721,596); write decimals with a point."
+        return f"{named(character)} is not read here. {advice}"
+
+    found = _scan(source, _FORMULA_ALPHABET, _FOLDED, read, stranger)
+    return [*found, Token("end", "", len(source.text.rstrip()))]
+
+
+# The alphabet of derivations: numbers, names in any of their spellings, and signs.
+
+_SUPERSCRIPT = r"(?![ᵀ⁰-⁹¹²³])"
+_DERIVATION_ALPHABET = {
+    "space": re.compile(r"\s+"),
+    "number": re.compile(r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"),
+    "name": re.compile(
+        rf"(?:{_SUPERSCRIPT}[^\W\d]|∂)(?:{_SUPERSCRIPT}[\w\u0302\u0303])*(?:(?<=_)\{{[^{{}}]{{1,12}}\}})?"
+    ),
+    "superscript": re.compile(r"[ᵀ²³]"),
+    "sign": re.compile(r"\*\*|\.T\b|[-+*/@^()\[\],;:=]"),
+}
+_DERIVATION_FOLDED = _FOLDED | dict.fromkeys("⊙∘", "*")
+_ACCENTS = {"\u0302": "_hat", "\u0303": "_tilde", "∂": "d"}
+
+
+def derivation_tokens(source: Source) -> list[Token]:
+    """Cut a line of a derivation into tokens; the last one is of the kind `end`.
+
+    >>> [token.text for token in derivation_tokens(Source("dΓ_f = da∗c_{t−1}", "line 1, column"))]
+    ['dGamma_f', '=', 'da', '*', 'c_prev', 'the end of the line']
+    """
+    if len(source.text) > LONGEST_LINE:
+        said = f"a line has at most {LONGEST_LINE} characters, not {len(source.text)}."
+        raise source.mistake(LONGEST_LINE - 1, said)
+
+    def read(kind: str, match: re.Match[str]) -> list[Token]:
+        text, position = match.group(), match.start()
+        if len(text) > LONGEST_TOKEN:
+            raise source.mistake(position, f"a name or number has at most {LONGEST_TOKEN} characters.")
+        if kind == "superscript" and text != "ᵀ":
+            return [Token("^", "^", position), Token("number", str(unicodedata.digit(text)), position)]
+        if kind == "name":
+            return [Token(kind, plain_name(text), position)]
+        sign = {"ᵀ": ".T", "**": "^"}.get(text, text)
+        return [Token(kind if kind == "number" else sign, sign, position)]
+
+    def stranger(character: str) -> str:
+        return f"{character!r} is not part of the language."
+
+    found = _scan(source, _DERIVATION_ALPHABET, _DERIVATION_FOLDED, read, stranger)
+    return [*found, Token("end", "the end of the line", len(source.text))]
+
+
+def plain_name(name: str) -> str:
+    """The plain spelling of a name: Greek letters, accents and subscripts written out.
+
+    >>> [plain_name(name) for name in ("ŷ", "δ₁", "c̃", "h_{t-1}", "dα", "a_t")]
+    ['y_hat', 'delta1', 'c_tilde', 'h_prev', 'dalpha', 'a']
+    """
+    name = name.replace("_{t-1}", "_prev").replace("_{t+1}", "_next").replace("{", "").replace("}", "")
+    letters = "".join(_spelled(letter) for letter in unicodedata.normalize("NFKD", name))
+    return letters.removesuffix("_t") or letters
+
+
+def _spelled(letter: str) -> str:
+    if letter in _ACCENTS:
+        return _ACCENTS[letter]
+    greek = unicodedata.name(letter, "").split()
+    if greek[:1] != ["GREEK"] or greek[-2:-1] != ["LETTER"]:
+        return letter
+    return greek[-1].capitalize() if letter.isupper() else greek[-1].lower()
