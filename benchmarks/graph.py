@@ -43,7 +43,7 @@ def measure(edges: int) -> Measured:
     from lemma.spec.data import GraphSpec
     from lemma.spec.models import Graph
     from lemma.spec.recipe import Recipe
-    from lemma.training.distributed import Team
+    from lemma.training.distributed import Distributed
     from lemma.training.loop import take_step
     from lemma.training.session import Session
 
@@ -52,7 +52,7 @@ def measure(edges: int) -> Measured:
     chosen = choose("graph", {"steps": STEPS})
     assert isinstance(chosen.model, Graph) and isinstance(chosen.recipe, Recipe)
     session = Session(
-        chosen.model.sized(graph.sizes()), chosen.recipe, graph.tokens("train"), Team(torch.device("cpu")), print
+        chosen.model.sized(graph.sizes()), chosen.recipe, graph.tokens("train"), Distributed(torch.device("cpu")), print
     )
     spent = []
     for _ in range(STEPS):

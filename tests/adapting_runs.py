@@ -9,7 +9,7 @@ import torch
 
 import lemma
 from lemma.runs.checkpoint import read_tensors
-from lemma.training.progress import Silent
+from lemma.report.progress import Silent
 from small_runs import small_text
 
 SMALL: dict[str, dict[str, Any]] = {

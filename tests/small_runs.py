@@ -23,9 +23,9 @@ from lemma.models.base import LanguageModel
 from lemma.spec.data import Characters, DataSpec
 from lemma.spec.models import Decoder, FeedForward, Lstm, ModelSpec
 from lemma.spec.recipe import Recipe
-from lemma.tasks.losses import causal
+from lemma.tasks.language import causal
 from lemma.training.loop import resume, train
-from lemma.training.progress import Lines
+from lemma.report.progress import Lines
 from lemma.training.result import TrainingResult
 
 MODELS: dict[str, ModelSpec] = {

@@ -15,7 +15,7 @@ from lemma.models.build import build
 from lemma.spec.models import Decoder, Lstm
 from lemma.spec.recipe import Recipe
 from lemma.tasks import penalties as rows
-from lemma.tasks.losses import causal
+from lemma.tasks.language import causal
 from lemma.tasks.penalties import shape_of
 from lemma.training.losses import lesson_for
 

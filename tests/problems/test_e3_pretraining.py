@@ -14,13 +14,13 @@ from lemma.data.batches import MaskedWindows
 from lemma.models.build import build
 from lemma.spec.models import Decoder, Encoder
 from lemma.spec.recipe import Recipe
-from lemma.tasks.losses import causal
+from lemma.tasks.language import causal
 from lemma.training.batches import MaskedFeed
-from lemma.training.distributed import Team
+from lemma.training.distributed import Distributed
 from lemma.training.losses import lesson_of
 from small_runs import small_text
 
-CPU = Team(torch.device("cpu"))
+CPU = Distributed(torch.device("cpu"))
 TEXT = np.random.default_rng(0).integers(0, 30, 4000)
 SMALL = {"width": 32, "depth": 2, "heads": 2, "context": 32, "tokenizer": "characters", "device": "cpu"}
 

@@ -29,7 +29,7 @@ from lemma.studies.pretraining import (
     without,
     write_texts,
 )
-from lemma.training.progress import Silent
+from lemma.report.progress import Silent
 
 USUAL_HOME = os.environ.get("LEMMA_HOME")
 TINY = {"width": 8, "hidden": 8, "batch": 8, "steps": 12, "device": "cpu", "learning_rate": 0.01, "keep": "last"}

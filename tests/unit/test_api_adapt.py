@@ -131,7 +131,7 @@ def test_what_is_forgotten_by_full_tuning_is_measured_with_its_own_tied_output(
             parameter.data.copy_(adapted.get_parameter(name))
     from lemma.studies.evaluate import own_text
     from lemma.tasks.language import perplexity_of_split
-    from lemma.training.progress import Silent
+    from lemma.report.progress import Silent
 
     after = perplexity_of_split(plain.model, own_text(plain, Silent()), "validation").perplexity
     assert forgot["full"] == pytest.approx(after, rel=1e-5) and forgot["full"] != pytest.approx(forgot["frozen"])
@@ -225,7 +225,7 @@ def test_an_interrupted_adaptation_goes_on_to_the_same_end(base: Path, home: Pat
     lemma.adapt(base, out=tmp_path / "whole", **words)
     from lemma.studies.adapting import adapt_run, plan_adaptation
     from lemma.studies.data_args import Asked
-    from lemma.training.progress import Silent
+    from lemma.report.progress import Silent
 
     class StopAt4(Silent):
         def advance(self, done: int) -> None:

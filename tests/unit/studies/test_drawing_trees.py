@@ -18,7 +18,7 @@ from lemma.runs.load import load
 from lemma.studies import parse_texts as drawing_trees
 from lemma.studies import parse_texts as drawn_trees
 from lemma.studies.parse_texts import draw_texts, kept_trees, parser_drawer, sentences_of
-from lemma.training.progress import Silent
+from lemma.report.progress import Silent
 from treebanks import tiny
 
 PARSER: dict[str, Any] = {"steps": 6, "batch": 4, "width": 8, "buckets": 100, "device": "cpu"}

@@ -44,7 +44,7 @@ from lemma.studies.classifiers import (
     show_classifiers,
 )
 from lemma.studies.pretraining import run_label_study
-from lemma.training.progress import Silent
+from lemma.report.progress import Silent
 
 Make = Callable[..., ClassifiersStudy]
 TINY = {"width": 6, "hidden": 8, "steps": 12, "batch": 8, "device": "cpu", "learning_rate": 0.02}

@@ -23,7 +23,7 @@ from lemma.studies import run as run_module
 from lemma.studies.cells import Measures
 from lemma.studies.result import StudyResult
 from lemma.studies.run import cut_loop, run_study
-from lemma.training.progress import Silent
+from lemma.report.progress import Silent
 
 MakeStudy = Callable[..., StudySpec]
 

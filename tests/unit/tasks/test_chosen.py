@@ -9,7 +9,7 @@ from lemma.errors import PackageError, SpecError
 from lemma.models.build import build
 from lemma.spec.models import Decoder
 from lemma.spec.recipe import ChosenObjective, Recipe
-from lemma.tasks.losses import causal, loss_of
+from lemma.tasks.language import causal, loss_of
 from lemma.training.losses import lesson_for
 
 SPEC = """

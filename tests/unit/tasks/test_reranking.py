@@ -9,7 +9,7 @@ from lemma.models.build import build
 from lemma.models.dual_encoder import Pairs
 from lemma.spec.models import CrossAttention, DualEncoder, Encoder
 from lemma.tasks.image_text import Belonging, Products, Table
-from lemma.tasks.losses import candidates_of, reranking
+from lemma.tasks.reranking import candidates_of, reranking
 from lemma.tasks.reranking import Few, PairLogits, first_few, score_reranking
 
 RANDOM = np.random.default_rng(5)

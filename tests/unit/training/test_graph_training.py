@@ -19,7 +19,7 @@ from lemma.runs.folder import RunFolder
 from lemma.spec.choose import choose
 from lemma.spec.data import GraphSpec
 from lemma.spec.models import Graph
-from lemma.training.distributed import Team
+from lemma.training.distributed import Distributed
 from lemma.training.loop import take_step
 from lemma.training.session import Session
 
@@ -159,7 +159,7 @@ def test_a_step_is_that_of_plain_autograd_on_dense_matrices() -> None:
     graph = prepare_graph(GraphSpec(graph="blocks", nodes=80, edges=200), seed=1)
     chosen = choose("graph", {"dropout": 0.0, "weight_decay": 0.0, "clip": 0.0, "bias": False})
     spec = chosen.model.sized(graph.sizes())
-    session = Session(spec, chosen.recipe, graph.tokens("train"), Team(torch.device("cpu")), print)
+    session = Session(spec, chosen.recipe, graph.tokens("train"), Distributed(torch.device("cpu")), print)
     weights = [parameter.detach().clone().requires_grad_() for parameter in session.model.parameters()]
     dense = graph_inputs(graph, "symmetric")[1].to_dense()
     hidden = torch.relu(dense @ torch.from_numpy(graph.features) @ weights[0].T)
@@ -182,7 +182,7 @@ def test_memory_of_a_step_grows_with_the_edges_and_not_with_the_pairs_of_nodes(m
     graph = prepare_graph(GraphSpec(graph="blocks", nodes=4_000, edges=12_000), seed=1)
     chosen = choose("graph", {"hidden": 8})
     session = Session(
-        chosen.model.sized(graph.sizes()), chosen.recipe, graph.tokens("train"), Team(torch.device("cpu")), print
+        chosen.model.sized(graph.sizes()), chosen.recipe, graph.tokens("train"), Distributed(torch.device("cpu")), print
     )
     assert _largest_of(session) <= 4_000 * 16
     assert session.feed.adjacency.values.numel() == 4_000 + 2 * 12_000  # pyright: ignore

@@ -10,7 +10,7 @@ from lemma.models.build import build
 from lemma.models.dual_encoder import CrossAttentionModel
 from lemma.spec.models import CrossAttention
 from lemma.spec.recipe import Recipe
-from lemma.tasks.losses import candidates_of, reranking
+from lemma.tasks.reranking import candidates_of, reranking
 from lemma.training import losses as reranking_lesson
 from lemma.training.losses import RerankingLesson
 from picture_runs import SPEC

@@ -14,10 +14,10 @@ from lemma.models.build import build
 from lemma.spec.models import Classifier, EncoderDecoder, Gru
 from lemma.spec.recipe import Recipe
 from lemma.training.batches import ExampleFeed
-from lemma.training.distributed import Team
+from lemma.training.distributed import Distributed
 from lemma.training.losses import lesson_of
 
-CPU = Team(torch.device("cpu"))
+CPU = Distributed(torch.device("cpu"))
 TINY = {"tokenizer": "characters", "device": "cpu", "progress": False}
 DIGITS = {
     "width": 64,

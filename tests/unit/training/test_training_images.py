@@ -14,16 +14,16 @@ from lemma.errors import SpecError
 from lemma.models.build import build
 from lemma.spec.models import CrossAttention
 from lemma.spec.recipe import Recipe
-from lemma.tasks.losses import contrastive
+from lemma.tasks.image_text import contrastive
 from lemma.training.batches import YIQ, ImageFeed, augment, changes, fitting
-from lemma.training.distributed import Team
+from lemma.training.distributed import Distributed
 from lemma.training.loop import take_step
 from lemma.training.losses import lesson_of
 from lemma.training.progress import nothing_learned
 from lemma.training.session import Session
 from picture_runs import LSTM, SPEC, made_up
 
-CPU = Team(torch.device("cpu"))
+CPU = Distributed(torch.device("cpu"))
 RECIPE = Recipe(batch=6, seed=3, steps=100)
 STILL = changes(0, 0, 4, 0.0)
 

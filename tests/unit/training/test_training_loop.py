@@ -12,7 +12,7 @@ from lemma.errors import RunError, SpecError, TrainingError
 from lemma.runs.checkpoint import latest_good, read_weights, weights_of
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
-from lemma.training.progress import Silent
+from lemma.report.progress import Silent
 from small_runs import MODELS, QuickScore, resume_small, train_small
 
 

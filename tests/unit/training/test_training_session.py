@@ -9,9 +9,9 @@ from lemma.data.batches import RandomWindows, Streams
 from lemma.errors import DataError, SpecError
 from lemma.models.build import build
 from lemma.spec.recipe import Recipe
-from lemma.tasks.losses import causal
+from lemma.tasks.language import causal
 from lemma.training.batches import Feed, feed_for, stretch_of
-from lemma.training.distributed import Team
+from lemma.training.distributed import Distributed
 from lemma.training.session import Session
 from small_runs import MODELS, QUICK
 
@@ -19,9 +19,9 @@ CPU = torch.device("cpu")
 TEXT = np.random.default_rng(0).integers(0, 9, 700).astype(np.uint16)
 
 
-def session_of(family: str, team: Team | None = None, **words) -> Session:
+def session_of(family: str, team: Distributed | None = None, **words) -> Session:
     spec = MODELS[family].replace(vocabulary=9)
-    return Session(spec, Recipe(**{**QUICK, **words}), TEXT, team or Team(CPU), print)
+    return Session(spec, Recipe(**{**QUICK, **words}), TEXT, team or Distributed(CPU), print)
 
 
 def take_gradients(session: Session) -> tuple[float, dict[str, torch.Tensor]]:
@@ -33,7 +33,7 @@ def take_gradients(session: Session) -> tuple[float, dict[str, torch.Tensor]]:
 
 @pytest.mark.parametrize("order", [RandomWindows(700, 12, 8, 3), Streams(700, 12, 8, 3)])
 def test_a_batch_is_cut_where_the_order_says_and_targets_are_one_further_on(order) -> None:
-    feed = Feed(TEXT, order, 12, Team(CPU), 8)
+    feed = Feed(TEXT, order, 12, Distributed(CPU), 8)
     for step in (0, 1, 50):
         inputs, targets = feed.batch(step)
         for row, offset in enumerate(order.offsets(step)):
@@ -46,8 +46,8 @@ def test_a_batch_is_cut_where_the_order_says_and_targets_are_one_further_on(orde
 
 def test_the_slices_of_a_team_make_up_the_batch_of_one() -> None:
     order = RandomWindows(700, 12, 8, 3)
-    whole = Feed(TEXT, order, 12, Team(CPU), 8).batch(5)[0]
-    parts = [Feed(TEXT, order, 12, Team(CPU, rank, 4), 8).batch(5)[0] for rank in range(4)]
+    whole = Feed(TEXT, order, 12, Distributed(CPU), 8).batch(5)[0]
+    parts = [Feed(TEXT, order, 12, Distributed(CPU, rank, 4), 8).batch(5)[0] for rank in range(4)]
     assert torch.equal(torch.cat(parts), whole)
 
 
@@ -63,7 +63,7 @@ def test_the_stretch_is_the_recipe_s_or_the_context_or_64() -> None:
 
 def test_a_text_that_is_too_short_is_refused() -> None:
     with pytest.raises(DataError, match="700 tokens"):
-        feed_for(build(MODELS["lstm"]), TEXT, Recipe(stretch=100), Team(CPU))
+        feed_for(build(MODELS["lstm"]), TEXT, Recipe(stretch=100), Distributed(CPU))
 
 
 @pytest.mark.parametrize("family", ["decoder", "lstm", "feed-forward"])
@@ -100,7 +100,7 @@ def test_no_gradient_flows_back_into_the_stretch_before() -> None:
 
 def test_an_uneven_batch_is_refused_with_the_nearest_that_fits() -> None:
     with pytest.raises(SpecError, match=r"batch = 8 .* 3 processes × accumulate 1\. Nearest batch: 9"):
-        session_of("decoder", Team(CPU, 0, 3))
+        session_of("decoder", Distributed(CPU, 0, 3))
     with pytest.raises(SpecError, match="accumulate 3"):
         session_of("decoder", accumulate=3)
 
@@ -119,7 +119,7 @@ def test_bfloat16_is_close_to_float32_but_not_equal() -> None:
 def test_a_team_parts_with_its_reducers_before_its_group() -> None:
     """In the other order PyTorch's destructors may wait for each other for ever, which shows only on a busy machine."""
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    team = Team(CPU, 0, 2)
+    team = Distributed(CPU, 0, 2)
     shared = team.wrap(torch.nn.Linear(3, 2))
     shared(torch.ones(1, 3)).sum().backward()
     team.part()

@@ -25,7 +25,6 @@ from lemma.runs.load import (
     refuse_unfinished,
     whole_model,
 )
-from lemma.studies.data_args import Asked
 
 
 @dataclass(frozen=True)
@@ -45,12 +44,8 @@ class Rewritten:
         return fit(f"{self.what}: {self.parameters:,} parameters, {self.bytes:,} bytes\nIt is in {self.path}")
 
 
-def rewrite(
-    path: Path, out: Path, form: str, folder: Path | str | None, asked: Asked, words: Mapping[str, Any], overwrite: bool
-) -> Rewritten:
-    """Write a run in another form: merged, `to` peft's folder or `from` one."""
-    if asked.kind or words:
-        raise SpecError("adapt: a run that is merged or exchanged learns nothing. Leave data and words out.")
+def rewrite(path: Path, out: Path, form: str, folder: Path | str | None, overwrite: bool = False) -> Rewritten:
+    """Write a run in another form: "merge" it, "to" peft's folder or "from" one."""
     if form == "merge":
         return merge_run(path, out, overwrite)
     if form == "to":
@@ -68,7 +63,7 @@ def merge_run(path: Path, out: Path, overwrite: bool = False) -> Rewritten:
 
 
 def export_run(path: Path, out: Path) -> Rewritten:
-    """Write the LoRA weights of an adapted run as a folder that peft loads beside the plain base."""
+    """Write the LoRA weights of an adapted run as a folder that peft loads next to the plain base."""
     folder = _adapted(path, "written for peft")
     assert folder.adaptation is not None
     model = whole_model(folder)
@@ -77,7 +72,7 @@ def export_run(path: Path, out: Path) -> Rewritten:
 
 
 def import_run(path: Path, peft_folder: Path, out: Path, overwrite: bool = False) -> Rewritten:
-    """Put LoRA weights that peft wrote beside a base; where one method cannot say it all, as a plain run."""
+    """Put LoRA weights that peft wrote next to a base; as a plain run where no method of ours describes them."""
     base = RunFolder.open(path)
     refuse_unfinished(base)
     refuse_adapters(base)
@@ -106,7 +101,7 @@ def _says_all(folder: RunFolder, model: nn.Module) -> bool:
 def _adapted(path: Path, what: str) -> RunFolder:
     folder = RunFolder.open(path)
     if folder.adaptation is None:
-        raise RunError(f"{path} is no adapted run: it has no base, and need not be {what}.")
+        raise RunError(f"{path} is not an adapted run: it has no base, and need not be {what}.")
     refuse_unfinished(folder)
     return folder
 
