@@ -44,7 +44,6 @@ def measure(edges: int) -> Measured:
     from lemma.spec.models import Graph
     from lemma.spec.recipe import Recipe
     from lemma.training.distributed import Distributed
-    from lemma.training.loop import take_step
     from lemma.training.session import Session
 
     before = peak_memory()
@@ -57,7 +56,7 @@ def measure(edges: int) -> Measured:
     spent = []
     for _ in range(STEPS):
         begin = time.perf_counter()
-        take_step(session)
+        session.step()
         spent.append(time.perf_counter() - begin)
     return Measured(edges, min(spent), peak_memory() - before)
 

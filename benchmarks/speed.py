@@ -15,7 +15,7 @@ from lemma.models.build import build
 from lemma.spec.models import Decoder, FeedForward, LanguageSpec, Lstm
 from lemma.spec.recipe import Recipe
 from lemma.training.distributed import Distributed
-from lemma.training.loop import steady_heap, take_step
+from lemma.training.loop import steady_heap
 from lemma.training.session import Session
 
 SMALL = Decoder(vocabulary=65, width=128, depth=4, heads=4, context=64)
@@ -36,7 +36,7 @@ def trained_by_lemma(spec: LanguageSpec, batch: int, stretch: int) -> Work:
     def work() -> None:
         with steady_heap(learner.team.device):
             for _ in range(STEPS):
-                take_step(learner)
+                learner.step()
 
     return work
 

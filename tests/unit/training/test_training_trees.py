@@ -6,7 +6,7 @@ import torch
 from lemma.data.treebanks import Lexicon, encode_trees
 from lemma.spec.models import Parser
 from lemma.spec.recipe import Recipe
-from lemma.training import losses as parsing
+from lemma.tasks import parsing
 from lemma.training.distributed import Distributed
 from lemma.training.session import Session
 from treebanks import tiny
@@ -23,8 +23,10 @@ def gradients(parts: int, team: Distributed | None = None) -> dict[str, torch.Te
         encoder={"kind": "bilstm", "hidden": 8, "depth": 1},
     )
     recipe = Recipe(batch=4, accumulate=parts, dropout=0.0, seed=3)
-    session = Session(spec, recipe, encode_trees(tiny(), lexicon), team or Distributed(torch.device("cpu")), lambda _: None)
-    session.standing.step = 1
+    session = Session(
+        spec, recipe, encode_trees(tiny(), lexicon), team or Distributed(torch.device("cpu")), lambda _: None
+    )
+    session.state.step = 1
     session.gradients()
     return {name: parameter.grad for name, parameter in session.model.named_parameters() if parameter.grad is not None}
 
