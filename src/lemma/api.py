@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lemma.checking.question import Verdict
     from lemma.checking.shapes import ShapeReport
     from lemma.checking.sheets import Marked
-    from lemma.checking.worked.answers import WorkedReport
+    from lemma.checking.worked.judge import WorkedReport
     from lemma.checking.worked.matching import WorkedMatching
     from lemma.counting.account import Account
     from lemma.counting.against import Comparison

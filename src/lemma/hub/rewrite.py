@@ -1,6 +1,6 @@
 """Adapted runs in other forms: as a plain run without a base, or as a folder that peft reads and writes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from lemma.adaptation.lora import Update
 from lemma.errors import RunError, SpecError
 from lemma.hub.peft import read_peft, write_peft
 from lemma.models.build import build
-from lemma.report.text import fit
+from lemma.report.result import Block, Result, Text
 from lemma.runs.checkpoint import weights_of
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import (
@@ -28,8 +28,10 @@ from lemma.runs.load import (
 
 
 @dataclass(frozen=True)
-class Rewritten:
+class Rewritten(Result):
     """What was written, where, and of how many parameters."""
+
+    title = "Run in another form"
 
     path: Path
     what: str
@@ -40,8 +42,9 @@ class Rewritten:
         """Return plain values."""
         return {"path": str(self.path), "what": self.what, "parameters": self.parameters, "bytes": self.bytes}
 
-    def __str__(self) -> str:
-        return fit(f"{self.what}: {self.parameters:,} parameters, {self.bytes:,} bytes\nIt is in {self.path}")
+    def blocks(self) -> Iterator[Block]:
+        """What was written, and where it is."""
+        yield Text(f"{self.what}: {self.parameters:,} parameters, {self.bytes:,} bytes\nIt is in {self.path}")
 
 
 def rewrite(path: Path, out: Path, form: str, folder: Path | str | None, overwrite: bool = False) -> Rewritten:

@@ -606,6 +606,7 @@ def measure(run: Run, dataset: LabelsData) -> LabelMeasures:
 def measures_of(run: Run, score: ClassificationScore, right: np.ndarray, layers: int) -> LabelMeasures:
     """What a run was and took, beside how it did."""
     summary: Mapping[str, Any] = run.summary or {}
+    low, high = score.accuracy.interval or (None, None)
     return LabelMeasures(
         model=run.spec.to_dict(),
         recipe=run.recipe.to_dict(),
@@ -618,8 +619,8 @@ def measures_of(run: Run, score: ClassificationScore, right: np.ndarray, layers:
         precision=score.precision.value,
         recall=score.recall.value,
         f1=score.f1.value,
-        low=score.accuracy.low,
-        high=score.accuracy.high,
+        low=low,
+        high=high,
         right="".join(str(int(one)) for one in right),
         curve=read_curve(RunFolder.open(run.path)),
     )

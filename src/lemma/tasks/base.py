@@ -2,9 +2,8 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,6 +17,7 @@ from lemma.data.batches import BucketedExamples
 from lemma.errors import RunError, SpecError, unknown
 from lemma.layers.state import State
 from lemma.report.progress import Observer
+from lemma.report.result import Block, Pre, Result, Table
 from lemma.report.statistics import Lines
 from lemma.runs.load import Run
 from lemma.spec.choose import Choice
@@ -171,8 +171,7 @@ class Headline:
 
     name: str
     value: float
-    low: float | None = None
-    high: float | None = None
+    bounds: Sequence[float] | None = None
     more_is_better: bool = True
     guessed: float | None = None
     """What always naming the most frequent class gives."""
@@ -185,7 +184,7 @@ class Headline:
     @property
     def guesses(self) -> bool:
         """Whether it does not differ significantly from guessing."""
-        return self.guessed is not None and (self.value if self.low is None else self.low) <= self.guessed
+        return self.guessed is not None and (self.bounds[0] if self.bounds else self.value) <= self.guessed
 
     @property
     def goodness(self) -> float:
@@ -199,21 +198,21 @@ class Headline:
 
     @property
     def interval(self) -> str:
-        """Its interval, or a dash."""
-        if self.low is None or self.high is None:
-            return NONE
+        """Its interval in words, or a dash."""
         places = 3 if self.value <= 1 else 1
-        return f"{self.low:.{places}f}–{self.high:.{places}f}"
+        return "–".join(f"{bound:.{places}f}" for bound in self.bounds) if self.bounds else NONE
 
     def reaches(self, best: "Headline") -> bool:
         """Whether it may be as good as another: the intervals overlap, or without any it is within two per cent."""
-        if self.low is None or self.high is None or best.low is None or best.high is None:
+        if not self.bounds or not best.bounds:
             return self.goodness >= best.goodness - 0.02 * abs(best.value)
-        return self.high >= best.low if self.more_is_better else self.low <= best.high
+        return self.bounds[1] >= best.bounds[0] if self.more_is_better else self.bounds[0] <= best.bounds[1]
 
 
-class Score(ABC):
+class Score(Result):
     """What a measurement came to: a loss, further figures, and the protocol."""
+
+    title = "Score"
 
     loss: Any
     """In nats; None where there are no probabilities."""
@@ -236,20 +235,17 @@ class Score(ABC):
         """The one figure by which this score is compared with others of its kind."""
         return Headline("perplexity", float(self.perplexity), more_is_better=False)
 
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values that are good JSON: None for what is infinite or NaN."""
+    def blocks(self) -> Iterator[Block]:
+        """Names and values, and a table."""
+        yield Table(("", ""), self._lines(), plain=True)
+        if table := self._table():
+            yield Pre([("\n".join(table), "")])
 
     @abstractmethod
     def _lines(self) -> Lines: ...
 
     def _table(self) -> list[str]:
         return []
-
-    def _repr_html_(self) -> str:
-        rows = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._lines())
-        table = "\n".join(self._table())
-        return f"<table>{''.join(rows)}</table>" + (f"<pre>{escape(table)}</pre>" if table else "")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -20,7 +19,8 @@ from lemma.errors import InputError, RunError
 from lemma.models.base import by_length, measuring, positions_on
 from lemma.models.classifier import ClassifierModel
 from lemma.report.progress import Observer, Silent, watched_reading
-from lemma.report.statistics import BootstrapEstimate, Lines, lay_out, needed, protocol_lines
+from lemma.report.result import Block, Result, Table, Text
+from lemma.report.statistics import Estimate, Lines, lay_out, needed, protocol_lines
 from lemma.report.text import fit
 from lemma.runs.load import Run
 from lemma.spec.choose import Choice
@@ -180,11 +180,13 @@ class ClassScore:
 class ClassificationScore(Score):
     """Accuracy, and precision, recall and F1 averaged over the classes; shares from 0 to 1."""
 
+    title = "Classification"
+
     texts: int
-    accuracy: BootstrapEstimate
-    precision: BootstrapEstimate
-    recall: BootstrapEstimate
-    f1: BootstrapEstimate
+    accuracy: Estimate
+    precision: Estimate
+    recall: Estimate
+    f1: Estimate
     classes: tuple[ClassScore, ...]
     confusion: tuple[tuple[int, ...], ...]
     """Row: the class of a text; column: what it was said to be."""
@@ -208,9 +210,7 @@ class ClassificationScore(Score):
     @property
     def headline(self) -> Headline:
         """The accuracy, next to that of always naming the most frequent class."""
-        return Headline(
-            "accuracy", self.accuracy.value, self.accuracy.low, self.accuracy.high, guessed=self.majority[1]
-        )
+        return Headline("accuracy", self.accuracy.value, self.accuracy.interval, guessed=self.majority[1])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that are good JSON: None for what is infinite or NaN."""
@@ -316,7 +316,7 @@ def score_classes(
     means = metrics.precision_recall_fscore_support(right, guessed, average="macro", zero_division=0)[:3]
     figures = [metrics.accuracy_score(right, guessed), *means]
     drawn = resample(right, guessed, len(labels), samples, seed)
-    accuracy, precision, recall, f1 = (BootstrapEstimate.of(*both) for both in zip(figures, drawn, strict=True))
+    accuracy, precision, recall, f1 = (Estimate.of(*both) for both in zip(figures, drawn, strict=True))
     by_class = metrics.precision_recall_fscore_support(right, guessed, labels=numbers, zero_division=0)
     times = np.bincount(guessed, minlength=len(labels))
     intervals = {"intervals": f"bootstrap over {unit}s, {samples:,} samples, seed {seed}"} if samples else {}
@@ -394,8 +394,10 @@ def _refuse_other_shapes(gold: np.ndarray, chances: np.ndarray, labels: Sequence
 
 
 @dataclass(frozen=True)
-class Named:
-    """A text, the likeliest class, and the probability of each."""
+class Named(Result):
+    """A text, its most likely class, and the probability of each."""
+
+    title = "Class of a text"
 
     source: str
     label: str
@@ -412,13 +414,15 @@ class Named:
         plain = {"source": self.source, "label": self.label, "chance": self.chance, "chances": self.chances}
         return {**plain, "remark": self.remark}
 
-    def __str__(self) -> str:
-        return f"{self.label}  {self.chance:.3f}" + (f"  ({self.remark})" if self.remark else "")
+    def blocks(self) -> Iterator[Block]:
+        """The class and its probability."""
+        yield Text(f"{self.label}  {self.chance:.3f}" + (f"  ({self.remark})" if self.remark else ""))
 
-    def _repr_html_(self) -> str:
-        rows = sorted(self.chances.items(), key=lambda item: -item[1])
-        cells = "".join(f"<tr><th>{escape(label)}</th><td>{chance:.3f}</td></tr>" for label, chance in rows)
-        return f"<p>{escape(self.source)}</p><table>{cells}</table>"
+    def details(self) -> Iterator[Block]:
+        """The text, and the probability of each class."""
+        yield Text(self.source)
+        chances = sorted(self.chances.items(), key=lambda item: -item[1])
+        yield Table(("class", "probability"), [(label, f"{chance:.3f}") for label, chance in chances])
 
 
 def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:

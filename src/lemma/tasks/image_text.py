@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import blake2b
-from html import escape
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +19,7 @@ from lemma.data.images import Captioned, ImagesData, prepare_images, read_images
 from lemma.errors import DataError, InputError, SpecError
 from lemma.models.dual_encoder import DualEncoderModel, embed_images, embed_texts
 from lemma.report.progress import Observer, watched_reading
-from lemma.report.statistics import BootstrapEstimate, Lines, lay_out, protocol_lines
+from lemma.report.statistics import Estimate, Lines, lay_out, protocol_lines
 from lemma.runs.load import Run
 from lemma.spec.choose import Choice
 from lemma.spec.data import ImagesSpec
@@ -552,9 +551,9 @@ class OneWay:
 
     queries: int
     candidates: int
-    recall: Mapping[int, BootstrapEstimate]
+    recall: Mapping[int, Estimate]
     """How often a right one is among the first 1, 5 and 10."""
-    median_rank: BootstrapEstimate
+    median_rank: Estimate
     chance: Mapping[int, float]
     """The same of candidates in random order."""
     chance_rank: float
@@ -595,6 +594,8 @@ class TwoWays:
 class RetrievalScore(Score):
     """Recall among the first 1, 5 and 10 and the median rank, both ways; chance and baselines beside them."""
 
+    title = "Image and text retrieval"
+
     found: TwoWays
     loss: float
     """The contrastive loss in batches, nats a pair."""
@@ -622,11 +623,6 @@ class RetrievalScore(Score):
 
     def __str__(self) -> str:
         return "\n".join([*self._table(), "", lay_out(self._lines())])
-
-    def _repr_html_(self) -> str:
-        rows = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._lines())
-        table = escape("\n".join(self._table()))
-        return f"<pre>{table}</pre><table>{''.join(rows)}</table>"
 
     def _table(self) -> list[str]:
         head = f"{'':<20}" + "".join(f"{f'recall@{first}':>14}" for first in FIRST) + f"{'median rank':>14}"
@@ -659,7 +655,7 @@ def _interval(way: OneWay) -> list[str]:
     return [f"{'  95 %':<20}" + "".join(f"{one:>14}" for one in [*shares, _bounds(way.median_rank, 1, 0)])]
 
 
-def _bounds(estimate: BootstrapEstimate, scale: float, digits: int) -> str:
+def _bounds(estimate: Estimate, scale: float, digits: int) -> str:
     low, high = estimate.interval or (math.nan, math.nan)
     return f"{scale * low:,.{digits}f}–{scale * high:,.{digits}f}"
 
@@ -747,8 +743,8 @@ def one_way(
     return OneWay(
         queries=len(ranks),
         candidates=candidates,
-        recall={first: BootstrapEstimate.of(*both) for first, *both in zip(FIRST, hits.mean(1), recalls, strict=True)},
-        median_rank=BootstrapEstimate.of(float(np.median(ranks)), medians),
+        recall={first: Estimate.of(*both) for first, *both in zip(FIRST, hits.mean(1), recalls, strict=True)},
+        median_rank=Estimate.of(float(np.median(ranks)), medians),
         chance={first: float(chance.hits(first).mean()) for first in FIRST},
         chance_rank=chance_rank(chance.right, candidates),
     )

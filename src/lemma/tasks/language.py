@@ -495,6 +495,8 @@ class Protocol:
 class PerplexityScore(Score):
     """The mean loss of every token but the first, in nats, and the protocol it belongs to."""
 
+    title = "Perplexity"
+
     loss: float
     tokens: int
     bytes: int | None

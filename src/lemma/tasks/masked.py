@@ -137,6 +137,8 @@ class MaskedLoss(TaskLoss):
 class MaskedScore(Score):
     """The mean loss of hidden tokens in nats, the share that was found; the same of what follows what, if learned."""
 
+    title = "Prediction of hidden tokens"
+
     loss: float
     """Of hidden tokens; of an encoder that learned only what follows what, of that."""
     accuracy: float | None

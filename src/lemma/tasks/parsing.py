@@ -349,6 +349,8 @@ class RelationScore:
 class ParsingScore(Score):
     """Attachment scores in per cent, by relation, beside trees that know nothing, and how they were measured."""
 
+    title = "Trees"
+
     sentences: int
     words: int
     uas: float

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,8 @@ from lemma.data.images import Captioned, ImagesData
 from lemma.models.base import measuring, positions_on
 from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel, Pairs, embed_images, embed_texts
 from lemma.report.progress import Observer
-from lemma.report.statistics import BootstrapEstimate, Lines, lay_out
+from lemma.report.result import Block
+from lemma.report.statistics import Estimate, Lines, lay_out
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import Run, load
 from lemma.spec.recipe import Recipe
@@ -227,7 +227,7 @@ def looked_at(
 class RerankingGain:
     """What the new order gains one way; shares from 0 to 1."""
 
-    recall: BootstrapEstimate
+    recall: Estimate
     """Recall at 1 after less that before, by a paired bootstrap."""
     better: int
     """Queries whose right one comes first only now."""
@@ -250,6 +250,8 @@ class RerankingGain:
 @dataclass(frozen=True)
 class RerankingScore(Score):
     """Recall both ways of the new order, beside that of the dual encoder alone."""
+
+    title = "Re-ranking"
 
     score: RetrievalScore
     candidates: int
@@ -276,9 +278,10 @@ class RerankingScore(Score):
     def __str__(self) -> str:
         return f"{self.score}\n\n{lay_out(self._lines())}"
 
-    def _repr_html_(self) -> str:
-        rows = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._lines())
-        return f"{self.score._repr_html_()}<table>{''.join(rows)}</table>"
+    def blocks(self) -> Iterator[Block]:
+        """The score of the new order, and what it gains."""
+        yield from self.score.blocks()
+        yield from super().blocks()
 
     def _ways(self) -> Iterator[tuple[str, RerankingGain]]:
         return iter((("image → text", self.image_to_text), ("text → image", self.text_to_image)))
@@ -442,7 +445,7 @@ def _gain(
     gained = after - before
     drawn, _ = resampled(after, gained[None], owners, samples, seed)
     return RerankingGain(
-        BootstrapEstimate.of(float(gained.mean()), drawn[0]), int((gained > 0).sum()), int((gained < 0).sum()), ceiling
+        Estimate.of(float(gained.mean()), drawn[0]), int((gained > 0).sum()), int((gained < 0).sum()), ceiling
     )
 
 

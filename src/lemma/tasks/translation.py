@@ -18,7 +18,7 @@ from lemma.generation.beam import Beam, translate_texts
 from lemma.models.base import by_length, measuring, positions_on
 from lemma.models.encoder_decoder import EncoderDecoderModel
 from lemma.report.progress import Observer, watched_reading
-from lemma.report.statistics import BootstrapEstimate, Lines, lay_out, needed, protocol_lines
+from lemma.report.statistics import Estimate, Lines, lay_out, needed, protocol_lines
 from lemma.runs.load import Run
 from lemma.spec.choose import Choice
 from lemma.spec.data import PairsSpec
@@ -170,9 +170,11 @@ class TranslationLoss(TaskLoss):
 class TranslationScore(Score):
     """BLEU and chrF from 0 to 100, each with sacrebleu's interval and its signature, which says how it was measured."""
 
+    title = "Translations"
+
     sentences: int
-    bleu: BootstrapEstimate
-    chrf: BootstrapEstimate
+    bleu: Estimate
+    chrf: Estimate
     signatures: Mapping[str, str]
     protocol: Mapping[str, Any]
     short: Mapping[str, str]
@@ -187,7 +189,7 @@ class TranslationScore(Score):
     @property
     def headline(self) -> Headline:
         """BLEU."""
-        return Headline("BLEU", self.bleu.value, self.bleu.low, self.bleu.high)
+        return Headline("BLEU", self.bleu.value, self.bleu.interval)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -218,6 +220,8 @@ class TranslationScore(Score):
 @dataclass(frozen=True)
 class PairsScore(Score):
     """The mean loss of the right target tokens, each predicted from the source and the right tokens before it."""
+
+    title = "Loss of translations"
 
     loss: float
     tokens: int
@@ -272,9 +276,7 @@ def score_translations(
     )
 
 
-def _scored(
-    metric: Any, hypotheses: Sequence[str], streams: Sequence[Any], samples: int
-) -> tuple[BootstrapEstimate, Any]:
+def _scored(metric: Any, hypotheses: Sequence[str], streams: Sequence[Any], samples: int) -> tuple[Estimate, Any]:
     try:
         score = metric.corpus_score(list(hypotheses), streams, n_bootstrap=max(1, samples))
     except TypeError:  # sacrebleu cannot average samples without a match, a float 0.0, with others, NumPy's float32
@@ -289,10 +291,10 @@ def _scored(
         score = metric.corpus_score(list(hypotheses), streams, n_bootstrap=max(1, samples))
     signature = metric.get_signature()
     if not samples:
-        return BootstrapEstimate(score.score), signature
+        return Estimate(score.score), signature
     told = loads(score.format(width=6, signature=signature.format(), is_json=True))
     mean, half = told.get("confidence_mean", 0.0), told.get("confidence_var", 0.0)
-    return BootstrapEstimate(score.score, mean - half, mean + half), signature
+    return Estimate(score.score, bounds=(mean - half, mean + half)), signature
 
 
 def score_pairs(model: nn.Module, pairs: Pairs, protocol: Mapping[str, Any] | None = None) -> PairsScore:

@@ -2,11 +2,10 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from lemma.adaptation.adapt import merged
 from lemma.errors import DataError, SpecError, unknown
 from lemma.models.classifier import ClassifierModel
 from lemma.report.progress import Observer, Silent
+from lemma.report.result import Block, Heading, Result, Table
 from lemma.report.text import label
 from lemma.runs.folder import ADAPTATION, LABELS, RECIPE, SPEC, SUMMARY, WEIGHTS, RunFolder
 from lemma.runs.load import Run, adaptation_of, always_learned, load, refuse_adapters, refuse_unfinished
@@ -49,8 +49,10 @@ KEPT = (SPEC, RECIPE, ADAPTATION, LABELS, WEIGHTS, SUMMARY)
 
 
 @dataclass(frozen=True)
-class Adapted:
+class Adapted(Result):
     """An adapted run: what was learned of how much, what is stored, and how well it does on what was held out."""
+
+    title = "Adapted model"
 
     path: Path
     base: Path
@@ -89,9 +91,11 @@ class Adapted:
         head = "\n".join(label(name, value, 11) for name, value in self._lines())
         return f"{head}\n\nOn the held-out data:\n{self.score}\n\nThe run is in {self.path}"
 
-    def _repr_html_(self) -> str:
-        rows = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._lines())
-        return f"<table>{''.join(rows)}</table>{self.score._repr_html_()}"
+    def blocks(self) -> Iterator[Block]:
+        """What was trained, and its score."""
+        yield Table(("", ""), self._lines(), plain=True)
+        yield Heading("On the held-out data")
+        yield from self.score.blocks()
 
     def _lines(self) -> list[tuple[str, str]]:
         told = {word: value for word, value in self.method.to_dict().items() if word != "kind" and value != []}

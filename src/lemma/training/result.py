@@ -1,20 +1,23 @@
 """What a training run came to."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal, Self
 
-from lemma.report.text import fit, label
+from lemma.report.result import Block, Result, Text
+from lemma.report.text import label
 from lemma.tasks.base import Task
 from lemma.tasks.registry import task_of_family
 
 
 @dataclass(frozen=True)
-class TrainingResult:
+class TrainingResult(Result):
     """The figures of a run that is done, stopped early or was interrupted."""
+
+    title = "Training run"
 
     path: Path
     family: str
@@ -77,7 +80,8 @@ class TrainingResult:
             for name, value in plain.items()
         }
 
-    def __str__(self) -> str:
+    def blocks(self) -> Iterator[Block]:
+        """All figures, a line each, and what to type next."""
         task = self.task
         ways = {"done": "done", "early": "stopped early, since validation no longer improved"}
         learned = f", of which {self.learned:,} are trained" if self.learned < self.parameters else ""
@@ -107,7 +111,7 @@ class TrainingResult:
             lines.append(f"To resume: lemma train --resume {path}")
         else:
             lines.append(f"The run is in {self.path}. To evaluate it: lemma evaluate {path}")
-        return fit("\n".join(lines))
+        yield Text("\n".join(lines))
 
     def _loss(self, loss: float, perplexity: float | None) -> str:
         if self.task.has_perplexity:

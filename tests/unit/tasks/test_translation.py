@@ -100,5 +100,5 @@ def test_without_sacrebleu_the_error_says_how_to_get_it(monkeypatch: pytest.Monk
 def test_samples_without_any_match_can_be_averaged_with_others(good: str, bad: str) -> None:
     """sacrebleu's own mean refuses them: a sample without a match is a float 0.0 there, others are NumPy's float32."""
     score = score_translations([good, bad], [good, "p q r"], samples=50)
-    assert score.bleu.low is not None and score.bleu.low <= score.bleu.high
-    assert score.chrf.low is not None and score.chrf.low < score.chrf.high
+    assert score.bleu.interval and score.bleu.low <= score.bleu.high
+    assert score.chrf.interval and score.chrf.low < score.chrf.high
