@@ -42,7 +42,7 @@ from lemma.layers.positions import sinusoids
 from lemma.layers.recording import AttentionRecord, overhear, tap
 from lemma.report.curves import Curve, Plot
 from lemma.spec.positions import Alibi, Rotary
-from lemma.tasks.losses import pictures
+from lemma.tasks.parsing import pictures
 from lemma.tasks.penalties import shape_of
 
 

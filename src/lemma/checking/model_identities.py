@@ -24,7 +24,8 @@ from lemma.errors import SpecError
 from lemma.layers.graph import Normalisation, adjacency_of
 from lemma.models.build import build
 from lemma.spec.models import Decoder, Encoder, FeedForward, Lstm
-from lemma.tasks.losses import causal, masked, next_sentence
+from lemma.tasks.language import causal
+from lemma.tasks.masked import masked, next_sentence
 
 MODELS, ROUNDS, MOST_STATES = 20, 10, 4096
 

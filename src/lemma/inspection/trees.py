@@ -1,6 +1,5 @@
 """Dependency trees of a text: those of a parser, or the maximum spanning trees of a language model's attention."""
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +15,11 @@ from lemma.inspection.drawing import render
 from lemma.layers.recording import AttentionRecord, tap
 from lemma.layers.spanning_tree import best_tree
 from lemma.models.base import LanguageModel, evaluating
-from lemma.models.parser import head_pictures, predict_trees
+from lemma.models.parser import ParserModel, head_pictures, predict_trees
 from lemma.report.result import Block, Figure, Matrix, Result, Text
 from lemma.report.text import across, columns
 from lemma.runs.load import Run
+from lemma.tasks.parse_texts import split_sentence
 
 MOST_WORDS = 400  # of a sentence: scores grow with the square
 PROBE = 3  # tokens that tell which heads there are
@@ -30,34 +30,6 @@ SHOWN = 0.05  # less attention is not listed
 
 
 # Words
-
-
-CLITIC = re.compile(r"(?i)(?<=\w)(n['’]t|['’](?:s|re|ve|ll|d|m))$")
-OPENING = re.compile(r"^([\"'“‘¿¡(\[{<«]+)(?=.)")
-CLOSING = re.compile(r"(?<=[^.…])(\.\.\.|…|[.,;:!?\"'”’)\]}>»%])$")
-ABBREVIATION = re.compile(r"(?i)^(?:[a-z]\.)+$|^(?:mr|mrs|ms|dr|prof|st|vs|etc|inc|co|jr|sr)\.$")
-
-
-def split_sentence(line: str) -> list[str]:
-    """Split a sentence into words nearly as UD's English treebanks do; what is split already stays as it is.
-
-    >>> split_sentence("I don't know (yet), Dr. Who.")
-    ['I', 'do', "n't", 'know', '(', 'yet', ')', ',', 'Dr.', 'Who', '.']
-    """
-    words: list[str] = []
-    for chunk in line.split():
-        after: list[str] = []
-        if opening := OPENING.match(chunk):
-            words += opening[1]
-            chunk = chunk[opening.end() :]
-        while not ABBREVIATION.match(chunk) and not CLITIC.search(chunk) and (closing := CLOSING.search(chunk)):
-            after.insert(0, closing[1])
-            chunk = chunk[: closing.start()]
-        if clitic := CLITIC.search(chunk):
-            after.insert(0, clitic[1])
-            chunk = chunk[: clitic.start()]
-        words += [*([chunk] if chunk else []), *after]
-    return words
 
 
 @dataclass(frozen=True)
@@ -478,10 +450,11 @@ def _parsed(run: Run, sentences: list[list[str]], relation: str | None) -> Parse
     lexicon = run.lexicon
     if relation not in (None, "all") and relation not in lexicon.relations:
         raise InputError(unknown("relation", str(relation), ["all", *lexicon.relations]))
+    parser = run.require(ParserModel, "a parser")
     found = []
-    for words, guess in zip(sentences, predict_trees(run.parser, lexicon, sentences), strict=True):
+    for words, guess in zip(sentences, predict_trees(parser, lexicon, sentences), strict=True):
         asked = dict.fromkeys(guess.sentence.relations) if relation == "all" else [relation] if relation else []
-        weights = head_pictures(run.parser, lexicon, words) if asked else []
+        weights = head_pictures(parser, lexicon, words) if asked else []
         heads = tuple(RelationHead(name, tuple(words), weights[lexicon.number(name)]) for name in asked)
         found.append(ParsedSentence(guess.sentence, guess.probabilities, heads))
     return ParsedText(tuple(found), f"trees of {run.path.name}, a parser: maximum spanning trees with one root")

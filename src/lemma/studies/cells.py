@@ -29,6 +29,7 @@ from lemma.data.store import Dataset
 from lemma.errors import RunError, SpecError, unknown
 from lemma.models.base import LanguageModel
 from lemma.models.build import parameters_of
+from lemma.report.progress import Observer
 from lemma.report.statistics import Estimate, estimate
 from lemma.runs.folder import SPEC, RunFolder, is_begun
 from lemma.spec.base import Spec, distribute
@@ -38,9 +39,8 @@ from lemma.spec.models import Decoder, ModelSpec
 from lemma.spec.positions import PositionsSpec
 from lemma.spec.recipe import Recipe
 from lemma.spec.studies import Budget, Contender, StudySpec
-from lemma.training.batches import stretch_of
-from lemma.training.loop import take_step, train
-from lemma.training.progress import Observer
+from lemma.tasks.language import stretch_of
+from lemma.training.loop import train
 from lemma.training.session import Session
 
 # From a study to its cells: contenders × grid × seeds.
@@ -376,15 +376,15 @@ def _silent(model: LanguageModel) -> list[str]:
 
 def peak_of_step(session: Session) -> int:
     """The bytes of all tensors at the fullest moment of a session's second step; the first makes the optimizer's."""
-    take_step(session)
-    if session.team.device.type == "cuda":
+    session.step()
+    if session.processes.device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-        take_step(session)
+        session.step()
         return torch.cuda.max_memory_allocated()
     held = held_bytes(session.model) + _optimizer_bytes(session)
     with LiveBytes() as live:
-        take_step(session)
+        session.step()
     return held + live.peak
 
 
@@ -688,7 +688,7 @@ def refuse_other_run(plan: Plan) -> None:
 # Which run of a study is under way, said to whoever watches.
 
 
-class Announcing:
+class Announcing(Observer):
     """Passes all on to an observer, with the run's name before each phase: "run 3 of 12: lstm, seed 1"."""
 
     def __init__(self, watcher: Observer, title: str) -> None:

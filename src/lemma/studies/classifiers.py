@@ -32,6 +32,7 @@ from lemma.report.page import (
     section,
     write_files,
 )
+from lemma.report.progress import Observer
 from lemma.report.statistics import Estimate, estimate
 from lemma.report.text import paragraph, table
 from lemma.runs.folder import RunFolder, is_begun, remove_unbegun
@@ -58,13 +59,11 @@ from lemma.studies.cells import (
     spread_validations,
     write_plain,
 )
-from lemma.studies.data_args import rooted
 from lemma.studies.result import NONE, Verdict
 from lemma.studies.run import device_of
-from lemma.studies.task_data import LabelsLesson, prepared_labels, told
-from lemma.tasks.classification import ClassificationScore, classify, score_classes
+from lemma.tasks.base import rooted, say_skipped
+from lemma.tasks.classification import ClassificationScore, classify, load_labels, score_classes
 from lemma.training.loop import resume, train
-from lemma.training.progress import Observer
 
 Words = Mapping[str, Any]
 NOT_TO_SET = {
@@ -491,7 +490,7 @@ class Task:
 
     cell: Cell
     data: LabelsSpec
-    lesson: LabelsLesson
+    dataset: LabelsData
     path: Path
     adaptation: AdaptationSpec | None = None
 
@@ -499,12 +498,12 @@ class Task:
     def model(self) -> Classifier:
         """The classifier with the sizes of its data."""
         assert isinstance(self.cell.model, Classifier)
-        return self.cell.model.sized(self.lesson.dataset.sizes())
+        return self.cell.model.sized(self.dataset.sizes())
 
     @property
     def identity(self) -> dict[str, Any]:
         """What makes two runs the same: the model, the recipe, the labels and what it was adapted from."""
-        given = {"data": self.lesson.dataset.hash, "tokenizer": self.lesson.dataset.tokenizer.hash}
+        given = {"data": self.dataset.hash, "tokenizer": self.dataset.tokenizer.hash}
         base = (
             {"method": self.adaptation.method.to_dict(), "base": self.adaptation.base_hash} if self.adaptation else {}
         )
@@ -513,7 +512,7 @@ class Task:
 
     def refuse_other(self) -> None:
         """Refuse a folder in which another run stands."""
-        refuse_other_run(Plan(self.cell, self.model, self.cell.recipe, self.path, self.lesson.dataset.hash))
+        refuse_other_run(Plan(self.cell, self.model, self.cell.recipe, self.path, self.dataset.hash))
         if not is_begun(self.path):
             return
         held = RunFolder.open(self.path)
@@ -559,19 +558,17 @@ class Task:
 
     def measure(self, run: Run) -> LabelMeasures:
         """Classify the test texts, and read off what the run was and took."""
-        return measure(run, self.lesson)
+        return measure(run, self.dataset)
 
     def _train(self, watcher: Observer) -> None:
-        lesson = self.lesson
-        given: dict[str, Any] = {"evaluate": lesson.evaluate, "sample": lesson.sample, "observer": watcher}
         if not is_begun(self.path):
             remove_unbegun(self.path)
-            cell, dataset = self.cell, lesson.dataset
-            result = train(self.model, cell.recipe, self.data, dataset, self.path, adaptation=self.adaptation, **given)
+            recipe, start = self.cell.recipe, self.adaptation
+            result = train(self.model, recipe, self.data, self.dataset, self.path, adaptation=start, observer=watcher)
         elif RunFolder.open(self.path).finished:
             return
         else:
-            result = resume(self.path, lesson.dataset, **given)
+            result = resume(self.path, self.dataset, observer=watcher)
         if result.stopped == "interrupted":
             raise KeyboardInterrupt
 
@@ -597,11 +594,11 @@ def finish_all(tasks: Sequence[Task], watcher: Observer) -> tuple[tuple[LabelOut
     return tuple(done.get(task.cell.name) or task.look() for task in tasks), interrupted
 
 
-def measure(run: Run, lesson: LabelsLesson) -> LabelMeasures:
+def measure(run: Run, dataset: LabelsData) -> LabelMeasures:
     """Classify the test texts, and read off what the run was and took."""
-    model, examples = run.classifier, lesson.dataset.tokens(TEST)
+    model, examples = run.require(ClassifierModel, "a classifier"), dataset.tokens(TEST)
     found = classify(model, examples)
-    score = score_classes(examples.classes, found, lesson.dataset.labels, {})
+    score = score_classes(examples.classes, found, dataset.labels, {})
     right = np.asarray(found).argmax(-1) == examples.classes
     return measures_of(run, score, right, layers_of(model))
 
@@ -964,7 +961,7 @@ def study_classifiers(spec: ClassifiersStudy, out: Path, watcher: Observer) -> L
     """Train every body with every seed, time them in turns, and judge each against the first."""
     described = [describe_classifier(contender, spec.words) for contender in spec.contenders]
     refuse_unknown_words(spec.words, [one.model for one in described])
-    work = Work(spec, out, _lessons(spec, described, watcher))
+    work = Work(spec, out, _datasets(spec, described, watcher))
     tasks = [work.task(one, seed) for seed in spec.seeds for one in described]
     for task in tasks:
         task.refuse_other()
@@ -973,19 +970,19 @@ def study_classifiers(spec: ClassifiersStudy, out: Path, watcher: Observer) -> L
     device = device_of(tasks[0].cell.recipe)
     hardware = describe_hardware(device)
     seconds = {} if interrupted else work.inference(tasks, outcomes, hardware, device)
-    data = describe_labels(tasks[0].lesson.dataset)
+    data = describe_labels(tasks[0].dataset)
     result = show_classifiers(spec, outcomes, seconds, data, hardware, out, interrupted)
     result.save()
     return result
 
 
-def _lessons(spec: ClassifiersStudy, described: Sequence[Described], watcher: Observer) -> dict[str, LabelsLesson]:
+def _datasets(spec: ClassifiersStudy, described: Sequence[Described], watcher: Observer) -> dict[str, LabelsData]:
     """The same labelled texts as each body reads them; the tokenizer, learned from the same texts, is the same."""
-    lessons: dict[str, LabelsLesson] = {}
+    datasets: dict[str, LabelsData] = {}
     for place, one in enumerate(described):
-        dataset = prepared_labels(labels_of(spec, spec.limit), one.model.body, None, (), watcher)
-        lessons[one.title] = LabelsLesson(dataset if place else told(dataset, watcher))
-    return lessons
+        dataset = load_labels(labels_of(spec, spec.limit), one.model.body, None, (), watcher)
+        datasets[one.title] = dataset if place else say_skipped(dataset, watcher)
+    return datasets
 
 
 @dataclass(frozen=True)
@@ -994,13 +991,13 @@ class Work:
 
     spec: ClassifiersStudy
     out: Path
-    lessons: Mapping[str, LabelsLesson]
+    datasets: Mapping[str, LabelsData]
 
     def task(self, described: Described, seed: int) -> Task:
         """The run of a body and a seed."""
-        lesson = self.lessons[described.title]
-        cell = cell_of(self.spec, described, {}, seed, len(lesson.dataset.texts("train")))
-        return Task(cell, labels_of(self.spec, self.spec.limit), lesson, self.out / "runs" / cell.name)
+        dataset = self.datasets[described.title]
+        cell = cell_of(self.spec, described, {}, seed, len(dataset.texts("train")))
+        return Task(cell, labels_of(self.spec, self.spec.limit), dataset, self.out / "runs" / cell.name)
 
     def inference(
         self, tasks: Sequence[Task], outcomes: Sequence[LabelOutcome], hardware: Mapping[str, str], device: str
@@ -1009,9 +1006,9 @@ class Work:
         done = {
             task.cell.contender: task for task, one in reversed(list(zip(tasks, outcomes, strict=True))) if one.measures
         }
-        order = [title for title in self.lessons if title in done]
+        order = [title for title in self.datasets if title in done]
         of = {"runs": {title: _model(done[title]) for title in order}, "hardware": dict(hardware)}
-        of |= {"repetitions": self.spec.repetitions, "data": next(iter(self.lessons.values())).dataset.hash}
+        of |= {"repetitions": self.spec.repetitions, "data": next(iter(self.datasets.values())).hash}
         kept = read_plain(self.out / "inference.json") or {}
         if kept.get("of") == of:
             return kept["seconds"]
@@ -1025,5 +1022,5 @@ def _model(task: Task) -> dict[str, Any]:
 
 
 def _classifying(task: Task, device: str) -> Any:
-    model, examples = load(task.path, device).classifier, task.lesson.dataset.tokens(TEST)
+    model, examples = load(task.path, device).require(ClassifierModel, "a classifier"), task.dataset.tokens(TEST)
     return lambda: classify(model, examples)

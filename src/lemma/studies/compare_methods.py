@@ -15,35 +15,34 @@ import torch
 from torch import Tensor, nn
 
 from lemma.adaptation.adapt import merged
+from lemma.counting.count import trainable_text
+from lemma.data.labels import Labelled
+from lemma.data.pairs import Pairs
 from lemma.errors import SpecError
 from lemma.report.page import facts, grid, html_paragraph, json_text, page, section, write_files
+from lemma.report.progress import Observer
 from lemma.report.text import fit, label, paragraph, table
 from lemma.runs.folder import RunFolder, refuse_occupied
 from lemma.runs.load import first_model, load
 from lemma.spec.base import distribute
 from lemma.spec.models import ModelSpec, Pooling
 from lemma.spec.recipe import METHODS, Recipe
-from lemma.studies.adapting import (
+from lemma.studies.cells import Announcing, Spread, describe_hardware, peak_of_step, race, ratio, spread
+from lemma.studies.run import device_of
+from lemma.tasks.base import DataArgs, Headline
+from lemma.tasks.translation import teacher_forcing
+from lemma.training.adapt import (
+    AdaptationPlan,
     Adapted,
-    Base,
+    AdaptedBase,
     Forgetting,
-    Plan,
-    adapted_by,
-    base_of,
-    finished_by,
+    adapt_run,
+    finish_run,
     is_same,
     leads,
-    lost_by,
     plan_adaptation,
 )
-from lemma.studies.cells import Announcing, Spread, describe_hardware, peak_of_step, race, ratio, spread
-from lemma.studies.data_args import Asked
-from lemma.studies.evaluate import Figure, figure_of
-from lemma.studies.run import device_of
-from lemma.studies.task_data import AnyLesson, LabelsLesson, PairsLesson
-from lemma.tasks.losses import teacher_forcing
-from lemma.training.distributed import Team
-from lemma.training.progress import Observer
+from lemma.training.distributed import Distributed
 from lemma.training.result import TrainingResult
 from lemma.training.session import Session
 
@@ -81,9 +80,9 @@ class BoardRow:
         return self.adapted.method.kind
 
     @property
-    def figure(self) -> Figure:
+    def figure(self) -> Headline:
         """What it is judged by."""
-        return figure_of(self.adapted.score)
+        return self.adapted.score.headline
 
     @property
     def fastest(self) -> float:
@@ -289,7 +288,7 @@ MERGED = "merged"
 
 def adapt_to(
     run: Path | str,
-    asked: Asked,
+    asked: DataArgs,
     method: str,
     words: Mapping[str, Any],
     out: Path,
@@ -298,34 +297,34 @@ def adapt_to(
     rerank: bool = False,
 ) -> Adapted | Board | Unfinished | TrainingResult:
     """Adapt a run by one method, or by all of them into folders of their own, with the board that compares them."""
-    if method == ALL and asked.kind == "images":
+    if method == ALL and asked.option == "images":
         raise SpecError("adapt: the board compares methods on labels, text or pairs. Name one method for images.")
     if method == ALL:
         return compare_methods(run, asked, words, out, watcher, overwrite)
     if leads():
         refuse_occupied(out, overwrite)  # known now, not after the data were read
     plan = plan_adaptation(run, asked, method, words, watcher, rerank=rerank)
-    return adapted_by(plan, out, watcher, overwrite)
+    return adapt_run(plan, out, watcher, trainable_text, overwrite)
 
 
 def compare_methods(
-    run: Path | str, asked: Asked, words: Mapping[str, Any], out: Path, watcher: Observer, overwrite: bool
+    run: Path | str, asked: DataArgs, words: Mapping[str, Any], out: Path, watcher: Observer, overwrite: bool
 ) -> Board | Unfinished:
     """Adapt a base by every method into a folder of its own below `out`, measure each, and write the board."""
     refuse_strange_words(words)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise SpecError("adapt: --method all measures time and memory of one process. Run it without torchrun.")
-    plans: dict[str, Plan] = {}
+    plans: dict[str, AdaptationPlan] = {}
     for name in METHODS:
-        ready = next((plan.lesson for plan in plans.values()), None)
+        ready = next((plan.data for plan in plans.values()), None)
         plans[name] = plan_for(run, asked, name, words, watcher, ready)
         if not is_same(plans[name], out / name):  # known now, not after an hour
             refuse_occupied(out / name, overwrite)
-    base = base_of(plans["full"])
+    base = AdaptedBase.of(plans["full"])
     adapted: dict[str, Adapted] = {}
     for number, (name, plan) in enumerate(plans.items(), start=1):
         announced = Announcing(watcher, f"{number} of {len(plans)}: {name}")
-        done = finished_by(plan, out / name, announced, overwrite)
+        done = finish_run(plan, out / name, announced, trainable_text, overwrite)
         if isinstance(done, TrainingResult):
             return Unfinished(done, name)
         adapted[name] = done
@@ -341,28 +340,28 @@ def refuse_strange_words(words: Mapping[str, Any]) -> None:
 
 def plan_for(
     run: Path | str,
-    asked: Asked,
+    asked: DataArgs,
     name: str,
     words: Mapping[str, Any],
     watcher: Observer,
-    lesson: AnyLesson | None = None,
-) -> Plan:
+    data: Any = None,
+) -> AdaptationPlan:
     """The plan of one method; a word that only another method knows is left to that one."""
     others = {word for other, kind in METHODS.items() if other != name for word in kind.known_words()}
     own = {word: value for word, value in words.items() if word in METHODS[name].known_words() or word not in others}
-    return plan_adaptation(run, asked, name, own, watcher, lesson)
+    return plan_adaptation(run, asked, name, own, watcher, data)
 
 
 def measured(
-    plans: Mapping[str, Plan], adapted: Mapping[str, Adapted], base: Base, out: Path, watcher: Observer
+    plans: Mapping[str, AdaptationPlan], adapted: Mapping[str, Adapted], base: AdaptedBase, out: Path, watcher: Observer
 ) -> Board:
     """Take of every method what its training does not show: memory, time of inference, what it has forgotten."""
     plan = next(iter(plans.values()))
     device = device_of(plan.recipe)
     watcher.say("measuring memory, time of inference and forgetting")
     models = {name: load(one.path, device).module for name, one in adapted.items()}
-    times = inference_times(models, inference_batch(plan.lesson, plan.model, device), device)
-    lost = lost_by(base, adapted, device)
+    times = inference_times(models, inference_batch(plan.data, plan.model, device), device)
+    lost = {name: base.forgotten(load(one.path, device)) for name, one in adapted.items()}
     rows = [
         BoardRow(
             adapted=one,
@@ -374,7 +373,7 @@ def measured(
         )
         for name, one in adapted.items()
     ]
-    about = plan.lesson.dataset.about
+    about = plan.data.about
     return Board(tuple(rows), plan.base.path, about, describe_hardware(device), out, base.why_not)
 
 
@@ -392,37 +391,35 @@ def inference_times(models: Mapping[str, nn.Module], inputs: tuple[Tensor, ...],
     return race(runs, ROUNDS, device)
 
 
-def inference_batch(lesson: AnyLesson, spec: ModelSpec, device: str) -> tuple[Tensor, ...]:
+def inference_batch(data: Any, spec: ModelSpec, device: str) -> tuple[Tensor, ...]:
     """A batch of what is held out, as the model is called with it."""
-    match lesson:
-        case LabelsLesson():
-            examples = lesson.dataset.tokens("test")
+    match data.tokens("validation"):
+        case Labelled():
+            examples = data.tokens("test")
             inputs, _ = examples.batch(np.arange(min(TEXTS, len(examples.lengths))))
             return (torch.from_numpy(inputs).to(device),)
-        case PairsLesson():
-            examples = lesson.dataset.tokens("validation")
+        case Pairs() as examples:
             sources, targets = examples.batch(np.arange(min(TEXTS, len(examples.lengths))))
             fed, _ = teacher_forcing(torch.from_numpy(targets).to(device))
             return torch.from_numpy(sources).to(device), fed
-        case _:
-            text: Any = lesson.dataset.tokens("validation")
+        case text:
             length = min(STRETCH, getattr(spec, "context", STRETCH), len(text))
             rows = min(TEXTS, len(text) // length)
             tokens = np.asarray(text[: rows * length], dtype=np.int64).reshape(rows, length)
             return (torch.from_numpy(tokens).to(device),)
 
 
-def peak_bytes(plan: Plan, path: Path, device: str) -> int:
+def peak_bytes(plan: AdaptationPlan, path: Path, device: str) -> int:
     """The most memory that one step of this method's training holds."""
     folder = RunFolder.open(path)
     recipe = folder.recipe.replace(compile=False)
     first = partial(first_model, folder)
-    tokens: Any = plan.lesson.dataset.tokens("train")
-    session = Session(folder.spec, recipe, tokens, Team(torch.device(device)), lambda message: None, first)
+    tokens: Any = plan.data.tokens("train")
+    session = Session(folder.spec, recipe, tokens, Distributed(torch.device(device)), lambda message: None, first)
     try:
         return peak_of_step(session)
     finally:
-        session.feed.close()
+        session.batches.close()
 
 
 @torch.no_grad()

@@ -31,13 +31,13 @@ from lemma.report.page import (
     section,
     write_files,
 )
+from lemma.report.progress import Observer, Silent
 from lemma.report.text import paragraph as flowing
 from lemma.report.text import table
 from lemma.spec.base import to_toml
 from lemma.spec.studies import CostSpec, HeadsStudy, LengthStudy
 from lemma.studies.cells import Spread, describe_hardware, race, ratio, spread
 from lemma.studies.run import device_named
-from lemma.training.progress import Observer, Silent
 
 REPORT = "report.html"
 JOINED = "\u2060–\u2060"  # a dash at which no line is broken: cells wrap before the bracket

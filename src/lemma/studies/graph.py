@@ -11,7 +11,9 @@ from lemma.data.corpora import GRAPHS
 from lemma.data.graphs import GraphData
 from lemma.errors import RunError, SpecError
 from lemma.models.base import count_parameters
+from lemma.models.graph import GraphModel
 from lemma.report.curves import Curve, Plot
+from lemma.report.progress import Observer, Silent
 from lemma.runs.folder import RunFolder, is_begun
 from lemma.runs.load import Run
 from lemma.spec.choose import choose
@@ -36,13 +38,11 @@ from lemma.studies.classifiers import (
     percent,
     points,
 )
-from lemma.studies.data_args import rooted
 from lemma.studies.result import NONE
 from lemma.studies.run import device_of
-from lemma.studies.task_data import GraphLesson, prepared_graph
+from lemma.tasks.base import rooted
 from lemma.tasks.classification import score_classes
-from lemma.tasks.nodes import classify_nodes
-from lemma.training.progress import Observer, Silent
+from lemma.tasks.nodes import NodesTask, classify_nodes
 
 PROTOCOL = {
     "splits": "each seed draws the nodes that are learned, validated and tested, and the first weights; all contenders "
@@ -184,23 +184,23 @@ class GraphTask(Task):
     """A graph model that is to be trained on one split."""
 
     data: GraphSpec  # pyright: ignore[reportIncompatibleVariableOverride]
-    lesson: GraphLesson  # pyright: ignore[reportIncompatibleVariableOverride]
+    dataset: GraphData  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property
     def model(self) -> Graph:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The model with the sizes of its graph."""
         assert isinstance(self.cell.model, Graph)
-        return self.cell.model.sized(self.lesson.dataset.sizes())
+        return self.cell.model.sized(self.dataset.sizes())
 
     @property
     def identity(self) -> dict[str, Any]:
         """What makes two runs the same: the model, the recipe, the graph and its split."""
-        given = {"data": self.lesson.dataset.hash, "graph": _split(self.data)}
+        given = {"data": self.dataset.hash, "graph": _split(self.data)}
         return {"model": self.model.to_dict(), "recipe": self.cell.recipe.to_dict(), **given}
 
     def refuse_other(self) -> None:
         """Refuse a folder in which another run stands."""
-        refuse_other_run(Plan(self.cell, self.model, self.cell.recipe, self.path, self.lesson.dataset.hash))
+        refuse_other_run(Plan(self.cell, self.model, self.cell.recipe, self.path, self.dataset.hash))
         if is_begun(self.path) and _split(RunFolder.open(self.path).data) != _split(self.data):
             raise RunError(
                 f"{self.path} holds a run of another split than this study asks for. Choose another --out, or remove "
@@ -209,10 +209,10 @@ class GraphTask(Task):
 
     def measure(self, run: Run) -> LabelMeasures:
         """Classify the test nodes, and read off what the run was and took."""
-        chosen = self.lesson.dataset.tokens(TEST)
-        found = classify_nodes(run.graph, self.lesson.dataset)[chosen.nodes]
-        score = score_classes(chosen.classes, found, self.lesson.dataset.labels, unit="node")
-        return measures_of(run, score, found.argmax(-1) == chosen.classes, count_parameters(run.graph))
+        chosen = self.dataset.tokens(TEST)
+        found = classify_nodes(run.require(GraphModel, "a graph model"), self.dataset)[chosen.nodes]
+        score = score_classes(chosen.classes, found, self.dataset.labels, unit="node")
+        return measures_of(run, score, found.argmax(-1) == chosen.classes, count_parameters(run.module))
 
 
 def _split(data: Any) -> dict[str, Any]:
@@ -249,11 +249,12 @@ def task_of(spec: GraphStudy, contender: Contender, seed: int, graph: GraphData,
     if not isinstance(chosen.model, Graph):
         raise SpecError(f"study: the contender '{contender.title}' is a model of the family {chosen.model.family}.")
     cell = Cell(contender.title, {}, seed, chosen.model, chosen.recipe.replace(seed=seed))
-    return GraphTask(cell, _data(spec, seed), GraphLesson(graph), out / "runs" / cell.name)
+    return GraphTask(cell, _data(spec, seed), graph, out / "runs" / cell.name)
 
 
 def _graph(spec: GraphStudy, seed: int, watcher: Observer) -> GraphData:
-    return prepared_graph(_data(spec, seed), choose("graph").recipe, watcher)
+    chosen = choose("graph")
+    return NodesTask().load(_data(spec, seed), chosen.model, chosen.recipe, watcher)
 
 
 def _data(spec: GraphStudy, seed: int) -> GraphSpec:

@@ -20,15 +20,15 @@ from lemma.models.base import LanguageModel, evaluating
 from lemma.models.build import build
 from lemma.report.curves import NO_PLOT, Curve, Plot, can_draw
 from lemma.report.page import figure, figures, grid, html_paragraph, section
+from lemma.report.progress import Observer, Silent
 from lemma.report.statistics import Estimate, estimate
 from lemma.report.text import table
 from lemma.runs.load import Run
 from lemma.spec.models import Decoder
 from lemma.spec.studies import StudySpec
 from lemma.studies.cells import Measures, Plan, Row
+from lemma.tasks.language import stretch_of
 from lemma.tasks.parsing import ParsingScore, relation_findings, score_trees, with_baselines
-from lemma.training.batches import stretch_of
-from lemma.training.progress import Observer, Silent
 
 AT_ONCE = 8192  # tokens read in one go
 

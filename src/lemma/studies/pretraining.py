@@ -11,11 +11,13 @@ from lemma.data.batches import in_drawn_order, plain
 from lemma.data.corpora import LABELLED
 from lemma.data.files import Progress, write_atomically
 from lemma.data.labels import TEXTS, LabelsData, read_label_table
+from lemma.data.store import Dataset
 from lemma.data.tables import SUFFIXES, Column, read_table
 from lemma.data.text import decode, exists, open_text
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, LemmaError, SpecError, unknown
 from lemma.report.curves import Curve, Plot
+from lemma.report.progress import Observer, Silent, watched_reading
 from lemma.report.statistics import Estimate
 from lemma.runs.folder import RunFolder, is_begun, remove_unbegun
 from lemma.runs.load import adaptation_of
@@ -49,9 +51,10 @@ from lemma.studies.classifiers import (
 )
 from lemma.studies.result import NONE
 from lemma.studies.run import device_of
-from lemma.studies.task_data import AnyLesson, LabelsLesson, lesson_for_data, prepared_labels, told
+from lemma.tasks.base import say_skipped
+from lemma.tasks.classification import load_labels
+from lemma.tasks.registry import task_for
 from lemma.training.loop import resume, train
-from lemma.training.progress import Observer, Silent, watched_reading
 
 TEXTS_FILE = "texts.txt"
 HELD_OUT = 0.05
@@ -65,8 +68,8 @@ def text_of(study: PretrainingStudy, path: Path) -> DataSpec:
     return DataSpec(text=(str(path.resolve()),), tokenizer=study.tokenizer, held_out=HELD_OUT)
 
 
-def prepared_text(study: PretrainingStudy, described: Described, path: Path, watcher: Observer) -> AnyLesson:
-    """The texts as tokens, with how a body that learns them is validated."""
+def prepared_text(study: PretrainingStudy, described: Described, path: Path, watcher: Observer) -> Dataset:
+    """The texts as tokens."""
     body = described.model.body
     if isinstance(body, EncoderDecoder):
         raise SpecError("study pretraining: an encoder-decoder learns pairs of texts. Take body=encoder, or decoder.")
@@ -74,7 +77,8 @@ def prepared_text(study: PretrainingStudy, described: Described, path: Path, wat
         raise SpecError(
             "study.pretraining: 'seed' is no word for single runs. Give the study `seeds`, as in seeds=[1,2]."
         )
-    return lesson_for_data(text_of(study, path), body, Recipe.read(study.pretraining, "study.pretraining"), watcher)
+    recipe = Recipe.read(study.pretraining, "study.pretraining")
+    return task_for(body).load(text_of(study, path), body, recipe, watcher)
 
 
 @dataclass(frozen=True)
@@ -83,14 +87,14 @@ class Base:
 
     study: PretrainingStudy
     described: Described
-    lesson: AnyLesson
+    dataset: Dataset
     seed: int
     out: Path
 
     @property
     def model(self) -> ModelSpec:
         """The body, with the vocabulary of the texts."""
-        return self.described.model.body.sized(self.lesson.dataset.sizes())
+        return self.described.model.body.sized(self.dataset.sizes())
 
     @property
     def recipe(self) -> Recipe:
@@ -99,7 +103,7 @@ class Base:
         words: dict[str, Any] = {**shared, **self.study.pretraining, "seed": self.seed}
         recipe = Recipe.read(words, "study.pretraining")
         if "steps" not in words:
-            tokens = self.study.passes * len(self.lesson.dataset.tokens("train"))
+            tokens = self.study.passes * len(self.dataset.tokens("train"))
             recipe = recipe.replace(steps=max(1, math.ceil(tokens / tokens_a_step(self.model, recipe))))
         return paced(recipe, words, self.study.validations)
 
@@ -115,7 +119,7 @@ class Base:
 
     def refuse_other(self) -> None:
         """Refuse a folder in which another run stands."""
-        refuse_other_run(Plan(self.cell, self.model, self.recipe, self.path, self.lesson.dataset.hash))
+        refuse_other_run(Plan(self.cell, self.model, self.recipe, self.path, self.dataset.hash))
 
     def finish(self, watcher: Observer) -> str | None:
         """Bring it to its end; return why that failed, if it did."""
@@ -138,16 +142,15 @@ class Base:
         return RunFolder.open(self.path)
 
     def _train(self, watcher: Observer) -> None:
-        lesson = self.lesson
-        given: dict[str, Any] = {"evaluate": lesson.evaluate, "sample": lambda model: [], "observer": watcher}
+        given: dict[str, Any] = {"sample": lambda model: [], "observer": watcher}
         if not is_begun(self.path):
             remove_unbegun(self.path)
             data = text_of(self.study, self.out / TEXTS_FILE)
-            result = train(self.model, self.recipe, data, lesson.dataset, self.path, **given)
+            result = train(self.model, self.recipe, data, self.dataset, self.path, **given)
         elif self.finished:
             return
         else:
-            result = resume(self.path, lesson.dataset, **given)
+            result = resume(self.path, self.dataset, **given)
         if result.stopped == "interrupted":
             raise KeyboardInterrupt
 
@@ -439,13 +442,13 @@ def study_pretraining(spec: PretrainingStudy, out: Path, watcher: Observer) -> L
     """Pretrain, then train both arms at every number of labels with every seed, and state the gain."""
     described = describe_classifier(Contender(model=spec.body), spec.words)
     refuse_unknown_words(spec.words, [described.model])
-    labelled = told(prepared_labels(labels_of(spec), described.model.body, None, (), watcher), watcher)
+    labelled = say_skipped(load_labels(labels_of(spec), described.model.body, None, (), watcher), watcher)
     out.mkdir(parents=True, exist_ok=True)
     texts = write_texts(spec.unlabelled, labelled, out / TEXTS_FILE, watched_reading(watcher))
-    lesson = prepared_text(spec, described, out / TEXTS_FILE, watcher)
-    tokenizer = lesson.dataset.tokenizer
+    dataset = prepared_text(spec, described, out / TEXTS_FILE, watcher)
+    tokenizer = dataset.tokenizer
     assert isinstance(tokenizer, Tokenizer)
-    bases = [Base(spec, described, lesson, seed, out) for seed in (spec.seeds if spec.base_a_seed else spec.seeds[:1])]
+    bases = [Base(spec, described, dataset, seed, out) for seed in (spec.seeds if spec.base_a_seed else spec.seeds[:1])]
     work = Work(spec, out, described, limited(spec, described, labelled, tokenizer, watcher))
     work.refuse_other(bases)
     outcomes, interrupted = work.run(bases, watcher)
@@ -458,14 +461,12 @@ def study_pretraining(spec: PretrainingStudy, out: Path, watcher: Observer) -> L
 
 def limited(
     spec: PretrainingStudy, described: Described, labelled: LabelsData, tokenizer: Tokenizer, watcher: Observer
-) -> dict[int, LabelsLesson]:
+) -> dict[int, LabelsData]:
     """The labelled texts at each number of labels, in the tokens of pretraining; fewer are always among more."""
     most = len(labelled.texts("train"))
     counts = sorted({min(count, most) for count in spec.counts})
     body = described.model.body
-    return {
-        count: LabelsLesson(prepared_labels(labels_of(spec, count), body, tokenizer, (), watcher)) for count in counts
-    }
+    return {count: load_labels(labels_of(spec, count), body, tokenizer, (), watcher) for count in counts}
 
 
 @dataclass(frozen=True)
@@ -475,13 +476,13 @@ class Work:
     spec: PretrainingStudy
     out: Path
     described: Described
-    lessons: Mapping[int, LabelsLesson]
+    datasets: Mapping[int, LabelsData]
     """By the number of labels."""
 
     @property
     def places(self) -> list[Place]:
         """All runs, in the order in which they are trained."""
-        return [(arm, count, seed) for seed in self.spec.seeds for count in self.lessons for arm in ARMS]
+        return [(arm, count, seed) for seed in self.spec.seeds for count in self.datasets for arm in ARMS]
 
     def task(self, place: Place, base: Base | None = None) -> Task:
         """The run of one arm at a number of labels with a seed."""
@@ -489,7 +490,7 @@ class Work:
         cell = cell_of(self.spec, replace(self.described, title=arm), {"labels": count}, seed, count)
         path = self.out / "runs" / cell.name
         adaptation = adaptation_of(base.folder(), path, self.spec.method) if base else None
-        return Task(cell, labels_of(self.spec, count), self.lessons[count], path, adaptation)
+        return Task(cell, labels_of(self.spec, count), self.datasets[count], path, adaptation)
 
     def refuse_other(self, bases: Sequence[Base]) -> None:
         """Refuse a folder of another study before anything is trained."""

@@ -15,6 +15,7 @@ from lemma.errors import LemmaError, RunError, SpecError, TrainingError, unknown
 from lemma.generation.decode import Generation, generate_text
 from lemma.generation.sampling import Sampling
 from lemma.models.base import LanguageModel
+from lemma.report.progress import Observer, Silent, watched_reading
 from lemma.runs.folder import RunFolder, is_begun, remove_unbegun
 from lemma.runs.load import Run, load
 from lemma.spec.base import to_toml
@@ -40,9 +41,8 @@ from lemma.studies.cells import (
 )
 from lemma.studies.measures import has_all, measure_more
 from lemma.studies.result import StudyResult
-from lemma.tasks.language import Score, Source, perplexity
+from lemma.tasks.language import PerplexityScore, TextSource, perplexity
 from lemma.training.loop import resume, train
-from lemma.training.progress import Observer, Silent, watched_reading
 
 TEMPERATURE = 0.8
 SPLIT = "validation"
@@ -53,17 +53,17 @@ class Judge:
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
-        self.given: dict[float, Score] = {}
+        self.given: dict[float, PerplexityScore] = {}
 
-    def __call__(self, model: LanguageModel) -> Score:
+    def __call__(self, model: LanguageModel) -> PerplexityScore:
         """Read the whole validation text."""
-        source = Source(self.dataset.tokenizer.about, self.dataset.hash, SPLIT)
+        source = TextSource(self.dataset.tokenizer.about, self.dataset.hash, SPLIT)
         tokens, size = self.dataset.tokens(SPLIT), self.dataset.bytes(SPLIT)
         score = perplexity(model, tokens, bytes=size, source=source)
         self.given[score.loss] = score
         return score
 
-    def of(self, run: Run) -> Score:
+    def of(self, run: Run) -> PerplexityScore:
         """The score of a finished run: the one that training ended with, if it was given here, or else a new pass."""
         summary = run.summary or {}
         ended_with = summary["best_loss"] if run.recipe.keep == "best" else summary["validation_loss"]

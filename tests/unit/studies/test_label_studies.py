@@ -23,6 +23,7 @@ from lemma.models.base import count_parameters
 from lemma.models.build import build
 from lemma.report import page as drawn
 from lemma.report.curves import can_draw
+from lemma.report.progress import Silent
 from lemma.report.statistics import Estimate
 from lemma.report.text import table
 from lemma.runs.load import load
@@ -44,7 +45,6 @@ from lemma.studies.classifiers import (
     show_classifiers,
 )
 from lemma.studies.pretraining import run_label_study
-from lemma.training.progress import Silent
 
 Make = Callable[..., ClassifiersStudy]
 TINY = {"width": 6, "hidden": 8, "steps": 12, "batch": 8, "device": "cpu", "learning_rate": 0.02}
