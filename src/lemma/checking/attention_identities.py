@@ -35,7 +35,7 @@ from lemma.counting.subject import factory_subject
 from lemma.counting.writing import write
 from lemma.layers.attention import Attention, AttentionShape, WindowHead, over_dependents, over_governors
 from lemma.layers.positions import sinusoids
-from lemma.layers.recording import AttentionRecord, overhear, tap
+from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.report.curves import Curve, Plot
 from lemma.spec.base import Spec
 from lemma.spec.positions import Alibi, Rotary
@@ -66,7 +66,7 @@ def run(sizes: Sizes) -> IdentityReport:
     """Run our head on one window, and set its output beside the formulas word by word."""
     words = drawn(sizes.N - 1, sizes.d, seed=sizes.seed)
     head = filled(lambda: WindowHead(sizes.d, sizes.d_k, sizes.d_v), sizes.seed)
-    with torch.no_grad(), overhear() as records:
+    with torch.no_grad(), record_attention() as records:
         output = head(words[None], 1, sizes.N - 1)[0, 0]
     scores, alpha, written = by_hand(head, words)
     return IdentityReport(
@@ -528,7 +528,7 @@ def _parts(sizes: MergedSizes) -> tuple[Attention, Attention, Attention]:
 
 
 def _read(part: Attention, inputs: Tensor) -> tuple[Float[Tensor, "N J"], Float[Tensor, "heads N N"]]:
-    with torch.no_grad(), tap(part) as records:
+    with torch.no_grad(), record_attention(part) as records:
         outputs = part(inputs)[0][0]
     return outputs, records[0].weights()[0]
 
@@ -1157,7 +1157,7 @@ def _head_costs_row(name: str, account: Account, sizes: HeadCostsSizes) -> tuple
 def _softmaxes(sizes: HeadCostsSizes, heads: int) -> int:
     """How many rows of weights there are in one pass."""
     part = many_heads(sizes.d, heads)
-    with torch.no_grad(), overhear() as records:
+    with torch.no_grad(), record_attention() as records:
         part(_tokens(sizes.d, sizes.n))
     return sum(record.weights().shape[:-1].numel() for record in records)
 

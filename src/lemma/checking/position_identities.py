@@ -10,7 +10,7 @@ from torch import Tensor
 from lemma.checking.identity import Identity, IdentityReport, drawn, filled, gap, in_float64, residual
 from lemma.layers.attention import Attention, AttentionShape
 from lemma.layers.positions import RotaryPart, alibi_slopes, positions, rotate, sinusoids
-from lemma.layers.recording import overhear, tap
+from lemma.layers.recording import record_attention
 from lemma.report.curves import Curve, Plot
 from lemma.spec.base import Spec
 from lemma.spec.positions import Alibi, NoPositions, Rotary, Sinusoidal
@@ -95,7 +95,7 @@ def penalties(sizes: Sizes) -> Float[Tensor, "h P P"]:
     """What ALiBi adds to the scores of our attention."""
     with in_float64():
         part = Attention(AttentionShape(4 * sizes.h, sizes.h, causal=False, positions=Alibi()))
-    with torch.no_grad(), in_float64(), overhear() as records:
+    with torch.no_grad(), in_float64(), record_attention() as records:
         part(drawn(1, sizes.P, 4 * sizes.h, seed=sizes.seed))
     record = records[0]
     return (record.scores() - record.queries @ record.keys.mT * record.scale)[0]
@@ -178,7 +178,7 @@ def scores_of_one_word(kind: str, sizes: RotarySizes) -> Scores:
     stream = drawn(1, 1, sizes.D, seed=sizes.seed).expand(1, sizes.N, sizes.D)
     if kind == "sinusoidal":
         stream = stream + sinusoids(sizes.N, sizes.D, sizes.base).double()
-    with torch.no_grad(), in_float64(), tap(part) as records:
+    with torch.no_grad(), in_float64(), record_attention(part) as records:
         part(stream)
     return records[0].scores()[0, 0]
 

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import flop_registry
 
 from lemma.counting.probe import Readings, Row
 from lemma.counting.subject import Inputs
-from lemma.layers.recording import AttentionRecord, Listener, listening
+from lemma.layers.recording import AttentionListener, AttentionRecord
 from lemma.models.encoder_decoder import EncoderDecoderModel
 
 # Where in a module something happens: forward by hooks, backward by the numbers autograd gives its nodes.
@@ -103,7 +103,7 @@ def elementwise(module: nn.Module, inputs: Inputs) -> Readings:
 def _run(module: nn.Module, inputs: Inputs) -> "Meter":
     with followed(module) as where:
         meter = Meter(where)
-        with meter, listening(CausalWatch(where)):
+        with meter, CausalWatch(where):
             outputs = module(*inputs.positional, **inputs.named)
             meter.phase = 1
             scalar_of(outputs).backward()
@@ -151,7 +151,7 @@ class Meter(TorchDispatchMode):
         return path.removesuffix(MARK), path.endswith(MARK)
 
 
-class CausalWatch(Listener):
+class CausalWatch(AttentionListener):
     """Marks the time spent in causal attention, half of whose scores are not needed.
 
     Our own attention tells; of others the kernel's switch does.
@@ -169,7 +169,7 @@ class CausalWatch(Listener):
         """Call it, and note where causal attention begins and ends."""
         path = self.where.stack[-1] if self.where.stack else ""
         switch = kwargs.get("is_causal", args[5] if len(args) > 5 else False)
-        if not (self.causal if self.told else switch):
+        if not (self.causal if self.announced else switch):
             return attend(*args, **kwargs)
         self.where.enter(path + MARK)
         try:

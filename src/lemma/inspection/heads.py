@@ -14,7 +14,7 @@ from lemma.errors import DataError, InputError, LemmaError, SpecError, unknown
 from lemma.inspection.draw import picture, terminal
 from lemma.inspection.head import Seen, as_csv, as_dict, as_json, heads_of
 from lemma.inspection.page import page
-from lemma.layers.recording import AttentionRecord, tap
+from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.base import evaluating
 from lemma.report.numbers import counted, numbered
 from lemma.runs.load import Run
@@ -145,7 +145,7 @@ def _refuse_batch(ids: Tensor) -> None:
 def _records(model: nn.Module, tokens: Tensor | Mapping[str, Tensor]) -> list[AttentionRecord]:
     if not isinstance(model, nn.Module):
         raise InputError(f"model = {repr(model)[:60]}: give a PyTorch module; of a run, use lemma.look(run, text=…).")
-    with torch.no_grad(), evaluating(model), tap(model) as records:
+    with torch.no_grad(), evaluating(model), record_attention(model) as records:
         try:
             _call(model, tokens)
         except (LemmaError, torch.OutOfMemoryError):

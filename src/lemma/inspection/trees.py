@@ -16,7 +16,7 @@ from lemma.data.conllu import Sentence, to_conllu
 from lemma.data.files import write_atomically
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import InputError, unknown
-from lemma.layers.recording import AttentionRecord, tap
+from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.layers.spanning_tree import best_tree
 from lemma.models.base import LanguageModel, evaluating
 from lemma.models.parser import head_pictures, predict_trees
@@ -162,7 +162,7 @@ def check_heads(model: LanguageModel, layer: int | None, head: int | None) -> No
 def _square_attention(model: LanguageModel, ids: Int64[torch.Tensor, "tokens"]) -> list[AttentionRecord]:
     """What was recorded of every layer whose words all attend to all (or to all before)."""
     tokens, size = ids[None].to(next(model.parameters()).device), len(ids)
-    with evaluating(model), torch.no_grad(), tap(model) as records:
+    with evaluating(model), torch.no_grad(), record_attention(model) as records:
         model(tokens)
     square = [r for r in records if r.queries.shape[0] == 1 and r.queries.shape[-2] == r.keys.shape[-2] == size]
     if not square:

@@ -34,9 +34,9 @@ from lemma.spec.models import (
     ModelSpec,
     NewFamily,
     Parser,
-    Reading,
     Rnn,
     TableA5,
+    TextReader,
     Tree,
 )
 
@@ -137,7 +137,7 @@ def _brought(spec: NewFamily, dropout: float) -> LanguageModel:
     return model
 
 
-def _body(spec: Reading, dropout: float) -> Body:
+def _body(spec: TextReader, dropout: float) -> Body:
     body = _module(spec.body, dropout)
     assert isinstance(body, Body)
     return body

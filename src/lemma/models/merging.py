@@ -89,7 +89,7 @@ def _refuse(model: LanguageModel, pairs: Collection[str]) -> Decoder:
             raise SpecError(unknown("merge", pair, PAIRS))
     if done := [pair for pair in pairs if getattr(spec, pair) == "merged"]:
         raise SpecError(f"merge: {done[0]} is merged in this model already.")
-    if "key_query" in pairs and spec.positions.turning:
+    if "key_query" in pairs and spec.positions.rotates:
         raise SpecError(
             f"merge: key_query cannot be merged with {spec.positions.kind} positions. The rotation stands between the "
             "two matrices and differs from pair to pair of tokens: W_Qᵀ R W_K has another value at every distance. Use "

@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from lemma.errors import unknown
 from lemma.spec.base import Letter, Spec
-
-# Which text a model learns, and how it is cut into tokens.
+from lemma.spec.plugins import by_name
 
 
 class Characters(Spec):
@@ -38,15 +36,7 @@ class BytePairs(Spec):
 KINDS = {"characters": Characters, "words": Words, "byte-pairs": BytePairs}
 
 
-def _from_name(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    if value not in KINDS:
-        raise ValueError(unknown("tokenizer", value, KINDS))
-    return {"kind": value}
-
-
-TokenizerSpec = Annotated[Characters | Words | BytePairs, Field(discriminator="kind"), BeforeValidator(_from_name)]
+TokenizerSpec = Annotated[Characters | Words | BytePairs, Field(discriminator="kind"), by_name("tokenizer", KINDS)]
 
 
 class DataSpec(Spec):
@@ -58,9 +48,6 @@ class DataSpec(Spec):
     """How text becomes tokens: characters, words or byte-pairs."""
     held_out: float = Field(default=0.1, gt=0, lt=1)
     """The share of one's own text held out for validation: its end, cut at a line."""
-
-
-# Images with captions: where they come from and what is held out.
 
 
 class ImagesSpec(Spec):
@@ -80,9 +67,6 @@ class ImagesSpec(Spec):
     """The share of the pictures held out for validation, and as many again for the test."""
 
 
-# The trees of a run.
-
-
 class TreebankSpec(Spec):
     """The trees of a run: where they come from and what is held out."""
 
@@ -92,9 +76,6 @@ class TreebankSpec(Spec):
     """A CoNLL-U file to validate on; if unset, the treebank's own, or else sentences held out."""
     held_out: float = Field(default=0.1, gt=0, lt=1)
     """The share of one's own sentences held out for validation where no others are given."""
-
-
-# A graph whose nodes are classified: where it comes from.
 
 
 class GraphSpec(Spec):
@@ -116,9 +97,6 @@ class GraphSpec(Spec):
     """Of the generated graph `blocks`: how many nodes."""
     edges: int | None = Field(default=None, ge=1)
     """Of the generated graph `blocks`: how many edges."""
-
-
-# Data that come as examples of their own: pairs of texts, and texts with labels.
 
 
 class PairsSpec(Spec):

@@ -1,18 +1,15 @@
 """The families of models: one frozen spec each."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from lemma.errors import unknown
 from lemma.spec.base import Letter, Spec
 from lemma.spec.data import BytePairs, Characters, Words
-from lemma.spec.plugins import Group, Open
+from lemma.spec.plugins import OpenChoice, PluginGroup, by_name
 from lemma.spec.positions import Learned, Positions, Rotary, Sinusoidal
-
-# What all families of models share.
-
 
 Size = Annotated[int, Field(ge=1)]
 
@@ -25,11 +22,8 @@ def check_heads(width_name: str, width: int, heads_name: str, heads: int) -> Non
         raise ValueError(f"{heads_name} = {heads} does not divide {width_name} = {width}. Nearest widths: {near}.")
 
 
-class Family(Spec):
-    """What all families share."""
-
-    vocabulary: Annotated[Size, Letter("V")] = 256
-    """Number of different tokens; training takes it from the tokenizer."""
+class Sized(Spec):
+    """A spec whose sizes have textbook letters."""
 
     def sizes(self) -> dict[str, int]:
         """The sizes by their textbook letters.
@@ -50,11 +44,15 @@ class Family(Spec):
         return self.replace(**sizes)
 
 
-# What a language model is made of: one frozen spec a family, told apart by its `family` word.
-#
-# Every family has `vocabulary` V; training takes it from the tokenizer. Models with a bounded memory have a
-# `context`: N for the window models, which predict a word from the N−1 words before it, and T for the
-# Transformer, whose longest stretch it is.
+class Family(Sized):
+    """What all families that read tokens share.
+
+    Models with a bounded memory have a `context` too: N for the window models, which predict a word from the N−1 words
+    before it, and T for the Transformer, whose longest stretch it is.
+    """
+
+    vocabulary: Annotated[Size, Letter("V")] = 256
+    """Number of different tokens; training takes it from the tokenizer."""
 
 
 class FeedForward(Family):
@@ -134,7 +132,46 @@ class Gru(Recurrent):
     family: Literal["gru"] = "gru"
 
 
-class Decoder(Family):
+class Attending(Family):
+    """What the Transformers share beside their fields, which have another order in each."""
+
+    if TYPE_CHECKING:
+        family: Any
+        width: int
+        heads: int
+        attention_width: int | None
+        feed_forward: int | None
+        positions: Positions
+
+    @property
+    def attention(self) -> int:
+        """The width of all heads together."""
+        return self.attention_width or self.width
+
+    @property
+    def inner(self) -> int:
+        """The units of each feed-forward layer."""
+        return self.feed_forward or 4 * self.width
+
+    def sizes(self) -> dict[str, int]:
+        """The sizes by their letters, the widths of attention and feed-forward worked out if they are unset."""
+        sizes = super().sizes() | {"d_h": self.attention, "d_ff": self.inner}
+        return {letter: size for letter, size in sizes.items() if size is not None}
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        name = "attention_width" if self.attention_width else "width"
+        check_heads(f"{self.family}.{name}", self.attention, f"{self.family}.heads", self.heads)
+        if self.positions.paired and (width := self.attention // self.heads) % 2:
+            near = ", ".join(str(self.heads * even) for even in (width - 1, width + 1) if even)
+            raise ValueError(
+                f"{self.family}.positions = '{self.positions.kind}' turns pairs, so that a head's width must be even; "
+                f"it is {width} ({self.attention} over {self.heads} heads). Nearest: {near}."
+            )
+        return self
+
+
+class Decoder(Attending):
     """A pre-norm decoder-only Transformer."""
 
     family: Literal["decoder"] = "decoder"
@@ -169,25 +206,8 @@ class Decoder(Family):
     tied: bool = True
     """Whether the output layer reuses the embedding."""
 
-    @property
-    def attention(self) -> int:
-        """The width of all heads together."""
-        return self.attention_width or self.width
-
-    @property
-    def inner(self) -> int:
-        """The units of each feed-forward layer."""
-        return self.feed_forward or 4 * self.width
-
-    def sizes(self) -> dict[str, int]:
-        """The sizes by their letters, the widths of attention and feed-forward worked out if they are unset."""
-        sizes = super().sizes() | {"d_h": self.attention, "d_ff": self.inner}
-        return {letter: size for letter, size in sizes.items() if size is not None}
-
     @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
-        name = "attention_width" if self.attention_width else "width"
-        check_heads(f"decoder.{name}", self.attention, "decoder.heads", self.heads)
+    def _groups_fit(self) -> Self:
         check_heads("decoder.value_width", self.value_width or self.heads, "decoder.heads", self.heads)
         groups = self.key_value_heads or self.heads
         if self.heads % groups:
@@ -195,21 +215,11 @@ class Decoder(Family):
             raise ValueError(
                 f"decoder.key_value_heads = {groups} does not divide decoder.heads = {self.heads}. Fitting: {fitting}."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _turning_fits(self) -> Self:
-        if self.positions.turning and self.key_query == "merged":
+        if self.positions.rotates and self.key_query == "merged":
             raise ValueError(
                 f"decoder.key_query = 'merged' is not possible with {self.positions.kind} positions: the rotation "
                 "stands between the two matrices and differs from pair to pair of tokens. Use positions=alibi, or "
                 "key_query=separate."
-            )
-        if self.positions.paired and (width := self.attention // self.heads) % 2:
-            raise ValueError(
-                f"decoder.positions = '{self.positions.kind}' turns pairs, so that a head's width must be even; it is "
-                f"{width} ({self.attention} over {self.heads} heads). Nearest: {self.heads * (width - 1) or ''} "
-                f"{self.heads * (width + 1)}.".replace(":  ", ": ")
             )
         return self
 
@@ -243,15 +253,12 @@ class TableA5(Family):
         return self
 
 
-# The Transformers that read a whole text at once: the encoder, and the encoder–decoder (problem C5).
-
-
 MARKS = ("<start>", "<end>", "<mask>")
 """Tokens that no text holds; they come after the tokenizer's own, so that V counts both."""
 
 
-class Transformer(Family):
-    """What both share."""
+class Transformer(Attending):
+    """What the encoder and the encoder–decoder share: Transformers that read a whole text at once."""
 
     vocabulary: Annotated[int, Field(ge=len(MARKS) + 1), Letter("V")] = 256
     """Number of different tokens and marks; training takes it from the tokenizer."""
@@ -277,32 +284,6 @@ class Transformer(Family):
     """Whether linear maps and norms have biases; the output layer never has one."""
     tied: bool = True
     """Whether the output layer reuses the embedding."""
-
-    @property
-    def attention(self) -> int:
-        """The width of all heads together."""
-        return self.attention_width or self.width
-
-    @property
-    def inner(self) -> int:
-        """The units of each feed-forward layer."""
-        return self.feed_forward or 4 * self.width
-
-    def sizes(self) -> dict[str, int]:
-        """The sizes by their letters, the widths of attention and feed-forward worked out if they are unset."""
-        return super().sizes() | {"d_h": self.attention, "d_ff": self.inner}
-
-    @model_validator(mode="after")
-    def _heads_fit(self) -> Self:
-        family = getattr(self, "family", "transformer")
-        name = "attention_width" if self.attention_width else "width"
-        check_heads(f"{family}.{name}", self.attention, f"{family}.heads", self.heads)
-        if self.positions.paired and (width := self.attention // self.heads) % 2:
-            raise ValueError(
-                f"{family}.positions = '{self.positions.kind}' turns pairs, so that a head's width must be even; it is "
-                f"{width} ({self.attention} over {self.heads} heads)."
-            )
-        return self
 
 
 class Encoder(Transformer):
@@ -336,9 +317,6 @@ class EncoderDecoder(Transformer):
     """Layers that write the target."""
 
 
-# A body that reads a sentence along its dependency tree (problem D4 applied to language).
-
-
 class Tree(Family):
     """Word vectors, and layers of graph convolution over the sentence's dependency tree; only ever a body."""
 
@@ -347,9 +325,6 @@ class Tree(Family):
     """Width of the word vectors and of every layer."""
     depth: Annotated[int, Letter("L"), Field(ge=0)] = 2
     """Number of graph layers: how many arcs away a word still sees; 0 reads the words alone."""
-
-
-# A family of language models that another package brings.
 
 
 class NewFamily(Family):
@@ -383,19 +358,12 @@ def _own() -> set[str]:
     return OWN
 
 
-NEW_FAMILIES: Group[NewFamily] = Group("lemma.families", "family", NewFamily, "family", _own)
+NEW_FAMILIES: PluginGroup[NewFamily] = PluginGroup("lemma.families", "family", NewFamily, "family", _own)
 """What other packages bring."""
 
-
-# What reads a text for something else: a body, and what is taken of the vectors that it gives.
-
-
-_OURS = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | Encoder | EncoderDecoder | Tree
-BodySpec = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | Encoder | EncoderDecoder | Tree | NewFamily
-BODIES: dict[str, type[BodySpec]] = {
-    str(body.model_fields["family"].default): body
-    for body in (FeedForward, Attentive, Rnn, Lstm, Gru, Decoder, TableA5, Encoder, EncoderDecoder, Tree)
-}
+_OWN_BODIES = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | Encoder | EncoderDecoder | Tree
+BodySpec = _OWN_BODIES | NewFamily
+BODIES: dict[str, type[BodySpec]] = {body.model_fields["family"].default: body for body in get_args(_OWN_BODIES)}
 LONGEST = 256
 """Tokens that are read of a text where its body has no context of its own."""
 POOLS = {"feed-forward": "mean", "attentive": "mean", "encoder": "first", "encoder-decoder": "first", "tree": "mean"}
@@ -421,7 +389,9 @@ def from_name(value: Any) -> Any:
 
 
 AnyBody = Annotated[
-    BodySpec, Open(Annotated[_OURS, Field(discriminator="family")], NEW_FAMILIES), BeforeValidator(from_name)
+    BodySpec,
+    OpenChoice(Annotated[_OWN_BODIES, Field(discriminator="family")], NEW_FAMILIES),
+    BeforeValidator(from_name),
 ]
 
 
@@ -436,7 +406,7 @@ class Pooling(Spec):
     """
 
 
-class Reading(Pooling):
+class TextReader(Pooling):
     """A model that reads a text by a body: its vocabulary and its sizes are the body's, and its own beside them."""
 
     body: AnyBody = Lstm()
@@ -476,10 +446,7 @@ class Reading(Pooling):
         return self.replace(**own, body=self.body.at(others).to_dict())
 
 
-# A classifier: any body that reads text, and a head that says which class it belongs to.
-
-
-class Classifier(Reading):
+class Classifier(TextReader):
     """A body that reads a text, what is taken of the vectors it gives, and one linear map to the classes."""
 
     family: Literal["classifier"] = "classifier"
@@ -487,14 +454,11 @@ class Classifier(Reading):
     """Number of classes; training takes it from the labels."""
 
 
-# Images and texts in one space: two towers, and the cross-attention that looks at both (problems E7 and E8).
-
-
 CHANNELS = 3
 """Red, green and blue; what is transparent is laid on white."""
 
 
-class DualEncoder(Reading):
+class DualEncoder(TextReader):
     """A patch Transformer for images, any body for texts, and a linear map of each to a shared width.
 
     An image and a text are as alike as their vectors' cosine; both towers learn to be most alike where they belong
@@ -573,9 +537,6 @@ class CrossAttention(Reranking):
         return self.replace(towers=self.towers.at(sizes).to_dict())
 
 
-# A parser: an encoder over words, and one last attention layer with a head for every relation (problem B1).
-
-
 class BiLstm(Spec):
     """Layers of two LSTMs, one that reads the sentence forwards and one that reads it backwards."""
 
@@ -616,20 +577,12 @@ class TransformerEncoder(Spec):
 PARSER_ENCODERS = {"bilstm": BiLstm, "transformer": TransformerEncoder}
 
 
-def _from_name(value: Any) -> Any:
-    if isinstance(value, Mapping) and "kind" not in value:  # as in encoder.hidden=100
-        return {"kind": "bilstm", **value}
-    if not isinstance(value, str):
-        return value
-    if value not in PARSER_ENCODERS:
-        raise ValueError(unknown("encoder", value, PARSER_ENCODERS))
-    return {"kind": value}
+ParserEncoder = Annotated[
+    BiLstm | TransformerEncoder, Field(discriminator="kind"), by_name("encoder", PARSER_ENCODERS, default="bilstm")
+]
 
 
-ParserEncoder = Annotated[BiLstm | TransformerEncoder, Field(discriminator="kind"), BeforeValidator(_from_name)]
-
-
-class Parser(Spec):
+class Parser(Sized):
     """Words in, a dependency tree out: the head of a relation attends from a governor to its dependents."""
 
     family: Literal["parser"] = "parser"
@@ -656,19 +609,8 @@ class Parser(Spec):
     attention_loss: Annotated[float, Field(ge=0)] = 0.1
     """Weight of the loss that makes each head a picture of its relation, beside that of the parser."""
 
-    def sizes(self) -> dict[str, int]:
-        """The sizes by their textbook letters."""
-        return {letter: getattr(self, name) for letter, name in type(self).letters().items()}
 
-    def at(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy with other sizes, given by their letters."""
-        return self.replace(**sizes)
-
-
-# Graphs: the model that classifies their nodes (problem D4), and where they come from.
-
-
-class Graph(Spec):
+class Graph(Sized):
     """Layers of graph convolution: H ← σ(Â H W + b), the last one to the classes (Kipf & Welling 2017)."""
 
     family: Literal["graph"] = "graph"
@@ -684,17 +626,6 @@ class Graph(Spec):
     """What stands for Â: D̃^{-1/2} Ã D̃^{-1/2}, of norm 1; D̃^{-1} Ã, whose rows sum to 1; Ã; or I, no edges."""
     bias: bool = True
     """Whether the layers have biases."""
-
-    def sizes(self) -> dict[str, int]:
-        """The sizes by their letters."""
-        return {letter: getattr(self, name) for letter, name in type(self).letters().items()}
-
-    def at(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy with other sizes, given by their letters."""
-        return self.replace(**sizes)
-
-
-# All families of models by their names: Lemma's own, and those that other packages bring.
 
 
 LanguageSpec = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | NewFamily
@@ -718,24 +649,7 @@ ModelSpec = (
     | NewFamily
 )
 FAMILIES: dict[str, type[ModelSpec]] = {
-    str(family.model_fields["family"].default): family
-    for family in (
-        FeedForward,
-        Attentive,
-        Rnn,
-        Lstm,
-        Gru,
-        Decoder,
-        TableA5,
-        Parser,
-        Encoder,
-        EncoderDecoder,
-        Tree,
-        Classifier,
-        DualEncoder,
-        CrossAttention,
-        Graph,
-    )
+    family.model_fields["family"].default: family for family in get_args(ModelSpec) if family is not NewFamily
 }
 
 

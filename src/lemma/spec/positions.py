@@ -2,11 +2,10 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from lemma.errors import unknown
 from lemma.spec.base import Spec
-from lemma.spec.plugins import Group, Open
+from lemma.spec.plugins import OpenChoice, PluginGroup, by_name
 
 
 class PositionsSpec(Spec):
@@ -21,18 +20,13 @@ class PositionsSpec(Spec):
     paired: ClassVar[bool] = False
     """Whether it works on pairs of a head's numbers, so that a head's width must be even."""
 
+    rotates: ClassVar[bool | str] = False
+    """Whether it changes queries and keys, and so stands between their two matrices."""
+    biases: ClassVar[bool | str] = False
+    """Whether it adds to scores, by distance."""
+
     if TYPE_CHECKING:
         kind: Any
-
-    @property
-    def turning(self) -> bool:
-        """Whether it changes queries and keys, and so stands between their two matrices."""
-        return False
-
-    @property
-    def biasing(self) -> bool:
-        """Whether it adds to scores, by distance."""
-        return False
 
 
 class NoPositions(PositionsSpec):
@@ -67,16 +61,12 @@ class Rotary(PositionsSpec):
 
     endless: ClassVar[bool] = True
     paired: ClassVar[bool] = True
+    rotates: ClassVar[bool | str] = True
     kind: Literal["rotary"] = "rotary"
     base: float = Field(default=10_000.0, gt=1)
     """The longest wavelength is 2π times this."""
     first: int = Field(default=0, ge=0)
     """The number of the first position; 1 gives the vectors of sources that count from 1, and the same scores."""
-
-    @property
-    def turning(self) -> bool:
-        """Queries and keys are turned."""
-        return True
 
 
 class Alibi(PositionsSpec):
@@ -86,12 +76,8 @@ class Alibi(PositionsSpec):
     """
 
     endless: ClassVar[bool] = True
+    biases: ClassVar[bool | str] = True
     kind: Literal["alibi"] = "alibi"
-
-    @property
-    def biasing(self) -> bool:
-        """Scores are lowered."""
-        return True
 
 
 class NewPositions(PositionsSpec):
@@ -101,40 +87,22 @@ class NewPositions(PositionsSpec):
     `package.module:Class` and each called with this spec, the context and a size.
     """
 
-    adds: ClassVar[str | None] = None
+    adds: ClassVar[bool | str] = False
     """Adds to embeddings: made with the stream's width, called with vectors (batch, time, width) and `start`."""
-    turns: ClassVar[str | None] = None
+    rotates: ClassVar[bool | str] = False
     """Changes queries and keys: made with a head's width, called with (batch, heads, time, width) and `start`."""
-    biases: ClassVar[str | None] = None
+    biases: ClassVar[bool | str] = False
     """Adds to scores: made with the number of heads, called with distances (n) and gives (heads, n)."""
-
-    @property
-    def turning(self) -> bool:
-        """Whether it names a module that changes queries and keys."""
-        return self.turns is not None
-
-    @property
-    def biasing(self) -> bool:
-        """Whether it names a module that adds to scores."""
-        return self.biases is not None
 
 
 KINDS = ("none", "learned", "sinusoidal", "rotary", "alibi")
-POSITIONS: Group[NewPositions] = Group("lemma.positions", "positions", NewPositions, "kind", lambda: KINDS)
+POSITIONS: PluginGroup[NewPositions] = PluginGroup("lemma.positions", "positions", NewPositions, "kind", lambda: KINDS)
 """What other packages bring."""
-
-
-def _from_name(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    if value not in KINDS and not POSITIONS.brings(value):
-        raise ValueError(unknown("positions", value, [*KINDS, *POSITIONS.others()]))
-    return {"kind": value}
 
 
 _OURS = Annotated[NoPositions | Learned | Sinusoidal | Rotary | Alibi, Field(discriminator="kind")]
 Positions = Annotated[
     NoPositions | Learned | Sinusoidal | Rotary | Alibi | NewPositions,
-    Open(_OURS, POSITIONS),
-    BeforeValidator(_from_name),
+    OpenChoice(_OURS, POSITIONS),
+    by_name("positions", KINDS, POSITIONS),
 ]

@@ -7,10 +7,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_serializer
 
 from lemma.errors import SpecError, unknown
 from lemma.spec.base import Letter, Spec
-from lemma.spec.plugins import Group
-
-# What a language model on running text makes small: the causal loss, or one that another package brings.
-
+from lemma.spec.plugins import PluginGroup, by_name
 
 CAUSAL = "causal"
 
@@ -33,7 +30,9 @@ class NewObjective(Spec):
         return {name: getattr(self, name) for name in type(self).model_fields if name != "kind"}
 
 
-OBJECTIVES: Group[NewObjective] = Group("lemma.objectives", "objective", NewObjective, "kind", lambda: (CAUSAL,))
+OBJECTIVES: PluginGroup[NewObjective] = PluginGroup(
+    "lemma.objectives", "objective", NewObjective, "kind", lambda: (CAUSAL,)
+)
 """What other packages bring."""
 
 
@@ -68,14 +67,10 @@ class ChosenObjective(Spec):
         return kind.read({"kind": self.kind, **self.words}, f"recipe.objective {self.kind}") if kind else None
 
 
-def _from_name(value: Any) -> Any:
-    return value if isinstance(value, (Mapping, ChosenObjective)) else {"kind": value}
-
-
-Objective = Annotated[ChosenObjective, BeforeValidator(_from_name)]
-
-
-# How a model is trained.
+Objective = Annotated[
+    ChosenObjective,
+    BeforeValidator(lambda value: value if isinstance(value, (Mapping, ChosenObjective)) else {"kind": value}),
+]
 
 
 class Recipe(Spec):
@@ -137,9 +132,6 @@ class Recipe(Spec):
     """Whether to write TensorBoard events beside metrics.jsonl."""
 
 
-# How a trained model is adapted to something new (problem E5).
-
-
 Patterns = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 
 
@@ -181,17 +173,7 @@ class Lora(Spec):
 
 
 METHODS = {"frozen": Frozen, "full": Full, "adapters": Adapters, "lora": Lora}
-
-
-def _adaptation_from_name(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    if value not in METHODS:
-        raise ValueError(unknown("method", value, METHODS))
-    return {"kind": value}
-
-
-Method = Annotated[Frozen | Full | Adapters | Lora, Field(discriminator="kind"), BeforeValidator(_adaptation_from_name)]
+Method = Annotated[Frozen | Full | Adapters | Lora, Field(discriminator="kind"), by_name("method", METHODS)]
 
 
 class AdaptationSpec(Spec):

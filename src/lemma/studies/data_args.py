@@ -76,18 +76,18 @@ class Asked:
         """The data spec that goes with a choice of model."""
         match self.kind:
             case "text":
-                return chosen.data(self.texts())
+                return chosen.data("text", tuple(self.texts()))
             case "treebank":
                 treebank, dev = self.trees()
-                return chosen.trees(str(treebank), dev)
+                return chosen.data("treebank", str(treebank), dev=dev)
             case "pairs":
-                return chosen.pairs(rooted(self.pairs, PAIRED), **self.columns("pairs"))
+                return chosen.data("pairs", rooted(self.pairs, PAIRED), **self.columns("pairs"))
             case "labels":
-                return chosen.labels(rooted(self.labels, LABELLED), **self.columns("labels"))
+                return chosen.data("labels", rooted(self.labels, LABELLED), **self.columns("labels"))
             case "images":
-                return chosen.images(rooted(self.images, PICTURES), **self.columns("images"))
+                return chosen.data("images", rooted(self.images, PICTURES), **self.columns("images"))
             case "graph":
-                return chosen.graph(rooted(self.graph, GRAPHS), **self.columns("graph"))
+                return chosen.data("graph", rooted(self.graph, GRAPHS), **self.columns("graph"))
         raise SpecError(
             "nothing to learn from is given: text, a treebank for a parser, pairs of texts, labels, images or a graph."
         )

@@ -16,7 +16,7 @@ from lemma.data.pairs import PairsData
 from lemma.data.store import Dataset
 from lemma.data.treebanks import TreebankData
 from lemma.errors import PackageError, SpecError
-from lemma.layers.recording import overhear
+from lemma.layers.recording import record_attention
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel, evaluating
 from lemma.models.classifier import ClassifierModel
@@ -132,7 +132,7 @@ class ShapedLesson(Lesson):
         self, inputs: Int[Tensor, "rows stretch"], targets: Int[Tensor, "rows stretch"], state: State | None
     ) -> Learned:
         """Return the loss with its shaping terms; the loss alone and both terms are reported."""
-        with overhear() as records:
+        with record_attention() as records:
             logits, state = self.model(inputs, state)
         shape = shape_of(records, self.near_max, self.layers)
         objective, terms = self.measured(logits, targets)
@@ -189,7 +189,7 @@ def refuse_broken(model: LanguageModel) -> None:
 def _layers_with_attention(model: LanguageModel) -> int:
     """How many layers attend, seen by letting the model read two tokens."""
     tokens = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
-    with evaluating(model), torch.no_grad(), overhear() as records:
+    with evaluating(model), torch.no_grad(), record_attention() as records:
         model(tokens)
     return min(len(records), getattr(model.spec, "depth", 1))
 

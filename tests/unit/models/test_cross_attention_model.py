@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lemma.layers.recording import tap
+from lemma.layers.recording import record_attention
 from lemma.models.build import build
 from lemma.models.dual_encoder import CrossAttentionModel, Pairs
 from lemma.spec.models import CrossAttention, DualEncoder, Encoder, Lstm
@@ -114,7 +114,7 @@ def test_the_number_of_words_that_are_not_there_changes_nothing() -> None:
 def test_the_tap_sees_how_much_each_patch_looks_at_each_word() -> None:
     model = reranker()
     patches, words, there = inputs(model)
-    with torch.no_grad(), tap(model) as records:
+    with torch.no_grad(), record_attention(model) as records:
         model(patches, words, there)
     (record,) = records
     queries, keys = patches @ model.towers.image_projection.weight.T, words @ model.towers.text_projection.weight.T
