@@ -75,7 +75,7 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_decoder_with_positions_of_another_package_keeps_the_contract(kind: str, more: dict) -> None:
     model = build(Decoder(**SIZES, positions=kind, **more))
     assert broken_promises(model) == {}
-    assert model.reach == (None if kind == "near" else 9)
+    assert model.receptive_field == (None if kind == "near" else 9)
 
 
 @pytest.mark.parametrize("kind", ["ramp", "louder", "near"])

@@ -85,7 +85,7 @@ def test_a_repeated_bigram_is_the_proof() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_so_does_every_model_with_a_finite_context(spec: ModelSpec, about: str, seed: int) -> None:
     model = lively(spec, seed)
-    result = greedy(model, spec.vocabulary ** (model.reach or 0) + (model.reach or 0) + 2)
+    result = greedy(model, spec.vocabulary ** (model.receptive_field or 0) + (model.receptive_field or 0) + 2)
     assert proved(result).state == about
     check_ten_more_periods(model, result)
 

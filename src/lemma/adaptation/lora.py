@@ -147,8 +147,8 @@ def body_matrices(model: nn.Module) -> list[Matrix]:
 def output_layers(model: nn.Module) -> Iterator[nn.Module]:
     """The parts that read a model's vectors out, as far as they can be told by their place."""
     for part in model.modules():
-        outward = getattr(type(part), "outward", ())  # a body of ours says what comes after its vectors
-        yield from (child for name, child in part.named_children() if name in outward and is_map(child))
+        outputs = getattr(type(part), "output_modules", ())  # a backbone of ours says what comes after its vectors
+        yield from (child for name, child in part.named_children() if name in outputs and is_map(child))
     for name, child in model.named_children():
         if name in HEADS:
             yield from child.modules()

@@ -17,7 +17,7 @@ from lemma.errors import InputError
 from lemma.generation.decode import bare
 from lemma.generation.sampling import refuse_type
 from lemma.models.base import evaluating
-from lemma.models.encoder_decoder import EncoderDecoderModel, Writing
+from lemma.models.encoder_decoder import DecoderState, EncoderDecoderModel
 from lemma.spec.models import MARKS
 
 # Beam search over a batch of sources: the likeliest beginnings side by side, each growing by one token a step.
@@ -55,7 +55,7 @@ class Hypotheses:
         self.start, self.end, self.mask = range(self.vocabulary - len(MARKS), self.vocabulary)
         self.step = bare(model).step
         source = _padded([[*ids, self.end] for ids in sources], next(model.parameters()).device)
-        self.state: Writing = model.begin(source)
+        self.state: DecoderState = model.begin(source)
         self.numbers, self.free = list(range(len(sources))), [beam] * len(sources)
         self.scores: Lanes = torch.zeros(len(sources), 1, dtype=torch.float64, device=source.device)
         self.written = torch.full((len(sources), 1, 1), self.start, device=source.device)

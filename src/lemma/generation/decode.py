@@ -260,7 +260,7 @@ def _run(model: LanguageModel, rows: list[Row], settings: Sampling, eos: int | N
     while True:
         if settings.greedy:
             for place, row in enumerate(rows):
-                row.look(state, place, model.reach)
+                row.look(state, place, model.receptive_field)
         rows, logits, state = _still_running(rows, logits, state)
         if not rows:
             return
@@ -274,7 +274,7 @@ def _run(model: LanguageModel, rows: list[Row], settings: Sampling, eos: int | N
 
 def _read_prompts(model: LanguageModel, rows: list[Row]) -> tuple[Last, State]:
     """Read what the model can see of equally long prompts, as many tokens at once as memory likes."""
-    seen = [row.prompt[-model.reach :] if model.reach else row.prompt for row in rows]
+    seen = [row.prompt[-model.receptive_field :] if model.receptive_field else row.prompt for row in rows]
     tokens = torch.tensor(seen, device=next(model.parameters()).device)
     first, *others = tokens.split(max(1, LOGITS // (len(rows) * model.spec.vocabulary)), dim=1)
     logits, state = model(first)

@@ -69,7 +69,7 @@ def look_at_run(
     ids = run.tokenizer.encode(text)
     if not len(ids):
         raise DataError("the text has no tokens: there is nothing to look at. Give some, as in --text 'to be or not'.")
-    most = min(run.model.reach or MOST_TOKENS, MOST_TOKENS)
+    most = min(run.model.receptive_field or MOST_TOKENS, MOST_TOKENS)
     notes = [f"The text has {len(ids):,} tokens; the first {most} were read."] if len(ids) > most else []
     tokens = torch.from_numpy(np.asarray(ids[:most], dtype=np.int64))
     words = [run.tokenizer.decode([token]) for token in tokens.tolist()]

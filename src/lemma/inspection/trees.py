@@ -139,7 +139,7 @@ class WordAttention:
 def word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Sequence[str]) -> WordAttention:
     """Let a model read some words, and return what its heads attend to, from word to word."""
     aligned = align(words, tokenizer)
-    reach = model.reach
+    reach = model.receptive_field
     if not len(aligned.ids) or (reach is not None and len(aligned.ids) > reach):
         raise InputError(
             f"the sentence has {len(aligned.ids)} tokens; the model reads 1 to {reach} at once. Give a shorter one."
@@ -153,7 +153,7 @@ def word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Sequence[s
 
 def check_heads(model: LanguageModel, layer: int | None, head: int | None) -> None:
     """Refuse a model without attention, or a layer or head that it does not have; costs the reading of three tokens."""
-    size = PROBE if model.reach is None else min(PROBE, model.reach)
+    size = PROBE if model.receptive_field is None else min(PROBE, model.receptive_field)
     places = _places(_square_attention(model, torch.zeros(size, dtype=torch.long)))
     if not any(layer in (None, place[0]) and head in (None, place[1]) for place in places):
         raise InputError(_no_such_head(places, layer, head))

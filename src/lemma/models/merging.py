@@ -63,7 +63,7 @@ def merge(model: LanguageModel, pairs: Pair | Collection[Pair] = PAIRS) -> Merge
     pairs = (pairs,) if isinstance(pairs, str) else tuple(pairs)
     spec = _refuse(model, pairs)
     dropout = next(part.dropout for part in model.modules() if isinstance(part, Attention))
-    with torch.random.fork_rng(devices=()):  # its first weights are not used
+    with torch.random.fork_rng(devices=()):  # its initial weights are not used
         merged = MergedModel(spec.replace(**dict.fromkeys(pairs, "merged")), dropout).to(next(model.parameters()))
     weights = model.state_dict()
     for path, part in model.named_modules():

@@ -88,8 +88,8 @@ def _parts(whole: int, most: int) -> list[range]:
 def plan(model: LanguageModel, places: int, context: int | None, stride: int | None, streams: int | None) -> Reading:
     """Choose how to read a text: streams where a carried state gives each token its full context, else windows."""
     context, stride = _settle(model, context, stride)
-    if context == model.reach and stride in (None, 1):
-        length, scored = _stream(places, model.reach, streams)
+    if context == model.receptive_field and stride in (None, 1):
+        length, scored = _stream(places, model.receptive_field, streams)
         return Reading(places, length, scored, True, context, stride)
     if streams is not None:
         raise InputError(f"streams = {streams} needs a carried state, not windows of {context} tokens; leave it out.")
@@ -104,8 +104,9 @@ def _settle(model: LanguageModel, context: int | None, stride: int | None) -> tu
         if stride is not None:
             raise InputError(f"stride = {stride} needs a context: this model's memory has no bound. Give context too.")
         return None, None
-    if context < 1 or (model.reach and context > model.reach):
-        bounds = f"between 1 and {model.reach}, the tokens the model sees" if model.reach else "at least 1"
+    field = model.receptive_field
+    if context < 1 or (field and context > field):
+        bounds = f"between 1 and {field}, the tokens the model sees" if field else "at least 1"
         raise InputError(f"context = {context} is not {bounds}.")
     stride = _usual_stride(model, context) if stride is None else stride
     if not 1 <= stride <= context:
@@ -115,12 +116,13 @@ def _settle(model: LanguageModel, context: int | None, stride: int | None) -> tu
 
 def _usual_context(model: LanguageModel) -> int | None:
     """What the model sees; of a Transformer that sees everything, the context it was trained for."""
-    return model.spec.context if model.reach is None and isinstance(model.spec, Decoder) else model.reach
+    field = model.receptive_field
+    return model.spec.context if field is None and isinstance(model.spec, Decoder) else field
 
 
 def _usual_stride(model: LanguageModel, context: int) -> int:
     """One token for the window models; half the context for a Transformer, which reads a window anew at each step."""
-    exact = context == model.reach and not isinstance(model.spec, Decoder)
+    exact = context == model.receptive_field and not isinstance(model.spec, Decoder)
     return 1 if exact else max(1, context // 2)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lemma.data.batches import Rows as ExampleRows
 from lemma.models.base import measuring, positions_on
-from lemma.models.dual_encoder import CrossAttentionModel, Pairs
+from lemma.models.dual_encoder import CrossAttentionModel, ImageTextPairs
 from lemma.report.statistics import BootstrapEstimate, Lines, lay_out
 from lemma.tasks.image_text import Belonging, RetrievalScore, Scores, blocks_of, places_of, resampled, score_retrieval
 
@@ -277,7 +277,7 @@ class PairLogits:
     def _scored(self, patches: Tensor, images: Numbers, texts: Numbers) -> Float[np.ndarray, "pairs"]:
         known, places = np.unique(texts, return_inverse=True)
         tokens = torch.from_numpy(self.rows.beside(known)).to(patches.device)
-        pairs = Pairs(*(torch.from_numpy(numbers).to(patches.device) for numbers in (images, places)))
+        pairs = ImageTextPairs(*(torch.from_numpy(numbers).to(patches.device) for numbers in (images, places)))
         logits = self.model.logits(patches, self.model.towers.words(tokens), tokens >= 0, pairs)
         return logits.double().cpu().numpy()
 

@@ -20,7 +20,7 @@ from lemma.layers.recording import record_attention
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel, evaluating
 from lemma.models.classifier import ClassifierModel
-from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel, Pairs
+from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel, ImageTextPairs
 from lemma.models.encoder_decoder import EncoderDecoderModel
 from lemma.models.graph import GraphModel
 from lemma.models.parser import ParserModel
@@ -163,9 +163,10 @@ def lesson_for(model: LanguageModel, recipe: Recipe) -> Lesson:
             "recipe.compile = true: shaping listens to attention while it runs, and compiled code is not heard. "
             "Leave compile out."
         )
-    if recipe.stretch and model.reach and isinstance(model.spec, Decoder) and recipe.stretch > model.reach:
+    field = model.receptive_field
+    if recipe.stretch and field and isinstance(model.spec, Decoder) and recipe.stretch > field:
         raise SpecError(
-            f"recipe.stretch = {recipe.stretch} is longer than decoder.context = {model.reach}: attention is shaped "
+            f"recipe.stretch = {recipe.stretch} is longer than decoder.context = {field}: attention is shaped "
             "within the context only. Leave stretch out, or raise the context."
         )
     return ShapedLesson(model, recipe.focus, recipe.near, recipe.near_max, objective)
@@ -386,20 +387,20 @@ class RerankingLesson(nn.Module):
         with torch.autocast(seen.device.type, enabled=False):  # a logit of 100 has no digits left in bfloat16
             dual = towers.scale.float() * seen @ read.T
         candidates = candidates_of(dual, self.model.spec.candidates, equal_rows(tokens))
-        pairs = Pairs(*candidates.either.nonzero(as_tuple=True))
+        pairs = ImageTextPairs(*candidates.either.nonzero(as_tuple=True))
         added = looked_at(self.model, patches, words, there, pairs)
         return dual + torch.zeros_like(dual).masked_scatter(candidates.either, added), candidates
 
 
 def looked_at(
-    model: CrossAttentionModel, patches: Tensor, words: Tensor, there: Tensor, pairs: Pairs
+    model: CrossAttentionModel, patches: Tensor, words: Tensor, there: Tensor, pairs: ImageTextPairs
 ) -> Float[Tensor, "pairs"]:
     """What the model adds to the logits of many pairs, in blocks where all at once would take too much memory."""
     at_once = max(1, BLOCK // patches[0].numel())
     if len(pairs.images) <= at_once:
         return model(patches, words, there, pairs).float()
     blocks = zip(*(numbers.split(at_once) for numbers in pairs), strict=True)
-    parts = [checkpoint(model, patches, words, there, Pairs(*block), use_reentrant=False) for block in blocks]
+    parts = [checkpoint(model, patches, words, there, ImageTextPairs(*block), use_reentrant=False) for block in blocks]
     return torch.cat([part.float() for part in parts if part is not None])
 
 
