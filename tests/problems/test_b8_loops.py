@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lemma.generation.decode import Generated, generate
-from lemma.generation.loops import Loop
+from lemma.generation.loops import TextLoop
 from lemma.generation.sampling import Sampling
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
@@ -30,7 +30,7 @@ def greedy(
     return result
 
 
-def proved(result: Generated) -> Loop:
+def proved(result: Generated) -> TextLoop:
     assert result.loop is not None and result.loop.proved, result.loop
     return result.loop
 
