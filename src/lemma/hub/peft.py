@@ -20,7 +20,7 @@ from lemma.adaptation.adapt import Adaptation, adapt_model, refuse_adapted
 from lemma.adaptation.lora import (
     LoraEmbedding,
     LoraMatrices,
-    Matrix,
+    TargetMatrix,
     Update,
     besides,
     is_map,
@@ -76,7 +76,7 @@ def sort_tensors(tensors: Mapping[str, Tensor], where: Path) -> Sorted:
     return found
 
 
-def matrices_at(model: nn.Module, paths: Mapping[str, object], where: Path) -> dict[str, Matrix]:
+def matrices_at(model: nn.Module, paths: Mapping[str, object], where: Path) -> dict[str, TargetMatrix]:
     """The matrices that paths of linear maps and embeddings mean."""
     known = {
         place.path: matrix
@@ -268,7 +268,7 @@ def named(path: str, wrapper: Any) -> dict[str, Tensor]:
     return {f"{where}.lora_A.weight": A, f"{where}.lora_B.weight": B}
 
 
-def new_updates(chosen: Mapping[str, Matrix], found: Sorted, options: Options, folder: Path) -> dict[int, Update]:
+def new_updates(chosen: Mapping[str, TargetMatrix], found: Sorted, options: Options, folder: Path) -> dict[int, Update]:
     """The updates by their matrices' identities; all places of a tied matrix must say the same of it."""
     updates: dict[int, Update] = {}
     for path, matrix in chosen.items():
@@ -280,7 +280,7 @@ def new_updates(chosen: Mapping[str, Matrix], found: Sorted, options: Options, f
     return updates
 
 
-def _refuse_half_of_a_tie(matrix: Matrix, chosen: Mapping[str, Matrix], agree: bool, folder: Path) -> None:
+def _refuse_half_of_a_tie(matrix: TargetMatrix, chosen: Mapping[str, TargetMatrix], agree: bool, folder: Path) -> None:
     owners = {id(place.owner) for place in matrix.places if place.path in chosen}
     if not agree or any(id(place.owner) not in owners for place in matrix.places):
         raise RunError(
@@ -301,7 +301,7 @@ def _fill(update: Update, A: Tensor, B: Tensor, where: str) -> None:
 
 
 def targets_of_whole(
-    model: nn.Module, found: Sorted, chosen: Mapping[str, Matrix], folder: Path
+    model: nn.Module, found: Sorted, chosen: Mapping[str, TargetMatrix], folder: Path
 ) -> list[tuple[Tensor, Tensor]]:
     """The tensors of the model into which what was saved whole goes; copies of frozen matrices must be its own."""
     own = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
