@@ -15,7 +15,7 @@ from torch import Tensor
 
 from benchmarks.compare import compare
 from benchmarks.memory import peak_memory
-from lemma.layers.recording import AttentionRecord, overhear
+from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.spec.models import Decoder
@@ -54,7 +54,7 @@ def model_of(time: int) -> LanguageModel:
 
 def step(model: LanguageModel, tokens: Tensor, penalty: Penalty | None) -> None:
     """Forward and backward."""
-    with overhear() as records:
+    with record_attention() as records:
         logits, _ = model(tokens)
     loss = causal(logits, tokens)
     (loss if penalty is None else loss + penalty(records)).backward()

@@ -31,7 +31,7 @@ class Table(Known):
         self.span, self.follow = span, follow
 
     @property
-    def reach(self) -> int:
+    def receptive_field(self) -> int:
         return self.span
 
     def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, Window]:
@@ -68,7 +68,7 @@ class Script(Known):
         self.script, self.modulo = torch.tensor(script), modulo
 
     @property
-    def reach(self) -> None:
+    def receptive_field(self) -> None:
         return None
 
     def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, Count]:

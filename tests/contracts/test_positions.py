@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lemma.errors import PackageError, SpecError
-from lemma.layers.recording import overhear
+from lemma.layers.recording import record_attention
 from lemma.models.build import build
 from lemma.models.contract import broken_promises
 from lemma.spec.models import Decoder, Encoder
@@ -32,7 +32,7 @@ class RampPart(nn.Module):
         return vectors + 0.1 * places[:, None] * torch.arange(vectors.shape[-1]).to(vectors)
 
 class Louder(NewPositions):
-    turns: ClassVar[str] = "three_kinds:LouderPart"
+    rotates: ClassVar[str] = "three_kinds:LouderPart"
     kind: Literal["louder"] = "louder"
 
 class LouderPart(RampPart):
@@ -75,7 +75,7 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_decoder_with_positions_of_another_package_keeps_the_contract(kind: str, more: dict) -> None:
     model = build(Decoder(**SIZES, positions=kind, **more))
     assert broken_promises(model) == {}
-    assert model.reach == (None if kind == "near" else 9)
+    assert model.receptive_field == (None if kind == "near" else 9)
 
 
 @pytest.mark.parametrize("kind", ["ramp", "louder", "near"])
@@ -94,7 +94,7 @@ def test_biases_are_what_is_heard_of_attention() -> None:
         for layer in model.layers:
             layer.attention.biases.weight.copy_(torch.tensor([[0.0, 1.0, 5.0], [1.0, 0.0, 2.0]]))
             torch.nn.init.zeros_(layer.attention.query_key_value.weight)
-        with overhear() as records:
+        with record_attention() as records:
             model(torch.arange(4)[None])
     first = torch.tensor([[0.0, 1.0, 5.0, 5.0], [1.0, 0.0, 2.0, 2.0]], dtype=torch.float64).flip(-1).softmax(-1)
     torch.testing.assert_close(records[0].weights()[0, :, 3], first)
@@ -102,7 +102,7 @@ def test_biases_are_what_is_heard_of_attention() -> None:
 
 def test_attention_is_not_shaped_past_a_bias_that_learns() -> None:
     model = build(Decoder(**SIZES, positions="near"))
-    with overhear() as records:
+    with record_attention() as records:
         model(torch.arange(4)[None])
     with pytest.raises(SpecError, match="positions that learn what they add to scores"):
         shape_of(records, 100.0)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lemma.layers.recording import overhear
+from lemma.layers.recording import record_attention
 from lemma.models.build import build
 from lemma.models.merging import merge
 from lemma.spec.models import Decoder
@@ -23,7 +23,7 @@ def test_logits_weights_and_shaping_are_those_of_the_cpu(name: str) -> None:
     found = []
     for device in ("cpu", "cuda"):
         model.to(device)
-        with overhear() as records:
+        with record_attention() as records:
             logits = model(tokens.to(device))[0]
         shape = shape_of(records, 9.0, getattr(model.spec, "depth", 1))
         tensors = (logits, records[0].weights(), shape.focus, shape.near)

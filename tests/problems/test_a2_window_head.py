@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lemma.layers.attention import WindowHead
-from lemma.layers.recording import tap
+from lemma.layers.recording import record_attention
 from lemma.models.build import build
 from lemma.spec.models import Attentive
 
@@ -30,7 +30,7 @@ def head() -> WindowHead:
 def asked(head: WindowHead, *words: str) -> tuple[list[Fraction], list[Fraction]]:
     """The weights and the answer of the last word's window of three, as fractions."""
     embedded = torch.tensor([[WORDS[word] for word in words]], dtype=torch.float64)
-    with torch.no_grad(), tap(head) as records:
+    with torch.no_grad(), record_attention(head) as records:
         answer = head(embedded, 1, 3)[0, 0]
     weights = records[0].weights()[0, 0, 0]
     return _fractions(weights), _fractions(answer)

@@ -217,7 +217,7 @@ def test_a_parser_is_told_apart_from_a_language_model(run: Path) -> None:
         lemma.train("parser", out="nowhere")
     with pytest.raises(SpecError, match="is for a parser"):
         lemma.train("lstm", treebank="ewt", out="nowhere")
-    with pytest.raises(SpecError, match=r"learns trees .*, not plain text"):
+    with pytest.raises(SpecError, match=r"--text is for .*; a parser learns trees"):
         lemma.train("parser", text="shakespeare", out="nowhere")
     with pytest.raises(InputError, match="no words"):
         lemma.look("parse", run, text=" \n ")

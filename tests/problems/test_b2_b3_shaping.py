@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lemma.errors import SpecError
-from lemma.layers.recording import AttentionRecord, overhear
+from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.build import build
 from lemma.spec.models import Decoder, Lstm
 from lemma.spec.recipe import Recipe
@@ -51,7 +51,7 @@ def test_focus_and_near_and_their_gradients_are_those_of_the_formulas(
     model, tokens = build(SMALL[name]).double(), torch.randint(11, (2, 8))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
-    with overhear() as records:
+    with record_attention() as records:
         model(tokens)
     shape = shape_of(records, near_max=6.0)
     focus, near = naive([record.weights() for record in records], 6.0)
@@ -164,7 +164,7 @@ def test_rows_at_padded_places_do_not_count() -> None:
 
 def test_near_on_two_calls_a_layer_is_that_of_all_layers_but_the_last() -> None:
     model, tokens = build(SMALL["table-a5"]).double(), torch.randint(11, (1, 8))  # self- and cross-attention
-    with torch.no_grad(), overhear() as records:
+    with torch.no_grad(), record_attention() as records:
         model(tokens)
     _, (_, focus, near), _ = LanguageTask().loss(model, Recipe(near=0.1, near_max=3.0))(tokens, tokens, None)
     assert len(records) == 4

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lemma.generation.decode import Generated, generate
-from lemma.generation.loops import Loop
+from lemma.generation.loops import TextLoop
 from lemma.generation.sampling import Sampling
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
@@ -30,7 +30,7 @@ def greedy(
     return result
 
 
-def proved(result: Generated) -> Loop:
+def proved(result: Generated) -> TextLoop:
     assert result.loop is not None and result.loop.proved, result.loop
     return result.loop
 
@@ -85,7 +85,7 @@ def test_a_repeated_bigram_is_the_proof() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_so_does_every_model_with_a_finite_context(spec: ModelSpec, about: str, seed: int) -> None:
     model = lively(spec, seed)
-    result = greedy(model, spec.vocabulary ** (model.reach or 0) + (model.reach or 0) + 2)
+    result = greedy(model, spec.vocabulary ** (model.receptive_field or 0) + (model.receptive_field or 0) + 2)
     assert proved(result).state == about
     check_ten_more_periods(model, result)
 

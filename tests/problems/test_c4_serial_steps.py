@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lemma.layers.attention import Attention, AttentionShape
 from lemma.layers.recurrent import recurrent
-from lemma.models.transformer import Layer, LayerShape
+from lemma.models.transformer import LayerShape, TransformerLayer
 from lemma.studies.costs import serial_steps
 
 WIDTH = 8
@@ -36,7 +36,7 @@ def layer_of(kind: str) -> nn.Module:
     if kind == "attention":
         return Attention(AttentionShape(WIDTH, 2)).double()
     if kind == "transformer":
-        return Layer(LayerShape(AttentionShape(WIDTH, 2), inner=16)).double()
+        return TransformerLayer(LayerShape(AttentionShape(WIDTH, 2), inner=16)).double()
     if kind == "torch.nn":
         return nn.TransformerEncoderLayer(WIDTH, 2, 16, 0.0, batch_first=True).double()
     return recurrent(kind, WIDTH, WIDTH, 1, 1, 0.0).double()  # pyright: ignore[reportArgumentType]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lemma.layers.positions import RotaryPart, alibi_slopes, positions, rotate, sinusoids
-from lemma.layers.recording import overhear
+from lemma.layers.recording import record_attention
 from lemma.models.build import build
 from lemma.spec.models import Decoder
 from lemma.spec.positions import Alibi, Learned, NoPositions, Sinusoidal
@@ -58,7 +58,7 @@ def test_alibi_takes_slope_times_distance_off_each_score_and_nothing_on_the_diag
     ratios = slopes[1:] / slopes[:-1]
     assert torch.allclose(ratios, ratios[0].expand(7)) and slopes[0] == 0.5  # geometric
     model = build(Decoder(vocabulary=5, width=16, heads=8, depth=1, context=4, positions=Alibi()))
-    with torch.no_grad(), overhear() as records:
+    with torch.no_grad(), record_attention() as records:
         model(torch.randint(5, (1, 9)))  # past the trained length
     record = records[0]
     penalties = record.queries @ record.keys.mT * record.scale - record.scores()

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lemma.checking.worked.attention import WorkedCross, cross_by_hand
-from lemma.layers.recording import tap
+from lemma.layers.recording import record_attention
 from lemma.models.build import build
 from lemma.models.dual_encoder import CrossAttentionModel
 from lemma.spec.models import CrossAttention, DualEncoder, Encoder
@@ -78,7 +78,7 @@ def test_the_trainable_form_has_no_query_or_key_map_beside_the_search_s_two_proj
     model: CrossAttentionModel,
 ) -> None:
     patches, words, there = looked(model)
-    with torch.no_grad(), tap(model) as records:
+    with torch.no_grad(), record_attention(model) as records:
         model(patches, words, there)
     (record,) = records
     assert record.queries.shape[1] == 1  # one head

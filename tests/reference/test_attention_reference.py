@@ -105,4 +105,4 @@ def test_past_the_trained_length_a_model_is_the_one_with_a_longer_context(positi
     long.load_state_dict(short.state_dict())
     tokens = torch.randint(13, (2, 30))
     near(short(tokens)[0], long(tokens)[0])
-    assert short.reach is None
+    assert short.receptive_field is None

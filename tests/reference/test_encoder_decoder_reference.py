@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from lemma.models.build import build
 from lemma.models.encoder_decoder import EncoderDecoderModel
-from lemma.models.transformer import EncoderModel, Layer
+from lemma.models.transformer import EncoderModel, TransformerLayer
 from lemma.spec.models import Encoder, EncoderDecoder
 
 Place = Literal["pre", "post"]
@@ -37,7 +37,7 @@ def target() -> Tensor:
     return tokens
 
 
-def torch_layer(layer: Layer, place: Place) -> dict[str, Tensor]:
+def torch_layer(layer: TransformerLayer, place: Place) -> dict[str, Tensor]:
     """A layer's weights by torch.nn's names."""
     named = layer.state_dict()
     across = [[named.get(f"source_attention.{part}.{kind}") for part in ("query", "key_value")] for kind in KINDS]

@@ -1,11 +1,17 @@
-"""LoRA for any module (Hu et al. 2022)."""
+"""LoRA for any module: updates of low rank beside frozen matrices, W + (alpha / rank) B A (Hu et al. 2022).
+
+A is drawn and B is zero, as in the paper: the first output is the base's, to the last bit. Dropout acts on what goes
+into A. Where a matrix is not applied to vectors that pass by here but handed to a kernel (recurrent layers, the joint
+matrix of torch's attention), what goes into A cannot be reached: there whole columns of A are dropped, which is to drop
+a coordinate of the inputs for the whole batch and for all steps of time at once. Of an embedding, whose input is the
+token itself, a token's whole update is dropped.
+"""
 
 import math
 import re
 import warnings
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -21,9 +27,6 @@ from torch.nn.parameter import UninitializedParameter
 from lemma.errors import SpecError
 from lemma.spec.recipe import Lora as LoraMethod
 
-# Patterns of paths: what they fit, and what a person may have meant by one that fits nothing.
-
-
 SHOWN = 24  # known paths that an error lists
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)|(?<=_l)\d+(?=_|$)")
 
@@ -38,7 +41,10 @@ def fitted(word: str, patterns: Iterable[str], names: Sequence[Collection[str]])
     for pattern in patterns:
         fits = {place for place, known in enumerate(names) if _fits(pattern, known)}
         if not fits:
-            raise SpecError(_fits_nothing(word, pattern, [name for known in names for name in known]))
+            known = [name for one in names for name in one]
+            near = _meant(pattern, known)
+            guess = f" Did you mean '{near}'?" if near else ""
+            raise SpecError(f"{word} = '{pattern}' fits nothing here.{guess} There are: {listed(known)}.")
         found |= fits
     return sorted(found)
 
@@ -63,12 +69,6 @@ def _fits(pattern: str, names: Collection[str]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names)
 
 
-def _fits_nothing(word: str, pattern: str, names: Sequence[str]) -> str:
-    near = _meant(pattern, names)
-    guess = f" Did you mean '{near}'?" if near else ""
-    return f"{word} = '{pattern}' fits nothing here.{guess} There are: {listed(names)}."
-
-
 def _meant(pattern: str, names: Sequence[str]) -> str | None:
     """What is below it, what ends with it, or what is spelled nearly so."""
     for wider in (f"{pattern}.*", f"*.{pattern}", f"*.{pattern}.*"):
@@ -77,9 +77,6 @@ def _meant(pattern: str, names: Sequence[str]) -> str | None:
     known = list(dict.fromkeys(starred(name) for name in names))
     ends = list(dict.fromkeys(f"*.{name.rpartition('.')[2]}" for name in known))
     return next(iter(get_close_matches(pattern, known, 1, 0.6) or get_close_matches(pattern, ends, 1, 0.5)), None)
-
-
-# The matrices of a module: every parameter of two dimensions, once, with all the places where it stands.
 
 
 READ_BY_OTHERS = (nn.ParameterList, nn.ParameterDict)  # never called: whoever holds them reads what is in them
@@ -92,7 +89,7 @@ HEADS = {"lm_head", "score", "classifier", "cls", "qa_outputs"}
 
 
 @dataclass(frozen=True)
-class Place:
+class MatrixPlace:
     """Where a matrix stands: the path of its module, that module, and the matrix's name there."""
 
     path: str
@@ -106,11 +103,11 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class TargetMatrix:
     """One parameter, and everywhere it stands: a tied one has several places."""
 
     weight: nn.Parameter
-    places: tuple[Place, ...]
+    places: tuple[MatrixPlace, ...]
 
     @property
     def names(self) -> list[str]:
@@ -128,27 +125,31 @@ class Matrix:
         return any(is_conv1d(place.owner) for place in self.places)
 
 
-def matrices(model: nn.Module) -> list[Matrix]:
+def matrices(model: nn.Module) -> list[TargetMatrix]:
     """All matrices of a module."""
-    found: dict[int, tuple[nn.Parameter, list[Place]]] = {}
+    found: dict[int, tuple[nn.Parameter, list[MatrixPlace]]] = {}
     for path, owner in model.named_modules(remove_duplicate=False):
         for name, parameter in () if isinstance(owner, READ_BY_OTHERS) else owner._parameters.items():
             if parameter is not None and is_matrix(parameter):
-                found.setdefault(id(parameter), (parameter, []))[1].append(Place(path, owner, name))
-    return [Matrix(weight, tuple(places)) for weight, places in found.values()]
+                found.setdefault(id(parameter), (parameter, []))[1].append(MatrixPlace(path, owner, name))
+    return [TargetMatrix(weight, tuple(places)) for weight, places in found.values()]
 
 
-def body_matrices(model: nn.Module) -> list[Matrix]:
+def body_matrices(model: nn.Module) -> list[TargetMatrix]:
     """The matrices of the body: not what looks up tokens, nor what is tied to it, nor the output layer."""
     outputs = {id(part) for part in output_layers(model)}
-    return [matrix for matrix in matrices(model) if all(_in_body(place, outputs) for place in matrix.places)]
+
+    def inside(owner: nn.Module) -> bool:
+        return (isinstance(owner, BODY) or is_conv1d(owner)) and id(owner) not in outputs
+
+    return [matrix for matrix in matrices(model) if all(inside(place.owner) for place in matrix.places)]
 
 
 def output_layers(model: nn.Module) -> Iterator[nn.Module]:
     """The parts that read a model's vectors out, as far as they can be told by their place."""
     for part in model.modules():
-        outward = getattr(type(part), "outward", ())  # a body of ours says what comes after its vectors
-        yield from (child for name, child in part.named_children() if name in outward and is_map(child))
+        outputs = getattr(type(part), "output_modules", ())  # a backbone of ours says what comes after its vectors
+        yield from (child for name, child in part.named_children() if name in outputs and is_map(child))
     for name, child in model.named_children():
         if name in HEADS:
             yield from child.modules()
@@ -177,14 +178,6 @@ def is_conv1d(module: Any) -> bool:
     )
 
 
-def _in_body(place: Place, outputs: set[int]) -> bool:
-    known = isinstance(place.owner, BODY) or is_conv1d(place.owner)
-    return known and id(place.owner) not in outputs
-
-
-# Recurrent layers run with other weights than their own.
-
-
 def run_recurrent(base: nn.RNNBase, weights: Mapping[str, Tensor], inputs: tuple[Any, ...], named: Any) -> Any:
     """Call torch.nn's recurrent layers with some of their weights replaced, for this one call.
 
@@ -197,28 +190,13 @@ def run_recurrent(base: nn.RNNBase, weights: Mapping[str, Tensor], inputs: tuple
         for name, weight in zip(base._flat_weights_names, own, strict=True)  # pyright: ignore[reportAttributeAccessIssue]
     ]
     try:
-        with _without_advice() if own[0] is not None and own[0].is_cuda else nullcontext():
+        if own[0] is None or not own[0].is_cuda:
+            return base(*inputs, **named)
+        # cuDNN advises to put weights into one block, which those that are new at every call never are
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
             return base(*inputs, **named)
     finally:
         base._flat_weights = own
-
-
-def _without_advice() -> warnings.catch_warnings:
-    """Weights that are new at every call are never in one block: cuDNN's advice to put them there is of no use."""
-    return warnings.catch_warnings(action="ignore", category=UserWarning)
-
-
-# Updates of low rank beside frozen matrices: W + (alpha / rank) B A (Hu et al. 2022).
-#
-# A is drawn and B is zero, as in the paper: the first output is the base's, to the last bit. Dropout acts on what
-# goes
-# into A. Where a matrix is not applied to vectors that pass by here but handed to a kernel (recurrent layers, the
-# joint
-# matrix of torch's attention), what goes into A cannot be reached: there whole columns of A are dropped, which is to
-# drop
-# a coordinate of the inputs for the whole batch and for all steps of time at once. Of an embedding, whose input is
-# the
-# token itself, a token's whole update is dropped.
 
 
 HALVES = (torch.float16, torch.bfloat16)  # too coarse for the small steps of what learns
@@ -270,7 +248,7 @@ class Update(nn.Module):
         return f"rank={self.A.shape[0]}, scale={self.scale:g}"
 
 
-class Beside(nn.Module):
+class LoraWrapper(nn.Module):
     """A module with updates beside it; what it is asked for and has not, its base is asked for."""
 
     base: Any
@@ -284,7 +262,7 @@ class Beside(nn.Module):
             return getattr(self.base, name)
 
 
-class LoraMap(Beside):
+class LoraMap(LoraWrapper):
     """A linear map with an update of low rank: W x + b + scale · B A x."""
 
     def __init__(self, base: nn.Module, update: Update) -> None:
@@ -302,7 +280,7 @@ class LoraMap(Beside):
         return self.update.beside(self.base.weight)
 
 
-class LoraEmbedding(Beside):
+class LoraEmbedding(LoraWrapper):
     """An embedding with an update of low rank: E[token] + scale · B[token] A."""
 
     def __init__(self, base: nn.Embedding, update: Update) -> None:
@@ -320,7 +298,7 @@ class LoraEmbedding(Beside):
         return self.update.beside(self.base.weight)
 
 
-class LoraMatrices(Beside):
+class LoraMatrices(LoraWrapper):
     """Any module that has matrices of its own, run with their updated values in their place."""
 
     def __init__(self, base: nn.Module, updates: dict[str, Update]) -> None:
@@ -348,12 +326,6 @@ class LoraMatrices(Beside):
         return super().extra_repr()
 
 
-Lora = LoraMap | LoraEmbedding | LoraMatrices
-
-
-# The tree of modules: one put in the place of another, and the tree as it is without anything beside.
-
-
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -376,28 +348,23 @@ def plain_modules(model: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Mo
             continue
         seen.add(id(module))
         yield path, module
-        inner = module.base if isinstance(module, Beside) else module
+        inner = module.base if isinstance(module, LoraWrapper) else module
         waiting[:0] = [(f"{path}.{name}".lstrip("."), child) for name, child in inner.named_children()]
 
 
-def besides(model: nn.Module) -> list[tuple[str, Beside]]:
+def besides(model: nn.Module) -> list[tuple[str, LoraWrapper]]:
     """Every module that has updates beside it, by its path in the plain model."""
-    return [(path, module) for path, module in plain_modules(model) if isinstance(module, Beside)]
+    return [(path, module) for path, module in plain_modules(model) if isinstance(module, LoraWrapper)]
 
 
-# LoRA for any module: updates beside the matrices that patterns of paths name.
-
-
-def put_updates(model: Module, method: LoraMethod, chosen: Sequence[Matrix]) -> Module:
+def put_updates(model: Module, method: LoraMethod, chosen: Sequence[TargetMatrix]) -> Module:
     """Put new updates beside the chosen matrices, and return the model."""
-    updates: dict[int, Update] = {}
-    for matrix in chosen:
-        update = updates[id(matrix.weight)] = new_update(matrix, method.rank, method.alpha / method.rank)
-        update.dropout = method.lora_dropout
+    scale = method.alpha / method.rank
+    updates = {id(one.weight): new_update(one, method.rank, scale, method.lora_dropout) for one in chosen}
     return wrap(model, chosen, updates)
 
 
-def chosen_matrices(model: nn.Module, targets: Sequence[str], learned: Collection[int] = ()) -> list[Matrix]:
+def chosen_matrices(model: nn.Module, targets: Sequence[str], learned: Collection[int] = ()) -> list[TargetMatrix]:
     """The matrices that targets name, each once; those of the body if none is named."""
     known = [matrix for matrix in matrices(model) if id(matrix.weight) not in learned]
     if targets:
@@ -410,16 +377,16 @@ def chosen_matrices(model: nn.Module, targets: Sequence[str], learned: Collectio
     return chosen
 
 
-def new_update(matrix: Matrix, rank: int, scale: float) -> Update:
-    """A new update of one matrix, with its first values."""
+def new_update(matrix: TargetMatrix, rank: int, scale: float, dropout: float = 0.0) -> Update:
+    """A new update of one matrix, with its initial values."""
     _refuse_unfit(matrix)
-    update = Update(matrix.weight, rank, scale, transposed=matrix.transposed)
+    update = Update(matrix.weight, rank, scale, dropout, matrix.transposed)
     if any(isinstance(place.owner, LOOK_UPS) for place in matrix.places):
         nn.init.normal_(update.A)  # as the paper's own code has it: one token's row alone has no fan to divide by
     return update
 
 
-def wrap(model: Module, chosen: Sequence[Matrix], updates: Mapping[int, Update]) -> Module:
+def wrap(model: Module, chosen: Sequence[TargetMatrix], updates: Mapping[int, Update]) -> Module:
     """Put every module that owns chosen matrices behind a wrapper that holds their updates."""
     owners: defaultdict[nn.Module, dict[str, Update]] = defaultdict(dict)
     for matrix in chosen:
@@ -432,7 +399,7 @@ def wrap(model: Module, chosen: Sequence[Matrix], updates: Mapping[int, Update])
     return put(model, wrappers)
 
 
-def refuse_rank(chosen: Sequence[Matrix], rank: int) -> None:
+def refuse_rank(chosen: Sequence[TargetMatrix], rank: int) -> None:
     """Refuse a rank that some matrix does not have."""
     low = min(chosen, key=lambda matrix: min(matrix.weight.shape))
     most = min(low.weight.shape)
@@ -444,7 +411,7 @@ def refuse_rank(chosen: Sequence[Matrix], rank: int) -> None:
         )
 
 
-def _wrapper(owner: nn.Module, updates: dict[str, Update]) -> Beside:
+def _wrapper(owner: nn.Module, updates: dict[str, Update]) -> LoraWrapper:
     alone = updates.get("weight") if len(updates) == 1 else None
     if alone and is_map(owner):
         return LoraMap(owner, alone)
@@ -453,7 +420,7 @@ def _wrapper(owner: nn.Module, updates: dict[str, Update]) -> Beside:
     return LoraMatrices(owner, updates)
 
 
-def _refuse_unfit(matrix: Matrix) -> None:
+def _refuse_unfit(matrix: TargetMatrix) -> None:
     for place in matrix.places:
         if (norm := getattr(place.owner, "max_norm", None)) is not None:
             raise SpecError(

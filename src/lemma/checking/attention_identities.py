@@ -39,7 +39,7 @@ from lemma.counting.writing import write
 from lemma.errors import SpecError
 from lemma.layers.attention import Attention, AttentionShape, WindowHead, over_dependents, over_governors
 from lemma.layers.positions import sinusoids
-from lemma.layers.recording import AttentionRecord, overhear, tap
+from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.report.curves import Curve, Plot
 from lemma.spec.positions import Alibi, Rotary
 from lemma.tasks.parsing import pictures
@@ -62,7 +62,7 @@ def window_head(
     """Run our head on one window, and set its output beside the formulas word by word."""
     words = drawn(N - 1, d, seed=seed)
     head = filled(lambda: WindowHead(d, d_k, d_v), seed)
-    with torch.no_grad(), overhear() as records:
+    with torch.no_grad(), record_attention() as records:
         output = head(words[None], 1, N - 1)[0, 0]
         query = head.query.weight @ words[-1]
         scores = torch.stack([query @ (head.key.weight @ word) for word in words]) / len(query) ** 0.5
@@ -354,7 +354,7 @@ def merged_matrices(
             part.output.weight.copy_(apart.output.weight)
     inputs, outputs, weights = drawn(1, N, J, seed=seed), [], []
     for part in (apart, joined, plain):
-        with torch.no_grad(), tap(part) as records:
+        with torch.no_grad(), record_attention(part) as records:
             outputs.append(part(inputs)[0][0])
         weights.append(records[0].weights()[0])
     spreads = [float((one.amax(0) - one.amin(0)).max()) for one in weights]
@@ -756,7 +756,7 @@ def head_costs(
     width, tokens = symbol("d"), symbol("n")
     softmaxes = {}
     for name, heads in (("single", 1), ("multi", h)):
-        with torch.no_grad(), overhear() as records:
+        with torch.no_grad(), record_attention() as records:
             many_heads(d, heads)(_tokens(d, n))
         softmaxes[name] = sum(record.weights().shape[:-1].numel() for record in records)
 

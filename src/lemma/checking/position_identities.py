@@ -21,7 +21,7 @@ from lemma.checking.identity import (
 from lemma.errors import SpecError
 from lemma.layers.attention import Attention, AttentionShape
 from lemma.layers.positions import RotaryPart, alibi_slopes, positions, rotate, sinusoids
-from lemma.layers.recording import overhear, tap
+from lemma.layers.recording import record_attention
 from lemma.report.curves import Curve, Plot
 from lemma.spec.positions import Alibi, NoPositions, Rotary, Sinusoidal
 
@@ -49,7 +49,7 @@ def position_table(
         turned = RotaryPart(P, WIDTH, base, first=1)(vectors)
         slopes = alibi_slopes(h)
         attention = Attention(AttentionShape(4 * h, h, causal=False, positions=Alibi()))
-        with torch.no_grad(), overhear() as records:
+        with torch.no_grad(), record_attention() as records:
             attention(drawn(1, P, 4 * h, seed=seed))
     record, places = records[0], torch.arange(P, dtype=torch.float64)
     penalties = (record.scores() - record.queries @ record.keys.mT * record.scale)[0]
@@ -111,7 +111,7 @@ def rotary_distance(
         stream = drawn(1, 1, D, seed=seed).expand(1, N, D)
         if kind == "sinusoidal":
             stream = stream + sinusoids(N, D, base).double()
-        with torch.no_grad(), in_float64(), tap(part) as records:
+        with torch.no_grad(), in_float64(), record_attention(part) as records:
             part(stream)
         scores[kind] = records[0].scores()[0, 0]
     spread = {

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import flop_registry
 
 from lemma.counting.probe import Amounts, Readings
 from lemma.counting.subject import Inputs
-from lemma.layers.recording import AttentionRecord, Listener, listening
+from lemma.layers.recording import AttentionListener, AttentionRecord
 from lemma.models.encoder_decoder import EncoderDecoderModel
 
 
@@ -146,7 +146,7 @@ class FlopMeter(TorchDispatchMode):
         return out
 
 
-class CausalWatch(Listener):
+class CausalWatch(AttentionListener):
     """Marks the time spent in causal attention, half of whose scores are not needed.
 
     Our own attention announces it; of others the switch of the kernel says it.
@@ -164,7 +164,7 @@ class CausalWatch(Listener):
         """Call it, and note where causal attention begins and ends."""
         path = self.path_now.stack[-1] if self.path_now.stack else ""
         switch = kwargs.get("is_causal", args[5] if len(args) > 5 else False)
-        if not (self.causal if self.told else switch):
+        if not (self.causal if self.announced else switch):
             return attend(*args, **kwargs)
         self.path_now.enter(path + IN_CAUSAL)
         try:

@@ -36,8 +36,8 @@ from lemma.spec.models import (
     Graph,
     ModelSpec,
     NewFamily,
-    Reading,
     Reranking,
+    TextReader,
     Transformer,
     Tree,
 )
@@ -297,7 +297,7 @@ def with_words(spec: ModelSpec, words: Mapping[str, Any]) -> ModelSpec:
         own = {word: value for word, value in words.items() if word in Reranking.known_words()}
         others = {word: value for word, value in words.items() if word not in own}
         return spec.replace(**own, towers=with_words(spec.towers, others).to_dict())
-    if not isinstance(spec, Reading):
+    if not isinstance(spec, TextReader):
         return spec.replace(**distribute(words, {"model": type(spec)})["model"])
     shares = distribute(words, {"model": type(spec), "body": type(spec.body)})
     return spec.replace(**{"body": spec.body.replace(**shares["body"]).to_dict(), **shares["model"]})
@@ -306,7 +306,7 @@ def with_words(spec: ModelSpec, words: Mapping[str, Any]) -> ModelSpec:
 def body_of(spec: ModelSpec) -> ModelSpec:
     """The model itself; of one that reads by a body, its body; of a re-ranker, that of its dual encoder."""
     spec = spec.towers if isinstance(spec, CrossAttention) else spec
-    return spec.body if isinstance(spec, Reading) else spec
+    return spec.body if isinstance(spec, TextReader) else spec
 
 
 def _without_sizes(spec: ModelSpec) -> dict[str, Any]:
@@ -314,7 +314,7 @@ def _without_sizes(spec: ModelSpec) -> dict[str, Any]:
     if isinstance(spec, CrossAttention):
         return {"family": spec.family, "towers": _without_sizes(spec.towers)}
     kept = {word: value for word, value in spec.to_dict().items() if word not in type(spec).letters().values()}
-    return kept | {"body": _without_sizes(spec.body)} if isinstance(spec, Reading) else kept
+    return kept | {"body": _without_sizes(spec.body)} if isinstance(spec, TextReader) else kept
 
 
 def _positive(name: str, size: Any) -> int:

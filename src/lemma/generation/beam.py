@@ -1,9 +1,8 @@
-"""Beam search and translation."""
+"""Beam search over an encoder–decoder, and translation."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
 from numbers import Integral, Real
 from typing import Any
 
@@ -14,141 +13,22 @@ from torch import Tensor
 
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import InputError
-from lemma.generation.decode import bare
+from lemma.generation.decode import NOT_NUMBERS, bare
 from lemma.generation.sampling import refuse_type
 from lemma.models.base import evaluating
-from lemma.models.encoder_decoder import EncoderDecoderModel, Writing
+from lemma.models.encoder_decoder import DecoderState, EncoderDecoderModel
+from lemma.report.result import Block, Pre, Result, Text
 from lemma.spec.models import MARKS
 
-# Beam search over a batch of sources: the likeliest beginnings side by side, each growing by one token a step.
-#
-# A source has k places. Of all ways to lengthen its beginnings by one token, the likeliest fill its free places; one
-# that
-# ends with <end> keeps its place for good, so that the beam grows narrower, and a beam of 1 takes the likeliest token
-# always. Whatever has not ended when there is no room left is cut off there, and competes as it is.
-
-
-@dataclass(frozen=True)
-class Translation:
-    """The tokens written for a source, marks left out."""
-
-    tokens: tuple[int, ...]
-    score: float
-    """Σ log p of its tokens, of <end> too, in nats."""
-    normalised: float
-    """The score over (number of those tokens)^length_penalty: what the beam compares."""
-    finished: bool
-    """Whether it ends with <end>, and not for want of room."""
-
-
+SUMS_AT_ONCE = 2**24  # scores of all candidates of a batch: 128 MB in float64
+LANES_AT_ONCE = 512
 Lanes = Float[Tensor, "sources lanes"]
 Chosen = Int[Tensor, "sources lanes"]
 
 
-class Hypotheses:
-    """What is being written for the sources of one batch; those that are done leave it."""
-
-    def __init__(
-        self, model: EncoderDecoderModel, sources: Sequence[Sequence[int]], beam: int, penalty: float, most: int
-    ) -> None:
-        self.vocabulary, self.most, self.penalty = model.spec.vocabulary, most, penalty
-        self.start, self.end, self.mask = range(self.vocabulary - len(MARKS), self.vocabulary)
-        self.step = bare(model).step
-        source = _padded([[*ids, self.end] for ids in sources], next(model.parameters()).device)
-        self.state: Writing = model.begin(source)
-        self.numbers, self.free = list(range(len(sources))), [beam] * len(sources)
-        self.scores: Lanes = torch.zeros(len(sources), 1, dtype=torch.float64, device=source.device)
-        self.written = torch.full((len(sources), 1, 1), self.start, device=source.device)
-        self.best: dict[int, Translation] = {}
-
-    def run(self) -> list[Translation]:
-        """Write until every source has its best translation."""
-        length = 0
-        while self.numbers:
-            length += 1
-            self._take(*self._lengthened(), length)
-        return [self.best[number] for number in sorted(self.best)]
-
-    def _lengthened(self) -> tuple[Lanes, Chosen, Chosen]:
-        """The likeliest ways to lengthen what is there: their scores, the lanes they come from, their new tokens."""
-        logits, self.state = self.step(self.written[:, :, -1].reshape(-1, 1), self.state)
-        exact = torch.promote_types(logits.dtype, torch.float32)
-        log = logits[:, -1].log_softmax(-1, dtype=exact).index_fill(-1, self._never(logits), -torch.inf)
-        if log.isnan().any():
-            raise InputError(
-                "the model's logits are not numbers (NaN): its weights are damaged. Use an earlier checkpoint."
-            )
-        sums = (self.scores[..., None] + log.unflatten(0, self.scores.shape)).flatten(1)
-        width = min(max(self.free), sums.shape[1])
-        chosen = sums.argmax(1, keepdim=True) if width == 1 else sums.topk(width).indices  # of equals, the lowest id
-        return sums.gather(1, chosen), chosen // self.vocabulary, chosen % self.vocabulary
-
-    def _never(self, like: Tensor) -> Int[Tensor, "two"]:
-        return torch.tensor([self.start, self.mask], device=like.device)
-
-    def _take(self, values: Lanes, parents: Chosen, tokens: Chosen, length: int) -> None:
-        """Fill the free places, set aside what has ended, and go on with the sources that are not done."""
-        rank, free = torch.arange(values.shape[1], device=values.device), torch.tensor(self.free, device=values.device)
-        values = values.masked_fill(rank >= free[:, None], -torch.inf)
-        longer = self.written.gather(1, parents[..., None].expand(-1, -1, length))
-        longer = torch.cat([longer, tokens[..., None]], dim=2)
-        ended = (tokens == self.end) & values.isfinite()
-        self._set_aside(ended, values, longer, finished=True)
-        values = values.masked_fill(ended, -torch.inf)
-        if length == self.most:
-            self._set_aside(values.isfinite(), values, longer, finished=False)
-        self._go_on(values, parents, longer, length)
-
-    def _set_aside(self, which: Tensor, values: Lanes, written: Tensor, finished: bool) -> None:
-        """Keep the best of what is complete; each takes one of its source's places."""
-        rows = which.nonzero()[:, 0].tolist()
-        for row, score, tokens in zip(rows, values[which].tolist(), written[which].tolist(), strict=True):
-            number, said = self.numbers[row], tokens[1:-1] if finished else tokens[1:]
-            found = Translation(tuple(said), score, score / (len(tokens) - 1) ** self.penalty, finished)
-            self.free[row] -= 1
-            self.best[number] = max(self.best.get(number, found), found, key=lambda one: one.normalised)
-
-    def _go_on(self, values: Lanes, parents: Chosen, written: Tensor, length: int) -> None:
-        hopes = values.amax(1).tolist()
-        rows = [row for row, hope in enumerate(hopes) if length < self.most and self._may_win(row, hope)]
-        index = torch.tensor(rows, dtype=torch.long, device=values.device)
-        self._select(index, parents[index], whole=len(rows) == len(hopes))
-        self.scores, self.written = values[index], written[index]
-        self.numbers, self.free = [self.numbers[row] for row in rows], [self.free[row] for row in rows]
-
-    def _may_win(self, row: int, hope: float) -> bool:
-        """Whether the likeliest beginning of a source may still become better than its best translation.
-
-        No token makes a score higher, and no translation is longer than there is room for.
-        """
-        best = self.best.get(self.numbers[row])
-        return hope > -torch.inf and (best is None or hope / self.most**self.penalty > best.normalised)
-
-    def _select(self, index: Int[Tensor, "kept"], parents: Chosen, whole: bool) -> None:
-        """Give every lane the state of the one it comes from; nothing moves where all stays in its place."""
-        lanes = self.scores.shape[1]
-        rows = (index[:, None] * lanes + parents).flatten()
-        if not whole or parents.shape[1] != lanes:
-            self.state = self.state.rows(rows)
-        elif lanes > 1:
-            self.state = self.state.reordered(rows)
-
-
-def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "rows time"]:
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[-1] * (longest - len(row))] for row in rows], device=device)
-
-
-# Translation by beam search; a beam of 1 is greedy: the likeliest token, always.
-
-
-SUMS_AT_ONCE = 2**24  # scores of all candidates of a batch: 128 MB in float64
-LANES_AT_ONCE = 512
-
-
 @dataclass(frozen=True)
 class Beam:
-    """How many beginnings to keep side by side, and how to compare translations of unlike lengths.
+    """How many hypotheses to keep side by side, and how to compare translations of different lengths.
 
     Translations are compared by Σ log p / length^length_penalty: 0 takes the likeliest, 1 the one with the likeliest
     tokens on average, more favours longer ones.
@@ -172,11 +52,112 @@ class Beam:
             raise InputError(f"tokens = {self.tokens} is less than 1; leave it out to write up to the context.")
 
 
+@dataclass(frozen=True)
+class Translation:
+    """The tokens written for a source, special tokens left out."""
+
+    tokens: tuple[int, ...]
+    score: float
+    """Σ log p of its tokens, of <end> too, in nats."""
+    normalised: float
+    """The score over (number of those tokens)^length_penalty: what the beam compares."""
+    finished: bool
+    """Whether it ends with <end>, and not for want of room."""
+
+
+class Hypotheses:
+    """What is being written for the sources of one batch; those that are done leave it.
+
+    A source has `beam` lanes. Of all ways to lengthen its hypotheses by one token, the likeliest fill its free lanes;
+    one that ends with <end> keeps its lane for good, so that the beam grows narrower, and a beam of 1 takes the
+    likeliest token always. Whatever has not ended when there is no room left is cut off there, and competes as it is.
+    """
+
+    def __init__(
+        self, model: EncoderDecoderModel, sources: Sequence[Sequence[int]], beam: int, penalty: float, most: int
+    ) -> None:
+        self.vocabulary, self.most, self.penalty = model.spec.vocabulary, most, penalty
+        self.start, self.end, self.mask = range(self.vocabulary - len(MARKS), self.vocabulary)
+        self.step = bare(model).step
+        device = next(model.parameters()).device
+        longest = max(map(len, sources)) + 1
+        padded = [[*ids, self.end, *[-1] * (longest - len(ids) - 1)] for ids in sources]
+        self.state: DecoderState = model.begin(torch.tensor(padded, device=device))
+        self.never = torch.tensor([self.start, self.mask], device=device)
+        self.numbers, self.free = list(range(len(sources))), [beam] * len(sources)
+        self.scores: Lanes = torch.zeros(len(sources), 1, dtype=torch.float64, device=device)
+        self.written = torch.full((len(sources), 1, 1), self.start, device=device)
+        self.best: dict[int, Translation] = {}
+
+    def run(self) -> list[Translation]:
+        """Write until every source has its best translation."""
+        length = 0
+        while self.numbers:
+            length += 1
+            self._take(*self._lengthened(), length)
+        return [self.best[number] for number in sorted(self.best)]
+
+    def _lengthened(self) -> tuple[Lanes, Chosen, Chosen]:
+        """The likeliest ways to lengthen what is there: their scores, the lanes they come from, their new tokens."""
+        logits, self.state = self.step(self.written[:, :, -1].reshape(-1, 1), self.state)
+        exact = torch.promote_types(logits.dtype, torch.float32)
+        log = logits[:, -1].log_softmax(-1, dtype=exact).index_fill(-1, self.never, -torch.inf)
+        if log.isnan().any():
+            raise InputError(NOT_NUMBERS)
+        sums = (self.scores[..., None] + log.unflatten(0, self.scores.shape)).flatten(1)
+        width = min(max(self.free), sums.shape[1])
+        chosen = sums.argmax(1, keepdim=True) if width == 1 else sums.topk(width).indices  # of equals, the lowest id
+        return sums.gather(1, chosen), chosen // self.vocabulary, chosen % self.vocabulary
+
+    def _take(self, values: Lanes, parents: Chosen, tokens: Chosen, length: int) -> None:
+        """Fill the free lanes, set aside what has ended, and go on with the sources that are not done."""
+        rank, free = torch.arange(values.shape[1], device=values.device), torch.tensor(self.free, device=values.device)
+        values = values.masked_fill(rank >= free[:, None], -torch.inf)
+        longer = self.written.gather(1, parents[..., None].expand(-1, -1, length))
+        longer = torch.cat([longer, tokens[..., None]], dim=2)
+        ended = (tokens == self.end) & values.isfinite()
+        self._set_aside(ended, values, longer, finished=True)
+        values = values.masked_fill(ended, -torch.inf)
+        if length == self.most:
+            self._set_aside(values.isfinite(), values, longer, finished=False)
+        hopes = values.amax(1).tolist()
+        rows = [row for row, hope in enumerate(hopes) if length < self.most and self._may_win(row, hope)]
+        self._go_on(rows, values, parents, longer)
+
+    def _set_aside(self, which: Tensor, values: Lanes, written: Tensor, finished: bool) -> None:
+        """Keep the best of what is complete; each takes one of its source's lanes."""
+        rows = which.nonzero()[:, 0].tolist()
+        for row, score, tokens in zip(rows, values[which].tolist(), written[which].tolist(), strict=True):
+            number, said = self.numbers[row], tokens[1:-1] if finished else tokens[1:]
+            found = Translation(tuple(said), score, score / (len(tokens) - 1) ** self.penalty, finished)
+            self.free[row] -= 1
+            self.best[number] = max(self.best.get(number, found), found, key=lambda one: one.normalised)
+
+    def _may_win(self, row: int, hope: float) -> bool:
+        """Whether the likeliest hypothesis of a source may still become better than its best translation.
+
+        No token makes a score higher, and no translation is longer than there is room for.
+        """
+        best = self.best.get(self.numbers[row])
+        return hope > -torch.inf and (best is None or hope / self.most**self.penalty > best.normalised)
+
+    def _go_on(self, rows: list[int], values: Lanes, parents: Chosen, written: Tensor) -> None:
+        """Keep these sources, and give every lane the state of the one it comes from."""
+        index, lanes = torch.tensor(rows, dtype=torch.long, device=values.device), self.scores.shape[1]
+        places = (index[:, None] * lanes + parents[index]).flatten()
+        if len(rows) < len(values) or parents.shape[1] != lanes:
+            self.state = self.state.rows(places)
+        elif lanes > 1:  # every source stays in its place
+            self.state = self.state.reordered(places)
+        self.scores, self.written = values[index], written[index]
+        self.numbers, self.free = [self.numbers[row] for row in rows], [self.free[row] for row in rows]
+
+
 @torch.inference_mode()
 def translate(
     model: EncoderDecoderModel, sources: Sequence[Sequence[int] | np.ndarray], settings: Beam | None = None
 ) -> list[Translation]:
-    """Translate sources, given as ids without marks, each on its own whatever else is in the batch.
+    """Translate sources, given as ids without special tokens, each on its own whatever else is in the batch.
 
     A beam may lose the greedy translation on its way and end with a worse one. So that it never does, the greedy one
     competes too: the normalised score of a wider beam is at least that of a beam of 1.
@@ -213,27 +194,21 @@ def _checked(model: EncoderDecoderModel, source: Sequence[int] | np.ndarray, num
 
 
 def _best(model: EncoderDecoderModel, rows: Sequence[list[int]], settings: Beam, beam: int) -> list[Translation]:
-    """The best translation of every source, those of like length in one batch."""
+    """The best translation of every source, those of similar length in one batch."""
     most = min(settings.tokens or model.spec.context, model.spec.context)
+    order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
+    size = max(1, min(SUMS_AT_ONCE // (beam * model.spec.vocabulary), LANES_AT_ONCE // beam))
     found: dict[int, Translation] = {}
-    for batch in _batches([len(row) for row in rows], beam, model.spec.vocabulary):
+    for begin in range(0, len(order), size):
+        batch = order[begin : begin + size]
         search = Hypotheses(model, [rows[number] for number in batch], beam, float(settings.length_penalty), most)
         found |= dict(zip(batch, search.run(), strict=True))
     return [found[number] for number in range(len(rows))]
 
 
-def _batches(lengths: Sequence[int], beam: int, vocabulary: int) -> Iterator[list[int]]:
-    order = sorted(range(len(lengths)), key=lambda number: lengths[number])
-    size = max(1, min(SUMS_AT_ONCE // (beam * vocabulary), LANES_AT_ONCE // beam))
-    return (order[begin : begin + size] for begin in range(0, len(order), size))
-
-
-# Translation from text to text.
-
-
 @dataclass(frozen=True)
-class Translated:
-    """A text and what the model makes of it."""
+class Translated(Result):
+    """A text and its translation."""
 
     source: str
     text: str
@@ -251,66 +226,57 @@ class Translated:
     left_out: int = 0
     """Characters of the source that the tokenizer does not know."""
 
+    @property
+    def title(self) -> str:
+        """What it is."""
+        return "translation"
+
+    @property
+    def remark(self) -> str:
+        """What was left out or cut off, in one line; empty if nothing was."""
+        remarks: list[str] = []
+        if self.left_out:
+            characters = "character" if self.left_out == 1 else "characters"
+            remarks.append(f"{self.left_out} {characters} of the source left out: the tokenizer does not know them")
+        if self.source_tokens > self.read_tokens:
+            remarks.append(
+                f"the source has {self.source_tokens} tokens, of which only the first {self.read_tokens} were read: "
+                "the model's context has no room for more"
+            )
+        if not self.finished:
+            remarks.append("the translation was cut off for want of room")
+        return "; ".join(remarks)
+
+    def blocks(self) -> Iterable[Block]:
+        """The source, its translation and what was left out."""
+        yield Pre([(f"{self.source}\n", "prompt"), (self.text, "")])
+        if self.remark:
+            yield Text(self.remark, "note")
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {**asdict(self), "tokens": list(self.tokens), "remark": self.remark}
 
-    @property
-    def remark(self) -> str:
-        """What is to be known about it, in one line; empty if there is nothing."""
-        cut = self.source_tokens - self.read_tokens
-        characters = "character" if self.left_out == 1 else "characters"
-        remarks = [
-            f"{self.left_out} {characters} of the source left out: the tokenizer does not know them"
-            if self.left_out
-            else "",
-            f"the source has {self.source_tokens} tokens, of which only the first {self.read_tokens} were read: "
-            "the model's context has no room for more"
-            if cut
-            else "",
-            "" if self.finished else "the translation was cut off for want of room",
-        ]
-        return "; ".join(filter(None, remarks))
-
-    def __str__(self) -> str:
+    def __str__(self) -> str:  # the text as it is, never wrapped
         return f"{self.text}\n{f'({self.remark})' if self.remark else ''}".rstrip("\n")
-
-    def _repr_html_(self) -> str:
-        remark = f"<p><small>{escape(self.remark)}</small></p>" if self.remark else ""
-        return f'<pre style="white-space: pre-wrap">{escape(self.source)}\n<b>{escape(self.text)}</b></pre>{remark}'
 
 
 def translate_texts(
     model: EncoderDecoderModel, tokenizer: Tokenizer, texts: Sequence[str], settings: Beam | None = None
 ) -> list[Translated]:
     """Translate texts; what the tokenizer does not know or the context cannot hold is left out, and that is said."""
-    _refuse_other(model, tokenizer)
-    for place, text in enumerate(texts):
-        _refuse_no_text(place, text)
-    whole = [tokenizer.encode_known(text) for text in texts]
-    read = [ids[: longest_source(model)].tolist() for ids, _ in whole]
-    found = translate(model, read, settings)
-    return [
-        _translated(tokenizer, text, len(ids), len(kept), left_out, one)
-        for text, (ids, left_out), kept, one in zip(texts, whole, read, found, strict=True)
-    ]
-
-
-def _refuse_no_text(place: int, text: object) -> None:
-    if not isinstance(text, str):
-        raise InputError(f"source {place} is {text!r} ({type(text).__name__}), and no text. Put it in quotes.")
-
-
-def _refuse_other(model: EncoderDecoderModel, tokenizer: Tokenizer) -> None:
     if tokenizer.vocabulary + len(MARKS) != model.spec.vocabulary:
         raise InputError(
             f"the tokenizer has {tokenizer.vocabulary} tokens and the model {model.spec.vocabulary}, of which "
             f"{len(MARKS)} are marks. Use the tokenizer it was trained with."
         )
-
-
-def _translated(
-    tokenizer: Tokenizer, source: str, whole: int, read: int, left_out: int, found: Translation
-) -> Translated:
-    text = tokenizer.decode(found.tokens)
-    return Translated(source, text, found.score, found.normalised, found.tokens, found.finished, whole, read, left_out)
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InputError(f"source {place} is {text!r} ({type(text).__name__}), and no text. Put it in quotes.")
+    encoded = [tokenizer.encode_known(text) for text in texts]
+    read = [ids[: longest_source(model)].tolist() for ids, _ in encoded]
+    found: list[Translated] = []
+    for text, (ids, left_out), kept, one in zip(texts, encoded, read, translate(model, read, settings), strict=True):
+        made, sizes = tokenizer.decode(one.tokens), (len(ids), len(kept), left_out)
+        found.append(Translated(text, made, one.score, one.normalised, one.tokens, one.finished, *sizes))
+    return found

@@ -12,7 +12,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Loop:
+class TextLoop:
     """A text that repeats itself: token t equals token t + period from `onset` on, counting generated tokens from 0."""
 
     onset: int
@@ -34,8 +34,8 @@ class Loop:
         return f"{start} the text repeats {every} so far (not proved: {self.state} did not repeat)"
 
 
-class Watch:
-    """Remembers the states of one generation and tells when one comes back.
+class StateHistory:
+    """The states of one generation, to find one that comes back.
 
     A signature of up to 32 bytes is kept as it is, a longer one as its 256-bit BLAKE2 digest.
     """
@@ -50,25 +50,25 @@ class Watch:
         return None if first == step else first
 
 
-def proved_loop(tokens: Sequence[int], first: int, step: int, state: str) -> Loop:
+def proved_loop(tokens: Sequence[int], first: int, step: int, state: str) -> TextLoop:
     """Describe the loop that is proved when the states before tokens `first` and `step` are the same.
 
     >>> proved_loop([5, 1, 2, 1, 2], first=1, step=5, state="the last token")
-    Loop(onset=1, period=2, proved=True, state='the last token')
+    TextLoop(onset=1, period=2, proved=True, state='the last token')
     """
     period = smallest_period(tokens[first:step])
-    return Loop(_onset(tokens, first, period), period, True, state)
+    return TextLoop(_onset(tokens, first, period), period, True, state)
 
 
-def observed_loop(tokens: Sequence[int], state: str) -> Loop | None:
+def observed_loop(tokens: Sequence[int], state: str) -> TextLoop | None:
     """Describe the shortest loop that the end of the text has gone through three times; None if there is none.
 
     >>> observed_loop([9, 1, 2, 1, 2, 1, 2], "the hidden vectors")
-    Loop(onset=1, period=2, proved=False, state='the hidden vectors')
+    TextLoop(onset=1, period=2, proved=False, state='the hidden vectors')
     """
     for period in range(1, len(tokens) // 3 + 1):
         if tokens[-1] == tokens[-1 - period] and tokens[-2 * period :] == tokens[-3 * period : -period]:
-            return Loop(_onset(tokens, len(tokens) - 3 * period, period), period, False, state)
+            return TextLoop(_onset(tokens, len(tokens) - 3 * period, period), period, False, state)
     return None
 
 

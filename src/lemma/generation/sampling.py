@@ -1,4 +1,4 @@
-"""Settings of the wrong kind, as temperature="hot", refused before anything is computed with them."""
+"""From logits to the next token: temperature, top-k and top-p."""
 
 import math
 from collections.abc import Sequence
@@ -24,10 +24,6 @@ def refuse_type(name: str, value: Any, kind: type, wanted: str) -> None:
         raise SpecError(f"{name} = {value!r} ({type(value).__name__}) is not {wanted}.")
 
 
-# From logits to the next token: temperature, top-k and top-p, as functions of plain values.
-
-
-KINDS: dict[type, tuple[str, ...]] = {Integral: ("tokens", "top_k", "seed"), Real: ("temperature", "top_p")}
 COLDEST = 1e-200  # so that no logit overflows; below it, no probability can tell the difference
 
 
@@ -49,9 +45,12 @@ class Sampling:
     stop_at_eos: bool = True
 
     def __post_init__(self) -> None:
-        for kind, names in KINDS.items():
-            for name in (name for name in names if getattr(self, name) is not None):
-                refuse_type(name, getattr(self, name), kind, "a whole number" if kind is Integral else "a number")
+        for name in ("tokens", "top_k", "seed"):
+            if getattr(self, name) is not None:
+                refuse_type(name, getattr(self, name), Integral, "a whole number")
+        for name in ("temperature", "top_p"):
+            if getattr(self, name) is not None:
+                refuse_type(name, getattr(self, name), Real, "a number")
         if self.tokens < 1:
             raise InputError(f"tokens = {self.tokens} is less than 1: say how many tokens to generate.")
         if not 0 <= self.temperature < math.inf:

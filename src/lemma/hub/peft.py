@@ -25,7 +25,7 @@ from lemma.adaptation.adapt import Adaptation, adapt_model, refuse_adapted
 from lemma.adaptation.lora import (
     LoraEmbedding,
     LoraMatrices,
-    Matrix,
+    TargetMatrix,
     Update,
     besides,
     is_map,

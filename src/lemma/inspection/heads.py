@@ -33,7 +33,7 @@ from lemma.inspection.patterns import (
     pattern_places,
     statistics,
 )
-from lemma.layers.recording import AttentionRecord, tap
+from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.base import evaluating
 from lemma.report.numbers import Word, counted, numbered
 from lemma.report.result import Block, Pre, Result, Table, Text
@@ -212,7 +212,7 @@ def look_at_run(
     ids = run.tokenizer.encode(text)
     if not len(ids):
         raise DataError("the text has no tokens: there is nothing to look at. Give some, as in --text 'to be or not'.")
-    most = min(run.model.reach or MOST_TOKENS, MOST_TOKENS)
+    most = min(run.model.receptive_field or MOST_TOKENS, MOST_TOKENS)
     notes = [f"The text has {len(ids):,} tokens; the first {most} were read."] if len(ids) > most else []
     tokens = torch.from_numpy(np.asarray(ids[:most], dtype=np.int64))
     words = [run.tokenizer.decode([token]) for token in tokens.tolist()]
@@ -293,7 +293,7 @@ def _records(model: nn.Module, inputs: Tensor | Mapping[str, Tensor]) -> list[At
     if not isinstance(model, nn.Module):
         raise InputError(f"model = {repr(model)[:60]}: give a PyTorch module; for a run, use lemma.look(run, text=…).")
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    with torch.no_grad(), evaluating(model), tap(model) as records:
+    with torch.no_grad(), evaluating(model), record_attention(model) as records:
         try:
             if isinstance(inputs, Tensor):
                 model(inputs.to(device).reshape(1, -1))

@@ -12,7 +12,7 @@ from lemma.data.conllu import Sentence, to_conllu
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import InputError, unknown
 from lemma.inspection.drawing import render
-from lemma.layers.recording import AttentionRecord, tap
+from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.layers.spanning_tree import best_tree
 from lemma.models.base import LanguageModel, evaluating
 from lemma.models.parser import ParserModel, head_pictures, predict_trees
@@ -78,7 +78,7 @@ class WordAttention:
 def word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Sequence[str]) -> WordAttention:
     """Let a model read some words, and return what its heads attend to, from word to word."""
     aligned = align(words, tokenizer)
-    reach = model.reach
+    reach = model.receptive_field
     if not len(aligned.ids) or (reach is not None and len(aligned.ids) > reach):
         raise InputError(
             f"the sentence has {len(aligned.ids)} tokens; the model reads 1 to {reach} at once. Give another sentence."
@@ -92,7 +92,7 @@ def word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Sequence[s
 
 def check_heads(model: LanguageModel, layer: int | None, head: int | None) -> None:
     """Refuse a model without attention, or a layer or head that it does not have; the model reads three tokens."""
-    size = PROBE if model.reach is None else min(PROBE, model.reach)
+    size = PROBE if model.receptive_field is None else min(PROBE, model.receptive_field)
     _select(_places(_square_attention(model, torch.zeros(size, dtype=torch.long))), layer, head)
 
 
@@ -116,7 +116,7 @@ def between_words(
 def _square_attention(model: LanguageModel, ids: Int64[torch.Tensor, "tokens"]) -> list[AttentionRecord]:
     """The records of every layer in which all tokens attend to all (or to all before)."""
     tokens, size = ids[None].to(next(model.parameters()).device), len(ids)
-    with evaluating(model), torch.no_grad(), tap(model) as records:
+    with evaluating(model), torch.no_grad(), record_attention(model) as records:
         model(tokens)
     square = [r for r in records if r.queries.shape[0] == 1 and r.queries.shape[-2] == r.keys.shape[-2] == size]
     if not square:

@@ -9,12 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lemma.layers.positions import part_of
-from lemma.layers.recording import EARS, AttentionRecord, announce, bias_of, spread, telling
+from lemma.layers.recording import LISTENERS, AttentionRecord, announce, bias_of, spread
 from lemma.layers.state import present, slide
 from lemma.spec.positions import NoPositions, Positions
-
-# Scaled dot-product attention through PyTorch's fused kernel, whatever the widths, groups, mask or positions.
-
 
 Queries = Float[Tensor, "batch heads new width"]
 Keys = Float[Tensor, "batch key_heads known width"]
@@ -41,8 +38,10 @@ def attend(
     or values than of queries serve groups of them. `line` is what positions add. `alike` promises that all three have
     as many heads and are equally wide, which spares the looking.
     """
-    if EARS.listeners:
-        return _heard(queries, keys, values, scale, causal, mask, line, dropout)
+    if LISTENERS.active:
+        heads, bias = queries.shape[1], bias_of(mask, queries)
+        with announce(AttentionRecord(queries, spread(keys, heads), spread(values, heads), scale, bias, causal, line)):
+            return _fused(queries, keys, values, scale, causal, mask, line, dropout)
     if alike and mask is None and line is None:
         new = queries.shape[2]
         if new == 1 or new == keys.shape[2]:
@@ -50,23 +49,6 @@ def attend(
                 queries, keys, values, None, dropout, causal and new > 1, scale=scale
             )
     return _fused(queries, keys, values, scale, causal, mask, line, dropout)
-
-
-def _heard(
-    queries: Queries,
-    keys: Keys,
-    values: Values,
-    scale: float,
-    causal: bool,
-    mask: Tensor | None,
-    line: Line | None,
-    dropout: float,
-) -> Mixed:
-    """Attend, and tell those who listen what is attended to."""
-    heads = queries.shape[1]
-    bias = bias_of(mask, queries)
-    with telling(AttentionRecord(queries, spread(keys, heads), spread(values, heads), scale, bias, causal, line)):
-        return _fused(queries, keys, values, scale, causal, mask, line, dropout)
 
 
 def _fused(
@@ -79,6 +61,7 @@ def _fused(
     line: Line | None,
     dropout: float,
 ) -> Mixed:
+    """Call the kernel, which takes one bias, one width and one number of heads for keys and values."""
     new, known, width = queries.shape[-2], keys.shape[-2], values.shape[-1]
     bias: Tensor | None = mask
     if line is not None:
@@ -88,20 +71,15 @@ def _fused(
         order = torch.ones(new, known, dtype=torch.bool, device=keys.device).tril(known - new)
         bias = order if mask is None else mask & order
     alone = causal and bias is None and new == known
-    if keys.shape[-1] != width:
-        queries, keys, values = _widened(queries, keys, values)
+    if keys.shape[-1] != width:  # zeros change neither a score nor a mean
+        widest = max(keys.shape[-1], width)
+        queries, keys, values = (functional.pad(t, (0, widest - t.shape[-1])) for t in (queries, keys, values))
     if keys.shape[1] != values.shape[1]:
         keys, values = (spread(tensor, queries.shape[1]) for tensor in (keys, values))
     mixed = functional.scaled_dot_product_attention(
         queries, keys, values, bias, dropout, alone, scale=scale, enable_gqa=keys.shape[1] != queries.shape[1]
     )
     return mixed if mixed.shape[-1] == width else mixed[..., :width]
-
-
-def _widened(*tensors: Tensor) -> list[Tensor]:
-    """Bring all to one width with zeros, which change neither a score nor a mean: the fused kernel knows one width."""
-    width = max(tensor.shape[-1] for tensor in tensors)
-    return [functional.pad(tensor, (0, width - tensor.shape[-1])) for tensor in tensors]
 
 
 def distance_bias(
@@ -126,9 +104,6 @@ def distance_bias(
 def distances_of(new: int, known: int, device: torch.device) -> Int[Tensor, "distances"]:
     """How far keys can lie before queries, the last of which stands beside the last key: 1 − new … known − 1."""
     return torch.arange(1 - new, known, device=device)
-
-
-# Attention as one part with orthogonal choices: heads, widths, groups, order, source, merged or separate matrices.
 
 
 NOWHERE = NoPositions()
@@ -167,6 +142,21 @@ class AttentionShape:
     """What turns queries and keys, or biases scores; what is added to the embedding is not done here."""
     context: int = 0
     """Positions whose rotations are worked out beforehand."""
+
+    def __post_init__(self) -> None:
+        """Refuse choices that exclude each other; a programmer's error, since specs say it in their own words first."""
+        total, values = self.attention_width or self.width, self.value_width or self.attention_width or self.width
+        if total % self.heads or values % self.heads or self.heads % self.groups:
+            raise ValueError(
+                f"{self.heads} heads must divide {total} and {values}, and {self.groups} groups the heads."
+            )
+        kind, rotates = self.positions.kind, self.positions.rotates
+        if rotates and self.key_query == "merged":
+            raise ValueError(f"{kind} turns queries and keys, so key_query cannot be merged; use alibi or separate.")
+        if (self.positions.paired and self.head_width % 2) or (rotates and self.source_width):
+            raise ValueError(f"{kind} needs an even head width (got {self.head_width}) and a single stream.")
+        if self.source_width is not None and (self.causal or self.positions.biases):
+            raise ValueError("attention to a source has no order: causal=False, and neither rotary nor alibi.")
 
     @property
     def head_width(self) -> int:
@@ -211,23 +201,27 @@ class Attention(nn.Module):
 
     def __init__(self, shape: AttentionShape, dropout: float = 0.0) -> None:
         super().__init__()
-        refuse_impossible(shape)
         self.shape, self.dropout = shape, dropout
         self.heads, self.groups, self.causal = shape.heads, shape.groups, shape.causal
         self.scale = shape.head_width**-0.5
         self.crosses, self.merged = shape.source_width is not None, shape.key_query == "merged"
-        self.packed = not self.crosses and _packs(shape)
-        self.inward, self.inward_source = _parts_of(shape)
-        for name in filter(None, (self.inward, self.inward_source)):
-            width = shape.width if name == self.inward else shape.inputs
-            self.add_module(name, nn.Linear(width, _joined_width(shape, name), bias=shape.bias))
+        kinds, widths = list(shape.widths), shape.widths
+        alike = len(kinds) == 3 and set(widths.values()) == {shape.heads * shape.head_width}
+        self.packed = alike and not self.crosses and not shape.positions.rotates
+        # the maps of the stream and of the source: "query_key_value", or "query" and "key_value"
+        self.inward = "query" if self.crosses else "_".join(kinds)
+        self.inward_source = "_".join(kinds[1:]) if self.crosses else ""
+        for name, width in ((self.inward, shape.width), (self.inward_source, shape.inputs)):
+            if name:
+                joined = sum(widths[kind] for kind in name.split("_"))
+                self.add_module(name, nn.Linear(width, joined, bias=shape.bias))
         self.maps_out = shape.value_output != "none"
         if self.maps_out:
             inner = shape.inputs if shape.value_output == "merged" else shape.head_value_width
             self.output = nn.Linear(shape.heads * inner, shape.width, bias=shape.bias)
-        places = shape.positions
-        self.turns = part_of(places, "turns", shape.context, shape.head_width)
-        self.biases = part_of(places, "biases", shape.context, shape.heads)
+        # the names of these two are in the state_dicts of positions that learn
+        self.turns = part_of(shape.positions, "rotates", shape.context, shape.head_width)
+        self.biases = part_of(shape.positions, "biases", shape.context, shape.heads)
 
     def forward(
         self,
@@ -248,15 +242,12 @@ class Attention(nn.Module):
         else:
             queries, keys, values, memory = self._within(stream, past)
         dropout = self.dropout if self.training else 0.0
-        line = None if self.biases is None else self._line(queries.shape[2], keys.shape[2], keys.device)
+        line = None
+        if self.biases is not None:
+            line = self.biases(distances_of(queries.shape[2], keys.shape[2], keys.device))
         mixed = attend(queries, keys, values, self.scale, self.causal, mask, line, dropout, self.packed)
         joined = mixed.transpose(1, 2).flatten(2)
         return self.output(joined) if self.maps_out else joined, memory
-
-    def _line(self, new: int, known: int, device: torch.device) -> Float[Tensor, "heads distances"]:
-        """What positions add to the scores of each head, by distance."""
-        assert self.biases is not None
-        return self.biases(distances_of(new, known, device))
 
     def _packed(self, stream: Stream, past: Memory | None) -> tuple[Tensor, Tensor, Tensor, Memory]:
         """Queries, keys and values of one shape: keys and values are kept in one tensor."""
@@ -310,38 +301,6 @@ def _remembered(made: dict[str, Tensor], inputs: Tensor) -> Memory:
     return (inputs[:, None] if keys is None else keys, inputs[:, None] if values is None else values)
 
 
-def _packs(shape: AttentionShape) -> bool:
-    alike = set(shape.widths.values()) == {shape.heads * shape.head_width} and len(shape.widths) == 3
-    return alike and not shape.positions.turning
-
-
-def _parts_of(shape: AttentionShape) -> tuple[str, str]:
-    """The names of the map of the stream and of that of the source: "query_key_value", or "query" and "key_value"."""
-    kinds = list(shape.widths)
-    return ("_".join(kinds), "") if shape.source_width is None else ("query", "_".join(kinds[1:]))
-
-
-def _joined_width(shape: AttentionShape, name: str) -> int:
-    return sum(shape.widths[kind] for kind in name.split("_"))
-
-
-def refuse_impossible(shape: AttentionShape) -> None:
-    """Refuse choices that exclude each other; a programmer's error, since specs say it in their own words first."""
-    total, values = shape.attention_width or shape.width, shape.value_width or shape.attention_width or shape.width
-    if total % shape.heads or values % shape.heads or shape.heads % shape.groups:
-        raise ValueError(f"{shape.heads} heads must divide {total} and {values}, and {shape.groups} groups the heads.")
-    kind = shape.positions.kind
-    if shape.positions.turning and shape.key_query == "merged":
-        raise ValueError(f"{kind} turns queries and keys, so key_query cannot be merged; use alibi or separate.")
-    if (shape.positions.paired and shape.head_width % 2) or (shape.positions.turning and shape.source_width):
-        raise ValueError(f"{kind} needs an even head width (got {shape.head_width}) and a single stream.")
-    if shape.source_width is not None and (shape.causal or shape.positions.biasing):
-        raise ValueError("attention to a source has no order: causal=False, and neither rotary nor alibi.")
-
-
-# The attention head of the sources, asked by each window's last word only (problem A2).
-
-
 class WindowHead(nn.Module):
     """One head asked by each window's last word only (problem A2).
 
@@ -360,8 +319,8 @@ class WindowHead(nn.Module):
         """Attend within the windows that end at the last `time` words; each word's key and value is made once."""
         queries, words = self.query(embedded[:, -time:]), self.key(embedded)
         contents = self.value(embedded)
-        if EARS.listeners:
-            announce(_record(queries, words, contents, span))
+        if LISTENERS.active:
+            self._announce(queries, words, contents, span)
         keys = slide(words, time, span)
         scores = torch.einsum("btk,btsk->bts", queries, keys) * keys.shape[-1] ** -0.5
         there = present(embedded.shape[1], time, span, embedded.device)
@@ -369,28 +328,15 @@ class WindowHead(nn.Module):
             scores = scores.masked_fill(~there, float("-inf"))
         return torch.einsum("bts,btsv->btv", scores.softmax(-1), slide(contents, time, span))
 
-
-def _record(queries: Tensor, keys: Tensor, values: Tensor, span: int) -> AttentionRecord:
-    """The same attention as one head over all words, of which each sees those of its window."""
-    seen = _band(queries.shape[1], keys.shape[1], span, keys.device)
-    scale = keys.shape[-1] ** -0.5
-    return AttentionRecord(queries[:, None], keys[:, None], values[:, None], scale, bias_of(seen, keys))
-
-
-def _band(time: int, joined: int, span: int, device: torch.device) -> Bool[Tensor, "time joined"]:
-    ends = torch.arange(joined - time, joined, device=device)[:, None]
-    places = torch.arange(joined, device=device)
-    return (places <= ends) & (places > ends - span)
-
-
-# An attention layer with one head a relation (problem B1), and the two ways its scores are read.
-#
-# S_r[g, d] = q_r(g)·k_r(d)/√w for governor g, dependent d and relation r, where each head's queries and keys have
-# some
-# coordinates for themselves and some that all heads share. Normalised over the dependents of each governor, with a
-# null
-# place for "none", the head `dobj` from `prefer` is 1 on `flight`. Normalised over all (governor, relation) of each
-# dependent, the same scores are a parser (Dozat & Manning 2017 have the bilinear form with separate arcs and labels).
+    def _announce(self, queries: Tensor, keys: Tensor, values: Tensor, span: int) -> None:
+        """Tell the listeners of the same attention as one head over all words, each of which sees its window."""
+        time, joined = queries.shape[1], keys.shape[1]
+        ends = torch.arange(joined - time, joined, device=keys.device)[:, None]
+        places = torch.arange(joined, device=keys.device)
+        bias, scale = bias_of((places <= ends) & (places > ends - span), keys), keys.shape[-1] ** -0.5
+        record = AttentionRecord(queries[:, None], keys[:, None], values[:, None], scale, bias)
+        for listener in LISTENERS.active:
+            listener.hear(record)
 
 
 Scores = Float[Tensor, "batch relations governors dependents"]
@@ -398,7 +344,14 @@ QUIET = 4.0  # the null place's first score: nearly all heads of nearly all gove
 
 
 class RelationHeads(nn.Module):
-    """Scores of every relation between every two places; governors are the top and all words, dependents the words."""
+    """An attention layer with one head a relation (problem B1): governors are the top and all words.
+
+    S_r[g, d] = q_r(g)·k_r(d)/√w for governor g, dependent d and relation r, where each head's queries and keys have
+    some coordinates for themselves and some that all heads share. Normalised over the dependents of each governor, with
+    a null place for "none", the head `dobj` from `prefer` is 1 on `flight`. Normalised over all (governor, relation) of
+    each dependent, the same scores are a parser (Dozat & Manning 2017 have the bilinear form with separate arcs and
+    labels).
+    """
 
     def __init__(self, width: int, relations: int, hidden: int, own: int, shared: int, dropout: float) -> None:
         super().__init__()

@@ -10,18 +10,15 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-# The Gaussian error linear unit in its tanh form, as GPT-2 has it (Hendrycks & Gimpel 2016).
-#
-# ½x(1 + tanh(√(2/π)(x + 0.044715x³))) is x·sigmoid(z) with z = x(a + bx²), a = √(8/π), b = 0.044715a. On a CPU the
-# sigmoid costs a fifth of the tanh, so that training takes this form; elsewhere PyTorch's own kernel runs.
-
-
 A = math.sqrt(8 / math.pi)
 B = 0.044715 * A
 
 
 def gelu(values: Tensor) -> Tensor:
-    """Return x·sigmoid(x(a + bx²)).
+    """The Gaussian error linear unit in its tanh form, as GPT-2 has it (Hendrycks & Gimpel 2016).
+
+    ½x(1 + tanh(√(2/π)(x + 0.044715x³))) is x·sigmoid(z) with z = x(a + bx²), a = √(8/π), b = 0.044715a. On a CPU the
+    sigmoid costs a fifth of the tanh, so that training takes this form; elsewhere PyTorch's own kernel runs.
 
     >>> gelu(torch.tensor([-1.0, 0.0, 1.0])).tolist()
     [-0.15880802273750305, 0.0, 0.8411920070648193]
@@ -50,13 +47,7 @@ class _SigmoidForm(torch.autograd.Function):
         return torch.addcmul(gate, gate, slope, out=slope).mul_(gradients[0])
 
 
-# The feed-forward part of a Transformer layer, and the non-linearities by name.
-
-
-Activation = Callable[[Tensor], Tensor]
-
-
-ACTIVATIONS: dict[str, Activation] = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
     "relu": functional.relu,
@@ -76,9 +67,6 @@ class FeedForwardPart(nn.Module):
     def forward(self, stream: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         """Apply it to every vector alike."""
         return self.narrow(self.activation(self.widen(stream)))
-
-
-# Normalisation of the residual stream.
 
 
 def norm(kind: Literal["layer", "rms"], width: int, bias: bool) -> nn.Module:

@@ -4,24 +4,23 @@ Three hooks, of which a kind of positions has those that it needs. Each is a mod
 a size; positions count from 0.
 
     adds    made for the stream's width     part(vectors, start)   vectors (batch, time, width)
-    turns   made for the width of a head    part(vectors, start)   queries or keys (batch, heads, time, width)
+    rotates made for the width of a head    part(vectors, start)   queries or keys (batch, heads, time, width)
     biases  made for the number of heads    part(distances)        distances (n) → what scores gain (heads, n)
 
 A distance is the query's place less the key's: the past is positive. What the hooks of another package's kind are, its
 spec says (`NewPositions`).
 """
 
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lemma.errors import PackageError
-from lemma.spec.positions import POSITIONS, NewPositions, Positions
+from lemma.spec.positions import POSITIONS, Alibi, Learned, NewPositions, Positions, Rotary, Sinusoidal
 
-Hook = Literal["adds", "turns", "biases"]
+Hook = Literal["adds", "rotates", "biases"]
 
 
 class NoPart(nn.Module):
@@ -135,24 +134,19 @@ def sinusoids(
     return pairs.flatten(1)[:, :width].to(torch.get_default_dtype())
 
 
-OURS: dict[Hook, dict[str, Callable[[Any, int, int], nn.Module]]] = {
-    "adds": {
-        "learned": lambda spec, context, width: LearnedPart(context, width),
-        "sinusoidal": lambda spec, context, width: SinusoidalPart(context, width, spec.base, spec.first),
-    },
-    "turns": {"rotary": lambda spec, context, width: RotaryPart(context, width, spec.base, spec.first)},
-    "biases": {"alibi": lambda spec, context, heads: AlibiPart(heads)},
-}
-"""The hooks of Lemma's own kinds."""
-
-
 def part_of(spec: Positions, hook: Hook, context: int, size: int) -> nn.Module | None:
     """Build what a kind of positions does at one of the three hooks; None if it does nothing there."""
-    if not isinstance(spec, NewPositions):
-        maker = OURS[hook].get(spec.kind)
-        return maker(spec, context, size) if maker else None
-    path = getattr(spec, hook)
-    if path is None:
+    match hook, spec:
+        case "adds", Learned():
+            return LearnedPart(context, size)
+        case "adds", Sinusoidal():
+            return SinusoidalPart(context, size, spec.base, spec.first)
+        case "rotates", Rotary():
+            return RotaryPart(context, size, spec.base, spec.first)
+        case "biases", Alibi():
+            return AlibiPart(size)
+    path = getattr(spec, hook) if isinstance(spec, NewPositions) else None
+    if not isinstance(path, str):
         return None
     with POSITIONS.blaming(spec.kind, path):
         made = POSITIONS.part(spec.kind, path)(spec, context, size)
@@ -162,5 +156,5 @@ def part_of(spec: Positions, hook: Hook, context: int, size: int) -> nn.Module |
 
 
 def positions(spec: Positions, context: int, width: int) -> nn.Module:
-    """Build what a spec's `positions` adds to the embedding; what turns or biases acts inside attention."""
+    """Build what a spec's `positions` adds to the embedding; what rotates or biases acts inside attention."""
     return part_of(spec, "adds", context, width) or NoPart()

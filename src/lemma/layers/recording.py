@@ -1,11 +1,16 @@
-"""Recording attention: queries and keys as they pass, from which the weights are recomputed."""
+"""Recording attention: queries and keys as they pass, from which the weights are recomputed.
+
+The fused kernel stays the one that runs, and without a listener nothing is paid: our own attention announces what it is
+about to do, and every other call of PyTorch's fused kernel is seen from outside. So this works on our models, on
+torch.nn's and on Hugging Face's. Calls inside compiled code are not seen.
+"""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import torch
 from jaxtyping import Bool, Float, Int, Real
@@ -13,104 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-# Seeing every call of PyTorch's fused attention, whoever makes it, without changing what it computes.
-
-
 FUSED = functional.scaled_dot_product_attention
-
-
-class FusedCalls(TorchFunctionMode):
-    """A context in which `around` is handed every call of `scaled_dot_product_attention` of its own thread.
-
-    As a mode it sees every call but those that PyTorch's own functions make, such as multi-head attention's: for these
-    the function itself is replaced for as long as anyone watches. Calls inside compiled code are not seen.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._inside = False
-
-    def around(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Call `attend(*args, **kwargs)` and note what there is to note."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        """Watch."""
-        REPLACED.begin(self)
-        super().__enter__()
-        return self
-
-    def __exit__(self, *failure: Any) -> None:
-        """Leave everything as it was."""
-        super().__exit__(*failure)
-        REPLACED.end(self)
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function; fused attention is noted."""
-        if func is FUSED and not torch.compiler.is_compiling():
-            return self.once(func, args, kwargs or {})
-        return func(*args, **(kwargs or {}))
-
-    def once(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Hand a call on, unless it is one that is being handed on already."""
-        if self._inside:
-            return attend(*args, **kwargs)
-        self._inside = True
-        try:
-            return self.around(attend, args, kwargs)
-        finally:
-            self._inside = False
-
-
-class Replaced(threading.local):
-    """The watchers of each thread, and the function that stands in for PyTorch's while any thread has one."""
-
-    lock, users = threading.Lock(), 0
-    before: Callable[..., Tensor] = FUSED
-
-    def __init__(self) -> None:
-        self.watchers: list[FusedCalls] = []
-
-    def begin(self, watcher: FusedCalls) -> None:
-        """Let a watcher of this thread see; the first of all puts the function in its place."""
-        self.watchers.append(watcher)
-        with Replaced.lock:
-            if not Replaced.users:
-                Replaced.before = functional.scaled_dot_product_attention
-                functional.scaled_dot_product_attention = _stand_in
-            Replaced.users += 1
-
-    def end(self, watcher: FusedCalls) -> None:
-        """Let it go; the last of all puts back what was there before."""
-        self.watchers.remove(watcher)
-        with Replaced.lock:
-            Replaced.users -= 1
-            if not Replaced.users:
-                functional.scaled_dot_product_attention = Replaced.before
-
-
-REPLACED = Replaced()
-
-
-def _stand_in(*args: Any, **kwargs: Any) -> Tensor:
-    return _through(REPLACED.watchers, *args, **kwargs)
-
-
-def _through(watchers: Sequence[FusedCalls], *args: Any, **kwargs: Any) -> Tensor:
-    """Hand a call to the innermost watcher, which hands it on to the next."""
-    if not watchers or torch.compiler.is_compiling():
-        return Replaced.before(*args, **kwargs)
-    *outer, inner = watchers
-    return inner.once(partial(_through, outer), args, kwargs)
-
-
-# A tap on attention: queries and keys as they pass, from which its weights can be worked out again.
-#
-# The fused kernel stays the one that runs and whoever does not look pays nothing: our own attention says what it is
-# about
-# to do, and every other call of PyTorch's fused kernel is seen from outside. So this works on our models, on
-# torch.nn's
-# and on Hugging Face ones.
 
 
 @dataclass(frozen=True)
@@ -143,17 +51,17 @@ class AttentionRecord:
         return scores.softmax(-1).masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0.0)
 
     def distances(self) -> Float[Tensor, "new known"]:
-        """How far each key lies before each query, as a number of the queries' kind."""
+        """How far each key lies before each query, in the queries' dtype."""
         return self.steps().to(self.queries.dtype)
 
     def steps(self) -> Int[Tensor, "new known"]:
-        """The same in whole numbers, which half precision rounds from 257 on."""
+        """The same as integers; half precision rounds them from 257 on."""
         new, known = self.queries.shape[-2], self.keys.shape[-2]
         rows = torch.arange(known - new, known, device=self.keys.device)
         return rows[:, None] - torch.arange(known, device=self.keys.device)
 
     def by_distance(self, distances: Real[Tensor, "rows known"]) -> Float[Tensor, "heads rows known"]:
-        """What positions add to the scores of keys that lie so far before some of the queries."""
+        """What positions add to the scores of keys at these distances before some of the queries."""
         assert self.line is not None
         return self.line[:, distances.long() + (self.queries.shape[-2] - 1)]
 
@@ -162,7 +70,7 @@ class AttentionRecord:
         return self.distances() >= 0 if self.causal else torch.ones_like(self.distances(), dtype=torch.bool)
 
     def counted(self) -> Bool[Tensor, "batch heads new"] | None:
-        """Which rows stand at a place that is not masked itself, as padding is; None if all do.
+        """Which rows belong to a position that is not masked itself, as padding is; None if all do.
 
         Only a mask of keys tells: the same for every row, over as many rows as keys.
         """
@@ -171,19 +79,111 @@ class AttentionRecord:
         return (self.bias[..., 0, :] > -torch.inf).expand(self.queries.shape[:3])
 
 
-class Listener(FusedCalls):
-    """Hears of every call of attention while it is open, and lets it pass."""
+class AttentionListener(TorchFunctionMode):
+    """A context that is told of every call of attention in its thread, and lets it pass unchanged.
+
+    Our own attention calls `hear` before it calls the kernel, and sets `announced` meanwhile. `around` is handed every
+    call of `scaled_dot_product_attention`: as a mode this class sees all but those that PyTorch's own functions make,
+    such as multi-head attention's; for these the function itself is replaced while any thread listens.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.told = False
+        self.announced = False
+        self._inside = False
 
     def hear(self, record: AttentionRecord) -> None:
         """Take in what attention is about to do."""
         raise NotImplementedError
 
+    def around(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """Call `attend(*args, **kwargs)` and note what there is to note."""
+        raise NotImplementedError
 
-class Recorder(Listener):
+    def __enter__(self) -> Self:
+        """Listen."""
+        LISTENERS.add(self)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        """Leave everything as it was."""
+        super().__exit__(*failure)
+        LISTENERS.remove(self)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function; fused attention goes through `around`."""
+        if func is FUSED and not torch.compiler.is_compiling():
+            return self.once(func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+    def once(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """Hand a call to `around`, unless it comes from there."""
+        if self._inside:
+            return attend(*args, **kwargs)
+        self._inside = True
+        try:
+            return self.around(attend, args, kwargs)
+        finally:
+            self._inside = False
+
+
+class Listeners(threading.local):
+    """The listeners of each thread; while any thread has one, PyTorch's function is replaced by one that asks them."""
+
+    lock, number = threading.Lock(), 0
+    before: Callable[..., Tensor] = FUSED
+
+    def __init__(self) -> None:
+        self.active: list[AttentionListener] = []
+
+    def add(self, listener: AttentionListener) -> None:
+        """Add a listener of this thread; the first of all replaces the function."""
+        self.active.append(listener)
+        with Listeners.lock:
+            if not Listeners.number:
+                Listeners.before = functional.scaled_dot_product_attention
+                functional.scaled_dot_product_attention = _replacement
+            Listeners.number += 1
+
+    def remove(self, listener: AttentionListener) -> None:
+        """Remove a listener; the last of all restores the function."""
+        self.active.remove(listener)
+        with Listeners.lock:
+            Listeners.number -= 1
+            if not Listeners.number:
+                functional.scaled_dot_product_attention = Listeners.before
+
+
+LISTENERS = Listeners()
+
+
+def _replacement(*args: Any, **kwargs: Any) -> Tensor:
+    return _through(LISTENERS.active, *args, **kwargs)
+
+
+def _through(listeners: Sequence[AttentionListener], *args: Any, **kwargs: Any) -> Tensor:
+    """Hand a call to the innermost listener, which hands it on to the next."""
+    if not listeners or torch.compiler.is_compiling():
+        return Listeners.before(*args, **kwargs)
+    *outer, inner = listeners
+    return inner.once(partial(_through, outer), args, kwargs)
+
+
+@contextmanager
+def announce(record: AttentionRecord) -> Iterator[None]:
+    """Tell the listeners what attention is about to do; the kernel call inside is not recorded a second time."""
+    for listener in LISTENERS.active:
+        listener.hear(record)
+        listener.announced = True
+    try:
+        yield
+    finally:
+        for listener in LISTENERS.active:
+            listener.announced = False
+
+
+class AttentionRecorder(AttentionListener):
     """Keeps a record of every call of attention, under the path of the module at work."""
 
     def __init__(self) -> None:
@@ -196,8 +196,8 @@ class Recorder(Listener):
         self.records.append(replace(record, name=self.path[-1] if self.path else ""))
 
     def around(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Note a call that nobody has told of."""
-        if not self.told:
+        """Record a call that was not announced."""
+        if not self.announced:
             self.hear(record_of(*args, **kwargs))
         return attend(*args, **kwargs)
 
@@ -210,104 +210,45 @@ class Recorder(Listener):
         return super().__torch_function__(func, types, args, kwargs)
 
 
-AnyListener = TypeVar("AnyListener", bound=Listener)
-
-
-class Ears(threading.local):
-    """Those who listen in this thread."""
-
-    def __init__(self) -> None:
-        self.listeners: list[Listener] = []
-
-    def __bool__(self) -> bool:
-        return bool(self.listeners)
-
-
-EARS = Ears()
-
-
-def announce(record: AttentionRecord) -> None:
-    """Say what attention is about to do."""
-    for listener in EARS.listeners:
-        listener.hear(record)
-
-
 @contextmanager
-def telling(record: AttentionRecord) -> Iterator[None]:
-    """Say what attention is about to do; what its kernel is then called with is not noted a second time."""
-    announce(record)
-    for listener in EARS.listeners:
-        listener.told = True
-    try:
-        yield
-    finally:
-        for listener in EARS.listeners:
-            listener.told = False
+def record_attention(model: nn.Module | None = None) -> Iterator[list[AttentionRecord]]:
+    """Collect a record of every call of attention in this thread, in order.
 
-
-@contextmanager
-def overhear() -> Iterator[list[AttentionRecord]]:
-    """Collect a record of every call of attention, without the names of modules."""
-    with listening(Recorder()) as recorder:
-        yield recorder.records
-
-
-@contextmanager
-def listening(listener: AnyListener) -> Iterator[AnyListener]:
-    """Let someone hear of every call of attention in this thread."""
-    EARS.listeners.append(listener)
-    try:
-        with listener:
-            yield listener
-    finally:
-        EARS.listeners.remove(listener)
-
-
-@contextmanager
-def tap(model: nn.Module) -> Iterator[list[AttentionRecord]]:
-    """Collect a record of every call of attention inside a model, in order, each with its module's path.
+    With a model, each record has the path of the module that attended, and the model's attention is kept from taking
+    paths that pass the fused kernel by: torch.nn's shortcut, and other implementations of Hugging Face's.
 
     >>> layer = nn.MultiheadAttention(4, 2, batch_first=True)
-    >>> with torch.no_grad(), tap(layer) as records:
+    >>> with torch.no_grad(), record_attention(layer) as records:
     ...     _ = layer(*[torch.ones(1, 3, 4)] * 3, need_weights=False)
     >>> records[0].weights().shape, records[0].weights()[0, 0, 0, 0].item()
     (torch.Size([1, 2, 3, 3]), 0.3333333432674408)
     """
     with ExitStack() as stack:
-        stack.enter_context(_without_shortcuts(model))
-        recorder = stack.enter_context(listening(Recorder()))
-        for name, module in model.named_modules():
-            stack.enter_context(_named(module, name, recorder.path))
+        if model is not None:
+            stack.enter_context(_without_shortcuts(model))
+        recorder = stack.enter_context(AttentionRecorder())
+        for name, module in () if model is None else model.named_modules():
+            begin = module.register_forward_pre_hook(lambda *_, name=name: recorder.path.append(name))
+            stack.callback(begin.remove)
+            end = module.register_forward_hook(lambda *_: (recorder.path.pop(), None)[1], always_call=True)
+            stack.callback(end.remove)
         yield recorder.records
 
 
 @contextmanager
-def _named(module: nn.Module, name: str, path: list[str]) -> Iterator[None]:
-    """Keep `path` at the names of the modules that are at work."""
-    begin = module.register_forward_pre_hook(lambda *_: path.append(name))
-    end = module.register_forward_hook(lambda *_: (path.pop(), None)[1], always_call=True)
-    try:
-        yield
-    finally:
-        begin.remove()
-        end.remove()
-
-
-@contextmanager
 def _without_shortcuts(model: nn.Module) -> Iterator[None]:
-    """Leave the paths that pass the fused kernel by: torch.nn's shortcut, and Hugging Face's other implementations."""
     configs = {id(config): config for part in model.modules() if (config := getattr(part, "config", None)) is not None}
     others = [one for one in configs.values() if getattr(one, "_attn_implementation", "sdpa") != "sdpa"]
-    named = [(config, config._attn_implementation) for config in others]
+    before = [(config, config._attn_implementation) for config in others]
     shortcut = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        for config, _ in named:
+        for config in others:
             config._attn_implementation = "sdpa"
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(shortcut)
-        for config, implementation in named:
+        for config, implementation in before:
             config._attn_implementation = implementation
 
 
@@ -322,20 +263,15 @@ def record_of(
     enable_gqa: bool = False,
 ) -> AttentionRecord:
     """Turn the arguments of PyTorch's fused attention into a record; the names are PyTorch's."""
-    queries, keys, values = (_with_heads(tensor) for tensor in (query, key, value))
+    # three dimensions get a batch of one; what there is beyond four is flattened
+    queries, keys, values = (t[None] if t.dim() == 3 else t.flatten(0, -4) for t in (query, key, value))
     heads = queries.shape[1]
     square = queries.shape[-2] == keys.shape[-2]
     bias = bias_of(attn_mask, queries)
     if is_causal and not square:  # PyTorch aligns its causal mask with the first key
         bias = bias_of(torch.ones(queries.shape[-2], keys.shape[-2], device=keys.device, dtype=torch.bool).tril(), keys)
-    return AttentionRecord(
-        queries,
-        spread(keys, heads),
-        spread(values, heads),
-        queries.shape[-1] ** -0.5 if scale is None else scale,
-        bias,
-        is_causal and square,
-    )
+    factor = queries.shape[-1] ** -0.5 if scale is None else scale
+    return AttentionRecord(queries, spread(keys, heads), spread(values, heads), factor, bias, is_causal and square)
 
 
 def bias_of(mask: Tensor | None, like: Tensor) -> Tensor | None:
@@ -351,8 +287,3 @@ def spread(tensor: Float[Tensor, "batch groups time width"], heads: int) -> Floa
     if groups == heads:
         return tensor
     return tensor.expand(-1, heads, -1, -1) if groups == 1 else tensor.repeat_interleave(heads // groups, dim=1)
-
-
-def _with_heads(tensor: Tensor) -> Tensor:
-    """Give a tensor of three dimensions a batch of one; flatten what there is beyond four."""
-    return tensor[None] if tensor.dim() == 3 else tensor.flatten(0, -4)

@@ -43,13 +43,9 @@ def recurrent(
     between = dropout if depth > 1 else 0.0
     layers = CELLS[cell](width, hidden, depth, bias=biases > 0, batch_first=True, dropout=between, **more)
     if biases == 1:
-        for layer in range(depth):
-            _fix_at_zero(layers, f"bias_hh_l{layer}")
+        for name in (f"bias_hh_l{layer}" for layer in range(depth)):
+            zeros = torch.zeros_like(getattr(layers, name), requires_grad=False)
+            delattr(layers, name)
+            layers.register_buffer(name, zeros, persistent=False)
         layers.to(layers.weight_ih_l0.dtype)  # makes torch.nn gather its list of weights anew
     return layers
-
-
-def _fix_at_zero(layers: nn.RNNBase, name: str) -> None:
-    zeros = torch.zeros_like(getattr(layers, name), requires_grad=False)
-    delattr(layers, name)
-    layers.register_buffer(name, zeros, persistent=False)

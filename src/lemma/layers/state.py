@@ -10,8 +10,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-# What a model remembers between two calls: a value that can be compared, cut by rows and stored.
-
 
 class State(ABC):
     """The whole memory of a model: equal states give equal logits for ever after.
@@ -49,9 +47,6 @@ def bytes_of(tensor: Tensor) -> bytes:
     """Return a tensor's values as bytes, preceded by its shape."""
     values = tensor.detach().cpu().contiguous()
     return repr(tuple(values.shape)).encode() + values.view(-1).numpy().tobytes()
-
-
-# The memory of a window model: its last N−1 tokens, and the windows they make with new ones.
 
 
 @dataclass(frozen=True)

@@ -16,34 +16,37 @@ from lemma.errors import InputError
 from lemma.layers.state import State
 from lemma.spec.models import LanguageSpec
 
-# What can be the body of a classifier: a model that gives a vector for every token it reads.
+Tokens = Int[Tensor, "batch time"]
+"""Rows of tokens; shorter rows have −1 at their right end."""
+POSITIONS = {"cpu": 4096, "cuda": 65_536}  # tokens read at once, where their logits are few
+LOGITS = {"cpu": 2**23, "cuda": 2**27}  # logits held at once: 32 and 512 MB in float32
 
 
-class Body(nn.Module):
-    """A model whose output layer reads vectors; others may read them too."""
+class Backbone(nn.Module):
+    """A model whose output layer reads vectors; a classifier or a text tower can read them too."""
 
-    outward: ClassVar[tuple[str, ...]] = ("output",)
-    """The parts that only come after the vectors."""
+    output_modules: ClassVar[tuple[str, ...]] = ("output",)
+    """The modules that only come after the vectors."""
 
     @property
     def vector_width(self) -> int:
         """The width of its vectors."""
         raise NotImplementedError(f"{type(self).__name__} has no vectors.")
 
-    def vectors(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time vector_width"]:
-        """Return what the output layer would read at each place.
+    def vectors(self, tokens: Tokens) -> Float[Tensor, "batch time vector_width"]:
+        """Return what the output layer would read at each position.
 
-        Where a token is −1 there is nothing: such places stand at the right end of a row, no other place sees them, and
-        their own vectors mean nothing.
+        Where a token is −1 there is padding: at the right end of a row, seen by no other position, and with vectors
+        that mean nothing.
         """
         raise NotImplementedError(f"{type(self).__name__} has no vectors.")
 
+    def init_weights(self) -> None:
+        """Draw the initial weights; PyTorch's own unless a family says otherwise."""
 
-# The contract of every language model: `logits, state = model(tokens, state)`.
 
-
-class LanguageModel(Body, ABC):
-    """A model of the next token.
+class LanguageModel(Backbone, ABC):
+    """A model of the next token: `logits, state = model(tokens, state)`.
 
     Feeding tokens one by one through the state gives the logits of feeding them at once.
     """
@@ -55,19 +58,21 @@ class LanguageModel(Body, ABC):
         super().__init__()
         self.spec = spec
 
-    def start(self) -> None:
-        """Draw the first weights of a family from another package; PyTorch's own if it does not say otherwise."""
-
     @property
     @abstractmethod
-    def reach(self) -> int | None:
+    def receptive_field(self) -> int | None:
         """How many of the latest tokens the logits depend on; None if all of them."""
 
     @abstractmethod
     def forward(
-        self, tokens: Int[Tensor, "batch time"], state: State | None = None
+        self, tokens: Tokens, state: State | None = None
     ) -> tuple[Float[Tensor, "batch time vocabulary"], State]:
         """Return the logits of the token after each of `tokens`, and the memory of all that was read."""
+
+
+def init_embedding(embedding: nn.Embedding) -> None:
+    """Draw a small initial embedding, so that the functions behind it are nearly linear at first."""
+    nn.init.normal_(embedding.weight, std=0.1)
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -77,30 +82,30 @@ def count_parameters(model: nn.Module) -> int:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Take those parts of a model out of training mode that are in it, and put just those back."""
-    awake = [part for part in model.modules() if part.training]
-    for part in awake:
+    """Switch the modules that are in training mode to evaluation mode, and just those back."""
+    training = [part for part in model.modules() if part.training]
+    for part in training:
         part.training = False
     try:
         yield
     finally:
-        for part in awake:
+        for part in training:
             part.training = True
 
 
-# Rows of unlike lengths in one batch: −1 stands where nothing is, at the right end only.
+@contextmanager
+def measuring(model: nn.Module) -> Iterator[torch.device]:
+    """Switch dropout and gradients off, give the model's device, and leave the model as it was."""
+    first = next(chain(model.parameters(), model.buffers()), None)
+    with evaluating(model), torch.no_grad():
+        yield torch.device("cpu") if first is None else first.device
 
 
-Tokens = Int[Tensor, "batch time"]
-Seen = Bool[Tensor, "batch 1 1 time"]
-"""Which places of each row may be attended to, from every place of every head."""
-
-
-def seen_of(tokens: Tokens) -> Seen | None:
-    """The mask of what is there; None where that is everything.
+def seen_of(tokens: Tokens) -> Bool[Tensor, "batch 1 1 time"] | None:
+    """The mask of what may be attended to, from every position of every head; None where that is everything.
 
     Only a CPU is asked whether it is: a GPU would have to be waited for, and compiled code cannot ask. A row's first
-    place may always be seen, so that a row of nothing gives numbers too.
+    position may always be seen, so that a row of padding gives numbers too.
     """
     there = tokens >= 0
     if tokens.device.type == "cpu" and not torch.compiler.is_compiling() and bool(there.all()):
@@ -109,7 +114,7 @@ def seen_of(tokens: Tokens) -> Seen | None:
 
 
 def within(tokens: Tokens, most: int | None, where: str) -> Tokens:
-    """Leave out what lies past the longest stretch that a model reads, if that is padding; refuse it if it is not."""
+    """Leave out what lies past the longest sequence that a model reads, if that is padding; refuse it if it is not."""
     if most is None or tokens.shape[1] <= most:
         return tokens
     if bool((tokens[:, most:] >= 0).any()):
@@ -122,34 +127,19 @@ def within(tokens: Tokens, most: int | None, where: str) -> Tokens:
 
 
 def widened(vectors: Float[Tensor, "batch kept width"], time: int) -> Float[Tensor, "batch time width"]:
-    """Bring vectors back to as many places as were asked for, with zeros where padding was left out."""
+    """Bring vectors back to `time` positions, with zeros where padding was left out."""
     missing = time - vectors.shape[1]
     return functional.pad(vectors, (0, 0, 0, missing)) if missing else vectors
 
 
-# Running a model over examples to measure it: no dropout, no gradients, examples of like length together.
-
-
-POSITIONS = {"cpu": 4096, "cuda": 65_536}  # tokens read at once, where their logits are few
-LOGITS = {"cpu": 2**23, "cuda": 2**27}  # logits held at once: 32 and 512 MB in float32
-
-
-@contextmanager
-def measuring(model: nn.Module) -> Iterator[torch.device]:
-    """Switch dropout and gradients off, give the model's device, and leave the model as it was."""
-    first = next(chain(model.parameters(), model.buffers()), None)
-    with evaluating(model), torch.no_grad():
-        yield torch.device("cpu") if first is None else first.device
-
-
 def positions_on(device: torch.device, logits: int = 1) -> int:
-    """How many tokens are read at once, where each gives so many logits."""
+    """How many tokens are read at once, where each gives `logits` logits."""
     kind = "cpu" if device.type == "cpu" else "cuda"
     return max(1, min(POSITIONS[kind], LOGITS[kind] // logits))
 
 
 def by_length(lengths: Int64[np.ndarray, "examples"], positions: int) -> Iterator[Int64[np.ndarray, "some"]]:
-    """Examples in groups of like length, each of about so many tokens with its padding.
+    """Examples in groups of similar length, each of about `positions` tokens with its padding.
 
     >>> [group.tolist() for group in by_length(np.array([5, 1, 9, 2]), positions=10)]
     [[1, 3], [0], [2]]

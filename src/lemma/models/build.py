@@ -1,13 +1,12 @@
-"""From a spec to a module with its first weights."""
+"""From a spec to a module with its initial weights."""
 
-import math
+from contextlib import nullcontext
 from typing import overload
 
 import torch
-from torch import nn
 
 from lemma.errors import PackageError
-from lemma.models.base import Body, LanguageModel, count_parameters
+from lemma.models.base import Backbone, LanguageModel, count_parameters
 from lemma.models.classifier import ClassifierModel, TreeModel
 from lemma.models.decoder import DecoderModel
 from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel
@@ -34,7 +33,6 @@ from lemma.spec.models import (
     ModelSpec,
     NewFamily,
     Parser,
-    Reading,
     Rnn,
     TableA5,
     Tree,
@@ -74,14 +72,14 @@ def build(spec: Tree, dropout: float = 0.0) -> TreeModel: ...  # pyright: ignore
 @overload
 def build(spec: ModelSpec, dropout: float = 0.0) -> LanguageModel: ...
 def build(spec: ModelSpec, dropout: float = 0.0) -> Model:
-    """Build the model a spec describes, with first weights drawn from torch's random state.
+    """Build the model a spec describes, with initial weights drawn from torch's random state.
 
-    >>> from lemma.spec import FeedForward
+    >>> from lemma.spec.models import FeedForward
     >>> count_parameters(build(FeedForward(V=10, d=3, d_h=4, N=3)))  # V(d + d_h) + ((N−1)d + 1)d_h
     98
     """
     model = _module(spec, dropout)
-    _start(model)
+    _init_weights(model)
     return model
 
 
@@ -109,72 +107,37 @@ def _module(spec: ModelSpec, dropout: float) -> Model:
             return EncoderModel(spec, dropout)
         case EncoderDecoder():
             return EncoderDecoderModel(spec, dropout)
-        case Classifier():
-            return ClassifierModel(spec, _body(spec, dropout), dropout)
-        case DualEncoder():
-            return DualEncoderModel(spec, _body(spec, dropout), dropout)
-        case CrossAttention():
-            towers = _module(spec.towers, dropout)
-            assert isinstance(towers, DualEncoderModel)
-            return CrossAttentionModel(spec, towers, dropout)
         case Graph():
             return GraphModel(spec, dropout)
         case Tree():
             return TreeModel(spec, dropout)
+        case Classifier() | DualEncoder():
+            backbone = _module(spec.body, dropout)
+            assert isinstance(backbone, Backbone)
+            if isinstance(spec, Classifier):
+                return ClassifierModel(spec, backbone, dropout)
+            return DualEncoderModel(spec, backbone, dropout)
+        case CrossAttention():
+            towers = _module(spec.towers, dropout)
+            assert isinstance(towers, DualEncoderModel)
+            return CrossAttentionModel(spec, towers, dropout)
         case NewFamily():
-            return _brought(spec, dropout)
+            with NEW_FAMILIES.blaming(spec.family, spec.model):
+                model = NEW_FAMILIES.part(spec.family, spec.model)(spec, dropout)
+            if not isinstance(model, LanguageModel):
+                raise PackageError(
+                    f"the family '{spec.family}': {spec.model} gives a {type(model).__name__}, where a subclass of "
+                    "lemma.models.base.LanguageModel is expected."
+                )
+            return model
 
 
-def _brought(spec: NewFamily, dropout: float) -> LanguageModel:
-    """The model of a family that another package brings."""
-    with NEW_FAMILIES.blaming(spec.family, spec.model):
-        model = NEW_FAMILIES.part(spec.family, spec.model)(spec, dropout)
-    if not isinstance(model, LanguageModel):
-        raise PackageError(
-            f"the family '{spec.family}': {spec.model} gives a {type(model).__name__}, where a subclass of "
-            "lemma.models.base.LanguageModel is expected."
-        )
-    return model
-
-
-def _body(spec: Reading, dropout: float) -> Body:
-    body = _module(spec.body, dropout)
-    assert isinstance(body, Body)
-    return body
-
-
-def _start(model: nn.Module) -> None:
-    """Draw the first weights of a model as its family does."""
+def _init_weights(model: Model | Backbone) -> None:
+    """Draw the initial weights as the family does, those of the model inside it first."""
     if isinstance(model, (ClassifierModel, DualEncoderModel)):
-        _start(model.body)
-        model.start()
+        _init_weights(model.body)
     elif isinstance(model, CrossAttentionModel):
-        _start(model.towers)
-        model.start()
-    elif isinstance(model, (ParserModel, EncoderModel, EncoderDecoderModel, GraphModel)):
-        model.start()
-    elif isinstance(model, DecoderModel):
-        _start_decoder(model)
-    elif isinstance(model, LanguageModel) and isinstance(model.spec, NewFamily):
-        with NEW_FAMILIES.blaming(model.spec.family, model.spec.model):
-            model.start()
-    else:
-        _start_embedding(model)
-
-
-def _start_decoder(model: DecoderModel) -> None:
-    """Start as GPT-2 does: normal weights of 0.02, those that write to the stream smaller with depth."""
-    for name, parameter in model.named_parameters():
-        if parameter.dim() < 2:
-            continue
-        writes = name.endswith(("attention.output.weight", "narrow.weight"))
-        nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * len(model.layers)) if writes else 0.02)
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
-            nn.init.zeros_(parameter)
-
-
-def _start_embedding(model: nn.Module) -> None:
-    embedding = model.get_submodule("embedding")
-    assert isinstance(embedding, nn.Embedding)
-    nn.init.normal_(embedding.weight, std=0.1)
+        _init_weights(model.towers)
+    spec = model.spec if isinstance(model, LanguageModel) else None
+    with NEW_FAMILIES.blaming(spec.family, spec.model) if isinstance(spec, NewFamily) else nullcontext():
+        model.init_weights()

@@ -7,10 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lemma.layers.graph import GraphConvolution
-from lemma.models.base import Body
+from lemma.models.base import Backbone, init_embedding
 from lemma.spec.models import Classifier, Tree
-
-FIRST = 0.02  # the spread of the head's first weights
 
 
 class ClassifierModel(nn.Module):
@@ -18,17 +16,17 @@ class ClassifierModel(nn.Module):
 
     stateful: ClassVar[bool] = False
 
-    def __init__(self, spec: Classifier, body: Body, dropout: float = 0.0) -> None:
+    def __init__(self, spec: Classifier, backbone: Backbone, dropout: float = 0.0) -> None:
         super().__init__()
-        self.spec, self.body = spec, body
-        for name in body.outward:
-            delattr(body, name)
+        self.spec, self.body = spec, backbone  # the name `body` is in state_dicts
+        for name in backbone.output_modules:
+            delattr(backbone, name)
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(body.vector_width, spec.classes)
+        self.head = nn.Linear(backbone.vector_width, spec.classes)
 
-    def start(self) -> None:
-        """Draw a head that begins by finding all classes about equally likely."""
-        nn.init.normal_(self.head.weight, std=FIRST)
+    def init_weights(self) -> None:
+        """Draw a small initial head, so that all classes are about equally likely; the backbone draws its own."""
+        nn.init.normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)
 
     def forward(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch classes"]:
@@ -53,13 +51,10 @@ def pooled(vectors: Float[Tensor, "batch time width"], there: Tensor, pooling: s
     return vectors.masked_fill(~there[..., None], 0.0).sum(1) / number[:, None]
 
 
-# A body that reads a sentence along its dependency tree: a graph layer for every step along an arc (problem D4).
-
-
-class TreeModel(Body):
+class TreeModel(Backbone):
     """Word vectors, mixed along the arcs of the tree, layer after layer; it gives vectors and has no output layer."""
 
-    outward: ClassVar[tuple[str, ...]] = ()
+    output_modules: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, spec: Tree, dropout: float = 0.0) -> None:
         super().__init__()
@@ -67,6 +62,10 @@ class TreeModel(Body):
         self.embedding = nn.Embedding(spec.vocabulary, spec.width)
         self.layers = nn.ModuleList(GraphConvolution(spec.width, spec.width) for _ in range(spec.depth))
         self.dropout = nn.Dropout(dropout)
+
+    def init_weights(self) -> None:
+        """Draw the initial embedding; the layers have PyTorch's."""
+        init_embedding(self.embedding)
 
     @property
     def vector_width(self) -> int:

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from lemma.models.base import Body, LanguageModel, count_parameters
+from lemma.models.base import Backbone, LanguageModel, count_parameters
 from lemma.models.build import parameters_of
 from lemma.spec.choose import read_model
 
@@ -31,8 +31,8 @@ SPREAD, CHANCE = 0.5, 0.5  # of the lively weights; how far from that of chance 
 def broken_promises(model: LanguageModel) -> dict[str, str]:
     """The promises that a model does not keep, each with what was found; none of a good model.
 
-    >>> from lemma.models import build
-    >>> from lemma.spec import FeedForward
+    >>> from lemma.models.build import build
+    >>> from lemma.spec.models import FeedForward
     >>> broken_promises(build(FeedForward(V=11, d=6, d_h=7, N=4)))
     {}
     """
@@ -42,7 +42,7 @@ def broken_promises(model: LanguageModel) -> dict[str, str]:
 
 def promises_of(model: LanguageModel) -> dict[str, Promise]:
     """The promises that this model makes, by their names."""
-    reads = type(model).vectors is not Body.vectors
+    reads = type(model).vectors is not Backbone.vectors
     return {promise.__name__: promise for promise in (*PROMISES, *(VECTORS if reads else ()))}
 
 
@@ -65,8 +65,8 @@ def lively(model: AnyModule) -> AnyModule:
 
 
 def some_tokens(model: LanguageModel) -> Tokens:
-    """Rows of tokens drawn at random, longer than the model's reach."""
-    length = max(SHORTEST, 2 * (model.reach or 0) + 5)
+    """Rows of tokens drawn at random, longer than the model's receptive field."""
+    length = max(SHORTEST, 2 * (model.receptive_field or 0) + 5)
     return torch.randint(model.spec.vocabulary, (ROWS, length), generator=torch.Generator().manual_seed(1))
 
 
@@ -111,16 +111,17 @@ def future_cannot_move_the_past(model: LanguageModel, tokens: Tokens) -> str:
     return _apart(after[:, :MIDDLE], before[:, :MIDDLE], EXACT, "before the first token that was changed, logits")
 
 
-def reach_is_what_counts(model: LanguageModel, tokens: Tokens) -> str:
-    """The last logits depend on exactly the last `reach` tokens; None promises nothing."""
-    if model.reach is None:
+def receptive_field_is_what_counts(model: LanguageModel, tokens: Tokens) -> str:
+    """The last logits depend on exactly the last `receptive_field` tokens; None promises nothing."""
+    field = model.receptive_field
+    if field is None:
         return ""
     last = model(tokens)[0][:, -1]
-    changed = _other(tokens, slice(-model.reach, 1 - model.reach or None), model)
+    changed = _other(tokens, slice(-field, 1 - field or None), model)
     if torch.allclose(model(changed)[0][:, -1], last):
-        return f"the token {model.reach} places back counts for nothing, yet reach is {model.reach}"
-    alone = model(tokens[:, -model.reach :])[0][:, -1]
-    return _apart(alone, last, CLOSE, f"after the last {model.reach} tokens alone, logits")
+        return f"the token {field} places back counts for nothing, yet receptive_field is {field}"
+    alone = model(tokens[:, -field:])[0][:, -1]
+    return _apart(alone, last, CLOSE, f"after the last {field} tokens alone, logits")
 
 
 def state_is_a_value(model: LanguageModel, tokens: Tokens) -> str:
@@ -187,7 +188,7 @@ def first_loss_is_near_that_of_chance(model: LanguageModel, tokens: Tokens) -> s
 
 def vectors_are_what_the_output_reads(model: LanguageModel, tokens: Tokens) -> str:
     """`output(vectors(tokens))` are the logits, so that others can read the vectors too."""
-    some = tokens[:, : min(9, model.reach or 9)]
+    some = tokens[:, : min(9, model.receptive_field or 9)]
     vectors, (logits, _) = model.vectors(some), model(some)
     if vectors.shape != (*some.shape, model.vector_width):
         return f"vectors of the shape {tuple(vectors.shape)}, where {(*some.shape, model.vector_width)} is expected"
@@ -196,7 +197,7 @@ def vectors_are_what_the_output_reads(model: LanguageModel, tokens: Tokens) -> s
 
 def padding_changes_no_vector(model: LanguageModel, tokens: Tokens) -> str:
     """Tokens of −1 at the right end of a row change nothing before them."""
-    some = tokens[:, : min(9, model.reach or 9)]
+    some = tokens[:, : min(9, model.receptive_field or 9)]
     padded = torch.nn.functional.pad(some, (0, 4), value=-1)
     return _apart(model.vectors(padded)[:, : some.shape[1]], model.vectors(some), EXACT, "before padding, vectors")
 
@@ -205,7 +206,7 @@ PROMISES: tuple[Promise, ...] = (
     logits_for_each_token,
     pieces_give_the_whole,
     future_cannot_move_the_past,
-    reach_is_what_counts,
+    receptive_field_is_what_counts,
     state_is_a_value,
     state_survives_its_tensors_and_rows,
     signature_tells_states_apart,

@@ -8,14 +8,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lemma.layers.attention import Attention, AttentionShape, Memory
-from lemma.layers.feed_forward import FeedForwardPart, norm
+from lemma.layers.attention import Memory
 from lemma.layers.positions import positions
 from lemma.layers.state import State, bytes_of
 from lemma.models.base import LanguageModel, widened, within
+from lemma.models.transformer import TransformerLayer, layer_shape
 from lemma.spec.models import Decoder
 
-WINDOWS_AT_ONCE = 16_384  # tokens read in one go when many full windows are read anew
+WINDOWS_AT_ONCE = 16_384  # tokens read at once when many full windows are read again
+Tokens = Int[Tensor, "batch time"]
+Stream = Float[Tensor, "batch time width"]
+Logits = Float[Tensor, "batch time vocabulary"]
 
 
 @dataclass(frozen=True)
@@ -48,77 +51,53 @@ class Cache(State):
         return ((index, part, layer) for index, layer in enumerate(self.layers) for part in range(len(layer)))
 
     def signature(self, row: int = 0) -> bytes:
-        """The tokens say it all: while the window fills, no state comes again; once full, it is read anew."""
+        """The tokens say it all: while the window fills, no state comes again; once full, it is read again."""
         return bytes_of(self.seen[row])
 
 
-def attention_shape(spec: Decoder) -> AttentionShape:
-    """The choices of the decoder's attention."""
-    return AttentionShape(
-        spec.width,
-        spec.heads,
-        spec.attention,
-        spec.value_width,
-        spec.key_value_heads,
-        key_query=spec.key_query,
-        value_output=spec.value_output,
-        bias=spec.bias,
-        positions=spec.positions,
-        context=spec.context,
-    )
-
-
-class Layer(nn.Module):
-    """x + attention(norm(x)), then x + feed-forward(norm(x)): the layer of `layers.py` without a choice to look at."""
-
-    def __init__(self, spec: Decoder, dropout: float) -> None:
-        super().__init__()
-        self.attention_norm = norm(spec.norm, spec.width, spec.bias)
-        self.attention = Attention(attention_shape(spec), dropout)
-        self.feed_forward_norm = norm(spec.norm, spec.width, spec.bias)
-        self.feed_forward = FeedForwardPart(spec.width, spec.inner, spec.activation, spec.bias)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(
-        self, stream: Float[Tensor, "batch time width"], past: Memory | None
-    ) -> tuple[Float[Tensor, "batch time width"], Memory]:
-        """Add what attention and the feed-forward part make of the stream."""
-        mixed, memory = self.attention(self.attention_norm(stream), past)
-        stream = stream + self._dropped(mixed)
-        return stream + self._dropped(self.feed_forward(self.feed_forward_norm(stream))), memory
-
-    def _dropped(self, update: Tensor) -> Tensor:
-        return self.dropout(update) if self.training else update  # a call saved is time saved when decoding
-
-
 class DecoderModel(LanguageModel):
-    """Embedding and positions, layers, a last norm, and an output layer that may be the embedding again."""
+    """Embedding and positions, layers, a last norm, and an output layer that may reuse the embedding."""
 
     def __init__(self, spec: Decoder, dropout: float = 0.0) -> None:
         super().__init__(spec)
+        shape = layer_shape(spec)
         self.window = None if spec.positions.endless else spec.context
         self.embedding = nn.Embedding(spec.vocabulary, spec.width)
         self.positions = positions(spec.positions, spec.context, spec.width)
         self.scale = math.sqrt(spec.width) if spec.positions.scaled else None
         self.dropout = nn.Dropout(dropout)
-        self.layers = nn.ModuleList(Layer(spec, dropout) for _ in range(spec.depth))
-        self.norm = norm(spec.norm, spec.width, spec.bias)
+        self.layers = nn.ModuleList(TransformerLayer(shape, dropout, dropout) for _ in range(spec.depth))
+        self.norm = shape.new_norm()
         self.output = nn.Linear(spec.width, spec.vocabulary, bias=False)
         if spec.tied:
             self.output.weight = self.embedding.weight
 
+    def init_weights(self) -> None:
+        """Draw the initial weights of GPT-2: normal ones of 0.02, those that write to the stream smaller with depth."""
+        for name, parameter in self.named_parameters():
+            if parameter.dim() < 2:
+                continue
+            writes = name.endswith(("attention.output.weight", "narrow.weight"))
+            nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * len(self.layers)) if writes else 0.02)
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
     @property
-    def reach(self) -> int | None:
-        """The context T; None with positions that depend on distance only, which nothing ends."""
+    def receptive_field(self) -> int | None:
+        """The context T; None with positions that depend on distance only, which have no end."""
         return self.window
 
-    def forward(
-        self, tokens: Int[Tensor, "batch time"], state: State | None = None
-    ) -> tuple[Float[Tensor, "batch time vocabulary"], Cache]:
+    @property
+    def vector_width(self) -> int:
+        """The stream's width."""
+        return self.embedding.embedding_dim
+
+    def forward(self, tokens: Tokens, state: State | None = None) -> tuple[Logits, Cache]:
         """Predict the token after each of `tokens`, from the last T tokens up to it or from all of them.
 
         While the window has room, keys and values are appended. Once it is full, every further token moves all
-        absolute positions, so its whole window is read anew. With rotary or ALiBi positions there is always room.
+        absolute positions, so its whole window is read again. With rotary or ALiBi positions there is always room.
         """
         cache = state if isinstance(state, Cache) else Cache(tokens[:, :0], self.window)
         if self.window is None or (room := self.window - cache.seen.shape[1]) >= tokens.shape[1]:
@@ -129,38 +108,29 @@ class DecoderModel(LanguageModel):
         logits = slid if begun is None else torch.cat([begun, slid], dim=1)
         return logits, Cache(joined[:, -self.window :], self.window)
 
-    @property
-    def vector_width(self) -> int:
-        """The stream's."""
-        return self.embedding.embedding_dim
-
-    def vectors(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time width"]:
-        """Read one stretch, at most as long as the context; what comes before padding does not see it."""
+    def vectors(self, tokens: Tokens) -> Stream:
+        """Read one sequence, at most as long as the context; what comes before padding does not see it."""
         kept = within(tokens, self.window, "decoder.context").clamp(min=0)
         return widened(self._read(kept, Cache(kept[:, :0], self.window))[0], tokens.shape[1])
 
-    def _append(
-        self, tokens: Int[Tensor, "batch time"], cache: Cache
-    ) -> tuple[Float[Tensor, "batch time vocabulary"], Cache]:
+    def _append(self, tokens: Tokens, cache: Cache) -> tuple[Logits, Cache]:
         stream, layers = self._read(tokens, cache)
         return self.output(stream), Cache(torch.cat([cache.seen, tokens], dim=1), self.window, layers)
 
-    def _slide(self, joined: Int[Tensor, "batch joined"], window: int) -> Float[Tensor, "batch time vocabulary"]:
+    def _slide(self, joined: Int[Tensor, "batch joined"], window: int) -> Logits:
         """Return the logits after each full window of `joined` but the first."""
         windows = joined[:, 1:].unfold(1, window, 1)
         parts = windows.flatten(0, 1).split(max(1, WINDOWS_AT_ONCE // window))
         lasts = torch.cat([self._read(part, Cache(part[:, :0], window))[0][:, -1] for part in parts])
         return self.output(lasts).unflatten(0, windows.shape[:2])
 
-    def _read(
-        self, tokens: Int[Tensor, "batch time"], cache: Cache
-    ) -> tuple[Float[Tensor, "batch time width"], tuple[Memory, ...]]:
+    def _read(self, tokens: Tokens, cache: Cache) -> tuple[Stream, tuple[Memory, ...]]:
         embedded = self.embedding(tokens)
         embedded = embedded if self.scale is None else embedded * self.scale  # or sines of size 1 would drown it
         stream = self.positions(embedded, start=cache.seen.shape[1])
         stream = self.dropout(stream) if self.training else stream
         memories: list[Memory] = []
         for index, layer in enumerate(self.layers):
-            stream, memory = layer(stream, cache.layers[index] if cache.layers else None)
+            stream, (memory, _) = layer(stream, (cache.layers[index] if cache.layers else None, None))
             memories.append(memory)
         return self.norm(stream), tuple(memories)

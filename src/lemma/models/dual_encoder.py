@@ -1,4 +1,4 @@
-"""The image tower: a picture cut into patches, which a Transformer reads as it would read words."""
+"""The dual encoder of images and texts (problem E7; Radford et al. 2021), and its re-ranker (problem E8)."""
 
 import math
 from typing import Any, ClassVar, NamedTuple
@@ -13,9 +13,9 @@ from lemma.data.batches import Rows
 from lemma.layers.attention import AttentionShape, attend
 from lemma.layers.feed_forward import FeedForwardPart, norm
 from lemma.layers.positions import positions
-from lemma.models.base import Body, by_length, measuring, positions_on
+from lemma.models.base import Backbone, by_length, measuring, positions_on
 from lemma.models.classifier import pooled
-from lemma.models.transformer import LayerShape, Stack, start_transformer
+from lemma.models.transformer import LayerShape, Stack, init_transformer
 from lemma.spec.models import CHANNELS, CrossAttention, DualEncoder
 from lemma.spec.positions import Learned
 
@@ -37,9 +37,9 @@ class ImageTower(nn.Module):
         attention = AttentionShape(width, spec.image_heads, causal=False)
         self.encoder = Stack(LayerShape(attention, 4 * width), spec.image_depth, dropout)
 
-    def start(self) -> None:
+    def init_weights(self) -> None:
         """Draw the first weights; the map of patches so that standardised pixels give entries of about size 1."""
-        start_transformer(self)
+        init_transformer(self)
         nn.init.normal_(self.enter.weight, std=1 / math.sqrt(self.enter.in_features))
 
     def forward(self, images: Images) -> Float[Tensor, "batch patches image_width"]:
@@ -64,9 +64,6 @@ def patches_of(
     [2.0, 3.0, 6.0, 7.0]
     """
     return functional.unfold(images, patch, stride=patch).transpose(1, 2)
-
-
-# The dual encoder: an image tower and a text tower that meet in one space (problem E7; Radford et al. 2021).
 
 
 LARGEST = 100.0
@@ -102,19 +99,19 @@ class DualEncoderModel(nn.Module):
 
     stateful: ClassVar[bool] = False
 
-    def __init__(self, spec: DualEncoder, body: Body, dropout: float = 0.0) -> None:
+    def __init__(self, spec: DualEncoder, backbone: Backbone, dropout: float = 0.0) -> None:
         super().__init__()
-        self.spec, self.body = spec, body
-        for name in body.outward:
-            delattr(body, name)
+        self.spec, self.body = spec, backbone  # the name `body` is in state_dicts
+        for name in backbone.output_modules:
+            delattr(backbone, name)
         self.image = ImageTower(spec, dropout)
         self.image_projection = nn.Linear(spec.image_width * spec.maps, spec.shared, bias=False)
-        self.text_projection = nn.Linear(body.vector_width, spec.shared, bias=False)
+        self.text_projection = nn.Linear(backbone.vector_width, spec.shared, bias=False)
         self.log_scale = nn.Parameter(torch.tensor(-math.log(spec.temperature)))
 
-    def start(self) -> None:
+    def init_weights(self) -> None:
         """Draw the first weights of the image tower and of both maps; the body draws its own."""
-        self.image.start()
+        self.image.init_weights()
         for projection in (self.image_projection, self.text_projection):
             nn.init.normal_(projection.weight, std=1 / math.sqrt(projection.in_features))
         nn.init.constant_(self.log_scale, -math.log(self.spec.temperature))
@@ -165,16 +162,13 @@ class DualEncoderModel(nn.Module):
         return self.scale * self.image_vectors(images) @ self.text_vectors(tokens).T
 
 
-# Cross-attention of images on text, as a re-ranker of what the dual encoder found (problem E8).
-
-
 Patches = Float[Tensor, "images patches image_width"]
 Words = Float[Tensor, "texts time vector_width"]
 There = Bool[Tensor, "texts time"]
 Stream = Float[Tensor, "pairs patches image_width"]
 
 
-class Pairs(NamedTuple):
+class ImageTextPairs(NamedTuple):
     """Which image is laid beside which text, by their numbers."""
 
     images: Int[Tensor, "pairs"]
@@ -203,7 +197,7 @@ class CrossAttentionModel(nn.Module):
         self.score = nn.Linear(width, 1, bias=False)
         self.dropout = nn.Dropout(dropout)
 
-    def start(self) -> None:
+    def init_weights(self) -> None:
         """Draw the first weights of what is added; the score begins at nought."""
         for part in (self.values, self.feed_forward.widen, self.feed_forward.narrow):
             nn.init.xavier_uniform_(part.weight)
@@ -211,7 +205,7 @@ class CrossAttentionModel(nn.Module):
                 nn.init.zeros_(part.bias)
         nn.init.zeros_(self.score.weight)
 
-    def look(self, patches: Patches, words: Words, there: There, pairs: Pairs | None = None) -> Stream:
+    def look(self, patches: Patches, words: Words, there: There, pairs: ImageTextPairs | None = None) -> Stream:
         """The patches of each pair's image, updated by what they saw in its text; each is mapped once for all pairs."""
         images, texts = pairs or (None, None)
         queries = _picked(self.towers.queries(patches), images)[:, None]
@@ -222,7 +216,7 @@ class CrossAttentionModel(nn.Module):
         return _picked(patches, images) + self.dropout(seen)
 
     def forward(
-        self, patches: Patches, words: Words, there: There, pairs: Pairs | None = None
+        self, patches: Patches, words: Words, there: There, pairs: ImageTextPairs | None = None
     ) -> Float[Tensor, "pairs"]:
         """Return what is added to the dual encoder's logit of each pair; without pairs, of each row with its own."""
         stream = self.look(patches, words, there, pairs)
@@ -230,13 +224,13 @@ class CrossAttentionModel(nn.Module):
         return self.score(self.score_norm(stream).mean(1))[:, 0]
 
     def logits(
-        self, patches: Patches, words: Words, there: There, pairs: Pairs | None = None
+        self, patches: Patches, words: Words, there: There, pairs: ImageTextPairs | None = None
     ) -> Float[Tensor, "pairs"]:
         """Return the logit of each pair: the dual encoder's, and what looking adds to it."""
         return self.dual_logits(patches, words, there, pairs) + self(patches, words, there, pairs)
 
     def dual_logits(
-        self, patches: Patches, words: Words, there: There, pairs: Pairs | None = None
+        self, patches: Patches, words: Words, there: There, pairs: ImageTextPairs | None = None
     ) -> Float[Tensor, "pairs"]:
         """Return the dual encoder's logit of each pair."""
         images, texts = pairs or (None, None)
@@ -248,9 +242,6 @@ class CrossAttentionModel(nn.Module):
 def _picked(rows: Tensor, numbers: Tensor | None) -> Tensor:
     """Some rows, in this order; unlike rows[numbers] its gradient adds up in one order on a CPU, bit for bit."""
     return rows if numbers is None else rows.index_select(0, numbers)
-
-
-# Pictures and texts in the space that they share, by a dual encoder: many, a block at a time.
 
 
 EmbeddedBlock = Float[np.ndarray, "rows shared"]

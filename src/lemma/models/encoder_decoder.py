@@ -1,6 +1,6 @@
-"""The state of an encoder–decoder at work: what is remembered of its source and of what it has written."""
+"""The encoder–decoder Transformer (Vaswani et al. 2017; problem C5) and its state while it writes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -18,7 +18,7 @@ SIDES = ("target", "source")
 
 
 @dataclass(frozen=True)
-class Writing(State):
+class DecoderState(State):
     """The tokens written so far, and what each layer keeps of them and of the source."""
 
     written: Int[Tensor, "batch written"]
@@ -36,18 +36,24 @@ class Writing(State):
     def tensors(self) -> dict[str, Tensor]:
         """The tokens, the source, and each layer's keys and values."""
         named = {"written": self.written, "seen": self.seen, "source": self.source}
-        kept = {name: memory[part] for name, memory, part in self._parts()}
-        return {name: tensor for name, tensor in named.items() if tensor is not None} | kept
+        for number, sides in enumerate(self.layers):
+            for side, memory in zip(SIDES, sides, strict=True):
+                named |= {f"layers.{number}.{side}.{part}": tensor for part, tensor in enumerate(memory or ())}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
 
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Writing":
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "DecoderState":
         """Return a state of the same layers that holds these tensors."""
+
+        def memory(number: int, side: str, like: Memory | None) -> Memory:
+            return tuple(tensors[f"layers.{number}.{side}.{part}"] for part in range(len(like or ())))
+
         layers = tuple(
-            (_memory(tensors, number, 0, own), _memory(tensors, number, 1, across))
+            (memory(number, "target", own), memory(number, "source", across))
             for number, (own, across) in enumerate(self.layers)
         )
-        return Writing(tensors["written"], tensors.get("seen"), tensors.get("source"), layers)
+        return DecoderState(tensors["written"], tensors.get("seen"), tensors.get("source"), layers)
 
-    def reordered(self, index: Int[Tensor, "rows"]) -> "Writing":
+    def reordered(self, index: Int[Tensor, "rows"]) -> "DecoderState":
         """Return the rows in an order that leaves each with its own source, of which nothing is moved."""
         layers = tuple((tuple(one[index] for one in own or ()), across) for own, across in self.layers)
         return replace(self, written=self.written[index], layers=layers)
@@ -58,19 +64,6 @@ class Writing(State):
         whole = (self.written, *source) if self.seen is None else (self.written, *source, self.seen)
         return b"|".join(bytes_of(tensor[row]) for tensor in whole)
 
-    def _parts(self) -> Iterator[tuple[str, Memory, int]]:
-        for number, sides in enumerate(self.layers):
-            for side, memory in zip(SIDES, sides, strict=True):
-                for part in range(len(memory or ())):
-                    yield f"layers.{number}.{side}.{part}", memory or (), part
-
-
-def _memory(tensors: Mapping[str, Tensor], number: int, side: int, like: Memory | None) -> Memory:
-    return tuple(tensors[f"layers.{number}.{SIDES[side]}.{part}"] for part in range(len(like or ())))
-
-
-# The encoder–decoder Transformer (Vaswani et al. 2017; problem C5): a source read both ways, a target written.
-
 
 Logits = Float[Tensor, "batch time vocabulary"]
 
@@ -78,7 +71,7 @@ Logits = Float[Tensor, "batch time vocabulary"]
 class EncoderDecoderModel(TransformerModel):
     """One embedding for source and target, an encoder, a decoder that attends to what it gives, an output layer."""
 
-    outward: ClassVar[tuple[str, ...]] = ("decoder", "output")
+    output_modules: ClassVar[tuple[str, ...]] = ("decoder", "output")
 
     def __init__(self, spec: EncoderDecoder, dropout: float = 0.0) -> None:
         super().__init__(spec, spec.encoder_depth, dropout)
@@ -98,12 +91,12 @@ class EncoderDecoderModel(TransformerModel):
         stream, _ = self.decoder(self.embed(kept), source=self.vectors(source), source_mask=seen_of(source))
         return self.output(widened(stream, target.shape[1]))
 
-    def begin(self, source: Int[Tensor, "batch source_time"]) -> Writing:
+    def begin(self, source: Int[Tensor, "batch source_time"]) -> DecoderState:
         """Read the sources; return the state before anything is written."""
         source = within(source, self.limit, self.limit_name)
-        return Writing(source[:, :0], seen_of(source), self.vectors(source))
+        return DecoderState(source[:, :0], seen_of(source), self.vectors(source))
 
-    def step(self, tokens: Int[Tensor, "batch new"], state: Writing) -> tuple[Logits, Writing]:
+    def step(self, tokens: Int[Tensor, "batch new"], state: DecoderState) -> tuple[Logits, DecoderState]:
         """Write tokens, the first of all <start>; return the logits after each, and the state after them.
 
         Keys and values of the source are made at the first step and kept, those of the target grow.
@@ -111,4 +104,4 @@ class EncoderDecoderModel(TransformerModel):
         joined = within(torch.cat([state.written, tokens], dim=1), self.limit, self.limit_name)
         embedded = self.embed(tokens, start=state.written.shape[1])
         stream, layers = self.decoder(embedded, state.layers, source=state.source, source_mask=state.seen)
-        return self.output(stream), Writing(joined, state.seen, None, layers)
+        return self.output(stream), DecoderState(joined, state.seen, None, layers)

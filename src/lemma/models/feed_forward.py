@@ -8,23 +8,26 @@ from torch import Tensor, nn
 from lemma.layers.attention import WindowHead
 from lemma.layers.feed_forward import ACTIVATIONS
 from lemma.layers.state import State, Window, slide
-from lemma.models.base import LanguageModel
+from lemma.models.base import LanguageModel, init_embedding
 from lemma.spec.models import Attentive, FeedForward, LanguageSpec
-
-# What the window models share: they see exactly the last N−1 tokens, and all windows of a stretch at once.
 
 
 class WindowModel(LanguageModel):
-    """A model of the next token given the N−1 before it."""
+    """A model of the next token given the N−1 before it; all windows of a sequence are read at once."""
 
+    embedding: nn.Embedding
     output: nn.Linear
 
     def __init__(self, spec: LanguageSpec, context: int) -> None:
         super().__init__(spec)
         self.span = context - 1
 
+    def init_weights(self) -> None:
+        """Draw the initial embedding; the maps have PyTorch's."""
+        init_embedding(self.embedding)
+
     @property
-    def reach(self) -> int:
+    def receptive_field(self) -> int:
         """N−1."""
         return self.span
 
@@ -44,11 +47,11 @@ class WindowModel(LanguageModel):
         return self.read(tokens.clamp(min=0), tokens.shape[1])
 
 
-# The feed-forward neural language model (Bengio et al. 2003; problem A1).
-
-
 class FeedForwardModel(WindowModel):
-    """softmax(U σ(W [e_{t−N+1}; …; e_{t−1}] + b)): V(d + d_h) + ((N−1)d + 1)d_h parameters."""
+    """softmax(U σ(W [e_{t−N+1}; …; e_{t−1}] + b)) (Bengio et al. 2003; problem A1).
+
+    V(d + d_h) + ((N−1)d + 1)d_h parameters.
+    """
 
     def __init__(self, spec: FeedForward, dropout: float = 0.0) -> None:
         super().__init__(spec, spec.context)
@@ -69,11 +72,11 @@ class FeedForwardModel(WindowModel):
         return self.dropout(self.activation(self.hidden(windows.flatten(2))))
 
 
-# The feed-forward model that reads its window through one attention head (problems A2 and A4).
-
-
 class AttentiveModel(WindowModel):
-    """V(d + d_h) + 2 d_k d + d_v d + (d_v + 1) d_h parameters, whatever N."""
+    """The feed-forward model that reads its window through one attention head (problems A2 and A4).
+
+    V(d + d_h) + 2 d_k d + d_v d + (d_v + 1) d_h parameters, whatever N.
+    """
 
     def __init__(self, spec: Attentive, dropout: float = 0.0) -> None:
         super().__init__(spec, spec.context)

@@ -26,8 +26,8 @@ class GraphModel(nn.Module):
         self.last = GraphConvolution(width, spec.classes, spec.bias)
         self.dropout = nn.Dropout(dropout)
 
-    def start(self) -> None:
-        """Draw maps that neither stretch nor shrink (Glorot & Bengio 2010), and no biases."""
+    def init_weights(self) -> None:
+        """Draw maps that neither stretch nor shrink (Glorot & Bengio 2010); biases are zero."""
         for parameter in self.parameters():
             (nn.init.xavier_uniform_ if parameter.dim() == 2 else nn.init.zeros_)(parameter)
 
@@ -57,12 +57,8 @@ def graph_inputs(graph: GraphData, normalise: Normalisation, device: torch.devic
     """What a graph model reads of a graph: its features and its normalised adjacency, on a device."""
     weights = None if graph.weights is None else torch.from_numpy(graph.weights)
     adjacency = adjacency_of(torch.from_numpy(graph.edges), len(graph.classes), normalise, weights)
-    return _features(graph, device), adjacency.to(device)
-
-
-def _features(graph: GraphData, device: torch.device | str) -> Tensor | Sparse:
     features = graph.features
     if not isinstance(features, Compressed):
-        return torch.from_numpy(features).to(device)
+        return torch.from_numpy(features).to(device), adjacency.to(device)
     places = torch.stack([torch.from_numpy(features.rows), torch.from_numpy(features.columns)])
-    return Sparse.of(places, torch.from_numpy(features.values), features.shape).to(device)
+    return Sparse.of(places, torch.from_numpy(features.values), features.shape).to(device), adjacency.to(device)

@@ -1,6 +1,6 @@
 """Merging a model's attention matrices: the same outputs with one matrix a head in the place of two (B6, C8)."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from lemma.errors import SpecError, unknown
 from lemma.layers.attention import Attention
 from lemma.models.base import LanguageModel, count_parameters, evaluating
 from lemma.models.decoder import DecoderModel
-from lemma.report.text import fit
+from lemma.report.result import Block, Result, Text
 from lemma.spec.models import Decoder
 
 Pair = Literal["key_query", "value_output"]
@@ -20,7 +20,7 @@ PAIRS: tuple[Pair, ...] = ("key_query", "value_output")
 
 
 @dataclass(frozen=True)
-class Merging:
+class MergeReport(Result):
     """What merging has done to a model's size and its cache."""
 
     spec: Decoder
@@ -30,25 +30,47 @@ class Merging:
     cache: tuple[int, int]
     """Numbers kept for each token, before and after."""
 
-    def __str__(self) -> str:
+    @property
+    def title(self) -> str:
+        """Which pairs are merged."""
+        return f"merged: {', '.join(pair.replace('_', '–') for pair in self.pairs)}; the outputs are the same"
+
+    def blocks(self) -> Iterable[Block]:
+        """The sizes before and after, and the weights of a head."""
         lines = [
-            f"merged: {', '.join(pair.replace('_', '–') for pair in self.pairs)}; the outputs are the same",
-            f"parameters  {_change(self.parameters)}",
-            f"cache       {_change(self.cache)} numbers a token, inputs in the place of what was merged",
-            *(_of_a_head(pair, self.spec) for pair in self.pairs),
+            self.title,
+            f"parameters  {_change(*self.parameters)}",
+            f"cache       {_change(*self.cache)} numbers a token, inputs in the place of what was merged",
+            *map(self._of_a_head, self.pairs),
         ]
-        return fit("\n".join(lines))
+        yield Text("\n".join(lines))
+
+    def _of_a_head(self, pair: Pair) -> str:
+        """Problem B7 for this model: J² against 2IJ, or less where a group of heads shares its keys and values."""
+        spec, width, heads = self.spec, self.spec.width, self.spec.heads
+        groups = spec.key_value_heads or heads
+        inner = (spec.attention if pair == "key_query" else spec.value_width or spec.attention) // heads
+        before = inner * width * (heads + groups) // heads
+        word = {1: "more", 0: "as many", -1: "fewer"}[(width**2 > before) - (width**2 < before)]
+        formula, equal = ("2IJ", "J/2") if groups == heads else ("(1 + h_kv/h)IJ", "J/(1 + h_kv/h)")
+        return (
+            f"{pair.replace('_', '–')}: a head has J² = {width**2:,} weights against {formula} = {before:,} "
+            f"(J = {width}, I = {inner}): {word}; equal at I = {equal} = {width * heads / (heads + groups):g}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        before_after = {"parameters": self.parameters, "cache": self.cache}
-        return {"pairs": list(self.pairs), **{name: list(pair) for name, pair in before_after.items()}}
+        return {"pairs": list(self.pairs), "parameters": list(self.parameters), "cache": list(self.cache)}
+
+
+def _change(before: int, after: int) -> str:
+    return f"{before:,} → {after:,} ({(after - before) / before:+.1%})" if before else f"{before:,} → {after:,}"
 
 
 class MergedModel(DecoderModel):
     """A decoder with merged matrices that knows what merging has done."""
 
-    merging: Merging
+    merging: MergeReport
 
 
 def merge(model: LanguageModel, pairs: Pair | Collection[Pair] = PAIRS) -> MergedModel:
@@ -61,9 +83,9 @@ def merge(model: LanguageModel, pairs: Pair | Collection[Pair] = PAIRS) -> Merge
     weights of attention add up to one, so that W_O b joins the output's own bias.
     """
     pairs = (pairs,) if isinstance(pairs, str) else tuple(pairs)
-    spec = _refuse(model, pairs)
+    spec = _mergeable(model, pairs)
     dropout = next(part.dropout for part in model.modules() if isinstance(part, Attention))
-    with torch.random.fork_rng(devices=()):  # its first weights are not used
+    with torch.random.fork_rng(devices=()):  # its initial weights are not used
         merged = MergedModel(spec.replace(**dict.fromkeys(pairs, "merged")), dropout).to(next(model.parameters()))
     weights = model.state_dict()
     for path, part in model.named_modules():
@@ -71,12 +93,12 @@ def merge(model: LanguageModel, pairs: Pair | Collection[Pair] = PAIRS) -> Merge
             weights |= _merged_weights(path, part, weights, pairs)
     merged.load_state_dict({name: weights[name] for name in merged.state_dict()})
     sizes = (count_parameters(model), count_parameters(merged))
-    merged.merging = Merging(spec, pairs, sizes, (_kept(model), _kept(merged)))
+    merged.merging = MergeReport(spec, pairs, sizes, (_cached_numbers(model), _cached_numbers(merged)))
     return merged.train(model.training)
 
 
-def _refuse(model: LanguageModel, pairs: Collection[str]) -> Decoder:
-    """Refuse what cannot be merged, with the reason."""
+def _mergeable(model: LanguageModel, pairs: Collection[str]) -> Decoder:
+    """The spec of a model that can be merged; what cannot be is refused with the reason."""
     spec = getattr(model, "spec", None)
     if spec is None:
         raise SpecError(f"merge: a model of Lemma's is expected, got a {type(model).__name__}.")
@@ -89,7 +111,7 @@ def _refuse(model: LanguageModel, pairs: Collection[str]) -> Decoder:
             raise SpecError(unknown("merge", pair, PAIRS))
     if done := [pair for pair in pairs if getattr(spec, pair) == "merged"]:
         raise SpecError(f"merge: {done[0]} is merged in this model already.")
-    if "key_query" in pairs and spec.positions.turning:
+    if "key_query" in pairs and spec.positions.rotates:
         raise SpecError(
             f"merge: key_query cannot be merged with {spec.positions.kind} positions. The rotation stands between the "
             "two matrices and differs from pair to pair of tokens: W_Qᵀ R W_K has another value at every distance. Use "
@@ -101,28 +123,30 @@ def _refuse(model: LanguageModel, pairs: Collection[str]) -> Decoder:
 def _merged_weights(
     path: str, part: Attention, weights: dict[str, Tensor], pairs: Collection[str]
 ) -> dict[str, Float[Tensor, "..."]]:
-    """The weights of one merged attention, by their names in the model."""
-    maps = _maps(path, part, weights)
-    if "key_query" in pairs:
-        maps["query"] = _merged_queries(maps.pop("key"), maps["query"])
-    if "value_output" in pairs:
-        maps["output"] = _merged_outputs(maps.pop("value"), maps["output"], part)
-    output, names = maps.pop("output"), list(maps)
-    joined = torch.cat([maps[name].flatten(0, 1) for name in names])
-    found = {f"{path}.{'_'.join(names)}": joined, f"{path}.output": output}
+    """The weights of one merged attention, by their names in the model.
+
+    All is done in float64, head by head, each map with its bias as a last column.
+    """
+    kinds = part.inward.split("_")
+    pieces = _with_bias(weights, f"{path}.{part.inward}").split([part.shape.widths[kind] for kind in kinds])
+    maps = {
+        kind: piece.unflatten(0, (part.heads if kind == "query" else part.groups, -1))
+        for kind, piece in zip(kinds, pieces, strict=True)
+    }
+    output = _with_bias(weights, f"{path}.output")
+    if "key_query" in pairs:  # W_Kᵀ [W_Q, b] of each head: what the inputs are to be multiplied with
+        keys = maps.pop("key").repeat_interleave(part.heads // part.groups, dim=0)
+        maps["query"] = keys[:, :, :-1].mT @ maps["query"]
+    if "value_output" in pairs:  # [W_O W_V of each head side by side, Σ W_O b_V + b_O]
+        values = maps.pop("value").repeat_interleave(part.heads // part.groups, dim=0)
+        heads = output[:, :-1].unflatten(1, (part.heads, -1)).transpose(0, 1) @ values  # heads out columns
+        joined = heads[:, :, :-1].transpose(0, 1).flatten(1)
+        output = torch.cat([joined, (heads[:, :, -1].sum(0) + output[:, -1])[:, None]], dim=1)
+    inward = torch.cat([piece.flatten(0, 1) for piece in maps.values()])
+    found = {f"{path}.{'_'.join(maps)}": inward, f"{path}.output": output}
     plain = {f"{name}.weight": table[:, :-1].contiguous() for name, table in found.items()}
     biases = {f"{name}.bias": table[:, -1].contiguous() for name, table in found.items()}
     return {name: table.to(weights[f"{path}.output.weight"]) for name, table in {**plain, **biases}.items()}
-
-
-def _maps(path: str, part: Attention, weights: dict[str, Tensor]) -> dict[str, Float[Tensor, "..."]]:
-    """The maps of an attention in float64, head by head, each with its bias as a last column."""
-    kinds = part.inward.split("_")
-    table = _with_bias(weights, f"{path}.{part.inward}")
-    pieces = table.split([part.shape.widths[kind] for kind in kinds])
-    heads = {kind: part.heads if kind == "query" else part.groups for kind in kinds}
-    maps = {kind: piece.unflatten(0, (heads[kind], -1)) for kind, piece in zip(kinds, pieces, strict=True)}
-    return {**maps, "output": _with_bias(weights, f"{path}.output")}
 
 
 def _with_bias(weights: dict[str, Tensor], name: str) -> Float[Tensor, "rows columns"]:
@@ -131,48 +155,9 @@ def _with_bias(weights: dict[str, Tensor], name: str) -> Float[Tensor, "rows col
     return torch.cat([table, table.new_zeros(len(table), 1) if bias is None else bias.double()[:, None]], dim=1)
 
 
-def _merged_queries(
-    keys: Float[Tensor, "groups width columns"], queries: Float[Tensor, "heads width columns"]
-) -> Float[Tensor, "heads inputs columns"]:
-    """W_Kᵀ [W_Q, b] of each head: what the inputs are to be multiplied with."""
-    return _for_each_head(keys, len(queries))[:, :, :-1].mT @ queries
-
-
-def _merged_outputs(
-    values: Float[Tensor, "groups width columns"], output: Float[Tensor, "out columns"], part: Attention
-) -> Float[Tensor, "out merged"]:
-    """[W_O W_V of each head side by side, Σ W_O b_V + b_O]."""
-    outward = output[:, :-1].unflatten(1, (part.heads, -1)).transpose(0, 1)
-    heads = outward @ _for_each_head(values, part.heads)  # heads out columns
-    maps = heads[:, :, :-1].transpose(0, 1).flatten(1)
-    return torch.cat([maps, (heads[:, :, -1].sum(0) + output[:, -1])[:, None]], dim=1)
-
-
-def _for_each_head(maps: Float[Tensor, "groups width columns"], heads: int) -> Float[Tensor, "heads width columns"]:
-    return maps.repeat_interleave(heads // len(maps), dim=0)
-
-
-def _kept(model: LanguageModel) -> int:
+def _cached_numbers(model: LanguageModel) -> int:
     """Numbers that the cache keeps for a token, counted on a state of one token."""
     token = torch.zeros(1, 1, dtype=torch.long, device=next(model.parameters()).device)
     with torch.no_grad(), evaluating(model):
         tensors = model(token)[1].tensors()
     return sum(tensor.numel() for name, tensor in tensors.items() if name != "seen")
-
-
-def _change(pair: tuple[int, int]) -> str:
-    before, after = pair
-    return f"{before:,} → {after:,} ({(after - before) / before:+.1%})" if before else f"{before:,} → {after:,}"
-
-
-def _of_a_head(pair: Pair, spec: Decoder) -> str:
-    """Problem B7 for this model: J² against 2IJ, or less where a group of heads shares its keys and values."""
-    width, heads, groups = spec.width, spec.heads, spec.key_value_heads or spec.heads
-    inner = (spec.attention if pair == "key_query" else spec.value_width or spec.attention) // heads
-    before = inner * width * (heads + groups) // heads
-    word = {1: "more", 0: "as many", -1: "fewer"}[(width**2 > before) - (width**2 < before)]
-    formula, equal = ("2IJ", "J/2") if groups == heads else ("(1 + h_kv/h)IJ", "J/(1 + h_kv/h)")
-    return (
-        f"{pair.replace('_', '–')}: a head has J² = {width**2:,} weights against {formula} = {before:,} "
-        f"(J = {width}, I = {inner}): {word}; equal at I = {equal} = {width * heads / (heads + groups):g}"
-    )

@@ -14,12 +14,9 @@ from lemma.data.treebanks import PADDING, RESERVED, UNKNOWN, Lexicon, encode_tre
 from lemma.layers.attention import AttentionShape, RelationHeads, Scores, over_dependents, over_governors
 from lemma.layers.spanning_tree import best_tree
 from lemma.models.base import evaluating
-from lemma.models.transformer import Layer, LayerShape
+from lemma.models.transformer import LayerShape, TransformerLayer
 from lemma.spec.models import BiLstm, Parser, TransformerEncoder
 from lemma.spec.positions import Rotary
-
-# What reads a sentence both ways: layers of two LSTMs, or Transformer layers in which every word sees all.
-
 
 Stream = Float[Tensor, "batch places width"]
 There = Bool[Tensor, "batch places"]
@@ -53,7 +50,8 @@ class BiLstmEncoder(nn.Module):
 
     def forward(self, stream: Stream, there: There) -> Stream:
         """Read all layers, one after the other."""
-        turned = _turned(there)
+        places = torch.arange(there.shape[1], device=there.device)
+        turned = torch.where(there, there.sum(1, keepdim=True) - 1 - places, places)  # padding stays where it is
         for number, layer in enumerate(self.layers):
             stream = layer(self.dropout(stream) if number else stream, turned)
         return stream
@@ -67,7 +65,7 @@ class RotaryEncoder(nn.Module):
         self.enter = nn.Linear(width, spec.width)
         attention = AttentionShape(spec.width, spec.heads, causal=False, positions=Rotary(base=NEAR))
         shape = LayerShape(attention, 4 * spec.width)
-        self.layers = nn.ModuleList(Layer(shape, dropout) for _ in range(spec.depth))
+        self.layers = nn.ModuleList(TransformerLayer(shape, dropout) for _ in range(spec.depth))
         self.norm = shape.new_norm()
 
     def forward(self, stream: Stream, there: There) -> Stream:
@@ -78,27 +76,9 @@ class RotaryEncoder(nn.Module):
         return self.norm(stream)
 
 
-def sentence_encoder(spec: BiLstm | TransformerEncoder, width: int, dropout: float) -> nn.Module:
-    """Build the encoder that a spec names, for vectors of that width."""
-    if isinstance(spec, BiLstm):
-        return BiLstmEncoder(spec, width, dropout)
-    return RotaryEncoder(spec, width, dropout)
-
-
-def _turned(there: There) -> Int[Tensor, "batch places"]:
-    """Where each place of the turned sentence is taken from; padding stays where it is."""
-    places = torch.arange(there.shape[1], device=there.device)
-    return torch.where(there, there.sum(1, keepdim=True) - 1 - places, places)
-
-
 def _taken(stream: Stream, places: Int[Tensor, "batch places"]) -> Stream:
     return stream.gather(1, places[..., None].expand_as(stream))
 
-
-# The parser: embedded words and spellings, an encoder, and a last attention layer with one head a relation.
-
-
-FIRST = 0.1  # the spread of the first embeddings
 
 Rows = Int[Tensor, "batch places columns"]
 """The top and the words of each sentence: a word's number, then those of the pieces of its spelling."""
@@ -115,15 +95,20 @@ class ParserModel(nn.Module):
         self.words = nn.Embedding(spec.vocabulary, spec.width)
         self.pieces = nn.Embedding(spec.buckets, spec.width)
         self.dropout = nn.Dropout(dropout)
-        self.encoder = sentence_encoder(spec.encoder, 2 * spec.width, dropout)
+        encoder = spec.encoder
+        self.encoder = (
+            BiLstmEncoder(encoder, 2 * spec.width, dropout)
+            if isinstance(encoder, BiLstm)
+            else RotaryEncoder(encoder, 2 * spec.width, dropout)
+        )
         self.heads = RelationHeads(
             spec.encoder.width, spec.relations, spec.hidden, spec.head_width, spec.shared_width, dropout
         )
 
-    def start(self) -> None:
+    def init_weights(self) -> None:
         """Draw the first embeddings small, so that the encoder begins where its functions bend little."""
         for table in (self.words, self.pieces):
-            nn.init.normal_(table.weight, std=FIRST)
+            nn.init.normal_(table.weight, std=0.1)
 
     def forward(self, rows: Rows) -> Scores:
         """Score every relation from every governor (place 0 is the top) to every dependent (places 1 and on).
@@ -154,9 +139,6 @@ class ParserModel(nn.Module):
         return over_governors(scores, there), over_dependents(scores, self.heads.null.float(), there)
 
 
-# From a parser's scores to trees: each word's best governors and relations, decoded to one tree a sentence.
-
-
 SCORES_AT_ONCE = 1 << 24  # numbers of a batch's scores: 64 MB in float32
 SENTENCES_AT_ONCE = 64
 
@@ -176,9 +158,7 @@ class Prediction:
 
 def predict_trees(model: ParserModel, lexicon: Lexicon, sentences: Sequence[Sequence[str]]) -> list[Prediction]:
     """Parse sentences, given as lists of words."""
-    found: dict[int, Prediction] = {}
-    for place, log, _ in readings(model, lexicon, sentences):
-        found[place] = decode(log, sentences[place], lexicon)
+    found = {place: decode(log, sentences[place], lexicon) for place, log, _ in readings(model, lexicon, sentences)}
     return [found[place] for place in range(len(sentences))]
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lemma.layers.recurrent import Hidden, recurrent
 from lemma.layers.state import State
-from lemma.models.base import LanguageModel
+from lemma.models.base import LanguageModel, init_embedding
 from lemma.spec.models import Gru, Lstm, Rnn
 
 
@@ -26,15 +26,21 @@ class RecurrentModel(LanguageModel):
         if spec.tied:
             self.output.weight = self.embedding.weight
 
+    def init_weights(self) -> None:
+        """Draw the initial embedding; the cells have PyTorch's."""
+        init_embedding(self.embedding)
+
     @property
-    def reach(self) -> None:
+    def receptive_field(self) -> None:
         """All tokens read so far."""
 
     def forward(
         self, tokens: Int[Tensor, "batch time"], state: State | None = None
     ) -> tuple[Float[Tensor, "batch time vocabulary"], Hidden]:
         """Read the tokens one after the other, in PyTorch's kernel."""
-        before = _unpack(state.vectors) if isinstance(state, Hidden) else None
+        before = None
+        if isinstance(state, Hidden):
+            before = state.vectors[0] if len(state.vectors) == 1 else state.vectors
         outputs, after = self.layers(self.dropout(self.embedding(tokens)), before)
         return self.output(self.dropout(outputs)), Hidden(after if isinstance(after, tuple) else (after,))
 
@@ -46,7 +52,3 @@ class RecurrentModel(LanguageModel):
     def vectors(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time hidden"]:
         """Read the tokens from left to right: what comes before padding knows nothing of it."""
         return self.dropout(self.layers(self.dropout(self.embedding(tokens.clamp(min=0))))[0])
-
-
-def _unpack(vectors: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
-    return vectors[0] if len(vectors) == 1 else vectors

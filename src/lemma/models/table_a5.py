@@ -1,6 +1,5 @@
 """The Transformer of the sources' table (problem A5), on torch.nn's own decoder layers."""
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -39,12 +38,9 @@ class TableA5Model(WindowModel):
         """Send all windows through the layers at once and read each off at its last word."""
         windows = slide(self.projection(self.embedding(joined)), time, self.span)
         memory = (windows + self.places).flatten(0, 1)
-        missing = self._missing(joined.shape[0], joined.shape[1], time, joined.device)
+        there = present(joined.shape[1], time, self.span, joined.device)
+        missing = None if there is None else (~there).repeat(len(joined), 1)
         stream = memory
         for layer in self.layers:
             stream = layer(stream, memory, tgt_key_padding_mask=missing, memory_key_padding_mask=missing)
         return stream[:, -1].unflatten(0, windows.shape[:2])
-
-    def _missing(self, batch: int, joined: int, time: int, device: torch.device) -> Tensor | None:
-        there = present(joined, time, self.span, device)
-        return None if there is None else (~there).repeat(batch, 1)

@@ -1,4 +1,4 @@
-"""Transformer layers that see a whole text, and the encoder (E3)."""
+"""Transformer layers and stacks, and the encoder (problem E3)."""
 
 import math
 from dataclasses import dataclass, replace
@@ -11,17 +11,16 @@ from lemma.errors import SpecError
 from lemma.layers.attention import Attention, AttentionShape, Memory
 from lemma.layers.feed_forward import FeedForwardPart, norm
 from lemma.layers.positions import positions
-from lemma.models.base import Body, seen_of, widened, within
-from lemma.spec.models import Encoder, Transformer
+from lemma.models.base import Backbone, seen_of, widened, within
+from lemma.spec.models import Decoder, Encoder, Transformer
 
-# The Transformer layer of all that is not a bare decoder: attention, attention to a source, feed-forward.
-
-
+Tokens = Int[Tensor, "batch time"]
 Stream = Float[Tensor, "batch time width"]
 Mask = Bool[Tensor, "batch 1 1 known"]
 Past = tuple[Memory | None, Memory | None]
-"""What a layer's attention remembers, and what its attention to the source does."""
+"""What a layer's self-attention keeps, and what its attention to the source keeps."""
 NOTHING: Past = (None, None)
+INITIAL_STD = 0.02  # of embeddings and outputs
 
 
 @dataclass(frozen=True)
@@ -43,12 +42,12 @@ class LayerShape:
 
     @property
     def across(self) -> AttentionShape:
-        """Its attention to the source: as its own, without order or places."""
+        """Its attention to the source: as its own, without order or positions."""
         width, heads, inner = self.attention.width, self.attention.heads, self.attention.attention_width
         return AttentionShape(width, heads, inner, causal=False, source_width=width, bias=self.attention.bias)
 
 
-class Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """Each part f in turn adds to the stream: x + f(norm(x)), or in post-norm layers norm(x + f(x)).
 
     (Pre-norm: Radford et al. 2019; post-norm: Vaswani et al. 2017.)
@@ -75,31 +74,28 @@ class Layer(nn.Module):
         source: Float[Tensor, "batch known width"] | None = None,
         source_mask: Mask | None = None,
     ) -> tuple[Stream, Past]:
-        """Let each part add to the stream; a source is given once, then only what is remembered of it."""
+        """Let each part add to the stream; a source is given once, then only what is kept of it."""
         own, across = past
-        mixed, own = self.attention(self._before(stream, self.attention_norm), own, None, mask)
-        stream = self._after(stream, mixed, self.attention_norm)
+        mixed, own = self.attention(stream if self.post else self.attention_norm(stream), own, None, mask)
+        stream = self._add(stream, mixed, self.attention_norm)
         if self.crosses:
-            asking = self._before(stream, self.source_norm)
-            mixed, across = self.source_attention(asking, across, source, source_mask)
-            stream = self._after(stream, mixed, self.source_norm)
-        made = self.feed_forward(self._before(stream, self.feed_forward_norm))
-        return self._after(stream, made, self.feed_forward_norm), (own, across)
+            queries = stream if self.post else self.source_norm(stream)
+            mixed, across = self.source_attention(queries, across, source, source_mask)
+            stream = self._add(stream, mixed, self.source_norm)
+        made = self.feed_forward(stream if self.post else self.feed_forward_norm(stream))
+        return self._add(stream, made, self.feed_forward_norm), (own, across)
 
-    def _before(self, stream: Stream, norm: nn.Module) -> Stream:
-        return stream if self.post else norm(stream)
-
-    def _after(self, stream: Stream, update: Stream, norm: nn.Module) -> Stream:
-        added = stream + (self.dropout(update) if self.training else update)
+    def _add(self, stream: Stream, update: Stream, norm: nn.Module) -> Stream:
+        added = stream + (self.dropout(update) if self.training else update)  # decoding is faster without the call
         return norm(added) if self.post else added
 
 
 class Stack(nn.Module):
-    """Layers one after the other; the stream of pre-norm layers, which none of them norms, gets a last norm."""
+    """Layers one after the other; pre-norm layers leave their stream without a norm, so that it gets a last one."""
 
     def __init__(self, shape: LayerShape, depth: int, dropout: float) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer(shape, dropout, dropout) for _ in range(depth))
+        self.layers = nn.ModuleList(TransformerLayer(shape, dropout, dropout) for _ in range(depth))
         self.norm = shape.new_norm() if shape.norm_place == "pre" else None
 
     def forward(
@@ -110,7 +106,7 @@ class Stack(nn.Module):
         source: Float[Tensor, "batch known width"] | None = None,
         source_mask: Mask | None = None,
     ) -> tuple[Stream, tuple[Past, ...]]:
-        """Read all layers; return the stream and what each layer remembers."""
+        """Run all layers; return the stream and what each layer keeps."""
         memories: list[Past] = []
         for number, layer in enumerate(self.layers):
             stream, memory = layer(stream, past[number] if past else NOTHING, mask, source, source_mask)
@@ -118,19 +114,37 @@ class Stack(nn.Module):
         return stream if self.norm is None else self.norm(stream), tuple(memories)
 
 
+def layer_shape(spec: Decoder | Transformer) -> LayerShape:
+    """The layer of a decoder, or of an encoder."""
+    attention = AttentionShape(
+        spec.width,
+        spec.heads,
+        spec.attention,
+        causal=False,
+        bias=spec.bias,
+        positions=spec.positions,
+        context=spec.context,
+    )
+    if isinstance(spec, Transformer):
+        return LayerShape(attention, spec.inner, spec.activation, spec.norm, spec.norm_place)
+    attention = replace(
+        attention,
+        causal=True,
+        value_width=spec.value_width,
+        key_value_heads=spec.key_value_heads,
+        key_query=spec.key_query,
+        value_output=spec.value_output,
+    )
+    return LayerShape(attention, spec.inner, spec.activation, spec.norm)
+
+
 def causal(shape: LayerShape) -> LayerShape:
-    """The layer that writes from left to right and attends to a source, beside one that reads both ways."""
+    """The layer of an encoder–decoder that writes from left to right and attends to the source."""
     return replace(shape, attention=replace(shape.attention, causal=True), source=True)
 
 
-# What the encoder and the encoder–decoder share: the way tokens enter, the layers' shape and the first weights.
-
-
-FIRST = 0.02  # the spread of the first embeddings and outputs
-
-
-class TransformerModel(Body):
-    """One embedding, positions, and an encoder in which every token sees all that are there."""
+class TransformerModel(Backbone):
+    """What the encoder and the encoder–decoder share: one embedding, positions, and an encoder that sees all tokens."""
 
     stateful: ClassVar[bool] = False
 
@@ -146,74 +160,50 @@ class TransformerModel(Body):
 
     @property
     def vector_width(self) -> int:
-        """The stream's."""
+        """The stream's width."""
         return self.embedding.embedding_dim
 
-    def vectors(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time width"]:
-        """Read all tokens both ways; no place sees padding."""
+    def vectors(self, tokens: Tokens) -> Stream:
+        """Read all tokens in both directions; no position sees padding."""
         kept = within(tokens, self.limit, self.limit_name)
         stream, _ = self.encoder(self.embed(kept), mask=seen_of(kept))
         return widened(stream, tokens.shape[1])
 
-    def embed(self, tokens: Int[Tensor, "batch time"], start: int = 0) -> Float[Tensor, "batch time width"]:
-        """Embed tokens that stand at positions start, start + 1, …; padding becomes token 0, which nothing sees."""
+    def embed(self, tokens: Tokens, start: int = 0) -> Stream:
+        """Embed tokens at positions start, start + 1, …; padding becomes token 0, which nothing sees."""
         embedded = self.embedding(tokens.clamp(min=0))
         embedded = embedded if self.scale is None else embedded * self.scale  # or sines of size 1 would drown it
         stream = self.positions(embedded, start=start)
         return self.dropout(stream) if self.training else stream
 
-    def start(self) -> None:
-        """Draw the first weights."""
-        start_transformer(self)
+    def init_weights(self) -> None:
+        """Draw the initial weights."""
+        init_transformer(self)
 
 
-def start_transformer(model: nn.Module) -> None:
-    """Draw the first weights: tables and outputs small, so that all tokens begin about equally likely."""
+def init_transformer(model: nn.Module) -> None:
+    """Draw the initial weights: tables and outputs small, so that all tokens are about equally likely at first.
+
+    The maps of a stack neither stretch nor shrink (Glorot & Bengio 2010). Those that write to the stream are smaller
+    the more of them there are, so that all updates together are no larger in a deep stack; post-norm layers need it as
+    much as pre-norm ones do, for the gradient to pass all the norms.
+    """
     for name, parameter in model.named_parameters():
         if parameter.dim() >= 2:
-            nn.init.normal_(parameter, std=FIRST)
+            nn.init.normal_(parameter, std=INITIAL_STD)
         elif name.endswith("bias"):
             nn.init.zeros_(parameter)
     for stack in (part for part in model.modules() if isinstance(part, Stack)):
-        _start_layers(stack)
-
-
-def _start_layers(stack: Stack) -> None:
-    """Draw maps that neither stretch nor shrink (Glorot & Bengio 2010), those that write to the stream smaller.
-
-    The more of these there are, the smaller: then all updates together are no larger in a deep stack. Post-norm layers
-    need it as much as pre-norm ones do, for the gradient to pass all the norms.
-    """
-    maps = {name: parameter for name, parameter in stack.named_parameters() if parameter.dim() >= 2}
-    writing = [name for name in maps if name.endswith(("attention.output.weight", "narrow.weight"))]
-    for name, parameter in maps.items():
-        nn.init.xavier_uniform_(parameter, gain=1 / math.sqrt(len(writing)) if name in writing else 1.0)
-
-
-def layer_shape(spec: Transformer) -> LayerShape:
-    """The layer of an encoder."""
-    attention = AttentionShape(
-        spec.width,
-        spec.heads,
-        spec.attention,
-        causal=False,
-        bias=spec.bias,
-        positions=spec.positions,
-        context=spec.context,
-    )
-    return LayerShape(attention, spec.inner, spec.activation, spec.norm, spec.norm_place)
-
-
-# The encoder: a Transformer in which every token sees all, and that learns what is hidden from it (problem E3).
-
-
-Tokens = Int[Tensor, "batch time"]
+        maps = {name: parameter for name, parameter in stack.named_parameters() if parameter.dim() >= 2}
+        writing = [name for name in maps if name.endswith(("attention.output.weight", "narrow.weight"))]
+        for name, parameter in maps.items():
+            nn.init.xavier_uniform_(parameter, gain=1 / math.sqrt(len(writing)) if name in writing else 1.0)
 
 
 class EncoderModel(TransformerModel):
-    """Embedding and positions, layers, and an output layer for hidden tokens, for what follows what, or for both."""
+    """Embedding and positions, layers, and an output layer for masked tokens, for the next sentence, or for both."""
 
-    outward: ClassVar[tuple[str, ...]] = ("output", "follow")
+    output_modules: ClassVar[tuple[str, ...]] = ("output", "follow")
 
     def __init__(self, spec: Encoder, dropout: float = 0.0) -> None:
         super().__init__(spec, spec.depth, dropout)
@@ -227,7 +217,7 @@ class EncoderModel(TransformerModel):
             self.follow = nn.Linear(spec.width, 2, bias=spec.bias)
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "batch time vocabulary"]:
-        """Return the logits of the token at each place, <mask> or not."""
+        """Return the logits of the token at each position, <mask> or not."""
         if self.output is None:
             raise SpecError(
                 "encoder.objective = 'next-sentence': this encoder has not learned tokens. Use follows(tokens), or "
@@ -236,7 +226,7 @@ class EncoderModel(TransformerModel):
         return self.output(self.vectors(tokens))
 
     def follows(self, tokens: Tokens) -> Float[Tensor, "batch two"]:
-        """Return the logits of whether the second stretch of each row does not follow the first (0), or does (1)."""
+        """Return the logits of whether the second segment of each row does not follow the first (0), or does (1)."""
         if self.follow is None:
             raise SpecError(
                 "encoder.objective = 'masked': this encoder has not learned what follows what. Use forward(tokens), or "

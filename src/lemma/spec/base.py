@@ -12,8 +12,6 @@ from pydantic.fields import FieldInfo
 
 from lemma.errors import SpecError, unknown
 
-# What every spec is: frozen, closed to unknown words, readable from TOML and from `key=value`.
-
 
 @dataclass(frozen=True)
 class Letter:
@@ -85,19 +83,16 @@ def letter_of(field: FieldInfo) -> str | None:
 
 def explain(error: ValidationError, where: str, known: list[str]) -> str:
     """Turn pydantic's report into one line a mistake: where, what was got, what was expected."""
-    return "\n".join(_explain_one(mistake, where, known) for mistake in error.errors())
-
-
-def _explain_one(mistake: Any, where: str, known: list[str]) -> str:
-    path = ".".join([where, *(str(step) for step in mistake["loc"])]).strip(".")
-    if mistake["type"] == "extra_forbidden":
-        return unknown(f"{where}: the word", str(mistake["loc"][-1]), known)
-    if mistake["type"] == "value_error":
-        return str(mistake["ctx"]["error"])
-    return f"{path} = {mistake['input']!r}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}."
-
-
-# Specs in and out of TOML files.
+    lines: list[str] = []
+    for mistake in error.errors():
+        path = ".".join([where, *(str(step) for step in mistake["loc"])]).strip(".")
+        if mistake["type"] == "extra_forbidden":
+            lines.append(unknown(f"{where}: the word", str(mistake["loc"][-1]), known))
+        elif mistake["type"] == "value_error":
+            lines.append(str(mistake.get("ctx", {})["error"]))
+        else:
+            lines.append(f"{path} = {mistake['input']!r}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}.")
+    return "\n".join(lines)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -123,16 +118,16 @@ def to_toml(table: Mapping[str, Any]) -> str:
     kind = "none"
     <BLANKLINE>
     """
-    return "\n".join(_lines(table, ())) + "\n"
+    return "\n".join(_toml_lines(table, ())) + "\n"
 
 
-def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
     plain = {key: value for key, value in table.items() if not isinstance(value, Mapping) and value is not None}
     tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}
     lines = [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
     for key, nested in tables.items():
         header = ".".join(_key(step) for step in (*path, key))
-        lines += ["", f"[{header}]", *_lines(nested, (*path, key))]
+        lines += ["", f"[{header}]", *_toml_lines(nested, (*path, key))]
     return lines
 
 
@@ -157,9 +152,6 @@ def _value(value: Any) -> str:
 def _text(value: str) -> str:
     """Quote text; TOML's escapes are JSON's, but for the delete character, which JSON leaves bare."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-# From `key=value` to values: each word finds the spec that knows it. Nothing is ever evaluated.
 
 
 def parse_words(words: Iterable[str]) -> dict[str, Any]:
@@ -197,7 +189,11 @@ def distribute(words: Mapping[str, Any], kinds: Mapping[str, type[Spec]]) -> dic
     for word, value in nest(words).items():
         owner = next((where for where, kind in kinds.items() if word in kind.known_words()), None)
         if owner is None:
-            raise SpecError(unknown("the word", word, _all_words(kinds)))
+            settable = (known for kind in kinds.values() for known in kind.known_words())
+            # family and kind are chosen by name, not set as words
+            raise SpecError(
+                unknown("the word", word, dict.fromkeys(w for w in settable if w not in ("family", "kind")))
+            )
         shares[owner][kinds[owner].letters().get(word, word)] = value
     return shares
 
@@ -211,25 +207,15 @@ def nest(words: Mapping[str, Any]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for word, value in words.items():
         head, *path = word.split(".")
+        for step in reversed(path):
+            value = {step: value}
         known = nested.get(head, {} if path or any(other.startswith(f"{head}.") for other in words) else None)
-        nested[head] = value if known is None else {**_table(known), **_table(_at(path, value))}
+        nested[head] = value if known is None else {**_table(known), **_table(value)}
     return nested
-
-
-def _at(path: list[str], value: Any) -> Any:
-    return {path[0]: _at(path[1:], value)} if path else value
 
 
 def _table(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {"kind": value}
-
-
-def _all_words(kinds: Mapping[str, type[Spec]]) -> list[str]:
-    hidden = {"family", "kind"}  # chosen by name, not set as words
-    return list(dict.fromkeys(word for kind in kinds.values() for word in kind.known_words() if word not in hidden))
-
-
-# Studies that are told by their kind: built in, or from a file that names it.
 
 
 def named_table(name: str, known: Mapping[str, Spec], kinds: Collection[str]) -> dict[str, Any] | None:

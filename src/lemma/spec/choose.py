@@ -1,6 +1,6 @@
 """From what a person asks for to three specs: a model, a recipe and the data."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,107 +9,34 @@ from pydantic_core import PydanticUndefined
 
 from lemma.errors import SpecError, unknown
 from lemma.spec.base import Spec, distribute, letter_of, read_toml
-from lemma.spec.data import (
-    KINDS,
-    BytePairs,
-    Characters,
-    DataSpec,
-    GraphSpec,
-    ImagesSpec,
-    LabelsSpec,
-    PairsSpec,
-    TreebankSpec,
-    Words,
-)
+from lemma.spec.data import DATA_SPECS, KINDS, AnyDataSpec, BytePairs, Characters, GraphSpec, Words
 from lemma.spec.models import (
-    Attentive,
     BodySpec,
     Classifier,
     CrossAttention,
-    Decoder,
     DualEncoder,
     Encoder,
     EncoderDecoder,
-    FeedForward,
     Graph,
-    Gru,
-    Lstm,
+    LanguageSpec,
     ModelSpec,
-    NewFamily,
     Parser,
-    Reading,
-    Rnn,
-    TableA5,
+    TextReader,
     family_names,
     family_of,
 )
 from lemma.spec.presets import PRESETS, find_preset, preset_names
 from lemma.spec.recipe import Recipe
 
-
-@dataclass(frozen=True)
-class Choice:
-    """A model and the recipe and tokenizer words that go with it, before data are known."""
-
-    model: ModelSpec
-    recipe: Recipe
-    tokenizer: Characters | Words | BytePairs
-    held_out: float | None = None
-    """What the kind of data has for it, if unset."""
-    graph_words: Mapping[str, Any] = field(default_factory=dict)
-    """The words that say how a graph is divided, and how large a generated one is."""
-
-    def data(self, text: Sequence[str]) -> DataSpec:
-        """The data spec of this choice for these texts."""
-        if self.model.family in LEARNS:
-            raise SpecError(f"{LEARNS[self.model.family]}, not plain text.")
-        return DataSpec.read({"text": tuple(text), **self._cut()}, "data")
-
-    def trees(self, treebank: str, dev: str | None = None) -> TreebankSpec:
-        """The data spec of this choice for a treebank; only a parser learns one."""
-        if not isinstance(self.model, Parser):
-            raise SpecError(f"--treebank is for a parser; a model of the family {self.model.family} learns --text.")
-        return TreebankSpec.read({"treebank": treebank, "dev": dev, **self._held_out()}, "data")
-
-    def pairs(self, pairs: str, **columns: Any) -> PairsSpec:
-        """The data spec of this choice for pairs of texts; only an encoder–decoder learns them."""
-        if not isinstance(self.model, EncoderDecoder):
-            raise SpecError(f"--pairs is for an encoder-decoder; a model of the family {self.model.family} is none.")
-        return PairsSpec.read({"pairs": pairs, **self._cut(), **columns}, "data")
-
-    def labels(self, labels: str, **columns: Any) -> LabelsSpec:
-        """The data spec of this choice for labelled texts; only a classifier learns them."""
-        if not isinstance(self.model, Classifier):
-            raise SpecError(f"--labels is for a classifier; a model of the family {self.model.family} is none.")
-        return LabelsSpec.read({"labels": labels, **self._cut(), **columns}, "data")
-
-    def images(self, images: str, **columns: Any) -> ImagesSpec:
-        """The data spec of this choice for images with captions; only a dual encoder and its re-ranker learn them."""
-        if not isinstance(self.model, DualEncoder | CrossAttention):
-            raise SpecError(f"--images is for a dual-encoder; a model of the family {self.model.family} is none.")
-        return ImagesSpec.read({"images": images, **self._cut(), **columns}, "data")
-
-    def graph(self, graph: str, **words: Any) -> GraphSpec:
-        """The data spec of this choice for a graph; only a model of the family graph learns one."""
-        if not isinstance(self.model, Graph):
-            raise SpecError(f"--graph is for a graph model; a model of the family {self.model.family} is none.")
-        return GraphSpec.read({"split": self.recipe.seed, **self.graph_words, **words, "graph": graph}, "data")
-
-    def classified(self) -> "Choice":
-        """The classifier that has this choice's model for its body."""
-        if isinstance(self.model, Classifier):
-            return self
-        if not isinstance(self.model, BodySpec):
-            raise SpecError(f"a model of the family {self.model.family} cannot be the body of a classifier.")
-        return replace(self, model=Classifier(body=self.model))
-
-    def _cut(self) -> dict[str, Any]:
-        return {"tokenizer": self.tokenizer.to_dict(), **self._held_out()}
-
-    def _held_out(self) -> dict[str, float]:
-        return {} if self.held_out is None else {"held_out": self.held_out}
-
-
+READERS: dict[str, tuple[Any, str]] = {
+    "text": (LanguageSpec | Encoder, "language models and encoders"),
+    "treebank": (Parser, "a parser"),
+    "pairs": (EncoderDecoder, "an encoder-decoder"),
+    "labels": (Classifier, "a classifier"),
+    "images": (DualEncoder | CrossAttention, "a dual-encoder"),
+    "graph": (Graph, "a graph model"),
+}
+"""Which models learn each kind of data, as types and in words."""
 LEARNS = {
     "parser": "a parser learns trees (--treebank ewt, or --treebank FILE.conllu)",
     "encoder-decoder": "an encoder-decoder learns pairs of texts (--pairs tatoeba-es, or --pairs FILE.tsv)",
@@ -119,7 +46,39 @@ LEARNS = {
     "cross-attention": "a re-ranker is made of a dual encoder (lemma adapt RUN --rerank --images emoji)",
     "graph": "a graph model learns a graph (--graph cora, or --graph FILE)",
 }
-"""What models learn that do not learn plain text."""
+"""What the families learn that do not learn running text."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A model with its recipe and tokenizer, before the data are known."""
+
+    model: ModelSpec
+    recipe: Recipe
+    tokenizer: Characters | Words | BytePairs
+    data_settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the data that were given with the model's: held_out, or how a graph is divided."""
+
+    def data(self, kind: str, source: Any, **settings: Any) -> AnyDataSpec:
+        """The data spec of this choice: `kind` is text, treebank, pairs, labels, images or graph."""
+        readers, names = READERS[kind]
+        if not isinstance(self.model, readers):
+            family = self.model.family
+            learns = LEARNS.get(family, f"{family} learns running text (--text shakespeare, or --text FILE)")
+            raise SpecError(f"--{kind} is for {names}; {learns}.")
+        spec = DATA_SPECS[kind]
+        own: dict[str, Any] = {"split": self.recipe.seed} if kind == "graph" else {}
+        if "tokenizer" in spec.model_fields:
+            own["tokenizer"] = self.tokenizer.to_dict()
+        return spec.read({**own, **self.data_settings, **settings, kind: source}, "data")
+
+    def classified(self) -> "Choice":
+        """The classifier that has this choice's model for its body."""
+        if isinstance(self.model, Classifier):
+            return self
+        if not isinstance(self.model, BodySpec):
+            raise SpecError(f"a model of the family {self.model.family} cannot be the body of a classifier.")
+        return replace(self, model=Classifier(body=self.model))
 
 
 def choose(
@@ -134,49 +93,37 @@ def choose(
     """
     base, words = _base(model), dict(words or {})
     base = base.classified() if classify else base
-    if isinstance(base.model, Graph):
-        return _chosen_graph(base, base.model, words)
-    tokenizer = _tokenizer(base.tokenizer, words)
-    held_out = words.pop("held_out", base.held_out)
-    kinds: dict[str, type[Spec]] = {"tokenizer": type(tokenizer), "model": type(base.model)}
-    kinds |= {"body": type(base.model.body)} if isinstance(base.model, Reading) else {}
-    shares = distribute(words, {**kinds, "recipe": Recipe})
-    if isinstance(base.model, Reading) and shares["body"]:
-        shares["model"]["body"] = base.model.body.replace(**shares["body"]).to_dict()
-    refuse_idle(shares["recipe"], base.model)
+    spec, tokenizer, settings = base.model, base.tokenizer, dict(base.data_settings)
+    if isinstance(spec, Graph):  # it has no tokenizer, and its graph has settings
+        shares = distribute(words, {"model": Graph, "recipe": Recipe, "data": GraphSpec})
+        GraphSpec.read({"graph": "graph", **shares["data"]}, "data")  # a wrong word is told before all else
+        settings |= shares["data"]
+    else:
+        tokenizer = _tokenizer(tokenizer, words)
+        settings |= {"held_out": words.pop("held_out")} if "held_out" in words else {}
+        body = {"body": type(spec.body)} if isinstance(spec, TextReader) else {}
+        shares = distribute(words, {"tokenizer": type(tokenizer), "model": type(spec), **body, "recipe": Recipe})
+        tokenizer = tokenizer.replace(**shares["tokenizer"])
+    if isinstance(spec, TextReader) and shares["body"]:
+        shares["model"]["body"] = spec.body.replace(**shares["body"]).to_dict()
+    refuse_idle(shares["recipe"], spec)
     recipe = base.recipe.replace(**shares["recipe"])
     recipe.objective.found()  # one that is not installed is told before all else
-    return replace(
-        base,
-        model=base.model.replace(**shares["model"]),
-        recipe=recipe,
-        tokenizer=tokenizer.replace(**shares["tokenizer"]),
-        held_out=held_out,
-    )
+    return Choice(spec.replace(**shares["model"]), recipe, tokenizer, settings)
 
 
-def _chosen_graph(base: Choice, model: Graph, words: Mapping[str, Any]) -> Choice:
-    """The same for a graph model, which has no tokenizer; some words are its graph's."""
-    shares = distribute(words, {"model": Graph, "recipe": Recipe, "data": GraphSpec})
-    refuse_idle(shares["recipe"], model)
-    GraphSpec.read({"graph": "graph", **shares["data"]}, "data")  # a wrong word is told before all else
-    changed, recipe = model.replace(**shares["model"]), base.recipe.replace(**shares["recipe"])
-    return replace(base, model=changed, recipe=recipe, graph_words={**base.graph_words, **shares["data"]})
-
-
-LANGUAGE = (FeedForward, Attentive, Rnn, Lstm, Gru, Decoder, TableA5, NewFamily)
-IDLE: dict[str, tuple[tuple[type[Spec], ...], str]] = {
-    "mask_rate": ((Encoder,), "it is for an encoder, which learns what is hidden"),
+ONLY_FOR: dict[str, tuple[Any, str]] = {
+    "mask_rate": (Encoder, "it is for an encoder, which learns what is hidden"),
     "label_smoothing": (
-        (EncoderDecoder, Classifier, Graph, DualEncoder),
+        EncoderDecoder | Classifier | Graph | DualEncoder,
         "it is for translators, classifiers and dual encoders",
     ),
-    "augment": ((DualEncoder, CrossAttention), "it is for dual encoders, which learn pictures"),
-    "stretch": (LANGUAGE, "it is for language models, which read stretches of running text"),
-    "objective": (LANGUAGE, "it is for language models, which learn running text"),
+    "augment": (DualEncoder | CrossAttention, "it is for dual encoders, which learn pictures"),
+    "stretch": (LanguageSpec, "it is for language models, which read stretches of running text"),
+    "objective": (LanguageSpec, "it is for language models, which learn running text"),
 }
 """Words of the recipe that only some families have a use for."""
-WHOLE = {
+NOT_FOR_GRAPHS = {
     "batch": "it learns all labelled nodes at every step",
     "accumulate": "a graph is read as a whole, and cannot be cut into parts",
     "focus": "it has no attention to shape",
@@ -189,9 +136,10 @@ WHOLE = {
 def refuse_idle(words: Iterable[str], model: ModelSpec) -> None:
     """Refuse words of the recipe that would change nothing for this model."""
     for word in words:
-        kinds, why = IDLE.get(word, ((Spec,), ""))
-        why = WHOLE.get(word, why) if isinstance(model, Graph) else why
-        if not isinstance(model, kinds) or (isinstance(model, Graph) and word in WHOLE):
+        why = NOT_FOR_GRAPHS.get(word) if isinstance(model, Graph) else None
+        if word in ONLY_FOR and not isinstance(model, ONLY_FOR[word][0]):
+            why = ONLY_FOR[word][1]
+        if why:
             raise SpecError(
                 f"recipe.{word} has no effect on a model of the family {model.family}: {why}. Leave it out."
             )
@@ -224,10 +172,10 @@ def read_choice(path: Path) -> Choice:
     words = read_toml(path)
     recipe = Recipe.read(words.pop("recipe", {}), f"{path}: recipe")
     tokenizer = words.pop("tokenizer", {"kind": "byte-pairs"})
-    named = str(tokenizer.get("kind") if isinstance(tokenizer, Mapping) else tokenizer)
+    table = tokenizer if isinstance(tokenizer, Mapping) else {"kind": str(tokenizer)}
+    named = str(table.get("kind"))
     if named not in KINDS:
         raise SpecError(f"{path}: " + unknown("tokenizer", named, KINDS))
-    table = tokenizer if isinstance(tokenizer, Mapping) else {"kind": named}
     return Choice(read_model(words, str(path)), recipe, KINDS[named].read(table, f"{path}: tokenizer"))
 
 
@@ -240,9 +188,6 @@ def read_model(words: Mapping[str, Any], where: str) -> ModelSpec:
     if found is None:
         raise SpecError(f"{where}: " + unknown("family", str(family), family_names()))
     return found.read(words, f"{where}: {family}")
-
-
-# Every word a model takes, with its letter, its default and its sentence.
 
 
 @dataclass(frozen=True)
@@ -267,43 +212,29 @@ class WordRow:
 
 
 def describe_words(model: str) -> list[WordRow]:
-    """List the words of a model, its recipe and its tokenizer with the values that model gives them.
+    """List the words of a model, its recipe, its data and its tokenizer with the values that model gives them.
 
     >>> [row.title for row in describe_words("lstm")][1]
     'width (d) = 128'
     """
     chosen = choose(model)
-    if isinstance(chosen.model, Parser):  # it learns words as they stand in a treebank
-        trees = _rows("data", chosen.trees("treebank"))
-        return [*_rows("model", chosen.model), *_rows("recipe", chosen.recipe), *trees]
-    if isinstance(chosen.model, Graph):
-        graph = [row for row in _rows("data", chosen.graph("graph")) if row.word not in ("graph", "nodes_file")]
-        recipe = [row for row in _rows("recipe", chosen.recipe) if row.word not in (*IDLE, *WHOLE)]
-        return [*_rows("model", chosen.model), *recipe, *graph]
-    data, own = _rows("data", _data(chosen)), _rows("model", chosen.model)
-    taken = {row.word for row in own}  # an encoder's objective is the model's
-    return [
-        *own,
-        *(row for row in _rows("recipe", chosen.recipe) if row.word not in taken),
-        *data,
-        *_rows("tokenizer", chosen.tokenizer),
-    ]
-
-
-def _data(chosen: Choice) -> Spec:
-    if isinstance(chosen.model, EncoderDecoder):
-        return chosen.pairs("pairs")
-    return chosen.labels("labels") if isinstance(chosen.model, Classifier) else chosen.data(["text"])
+    kind = next((kind for kind, (readers, _) in READERS.items() if isinstance(chosen.model, readers)), "labels")
+    data = (chosen if kind != "labels" else chosen.classified()).data(kind, ("text",) if kind == "text" else kind)
+    own = _rows("model", chosen.model)
+    hidden = {row.word for row in own}  # an encoder's objective is the model's
+    hidden |= {*ONLY_FOR, *NOT_FOR_GRAPHS} if kind == "graph" else set()
+    recipe = [row for row in _rows("recipe", chosen.recipe) if row.word not in hidden]
+    tokenizer = _rows("tokenizer", chosen.tokenizer) if "tokenizer" in type(data).model_fields else []
+    return [*own, *recipe, *(row for row in _rows("data", data) if row.word != "nodes_file"), *tokenizer]
 
 
 def _rows(where: str, spec: Spec) -> list[WordRow]:
-    values = spec.to_dict()
+    values = {
+        name: value["kind"] if isinstance(value, dict) and "kind" in value else value
+        for name, value in spec.to_dict().items()
+    }
     return [
-        WordRow(where, name, letter_of(field), _plain(values.get(name)), field.description or "")
+        WordRow(where, name, letter_of(field), values.get(name), field.description or "")
         for name, field in type(spec).model_fields.items()
         if name not in {"family", "kind"} and field.default is not PydanticUndefined
     ]
-
-
-def _plain(value: Any) -> Any:
-    return value["kind"] if isinstance(value, dict) and "kind" in value else value

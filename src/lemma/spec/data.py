@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from lemma.errors import unknown
 from lemma.spec.base import Letter, Spec
-
-# Which text a model learns, and how it is cut into tokens.
+from lemma.spec.plugins import by_name
 
 
 class Characters(Spec):
@@ -18,141 +16,121 @@ class Characters(Spec):
 
 
 class Words(Spec):
-    """Words between white space; a line's end is `<eos>`, a rare or unseen word `<unk>`."""
+    """Words separated by white space; the end of a line is `<eos>`, a rare or unseen word `<unk>`."""
 
     kind: Literal["words"] = "words"
     minimum_count: int = Field(default=1, ge=1)
-    """Words seen less often in the training text become `<unk>`."""
+    """Words that are rarer than this in the training text become `<unk>`."""
     vocabulary: Annotated[int | None, Field(ge=3), Letter("V")] = None
-    """The largest size of the vocabulary, `<unk>` and `<eos>` included; no limit if unset."""
+    """Largest size of the vocabulary, `<unk>` and `<eos>` included; no limit if unset."""
 
 
 class BytePairs(Spec):
-    """Byte-level byte-pair encoding: frequent sequences become tokens, and any string survives."""
+    """Byte-level byte-pair encoding (Sennrich et al. 2016): frequent sequences are tokens, any text can be encoded."""
 
     kind: Literal["byte-pairs"] = "byte-pairs"
     vocabulary: Annotated[int, Field(ge=258), Letter("V")] = 1024
-    """Size of the vocabulary: 256 bytes, `<eos>`, and as many merges as the text yields."""
+    """Size of the vocabulary: 256 bytes, `<eos>`, and the merges; fewer if the text does not yield as many."""
 
 
 KINDS = {"characters": Characters, "words": Words, "byte-pairs": BytePairs}
 
 
-def _from_name(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    if value not in KINDS:
-        raise ValueError(unknown("tokenizer", value, KINDS))
-    return {"kind": value}
-
-
-TokenizerSpec = Annotated[Characters | Words | BytePairs, Field(discriminator="kind"), BeforeValidator(_from_name)]
+TokenizerSpec = Annotated[Characters | Words | BytePairs, Field(discriminator="kind"), by_name("tokenizer", KINDS)]
 
 
 class DataSpec(Spec):
-    """The text of a run: where it comes from, how it is cut, what is held out."""
+    """Running text: where it comes from, its tokenizer, the validation split."""
 
     text: tuple[str, ...] = Field(min_length=1)
-    """Corpora by name, or text files; files are read in this order."""
+    """Names of corpora, or text files, read in this order."""
     tokenizer: TokenizerSpec = BytePairs()
-    """How text becomes tokens: characters, words or byte-pairs."""
+    """Tokenizer: characters, words or byte-pairs."""
     held_out: float = Field(default=0.1, gt=0, lt=1)
-    """The share of one's own text held out for validation: its end, cut at a line."""
-
-
-# Images with captions: where they come from and what is held out.
+    """The share of your own text that is the validation split: its end, cut at a line."""
 
 
 class ImagesSpec(Spec):
-    """Pictures, each with one caption or several."""
+    """Images, each with one or more captions."""
 
     images: str
-    """Pictures by name (emoji, emoji-openmoji), or a folder of pictures with a table of captions in it."""
+    """Images by name (emoji, emoji-openmoji), or a folder of images with a table of captions in it."""
     captions: str | None = None
-    """The CSV, TSV or JSONL table of captions; if unset, the only table in the folder."""
+    """The CSV, TSV or JSONL table of captions; the only table in the folder if unset."""
     image: str | None = None
-    """The column of the pictures' file names; if unset, one called so, or the first."""
+    """The column of the file names; if unset, the one called image, or the first."""
     caption: str | None = None
-    """The column of the captions; if unset, one called so, or the second."""
+    """The column of the captions; if unset, the one called caption, or the second."""
     tokenizer: TokenizerSpec = BytePairs()
-    """How captions become tokens."""
+    """Tokenizer of the captions."""
     held_out: float = Field(default=0.1, gt=0, lt=0.5)
-    """The share of the pictures held out for validation, and as many again for the test."""
-
-
-# The trees of a run.
+    """The share of the images in the validation split, and in the test split."""
 
 
 class TreebankSpec(Spec):
-    """The trees of a run: where they come from and what is held out."""
+    """Dependency trees: where they come from, and the validation split."""
 
     treebank: str
     """A treebank by name, a CoNLL-U file, or a folder of them."""
     dev: str | None = None
-    """A CoNLL-U file to validate on; if unset, the treebank's own, or else sentences held out."""
+    """A CoNLL-U file as validation split; if unset, the treebank's own, or sentences held out."""
     held_out: float = Field(default=0.1, gt=0, lt=1)
-    """The share of one's own sentences held out for validation where no others are given."""
-
-
-# A graph whose nodes are classified: where it comes from.
+    """The share of your own sentences in the validation split, where dev is not given."""
 
 
 class GraphSpec(Spec):
-    """A graph whose nodes are to be classified: where it comes from, and which nodes are learned."""
+    """A graph whose nodes are classified: where it comes from, and its splits."""
 
     graph: str
     """A graph by name (cora, karate, blocks), a folder with nodes and edges, a table of edges, or a node-link JSON."""
     nodes_file: str | None = None
     """The table of nodes (id, label, features) that belongs to a table of edges."""
     labelled: int | None = Field(default=None, ge=1)
-    """Nodes of each class that are learned from; 20 if unset, fewer where the graph is small."""
+    """Training nodes per class; 20 if unset, fewer where the graph is small."""
     validation: int = Field(default=500, ge=1)
-    """Nodes to validate on; fewer where the graph is small."""
+    """Nodes in the validation split; fewer where the graph is small."""
     test: int = Field(default=1000, ge=1)
-    """Nodes to judge by at the end; fewer where the graph is small."""
+    """Nodes in the test split; fewer where the graph is small."""
     split: int | None = Field(default=None, ge=0)
-    """The seed of the random split; the recipe's seed if unset, and then it stays when the run goes on with another."""
+    """Random seed of the split; the recipe's seed if unset, which stays when the run is resumed with another one."""
     nodes: int | None = Field(default=None, ge=2)
-    """Of the generated graph `blocks`: how many nodes."""
+    """Number of nodes of the generated graph `blocks`."""
     edges: int | None = Field(default=None, ge=1)
-    """Of the generated graph `blocks`: how many edges."""
-
-
-# Data that come as examples of their own: pairs of texts, and texts with labels.
+    """Number of edges of the generated graph `blocks`."""
 
 
 class PairsSpec(Spec):
-    """Pairs of texts, each a source and its target: where they come from and what is held out."""
+    """Pairs of texts, each a source and its target: where they come from, and the splits."""
 
     pairs: str
     """Pairs by name, or a TSV, CSV or JSONL file of sources and targets."""
     source: str | None = None
-    """The column of the sources; if unset, one called so, or the first."""
+    """The column of the sources; if unset, the one called source, or the first."""
     target: str | None = None
-    """The column of the targets; if unset, one called so, or the second."""
+    """The column of the targets; if unset, the one called target, or the second."""
     tokenizer: TokenizerSpec = BytePairs(vocabulary=4096)
-    """How texts become tokens; one tokenizer for both sides."""
+    """Tokenizer of both sides."""
     held_out: float = Field(default=0.02, gt=0, lt=0.5)
-    """The share of the sources held out for validation, and as many again for the test."""
+    """The share of the sources in the validation split, and in the test split."""
 
 
 class LabelsSpec(Spec):
-    """Texts with labels: where they come from and what is held out."""
+    """Texts with labels: where they come from, and the splits."""
 
     labels: str
     """Labelled texts by name, or a CSV, TSV or JSONL file of texts and labels."""
     text: str | None = None
-    """The column of the texts; if unset, one called so, or the first of two."""
+    """The column of the texts; if unset, the one called text, or the first of two."""
     label: str | None = None
-    """The column of the labels; if unset, one called so, or the second of two."""
+    """The column of the labels; if unset, the one called label, or the second of two."""
     tokenizer: TokenizerSpec = BytePairs()
-    """How texts become tokens."""
+    """Tokenizer of the texts."""
     held_out: float = Field(default=0.1, gt=0, lt=0.5)
-    """The share of the texts held out for validation, and as many again for the test."""
+    """The share of the texts in the validation split, and in the test split."""
     parser: str | None = None
-    """The run of the parser that draws the texts' trees, for a body that reads trees."""
+    """The run of the parser that parses the texts, for a body that reads trees."""
     limit: int | None = Field(default=None, ge=2)
-    """Learn from so many labelled texts only, drawn by the seed 0; all of them if unset."""
+    """Maximum number of training examples, drawn with seed 0; all of them if unset."""
 
 
 AnyDataSpec = DataSpec | TreebankSpec | PairsSpec | LabelsSpec | ImagesSpec | GraphSpec
@@ -167,6 +145,6 @@ DATA_SPECS: dict[str, type[AnyDataSpec]] = {
 
 
 def read_data(words: Mapping[str, Any], where: str) -> AnyDataSpec:
-    """Read the words of any kind of data; the word that names them says which kind it is."""
+    """Read the settings of any kind of data; the setting that names the source says which kind it is."""
     kind = next((kind for name, kind in DATA_SPECS.items() if name in words), DataSpec)
     return kind.read(words, where)

@@ -1,18 +1,15 @@
 """The families of models: one frozen spec each."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from lemma.errors import unknown
 from lemma.spec.base import Letter, Spec
 from lemma.spec.data import BytePairs, Characters, Words
-from lemma.spec.plugins import Group, Open
+from lemma.spec.plugins import OpenChoice, PluginGroup, by_name
 from lemma.spec.positions import Learned, Positions, Rotary, Sinusoidal
-
-# What all families of models share.
-
 
 Size = Annotated[int, Field(ge=1)]
 
@@ -25,11 +22,8 @@ def check_heads(width_name: str, width: int, heads_name: str, heads: int) -> Non
         raise ValueError(f"{heads_name} = {heads} does not divide {width_name} = {width}. Nearest widths: {near}.")
 
 
-class Family(Spec):
-    """What all families share."""
-
-    vocabulary: Annotated[Size, Letter("V")] = 256
-    """Number of different tokens; training takes it from the tokenizer."""
+class Sized(Spec):
+    """A spec whose sizes have textbook letters."""
 
     def sizes(self) -> dict[str, int]:
         """The sizes by their textbook letters.
@@ -50,58 +44,62 @@ class Family(Spec):
         return self.replace(**sizes)
 
 
-# What a language model is made of: one frozen spec a family, told apart by its `family` word.
-#
-# Every family has `vocabulary` V; training takes it from the tokenizer. Models with a bounded memory have a
-# `context`: N for the window models, which predict a word from the N−1 words before it, and T for the
-# Transformer, whose longest stretch it is.
+class Family(Sized):
+    """What all families that read tokens share.
+
+    Models with a bounded memory have a `context` too: N for the window models, which predict a word from the N−1 words
+    before it, and T for the Transformer, whose longest stretch it is.
+    """
+
+    vocabulary: Annotated[Size, Letter("V")] = 256
+    """Number of tokens in the vocabulary; training takes it from the tokenizer."""
 
 
 class FeedForward(Family):
-    """Bengio's neural language model: embed the N−1 words before, join them, one hidden layer, softmax."""
+    """The feed-forward neural language model (Bengio et al. 2003): embed the N−1 previous words, one hidden layer."""
 
     family: Literal["feed-forward"] = "feed-forward"
     width: Annotated[Size, Letter("d")] = 64
-    """Width of a word's embedding."""
+    """Width of the word embeddings."""
     hidden: Annotated[Size, Letter("d_h")] = 256
     """Units of the hidden layer."""
     context: Annotated[int, Field(ge=2), Letter("N")] = 8
     """Length of the n-gram: a word is predicted from the N−1 words before it."""
     activation: Literal["tanh", "sigmoid", "relu"] = "tanh"
-    """The hidden layer's non-linearity."""
+    """Activation function of the hidden layer."""
 
 
 class Attentive(Family):
-    """A feed-forward model that reads its window through one attention head, asked by the last word only."""
+    """A feed-forward model that reads its window through one attention head; only the last word has a query."""
 
     family: Literal["attentive"] = "attentive"
     width: Annotated[Size, Letter("d")] = 64
-    """Width of a word's embedding."""
+    """Width of the word embeddings."""
     key_width: Annotated[Size, Letter("d_k")] = 64
     """Width of the head's queries and keys."""
     value_width: Annotated[Size, Letter("d_v")] = 128
-    """Width of the head's values, and so of what the hidden layer reads."""
+    """Width of the head's values, which are the input of the hidden layer."""
     hidden: Annotated[Size, Letter("d_h")] = 256
     """Units of the hidden layer."""
     context: Annotated[int, Field(ge=2), Letter("N")] = 8
     """Length of the n-gram: a word is predicted from the N−1 words before it."""
     activation: Literal["tanh", "sigmoid", "relu"] = "tanh"
-    """The hidden layer's non-linearity."""
+    """Activation function of the hidden layer."""
 
 
 class Recurrent(Family):
     """What the recurrent families share: an embedding, layers of cells, an output layer."""
 
     width: Annotated[Size, Letter("d")] = 128
-    """Width of a word's embedding."""
+    """Width of the word embeddings."""
     hidden: Annotated[Size, Letter("D")] = 256
     """Units of each recurrent layer."""
     depth: Annotated[Size, Letter("L")] = 1
     """Number of recurrent layers."""
     biases: Literal[0, 1, 2] = 1
-    """Bias vectors a gate: 1 as in the textbook, 2 as in torch.nn (input and recurrent), 0 for none."""
+    """Bias vectors per gate: 1 as in textbooks, 2 as in torch.nn (input and recurrent), 0 for none."""
     tied: bool = False
-    """Whether the output layer reuses the embedding; needs hidden = width."""
+    """Whether the output layer shares its weights with the embedding; needs hidden = width."""
 
     @model_validator(mode="after")
     def _tied_fits(self) -> Self:
@@ -115,59 +113,35 @@ class Recurrent(Family):
 
 
 class Rnn(Recurrent):
-    """The simple recurrent network: h = σ(x I + h H + b)."""
+    """The simple recurrent network (Elman 1990): h = σ(x I + h H + b)."""
 
     family: Literal["rnn"] = "rnn"
     activation: Literal["tanh", "relu"] = "tanh"
-    """The hidden layer's non-linearity."""
+    """Activation function of the hidden layer."""
 
 
 class Lstm(Recurrent):
-    """Long short-term memory: gates for update, forget and output around a cell."""
+    """Long short-term memory (Hochreiter & Schmidhuber 1997): input, forget and output gates around a cell."""
 
     family: Literal["lstm"] = "lstm"
 
 
 class Gru(Recurrent):
-    """The gated recurrent unit: gates for reset and update, no separate cell."""
+    """The gated recurrent unit (Cho et al. 2014): reset and update gates, no separate cell."""
 
     family: Literal["gru"] = "gru"
 
 
-class Decoder(Family):
-    """A pre-norm decoder-only Transformer."""
+class Attending(Family):
+    """What the Transformers share beside their fields, which have another order in each."""
 
-    family: Literal["decoder"] = "decoder"
-    width: Annotated[Size, Letter("d")] = 128
-    """Width of the residual stream."""
-    depth: Annotated[Size, Letter("L")] = 4
-    """Number of layers."""
-    heads: Annotated[Size, Letter("h")] = 4
-    """Attention heads a layer."""
-    attention_width: Annotated[Size | None, Letter("d_h")] = None
-    """Width of all heads together; the width itself if unset."""
-    value_width: Annotated[Size | None, Letter("d_v")] = None
-    """Width of all heads' values together; that of their queries if unset."""
-    key_value_heads: Annotated[Size | None, Letter("h_kv")] = None
-    """Heads of keys and values, each serving a group of query heads; as many as heads if unset."""
-    key_query: Literal["separate", "merged"] = "separate"
-    """Separate key and query maps, or one merged matrix a head (B6): W^QK = W_Qᵀ W_K."""
-    value_output: Literal["separate", "merged"] = "separate"
-    """Separate value and output maps, or one merged matrix a head (C8): W^(h) = W_V W_O."""
-    feed_forward: Annotated[Size | None, Letter("d_ff")] = None
-    """Units of each feed-forward layer; four times the width if unset."""
-    context: Annotated[Size, Letter("T")] = 64
-    """The longest stretch of tokens seen at once."""
-    positions: Positions = Learned()
-    """How a token's place enters: none, learned, sinusoidal, rotary or alibi."""
-    norm: Literal["layer", "rms"] = "layer"
-    """Layer norm (with shift if bias is on) or root-mean-square norm."""
-    activation: Literal["gelu", "relu"] = "gelu"
-    """The feed-forward layers' non-linearity (gelu in its tanh form)."""
-    bias: bool = True
-    """Whether linear maps and norms have biases; the output layer never has one."""
-    tied: bool = True
-    """Whether the output layer reuses the embedding."""
+    if TYPE_CHECKING:
+        family: Any
+        width: int
+        heads: int
+        attention_width: int | None
+        feed_forward: int | None
+        positions: Positions
 
     @property
     def attention(self) -> int:
@@ -185,9 +159,55 @@ class Decoder(Family):
         return {letter: size for letter, size in sizes.items() if size is not None}
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
+    def _heads_fit(self) -> Self:
         name = "attention_width" if self.attention_width else "width"
-        check_heads(f"decoder.{name}", self.attention, "decoder.heads", self.heads)
+        check_heads(f"{self.family}.{name}", self.attention, f"{self.family}.heads", self.heads)
+        if self.positions.paired and (width := self.attention // self.heads) % 2:
+            near = ", ".join(str(self.heads * even) for even in (width - 1, width + 1) if even)
+            raise ValueError(
+                f"{self.family}.positions = '{self.positions.kind}' turns pairs, so that a head's width must be even; "
+                f"it is {width} ({self.attention} over {self.heads} heads). Nearest: {near}."
+            )
+        return self
+
+
+class Decoder(Attending):
+    """A pre-norm decoder-only Transformer (Radford et al. 2019)."""
+
+    family: Literal["decoder"] = "decoder"
+    width: Annotated[Size, Letter("d")] = 128
+    """Width of the residual stream."""
+    depth: Annotated[Size, Letter("L")] = 4
+    """Number of layers."""
+    heads: Annotated[Size, Letter("h")] = 4
+    """Attention heads per layer."""
+    attention_width: Annotated[Size | None, Letter("d_h")] = None
+    """Total width of the queries of all heads; the model's width if unset."""
+    value_width: Annotated[Size | None, Letter("d_v")] = None
+    """Total width of the values of all heads; the attention width if unset."""
+    key_value_heads: Annotated[Size | None, Letter("h_kv")] = None
+    """Key–value heads, each shared by a group of query heads (Ainslie et al. 2023); as many as heads if unset."""
+    key_query: Literal["separate", "merged"] = "separate"
+    """Separate key and query matrices, or one merged matrix per head, W^QK = W_Qᵀ W_K (problem B6)."""
+    value_output: Literal["separate", "merged"] = "separate"
+    """Separate value and output matrices, or one merged matrix per head, W^(h) = W_V W_O (problem C8)."""
+    feed_forward: Annotated[Size | None, Letter("d_ff")] = None
+    """Hidden units of each feed-forward layer; four times the width if unset."""
+    context: Annotated[Size, Letter("T")] = 64
+    """Context length: the most tokens that are seen at once."""
+    positions: Positions = Learned()
+    """Position encoding: none, learned, sinusoidal, rotary or alibi."""
+    norm: Literal["layer", "rms"] = "layer"
+    """LayerNorm (Ba et al. 2016; with a shift if bias is on) or RMSNorm (Zhang & Sennrich 2019)."""
+    activation: Literal["gelu", "relu"] = "gelu"
+    """Activation function of the feed-forward layers (gelu in its tanh form)."""
+    bias: bool = True
+    """Whether linear layers and norms have biases; the output layer never has one."""
+    tied: bool = True
+    """Whether the output layer shares its weights with the embedding (Press & Wolf 2017)."""
+
+    @model_validator(mode="after")
+    def _groups_fit(self) -> Self:
         check_heads("decoder.value_width", self.value_width or self.heads, "decoder.heads", self.heads)
         groups = self.key_value_heads or self.heads
         if self.heads % groups:
@@ -195,45 +215,35 @@ class Decoder(Family):
             raise ValueError(
                 f"decoder.key_value_heads = {groups} does not divide decoder.heads = {self.heads}. Fitting: {fitting}."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _turning_fits(self) -> Self:
-        if self.positions.turning and self.key_query == "merged":
+        if self.positions.rotates and self.key_query == "merged":
             raise ValueError(
                 f"decoder.key_query = 'merged' is not possible with {self.positions.kind} positions: the rotation "
                 "stands between the two matrices and differs from pair to pair of tokens. Use positions=alibi, or "
                 "key_query=separate."
             )
-        if self.positions.paired and (width := self.attention // self.heads) % 2:
-            raise ValueError(
-                f"decoder.positions = '{self.positions.kind}' turns pairs, so that a head's width must be even; it is "
-                f"{width} ({self.attention} over {self.heads} heads). Nearest: {self.heads * (width - 1) or ''} "
-                f"{self.heads * (width + 1)}.".replace(":  ", ": ")
-            )
         return self
 
 
 class TableA5(Family):
-    """The Transformer of the sources' table: PyTorch decoder layers over a window of N−1 words.
+    """The Transformer of the table in problem A5: PyTorch decoder layers over a window of N−1 words.
 
-    The layers' cross-attention reads the embedded window itself. Order enters through sinusoidal positions,
-    so that the number of parameters does not depend on N.
+    The cross-attention of the layers reads the embedded window itself. Positions are sinusoidal, so that the number of
+    parameters does not depend on N.
     """
 
     family: Literal["table-a5"] = "table-a5"
     vocabulary: Annotated[Size, Letter("V")] = 7676
-    """Number of different tokens; training takes it from the tokenizer."""
+    """Number of tokens in the vocabulary; training takes it from the tokenizer."""
     embedding: Annotated[Size, Letter("d_e")] = 64
-    """Width of a word's embedding, before it is projected to the layers' width."""
+    """Width of the word embeddings, before they are projected to the width of the layers."""
     width: Annotated[Size, Letter("d")] = 512
     """Width of the layers."""
     depth: Annotated[Size, Letter("L")] = 2
     """Number of layers."""
     heads: Annotated[Size, Letter("h")] = 8
-    """Attention heads a layer."""
+    """Attention heads per layer."""
     feed_forward: Annotated[Size, Letter("d_ff")] = 512
-    """Units of each feed-forward layer."""
+    """Hidden units of each feed-forward layer."""
     context: Annotated[int, Field(ge=2), Letter("N")] = 5
     """Length of the n-gram: a word is predicted from the N−1 words before it."""
 
@@ -243,126 +253,91 @@ class TableA5(Family):
         return self
 
 
-# The Transformers that read a whole text at once: the encoder, and the encoder–decoder (problem C5).
-
-
 MARKS = ("<start>", "<end>", "<mask>")
-"""Tokens that no text holds; they come after the tokenizer's own, so that V counts both."""
+"""Special tokens that no text contains; they come after the tokenizer's own, so that V counts both."""
 
 
-class Transformer(Family):
-    """What both share."""
+class Transformer(Attending):
+    """What the encoder and the encoder–decoder share: Transformers that read a whole text at once."""
 
     vocabulary: Annotated[int, Field(ge=len(MARKS) + 1), Letter("V")] = 256
-    """Number of different tokens and marks; training takes it from the tokenizer."""
+    """Number of tokens in the vocabulary, special tokens included; training takes it from the tokenizer."""
     width: Annotated[Size, Letter("d")] = 128
     """Width of the residual stream."""
     heads: Annotated[Size, Letter("h")] = 4
-    """Attention heads a layer."""
+    """Attention heads per layer."""
     attention_width: Annotated[Size | None, Letter("d_h")] = None
-    """Width of all heads together; the width itself if unset."""
+    """Total width of the queries of all heads; the model's width if unset."""
     feed_forward: Annotated[Size | None, Letter("d_ff")] = None
-    """Units of each feed-forward layer; four times the width if unset."""
+    """Hidden units of each feed-forward layer; four times the width if unset."""
     context: Annotated[int, Field(ge=4), Letter("T")] = 64
-    """The longest stretch of tokens seen at once, marks included."""
+    """Context length: the most tokens that are seen at once, special tokens included."""
     positions: Positions = Learned()
-    """How a token's place enters: none, learned, sinusoidal, rotary or alibi."""
+    """Position encoding: none, learned, sinusoidal, rotary or alibi."""
     norm: Literal["layer", "rms"] = "layer"
-    """Layer norm (with shift if bias is on) or root-mean-square norm."""
+    """LayerNorm (Ba et al. 2016; with a shift if bias is on) or RMSNorm (Zhang & Sennrich 2019)."""
     norm_place: Literal["pre", "post"] = "pre"
-    """pre: x + f(norm(x)), and a last norm; post: norm(x + f(x)), as in the source."""
+    """pre: x + f(norm(x)) and a final norm; post: norm(x + f(x)), as in Vaswani et al. (2017)."""
     activation: Literal["gelu", "relu"] = "gelu"
-    """The feed-forward layers' non-linearity (gelu in its tanh form)."""
+    """Activation function of the feed-forward layers (gelu in its tanh form)."""
     bias: bool = True
-    """Whether linear maps and norms have biases; the output layer never has one."""
+    """Whether linear layers and norms have biases; the output layer never has one."""
     tied: bool = True
-    """Whether the output layer reuses the embedding."""
-
-    @property
-    def attention(self) -> int:
-        """The width of all heads together."""
-        return self.attention_width or self.width
-
-    @property
-    def inner(self) -> int:
-        """The units of each feed-forward layer."""
-        return self.feed_forward or 4 * self.width
-
-    def sizes(self) -> dict[str, int]:
-        """The sizes by their letters, the widths of attention and feed-forward worked out if they are unset."""
-        return super().sizes() | {"d_h": self.attention, "d_ff": self.inner}
-
-    @model_validator(mode="after")
-    def _heads_fit(self) -> Self:
-        family = getattr(self, "family", "transformer")
-        name = "attention_width" if self.attention_width else "width"
-        check_heads(f"{family}.{name}", self.attention, f"{family}.heads", self.heads)
-        if self.positions.paired and (width := self.attention // self.heads) % 2:
-            raise ValueError(
-                f"{family}.positions = '{self.positions.kind}' turns pairs, so that a head's width must be even; it is "
-                f"{width} ({self.attention} over {self.heads} heads)."
-            )
-        return self
+    """Whether the output layer shares its weights with the embedding (Press & Wolf 2017)."""
 
 
 class Encoder(Transformer):
-    """A Transformer in which every token sees all tokens; it learns by what is hidden from it (problem E3)."""
+    """A Transformer in which every token attends to all tokens; it learns masked tokens (Devlin et al. 2019)."""
 
     family: Literal["encoder"] = "encoder"
     positions: Positions = Rotary()
-    """How a token's place enters: none, learned, sinusoidal, rotary or alibi."""
+    """Position encoding: none, learned, sinusoidal, rotary or alibi."""
     depth: Annotated[Size, Letter("L")] = 4
     """Number of layers."""
     objective: Literal["masked", "next-sentence", "both"] = "masked"
-    """What it learns: tokens that were hidden, whether one stretch of text follows another, or both together."""
+    """What it learns: masked tokens, whether one segment of text follows another, or both."""
 
     def sized(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy for a text of so many different tokens; the marks come beside them."""
+        """Return a copy for a tokenizer of this size; the special tokens are added to it."""
         return self.replace(vocabulary=sizes["vocabulary"] + len(MARKS))
 
 
 class EncoderDecoder(Transformer):
-    """A Transformer that reads a source both ways and writes a target from left to right, looking at the source.
+    """The Transformer of Vaswani et al. (2017): an encoder reads the source, a decoder writes the target.
 
     Source and target share one embedding.
     """
 
     family: Literal["encoder-decoder"] = "encoder-decoder"
     positions: Positions = Sinusoidal()
-    """How a token's place enters: none, learned, sinusoidal, rotary or alibi; nowhere in attention to the source."""
+    """Position encoding: none, learned, sinusoidal, rotary or alibi; cross-attention has none."""
     encoder_depth: Annotated[Size, Letter("L_enc")] = 3
-    """Layers that read the source."""
+    """Encoder layers, which read the source."""
     decoder_depth: Annotated[Size, Letter("L_dec")] = 3
-    """Layers that write the target."""
-
-
-# A body that reads a sentence along its dependency tree (problem D4 applied to language).
+    """Decoder layers, which write the target."""
 
 
 class Tree(Family):
-    """Word vectors, and layers of graph convolution over the sentence's dependency tree; only ever a body."""
+    """Graph convolution (Kipf & Welling 2017) over a sentence's dependency tree; a body for classifiers only."""
 
     family: Literal["tree"] = "tree"
     width: Annotated[Size, Letter("d")] = 64
-    """Width of the word vectors and of every layer."""
+    """Width of the word embeddings and of every layer."""
     depth: Annotated[int, Letter("L"), Field(ge=0)] = 2
-    """Number of graph layers: how many arcs away a word still sees; 0 reads the words alone."""
-
-
-# A family of language models that another package brings.
+    """Number of graph layers: a word sees others up to this many arcs away; 0 reads the words alone."""
 
 
 class NewFamily(Family):
-    """The spec of a family from elsewhere: its words, and where the model is.
+    """The spec of a family that another package brings: its settings, and where the model is.
 
-    A subclass has its name as `family: Literal["bag"] = "bag"`, a default for every word, and `model`. Its module
+    A subclass has its name as `family: Literal["bag"] = "bag"`, a default for every setting, and `model`. Its module
     should not import torch, so that lists and help stay quick; `model` is imported when one is built.
     """
 
     model: ClassVar[str] = ""
     """A `lemma.models.base.LanguageModel`, as package.module:Class; it is called with a spec and the dropout."""
     recipe: ClassVar[Mapping[str, Any]] = {}
-    """Words of the recipe that suit it."""
+    """Settings of the recipe that suit it."""
     tokenizer: ClassVar[Characters | Words | BytePairs | None] = None
     """How its texts are cut unless told otherwise; byte-pairs if unset."""
     probe_sizes: ClassVar[Mapping[str, Sequence[int]]] = {}
@@ -373,7 +348,7 @@ class NewFamily(Family):
 
     @property
     def longest(self) -> int | None:
-        """The most tokens that it reads at once; None if there is no such bound."""
+        """The most tokens that it reads at once; None if there is no limit."""
         return None
 
 
@@ -383,27 +358,20 @@ def _own() -> set[str]:
     return OWN
 
 
-NEW_FAMILIES: Group[NewFamily] = Group("lemma.families", "family", NewFamily, "family", _own)
+NEW_FAMILIES: PluginGroup[NewFamily] = PluginGroup("lemma.families", "family", NewFamily, "family", _own)
 """What other packages bring."""
 
-
-# What reads a text for something else: a body, and what is taken of the vectors that it gives.
-
-
-_OURS = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | Encoder | EncoderDecoder | Tree
-BodySpec = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | Encoder | EncoderDecoder | Tree | NewFamily
-BODIES: dict[str, type[BodySpec]] = {
-    str(body.model_fields["family"].default): body
-    for body in (FeedForward, Attentive, Rnn, Lstm, Gru, Decoder, TableA5, Encoder, EncoderDecoder, Tree)
-}
+_OWN_BODIES = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | Encoder | EncoderDecoder | Tree
+BodySpec = _OWN_BODIES | NewFamily
+BODIES: dict[str, type[BodySpec]] = {body.model_fields["family"].default: body for body in get_args(_OWN_BODIES)}
 LONGEST = 256
-"""Tokens that are read of a text where its body has no context of its own."""
+"""The most tokens of a text that are read by a body without a context."""
 POOLS = {"feed-forward": "mean", "attentive": "mean", "encoder": "first", "encoder-decoder": "first", "tree": "mean"}
-"""What is read of a body unless told otherwise; of all others the last token, the only one that has seen all."""
+"""The default pooling of a body; of all others the last token, the only one that has seen all."""
 
 
 def longest(body: BodySpec) -> int:
-    """The most tokens of a text that a body reads: its context, where it is a Transformer's."""
+    """The most tokens of a text that a body reads: the context of a Transformer."""
     if isinstance(body, NewFamily):
         return body.longest or LONGEST
     bounded = isinstance(body, Transformer) or body.family == "decoder"
@@ -421,26 +389,28 @@ def from_name(value: Any) -> Any:
 
 
 AnyBody = Annotated[
-    BodySpec, Open(Annotated[_OURS, Field(discriminator="family")], NEW_FAMILIES), BeforeValidator(from_name)
+    BodySpec,
+    OpenChoice(Annotated[_OWN_BODIES, Field(discriminator="family")], NEW_FAMILIES),
+    BeforeValidator(from_name),
 ]
 
 
 class Pooling(Spec):
-    """What of a body's vectors is read."""
+    """How the vectors of a body become one."""
 
     pool: Literal["auto", "first", "last", "mean"] = "auto"
-    """What of the body's vectors the head reads: that of the first or of the last token, or their mean.
+    """Pooling of the body's vectors: that of the first or of the last token, or their mean.
 
-    Auto is the first mark of an encoder, the mean of a window model's (a bag of its n-grams) and of a tree's, else the
+    Auto is the first token of an encoder, the mean of a window model (a bag of its n-grams) and of a tree, else the
     last token.
     """
 
 
-class Reading(Pooling):
-    """A model that reads a text by a body: its vocabulary and its sizes are the body's, and its own beside them."""
+class TextReader(Pooling):
+    """A model that reads text with a body: its vocabulary is the body's, its sizes are the body's and its own."""
 
     body: AnyBody = Lstm()
-    """What reads the text: a language model without its output layer, or an encoder."""
+    """The model that reads the text: a language model without its output layer, or an encoder."""
 
     @property
     def vocabulary(self) -> int:
@@ -449,7 +419,7 @@ class Reading(Pooling):
 
     @property
     def pooling(self) -> str:
-        """What is read of this body."""
+        """The pooling of this body."""
         return POOLS.get(self.body.family, "last") if self.pool == "auto" else self.pool
 
     def sized(self, sizes: Mapping[str, int]) -> Self:
@@ -476,59 +446,53 @@ class Reading(Pooling):
         return self.replace(**own, body=self.body.at(others).to_dict())
 
 
-# A classifier: any body that reads text, and a head that says which class it belongs to.
-
-
-class Classifier(Reading):
-    """A body that reads a text, what is taken of the vectors it gives, and one linear map to the classes."""
+class Classifier(TextReader):
+    """A body that reads a text, pooling of its vectors, and one linear layer to the classes."""
 
     family: Literal["classifier"] = "classifier"
     classes: Annotated[int, Field(ge=2), Letter("K")] = 2
     """Number of classes; training takes it from the labels."""
 
 
-# Images and texts in one space: two towers, and the cross-attention that looks at both (problems E7 and E8).
-
-
 CHANNELS = 3
-"""Red, green and blue; what is transparent is laid on white."""
+"""Red, green and blue; transparent pixels are put on white."""
 
 
-class DualEncoder(Reading):
-    """A patch Transformer for images, any body for texts, and a linear map of each to a shared width.
+class DualEncoder(TextReader):
+    """A patch Transformer for images, any body for texts, and a linear layer of each to a shared space.
 
-    An image and a text are as alike as their vectors' cosine; both towers learn to be most alike where they belong
-    together (Radford et al. 2021). The image tower is made of the encoder's own parts (Dosovitskiy et al. 2021).
+    An image and a text are as similar as the cosine of their vectors, and training makes matching pairs most similar
+    (CLIP, Radford et al. 2021). The image tower is made of the encoder's layers (ViT, Dosovitskiy et al. 2021).
     """
 
     family: Literal["dual-encoder"] = "dual-encoder"
     body: AnyBody = Encoder(width=128, depth=1, context=32)
-    """What reads the text: a language model without its output layer, or an encoder."""
+    """The model that reads the text: a language model without its output layer, or an encoder."""
     grid: Annotated[Size, Letter("G")] = 4
-    """Patches on a side of an image."""
+    """Patches along each side of an image."""
     patch: Annotated[Size, Letter("P")] = 6
-    """Pixels on a side of a patch; an image is read at grid times patch pixels on a side."""
+    """Pixels along each side of a patch; an image is scaled to grid × patch pixels along each side."""
     image_width: Annotated[Size, Letter("d_i")] = 128
-    """Width of the image tower's stream."""
+    """Width of the image tower's residual stream."""
     image_depth: Annotated[Size, Letter("L_i")] = 2
     """Layers of the image tower."""
     image_heads: Annotated[Size, Letter("h_i")] = 4
-    """Attention heads a layer of the image tower."""
+    """Attention heads per layer of the image tower."""
     image_pool: Literal["places", "mean"] = "places"
-    """How patches meet in the shared space: each by the map of its own place, added up; or their mean by one map."""
+    """How patches are pooled: places has a matrix for every position and adds up; mean has one for their mean."""
     shared: Annotated[Size, Letter("d_s")] = 128
-    """Width of the space that images and texts share."""
+    """Width of the shared space of images and texts."""
     temperature: float = Field(default=0.07, gt=0.01, le=1)
-    """What cosines are divided by at first; it is learned, and never below 0.01."""
+    """Initial temperature, by which cosines are divided; it is learned, and never below 0.01."""
 
     @property
     def side(self) -> int:
-        """Pixels on a side of an image as it is read."""
+        """Pixels along each side of an image as it is read."""
         return self.grid * self.patch
 
     @property
     def maps(self) -> int:
-        """How many maps take patches to the shared space: one for every place, or one for all."""
+        """The number of matrices that map patches to the shared space: one for every position, or one for all."""
         return self.grid**2 if self.image_pool == "places" else 1
 
     @model_validator(mode="after")
@@ -538,22 +502,22 @@ class DualEncoder(Reading):
 
 
 class Reranking(Spec):
-    """What of a re-ranker is not its dual encoder's."""
+    """The settings of a re-ranker that are not its dual encoder's."""
 
     candidates: Annotated[int, Field(ge=2)] = 10
-    """How many of the dual encoder's findings are ranked again: the k of top k."""
+    """How many of the dual encoder's best results are ranked again: the k of top k."""
 
 
 class CrossAttention(Reranking):
-    """A re-ranker: an image's patches look at a text's words, by the dual encoder's two maps as queries and keys.
+    """A re-ranker: an image's patches attend to a text's words by the dual encoder's projections as queries and keys.
 
-    It adds to them the scale, the softmax and a map of values (problem E8), a feed-forward part and a score. It is
-    made of a trained dual encoder by adapting it, and sorts the first few that the dual encoder finds once more.
+    It adds the scale, the softmax and a value matrix (problem E8), a feed-forward layer and a score. It is made by
+    adapting a trained dual encoder, and sorts the best results of that dual encoder again.
     """
 
     family: Literal["cross-attention"] = "cross-attention"
     towers: DualEncoder = DualEncoder()
-    """The dual encoder whose findings are ranked again."""
+    """The dual encoder whose results are ranked again."""
 
     @property
     def vocabulary(self) -> int:
@@ -573,26 +537,23 @@ class CrossAttention(Reranking):
         return self.replace(towers=self.towers.at(sizes).to_dict())
 
 
-# A parser: an encoder over words, and one last attention layer with a head for every relation (problem B1).
-
-
 class BiLstm(Spec):
-    """Layers of two LSTMs, one that reads the sentence forwards and one that reads it backwards."""
+    """Bidirectional LSTM layers."""
 
     kind: Literal["bilstm"] = "bilstm"
     hidden: Annotated[Size, Letter("D")] = 200
-    """Units of each LSTM; a layer's output is twice as wide."""
+    """Hidden units of each direction; the output of a layer is twice as wide."""
     depth: Annotated[Size, Letter("L")] = 2
     """Number of layers."""
 
     @property
     def width(self) -> int:
-        """The width of what it gives."""
+        """The width of its output."""
         return 2 * self.hidden
 
 
 class TransformerEncoder(Spec):
-    """Pre-norm Transformer layers in which every word sees all words, with rotary positions."""
+    """Pre-norm Transformer layers in which every word attends to all words, with rotary positions."""
 
     kind: Literal["transformer"] = "transformer"
     width: Size = 192
@@ -600,7 +561,7 @@ class TransformerEncoder(Spec):
     depth: Annotated[Size, Letter("L")] = 4
     """Number of layers."""
     heads: Annotated[Size, Letter("h")] = 6
-    """Attention heads a layer."""
+    """Attention heads per layer."""
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
@@ -616,89 +577,59 @@ class TransformerEncoder(Spec):
 PARSER_ENCODERS = {"bilstm": BiLstm, "transformer": TransformerEncoder}
 
 
-def _from_name(value: Any) -> Any:
-    if isinstance(value, Mapping) and "kind" not in value:  # as in encoder.hidden=100
-        return {"kind": "bilstm", **value}
-    if not isinstance(value, str):
-        return value
-    if value not in PARSER_ENCODERS:
-        raise ValueError(unknown("encoder", value, PARSER_ENCODERS))
-    return {"kind": value}
+ParserEncoder = Annotated[
+    BiLstm | TransformerEncoder, Field(discriminator="kind"), by_name("encoder", PARSER_ENCODERS, default="bilstm")
+]
 
 
-ParserEncoder = Annotated[BiLstm | TransformerEncoder, Field(discriminator="kind"), BeforeValidator(_from_name)]
-
-
-class Parser(Spec):
-    """Words in, a dependency tree out: the head of a relation attends from a governor to its dependents."""
+class Parser(Sized):
+    """A dependency parser: the attention head of a relation attends from a word to its dependents (problem B1)."""
 
     family: Literal["parser"] = "parser"
     vocabulary: Annotated[Size, Letter("V")] = 256
-    """Number of different words; training takes it from the treebank."""
+    """Number of words in the vocabulary; training takes it from the treebank."""
     relations: Annotated[Size, Letter("R")] = 40
-    """Number of relations, and so of heads; training takes it from the treebank."""
+    """Number of relations, which is the number of attention heads; training takes it from the treebank."""
     width: Annotated[Size, Letter("d")] = 100
-    """Width of a word's embedding, and of the embedding of its spelling beside it."""
+    """Width of the word embedding, and of the spelling embedding next to it."""
     buckets: Size = 20_000
-    """Rows that the pieces of words' spellings are hashed to."""
+    """Hash buckets of the spelling features: prefixes, suffixes and shape of a word."""
     minimum_count: Size = 2
-    """Words seen less often in the training treebank are known by their spelling only."""
+    """Words that are rarer than this in the training treebank are known by their spelling only."""
     word_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.15
-    """The share of words that training hides, so that spelling and context have to do."""
+    """The share of words that are dropped in training, so that the model uses spelling and context too."""
     encoder: ParserEncoder = BiLstm()
-    """What reads the sentence: bilstm or transformer."""
+    """The encoder of the sentence: bilstm or transformer."""
     hidden: Annotated[Size, Letter("d_h")] = 200
-    """Units of the layers that make a governor and a dependent of each word."""
+    """Hidden units of the layers that represent each word as a head and as a dependent (Dozat & Manning 2017)."""
     head_width: Annotated[Size, Letter("w")] = 32
-    """Width of the queries and keys that a relation has for itself."""
+    """Width of the queries and keys that belong to one relation."""
     shared_width: Annotated[int, Field(ge=0), Letter("w_s")] = 128
-    """Width of the queries and keys that all relations share; they tell governors whatever the relation."""
+    """Width of the queries and keys that all relations share; they score a head whatever the relation."""
     attention_loss: Annotated[float, Field(ge=0)] = 0.1
-    """Weight of the loss that makes each head a picture of its relation, beside that of the parser."""
-
-    def sizes(self) -> dict[str, int]:
-        """The sizes by their textbook letters."""
-        return {letter: getattr(self, name) for letter, name in type(self).letters().items()}
-
-    def at(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy with other sizes, given by their letters."""
-        return self.replace(**sizes)
+    """Weight of the loss that makes each attention head attend along its relation, next to the parser's loss."""
 
 
-# Graphs: the model that classifies their nodes (problem D4), and where they come from.
-
-
-class Graph(Spec):
-    """Layers of graph convolution: H ← σ(Â H W + b), the last one to the classes (Kipf & Welling 2017)."""
+class Graph(Sized):
+    """A graph convolutional network (Kipf & Welling 2017): H ← σ(Â H W + b), the last layer to the classes."""
 
     family: Literal["graph"] = "graph"
     features: Annotated[Size, Letter("F")] = 16
-    """Features of a node; training takes it from the graph."""
+    """Features per node; training takes it from the graph."""
     hidden: Annotated[Size, Letter("D")] = 64
-    """Units of the layers between."""
+    """Units of the hidden layers."""
     classes: Annotated[int, Field(ge=2), Letter("K")] = 2
     """Number of classes; training takes it from the graph."""
     depth: Annotated[Size, Letter("L")] = 2
-    """Number of layers: how many edges away a node still sees."""
+    """Number of layers: a node sees others up to this many edges away."""
     normalise: Literal["symmetric", "rows", "none", "alone"] = "symmetric"
-    """What stands for Â: D̃^{-1/2} Ã D̃^{-1/2}, of norm 1; D̃^{-1} Ã, whose rows sum to 1; Ã; or I, no edges."""
+    """Â: symmetric is D̃^{-1/2} Ã D̃^{-1/2}, of norm 1; rows is D̃^{-1} Ã; none is Ã; alone is I, without edges."""
     bias: bool = True
     """Whether the layers have biases."""
 
-    def sizes(self) -> dict[str, int]:
-        """The sizes by their letters."""
-        return {letter: getattr(self, name) for letter, name in type(self).letters().items()}
-
-    def at(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy with other sizes, given by their letters."""
-        return self.replace(**sizes)
-
-
-# All families of models by their names: Lemma's own, and those that other packages bring.
-
 
 LanguageSpec = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | NewFamily
-"""Those that predict the next token."""
+"""The families that predict the next token."""
 ModelSpec = (
     FeedForward
     | Attentive
@@ -718,32 +649,15 @@ ModelSpec = (
     | NewFamily
 )
 FAMILIES: dict[str, type[ModelSpec]] = {
-    str(family.model_fields["family"].default): family
-    for family in (
-        FeedForward,
-        Attentive,
-        Rnn,
-        Lstm,
-        Gru,
-        Decoder,
-        TableA5,
-        Parser,
-        Encoder,
-        EncoderDecoder,
-        Tree,
-        Classifier,
-        DualEncoder,
-        CrossAttention,
-        Graph,
-    )
+    family.model_fields["family"].default: family for family in get_args(ModelSpec) if family is not NewFamily
 }
 
 
 def family_of(name: str) -> type[ModelSpec] | None:
-    """The family of that name, whoever brings it; None if nobody does."""
+    """The family of that name, Lemma's own or another package's; None if there is none."""
     return FAMILIES.get(name) or NEW_FAMILIES.find(name)
 
 
 def family_names() -> list[str]:
-    """All families that there are, Lemma's own first."""
+    """The names of all families, Lemma's own first."""
     return [*FAMILIES, *NEW_FAMILIES.others()]

@@ -1,4 +1,9 @@
-"""Families, positions and objectives that other installed packages bring by entry points."""
+"""Families, positions and objectives that other installed packages bring by entry points.
+
+Entry points are read only when a name is none of Lemma's own, so that Lemma's own names always win and a package that
+nobody asks for can break nothing. A file never names a module: it has a name, and what is installed says what that
+means.
+"""
 
 import sys
 import warnings
@@ -9,28 +14,20 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import BeforeValidator, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from lemma.errors import LemmaError, PackageError
+from lemma.errors import LemmaError, PackageError, unknown
 from lemma.spec.base import Spec
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-
-# What other installed packages bring, found by name among their entry points.
-#
-# They are read only when a name is none of Lemma's own, so that Lemma's own names always win and a package that
-# nobody
-# asks for can break nothing. A file never names a module: it has a name, and what is installed says what that means.
-
-
 Kind = TypeVar("Kind", bound=Spec)
 
 
 @dataclass(frozen=True)
-class Group(Generic[Kind]):
+class PluginGroup(Generic[Kind]):
     """The entry points of one group: each leads to a spec class whose `tag` word is the entry point's name."""
 
     name: str
@@ -93,7 +90,7 @@ class Group(Generic[Kind]):
         """Refuse what is no class of the right kind, or bears another name inside."""
         start = f"the package {_title(entry)} brings the {self.what} '{entry.name}' as {entry.value}"
         if not (isinstance(found, type) and issubclass(found, self.kind)):
-            raise PackageError(f"{start}, which is no subclass of lemma.spec.{self.kind.__name__}.")
+            raise PackageError(f"{start}, which is no subclass of {self.kind.__module__}.{self.kind.__name__}.")
         field = found.model_fields.get(self.tag)
         names = get_args(field.annotation) if field else ()
         if names != (entry.name,) or (field and field.default != entry.name):
@@ -130,16 +127,30 @@ def _title(entry: "EntryPoint") -> str:
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value.partition(".")[0]
 
 
-# A tagged choice that is open: among Lemma's own specs, or among those that other packages bring.
+def by_name(
+    what: str, own: Collection[str], group: PluginGroup[Any] | None = None, default: str | None = None
+) -> BeforeValidator:
+    """Let one of several specs be given by its `kind` alone; a table that does not name it has the default kind."""
+
+    def read(value: Any) -> Any:
+        if default and isinstance(value, Mapping) and "kind" not in value:
+            return {"kind": default, **value}
+        if not isinstance(value, str):
+            return value
+        if value not in own and not (group and group.brings(value)):
+            raise ValueError(unknown(what, value, [*own, *(group.others() if group else ())]))
+        return {"kind": value}
+
+    return BeforeValidator(read)
 
 
 @dataclass(frozen=True)
-class Open:
+class OpenChoice:
     """An annotation: a value is read by the union of our own, or by the class that brings its name."""
 
     ours: Any
     """The tagged union of Lemma's own."""
-    group: Group[Any]
+    group: PluginGroup[Any]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Put the look-up of names around the union, and write a value by its own class."""

@@ -1,48 +1,42 @@
-"""How a Transformer learns where a token stands: one tagged choice, open to other packages."""
+"""The position encodings of a Transformer: one tagged choice, open to other packages."""
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from lemma.errors import unknown
 from lemma.spec.base import Spec
-from lemma.spec.plugins import Group, Open
+from lemma.spec.plugins import OpenChoice, PluginGroup, by_name
 
 
 class PositionsSpec(Spec):
-    """What every kind of positions says of itself."""
+    """What every position encoding says of itself."""
 
     endless: ClassVar[bool] = False
-    """Whether it knows distances only, so that nothing ends at the trained context."""
+    """Whether it depends on distances only, so that the model can read past the trained context."""
     tabled: ClassVar[bool] = False
-    """Whether it learns something for each place of the context, and so has nothing for later ones."""
+    """Whether it learns something for each position of the context, and has nothing for later ones."""
     scaled: ClassVar[bool] = False
     """Whether embeddings are multiplied by √d before it is added to them."""
     paired: ClassVar[bool] = False
-    """Whether it works on pairs of a head's numbers, so that a head's width must be even."""
+    """Whether it works on pairs of a head's coordinates, so that the head width must be even."""
+
+    rotates: ClassVar[bool | str] = False
+    """Whether it changes queries and keys, and so acts between their two matrices."""
+    biases: ClassVar[bool | str] = False
+    """Whether it adds to scores, by distance."""
 
     if TYPE_CHECKING:
         kind: Any
 
-    @property
-    def turning(self) -> bool:
-        """Whether it changes queries and keys, and so stands between their two matrices."""
-        return False
-
-    @property
-    def biasing(self) -> bool:
-        """Whether it adds to scores, by distance."""
-        return False
-
 
 class NoPositions(PositionsSpec):
-    """No position information: only the causal mask tells the order."""
+    """No position encoding: only the causal mask gives the order."""
 
     kind: Literal["none"] = "none"
 
 
 class Learned(PositionsSpec):
-    """A learned vector for each of the `context` positions, added to the embedding."""
+    """A learned vector for each position of the context, added to the embedding (Gehring et al. 2017)."""
 
     tabled: ClassVar[bool] = True
     kind: Literal["learned"] = "learned"
@@ -56,85 +50,59 @@ class Sinusoidal(PositionsSpec):
     base: float = Field(default=10_000.0, gt=1)
     """The longest wavelength is 2π times this."""
     first: int = Field(default=0, ge=0)
-    """The number of the first position; 1 gives the table of sources that count from 1."""
+    """Number of the first position; 1 gives the table of sources that count from 1."""
 
 
 class Rotary(PositionsSpec):
-    """Queries and keys turned pair by pair by angles that grow with the position (Su et al. 2021).
+    """Queries and keys rotated pair by pair by angles that grow with the position (Su et al. 2021).
 
-    A score then depends only on how far two tokens lie apart, so that nothing ends at the trained context.
+    A score then depends only on the distance of two tokens, so that the model can read past the trained context.
     """
 
     endless: ClassVar[bool] = True
     paired: ClassVar[bool] = True
+    rotates: ClassVar[bool | str] = True
     kind: Literal["rotary"] = "rotary"
     base: float = Field(default=10_000.0, gt=1)
     """The longest wavelength is 2π times this."""
     first: int = Field(default=0, ge=0)
-    """The number of the first position; 1 gives the vectors of sources that count from 1, and the same scores."""
-
-    @property
-    def turning(self) -> bool:
-        """Queries and keys are turned."""
-        return True
+    """Number of the first position; 1 gives the vectors of sources that count from 1, and the same scores."""
 
 
 class Alibi(PositionsSpec):
-    """A penalty of slope × distance on every score, with a fixed slope a head (Press et al. 2022).
+    """A penalty of slope × distance on every score, with a fixed slope per head (Press et al. 2022).
 
-    The slopes are the geometric sequence 2^(−8/h), 2^(−16/h), …, 2^(−8); nothing ends at the trained context.
+    The slopes are the geometric sequence 2^(−8/h), 2^(−16/h), …, 2^(−8); the model can read past the trained context.
     """
 
     endless: ClassVar[bool] = True
+    biases: ClassVar[bool | str] = True
     kind: Literal["alibi"] = "alibi"
-
-    @property
-    def biasing(self) -> bool:
-        """Scores are lowered."""
-        return True
 
 
 class NewPositions(PositionsSpec):
-    """A kind of positions that another package brings: its settings, and the modules that act for it.
+    """A position encoding that another package brings: its settings, and the modules that implement it.
 
     A subclass has its name as `kind: Literal["fading"] = "fading"` and names one module or more, each as
     `package.module:Class` and each called with this spec, the context and a size.
     """
 
-    adds: ClassVar[str | None] = None
+    adds: ClassVar[bool | str] = False
     """Adds to embeddings: made with the stream's width, called with vectors (batch, time, width) and `start`."""
-    turns: ClassVar[str | None] = None
+    rotates: ClassVar[bool | str] = False
     """Changes queries and keys: made with a head's width, called with (batch, heads, time, width) and `start`."""
-    biases: ClassVar[str | None] = None
+    biases: ClassVar[bool | str] = False
     """Adds to scores: made with the number of heads, called with distances (n) and gives (heads, n)."""
-
-    @property
-    def turning(self) -> bool:
-        """Whether it names a module that changes queries and keys."""
-        return self.turns is not None
-
-    @property
-    def biasing(self) -> bool:
-        """Whether it names a module that adds to scores."""
-        return self.biases is not None
 
 
 KINDS = ("none", "learned", "sinusoidal", "rotary", "alibi")
-POSITIONS: Group[NewPositions] = Group("lemma.positions", "positions", NewPositions, "kind", lambda: KINDS)
+POSITIONS: PluginGroup[NewPositions] = PluginGroup("lemma.positions", "positions", NewPositions, "kind", lambda: KINDS)
 """What other packages bring."""
-
-
-def _from_name(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    if value not in KINDS and not POSITIONS.brings(value):
-        raise ValueError(unknown("positions", value, [*KINDS, *POSITIONS.others()]))
-    return {"kind": value}
 
 
 _OURS = Annotated[NoPositions | Learned | Sinusoidal | Rotary | Alibi, Field(discriminator="kind")]
 Positions = Annotated[
     NoPositions | Learned | Sinusoidal | Rotary | Alibi | NewPositions,
-    Open(_OURS, POSITIONS),
-    BeforeValidator(_from_name),
+    OpenChoice(_OURS, POSITIONS),
+    by_name("positions", KINDS, POSITIONS),
 ]

@@ -183,9 +183,6 @@ def preset_names() -> list[str]:
     return [*PRESETS, *NEW_FAMILIES.others()]
 
 
-# The sources of what other packages bring to a spec, for whoever keeps what was worked out from them.
-
-
 def brought_sources(spec: Spec) -> str | None:
     """The hash of every package that brings something to this spec; empty if none does, None if one has no sources.
 
@@ -193,23 +190,20 @@ def brought_sources(spec: Spec) -> str | None:
     >>> brought_sources(Decoder())
     ''
     """
-    packages = sorted({package for part in _brought(spec) for package in _packages(part)})
-    hashes = {package: _hash(package) for package in packages}
+    hashes = {package: _hash(package) for package in sorted(set(_packages(spec)))}
     return None if None in hashes.values() else "".join(f" {package} {found}" for package, found in hashes.items())
 
 
-def _brought(spec: Spec) -> Iterator[NewFamily | NewPositions]:
+def _packages(spec: Spec) -> Iterator[str]:
+    """The packages of the classes that others bring to a spec, and of the modules that these name."""
     if isinstance(spec, NewFamily | NewPositions):
-        yield spec
+        named = [spec.model] if isinstance(spec, NewFamily) else [spec.adds, spec.rotates, spec.biases]
+        for module in (type(spec).__module__, *named):
+            if isinstance(module, str) and module:
+                yield module.partition(".")[0].partition(":")[0]
     for name in type(spec).model_fields:
         if isinstance(value := getattr(spec, name), Spec):
-            yield from _brought(value)
-
-
-def _packages(part: NewFamily | NewPositions) -> set[str]:
-    """The packages of its class and of the modules that it names."""
-    named = [part.model] if isinstance(part, NewFamily) else [part.adds, part.turns, part.biases]
-    return {module.partition(".")[0].partition(":")[0] for module in (type(part).__module__, *named) if module}
+            yield from _packages(value)
 
 
 def _hash(package: str) -> str | None:

@@ -7,16 +7,13 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_serializer
 
 from lemma.errors import SpecError, unknown
 from lemma.spec.base import Letter, Spec
-from lemma.spec.plugins import Group
-
-# What a language model on running text makes small: the causal loss, or one that another package brings.
-
+from lemma.spec.plugins import PluginGroup, by_name
 
 CAUSAL = "causal"
 
 
 class NewObjective(Spec):
-    """An objective that another package brings: its settings, and where the loss is.
+    """A training objective that another package brings: its settings, and where the loss is.
 
     A subclass has its name as `kind: Literal["focal"] = "focal"`, and a default for each of its settings.
     """
@@ -33,14 +30,16 @@ class NewObjective(Spec):
         return {name: getattr(self, name) for name in type(self).model_fields if name != "kind"}
 
 
-OBJECTIVES: Group[NewObjective] = Group("lemma.objectives", "objective", NewObjective, "kind", lambda: (CAUSAL,))
+OBJECTIVES: PluginGroup[NewObjective] = PluginGroup(
+    "lemma.objectives", "objective", NewObjective, "kind", lambda: (CAUSAL,)
+)
 """What other packages bring."""
 
 
 class ChosenObjective(Spec):
     """An objective by its name, with settings that are read when it is used.
 
-    So a run can be opened, judged and let write where the package that it was trained with is not installed.
+    So a run can be opened, evaluated and generated from where the package that it was trained with is not installed.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -68,106 +67,99 @@ class ChosenObjective(Spec):
         return kind.read({"kind": self.kind, **self.words}, f"recipe.objective {self.kind}") if kind else None
 
 
-def _from_name(value: Any) -> Any:
-    return value if isinstance(value, (Mapping, ChosenObjective)) else {"kind": value}
-
-
-Objective = Annotated[ChosenObjective, BeforeValidator(_from_name)]
-
-
-# How a model is trained.
+Objective = Annotated[
+    ChosenObjective,
+    BeforeValidator(lambda value: value if isinstance(value, (Mapping, ChosenObjective)) else {"kind": value}),
+]
 
 
 class Recipe(Spec):
-    """How a model is trained: one frozen set of words, the same on the command line and in Python."""
+    """How a model is trained: one frozen set of settings, the same on the command line and in Python."""
 
     steps: int = Field(default=1000, ge=1)
     """Number of optimizer steps."""
     batch: int = Field(default=32, ge=1)
-    """Sequences a step, over all devices and all parts of the batch."""
+    """Sequences per step, over all devices and all parts of the batch."""
     stretch: int | None = Field(default=None, ge=1)
-    """Tokens predicted a sequence; a Transformer's context, or 64, if unset."""
+    """Sequence length in tokens; a Transformer's context, or 64, if unset."""
     accumulate: int = Field(default=1, ge=1)
-    """Parts a batch is cut into, to save memory; the gradient is the same."""
+    """Gradient accumulation: the parts a batch is cut into, to save memory; the gradient is the same."""
     learning_rate: float = Field(default=2e-3, gt=0)
-    """The highest learning rate, reached after the warm-up."""
+    """Peak learning rate, reached after the warm-up."""
     final_rate: float = Field(default=0.1, ge=0, le=1)
-    """The share of the learning rate left at the end of the cosine."""
+    """Learning rate at the end of the cosine schedule, as a share of the peak (Loshchilov & Hutter 2017)."""
     warm_up: int = Field(default=50, ge=0)
     """Steps of linear warm-up."""
     weight_decay: float = Field(default=0.1, ge=0)
-    """AdamW's decay of matrices; biases, norms and embeddings are left alone."""
+    """Weight decay of AdamW (Loshchilov & Hutter 2019) on matrices; not on biases, norms and embeddings."""
     beta2: float = Field(default=0.99, ge=0, lt=1)
-    """AdamW's memory of squared gradients."""
+    """AdamW's β₂, the decay of the squared gradients."""
     clip: float = Field(default=1.0, ge=0)
-    """The largest norm of the gradient; 0 switches clipping off."""
+    """Gradient clipping: the largest norm of the gradient; 0 switches it off."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """The share of units dropped while training."""
+    """Dropout rate in training (Srivastava et al. 2014)."""
     mask_rate: float = Field(default=0.15, gt=0, lt=1)
-    """The share of tokens that an encoder has to predict: of these 80 % are hidden, 10 % exchanged, 10 % left."""
+    """The share of tokens an encoder predicts: 80 % of them masked, 10 % replaced, 10 % kept (Devlin et al. 2019)."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    """The share of each target's probability that is spread over all tokens or classes."""
+    """The share of the target's probability that is spread over all tokens or classes (Szegedy et al. 2016)."""
     augment: float = Field(default=1.0, ge=0)
-    """How much pictures and captions are changed while learned: turned, recoloured, reworded; 0 changes nothing."""
+    """Strength of the augmentation of images (rotation, colour) and captions (rewording); 0 switches it off."""
     objective: Objective = ChosenObjective(kind=CAUSAL)
-    """What a language model makes small: causal, or an objective that another package brings."""
+    """The loss of a language model: causal (next token), or an objective that another package brings."""
     focus: float = Field(default=0.0, ge=0)
-    """Weight of the mean entropy of attention's rows in what is minimised (B2); 0 leaves it out."""
+    """Weight of the entropy penalty on attention, the mean entropy of its rows (problem B2); 0 switches it off."""
     near: float = Field(default=0.0, ge=0)
-    """Weight of the mean squared distance attended, all layers but the last (B3); 0 leaves it out."""
+    """Weight of the penalty on the mean squared distance of attention, last layer excluded (B3); 0 switches it off."""
     near_max: float = Field(default=100.0, gt=0)
-    """Where a row's squared distance is cut off, so that near cannot grow with the context."""
+    """Upper bound of a row's squared distance, so that near does not grow with the context."""
     seed: int = Field(default=1, ge=0)
-    """Fixes the first weights, the batches and the dropout."""
+    """Random seed of the initial weights, the batches and the dropout."""
     evaluate_every: int | None = Field(default=None, ge=1)
-    """Steps between full validation passes; ten passes a run if unset."""
+    """Steps between evaluations on the validation split; ten per run if unset."""
     checkpoint_every: int | None = Field(default=None, ge=1)
-    """Steps between checkpoints; at every validation if unset."""
+    """Steps between checkpoints; at every evaluation if unset."""
     patience: int | None = Field(default=None, ge=1)
-    """Stop after this many validations without a better one; never if unset."""
+    """Early stopping after this many evaluations without improvement; never if unset."""
     keep: Literal["best", "last"] = "best"
-    """Which weights the finished run holds: the best on validation, or the last."""
+    """The weights that a finished run keeps: the best on the validation split, or the last."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train; auto takes the GPU if there is one."""
+    """Device for training; auto takes the GPU if there is one."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """The arithmetic of the forward pass; auto is bfloat16 on a GPU that has it, float32 elsewhere."""
+    """Precision of the forward pass; auto is bfloat16 on a GPU that supports it, else float32."""
     compile: Literal["auto"] | bool = "auto"
-    """Whether to compile the model with torch.compile; auto does so on a GPU for 1000 steps or more."""
+    """Whether to use torch.compile; auto does so on a GPU for 1000 steps or more."""
     tensorboard: bool = False
-    """Whether to write TensorBoard events beside metrics.jsonl."""
-
-
-# How a trained model is adapted to something new (problem E5).
+    """Whether to write TensorBoard events next to metrics.jsonl."""
 
 
 Patterns = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 
 
 class Frozen(Spec):
-    """The body stays as it is; only the head learns."""
+    """The body is frozen; only the head is trained."""
 
     kind: Literal["frozen"] = "frozen"
 
 
 class Full(Spec):
-    """Every weight learns."""
+    """All weights are trained."""
 
     kind: Literal["full"] = "full"
 
 
 class Adapters(Spec):
-    """Bottlenecks x + W_up σ(W_down x) behind parts of a frozen body (Houlsby et al. 2019)."""
+    """Bottleneck adapters x + W_up σ(W_down x) after modules of a frozen body (Houlsby et al. 2019)."""
 
     kind: Literal["adapters"] = "adapters"
     bottleneck: Annotated[int, Field(ge=1), Letter("m")] = 16
     """Width of the bottleneck."""
     placement: Patterns = ()
-    """Patterns of the paths of the modules they stand behind, as in *.attention.output; if unset, the family's own:
-    behind attention and feed-forward of each layer, behind the recurrent layers, behind a hidden layer."""
+    """Patterns of the paths of the modules that get an adapter, as in *.attention.output; if unset, the family's own:
+    attention and feed-forward of each layer, the recurrent layers, the hidden layer."""
 
 
 class Lora(Spec):
-    """Updates of low rank beside frozen matrices: W + (alpha / rank) B A (Hu et al. 2022)."""
+    """Low-rank updates of frozen matrices: W + (alpha / rank) B A (Hu et al. 2022)."""
 
     kind: Literal["lora"] = "lora"
     rank: Annotated[int, Field(ge=1), Letter("r")] = 8
@@ -175,31 +167,21 @@ class Lora(Spec):
     alpha: Annotated[float, Field(gt=0)] = 16.0
     """The update is scaled by alpha / rank."""
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """The share of the inputs dropped on the way to A while training."""
+    """Dropout rate of the inputs of A in training."""
     targets: Patterns = ()
-    """Patterns of the paths of the matrices, as in *.attention.*; if unset, all of the body's but the embedding."""
+    """Patterns of the paths of the matrices, as in *.attention.*; if unset, all of the body except the embedding."""
 
 
 METHODS = {"frozen": Frozen, "full": Full, "adapters": Adapters, "lora": Lora}
-
-
-def _adaptation_from_name(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    if value not in METHODS:
-        raise ValueError(unknown("method", value, METHODS))
-    return {"kind": value}
-
-
-Method = Annotated[Frozen | Full | Adapters | Lora, Field(discriminator="kind"), BeforeValidator(_adaptation_from_name)]
+Method = Annotated[Frozen | Full | Adapters | Lora, Field(discriminator="kind"), by_name("method", METHODS)]
 
 
 class AdaptationSpec(Spec):
-    """What was adapted, and how: the base that a run needs beside what it changed."""
+    """What was adapted, and how: an adapted run stores only what was trained, and needs its base."""
 
     method: Method = Lora()
     """frozen, full, adapters or lora."""
     base: str
-    """The folder of the base run, seen from the adapted run's own folder where that is possible."""
+    """The folder of the base run, relative to the adapted run's folder where possible."""
     base_hash: str
     """The SHA-256 of the base's weights."""

@@ -15,7 +15,7 @@ from lemma.data.conllu import Sentence
 from lemma.data.store import Dataset
 from lemma.errors import InputError, RunError
 from lemma.inspection.trees import WordAttention, attention_tree, most_attended, shuffled, word_attention
-from lemma.layers.recording import AttentionRecord, tap
+from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.base import LanguageModel, evaluating
 from lemma.models.build import build
 from lemma.report.curves import NO_PLOT, Curve, Plot, can_draw
@@ -66,7 +66,7 @@ def measure_attention(run: Run, tokens: np.ndarray, trained: int, beyond: int) -
     sums: dict[str, Float[Tensor, "two heads"]] = {}
     with torch.inference_mode(), evaluating(run.model):
         for batch in in_batches(pieces):
-            with tap(run.model) as records:
+            with record_attention(run.model) as records:
                 run.model(batch.to(device))
             for place, record in enumerate(records):
                 name = f"{place}: {record.name}"
@@ -557,7 +557,7 @@ def _readable(run: Run, gold: Sequence[Sentence]) -> tuple[list[Sentence], dict[
     """The sentences that the model can read at once, and how many it cannot."""
     from lemma.inspection.trees import align
 
-    most = run.model.reach
+    most = run.model.receptive_field
     sizes = [len(align(sentence.words, run.tokenizer).ids) for sentence in gold]
     chosen = [s for s, size in zip(gold, sizes, strict=True) if size and (most is None or size <= most)]
     if not chosen:

@@ -19,7 +19,7 @@ from lemma.data.store import Dataset, prepare, read_tokens
 from lemma.errors import DataError, InputError, PackageError, SpecError
 from lemma.generation.decode import generate_text
 from lemma.generation.sampling import Sampling
-from lemma.layers.recording import overhear
+from lemma.layers.recording import record_attention
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel, evaluating, positions_on
 from lemma.report.progress import Observer, watched_reading
@@ -100,9 +100,9 @@ class LanguageTask(TextTask):
                 "recipe.compile = true: shaping records attention while it runs, and compiled code cannot be recorded. "
                 "Leave compile out."
             )
-        if recipe.stretch and model.reach and isinstance(model.spec, Decoder) and recipe.stretch > model.reach:
+        if recipe.stretch and model.receptive_field and isinstance(model.spec, Decoder) and recipe.stretch > model.receptive_field:
             raise SpecError(
-                f"recipe.stretch = {recipe.stretch} is longer than decoder.context = {model.reach}: attention is "
+                f"recipe.stretch = {recipe.stretch} is longer than decoder.context = {model.receptive_field}: attention is "
                 "shaped within the context only. Leave stretch out, or raise the context."
             )
         return ShapedLoss(model, recipe.focus, recipe.near, recipe.near_max, objective)
@@ -304,7 +304,7 @@ class ShapedLoss(LanguageLoss):
         self, inputs: Int[Tensor, "rows length"], targets: Int[Tensor, "rows length"], state: State | None
     ) -> LossTerms:
         """Return the loss with its penalties; the loss alone and both penalties are reported."""
-        with overhear() as records:
+        with record_attention() as records:
             logits, state = self.model(inputs, state)
         shape = shape_of(records, self.near_max, self.layers)
         objective, terms = self.measured(logits, targets)
@@ -331,7 +331,7 @@ def refuse_broken(model: LanguageModel) -> None:
 def _layers_with_attention(model: LanguageModel) -> int:
     """How many layers attend, found by letting the model read two tokens."""
     tokens = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
-    with evaluating(model), torch.no_grad(), overhear() as records:
+    with evaluating(model), torch.no_grad(), record_attention() as records:
         model(tokens)
     return min(len(records), getattr(model.spec, "depth", 1))
 
@@ -405,8 +405,8 @@ def _parts(whole: int, most: int) -> list[range]:
 def plan(model: LanguageModel, places: int, context: int | None, stride: int | None, streams: int | None) -> TextCut:
     """Choose how to read a text: streams where a carried state gives each token its full context, else windows."""
     context, stride = _settle(model, context, stride)
-    if context == model.reach and stride in (None, 1):
-        length, scored = _stream(places, model.reach, streams)
+    if context == model.receptive_field and stride in (None, 1):
+        length, scored = _stream(places, model.receptive_field, streams)
         return TextCut(places, length, scored, True, context, stride)
     if streams is not None:
         raise InputError(f"streams = {streams} needs a carried state, not windows of {context} tokens; leave it out.")
@@ -422,16 +422,17 @@ def _settle(model: LanguageModel, context: int | None, stride: int | None) -> tu
     """
     transformer = isinstance(model.spec, Decoder)
     if context is None:
-        context = model.spec.context if model.reach is None and isinstance(model.spec, Decoder) else model.reach
+        context = model.spec.context if model.receptive_field is None and isinstance(model.spec, Decoder) else model.receptive_field
     if context is None:
         if stride is not None:
             raise InputError(f"stride = {stride} needs a context: this model's memory has no bound. Give context too.")
         return None, None
-    if context < 1 or (model.reach and context > model.reach):
-        bounds = f"between 1 and {model.reach}, the tokens the model sees" if model.reach else "at least 1"
+    field = model.receptive_field
+    if context < 1 or (field and context > field):
+        bounds = f"between 1 and {field}, the tokens the model sees" if field else "at least 1"
         raise InputError(f"context = {context} is not {bounds}.")
     if stride is None:
-        stride = 1 if context == model.reach and not transformer else max(1, context // 2)
+        stride = 1 if context == model.receptive_field and not transformer else max(1, context // 2)
     if not 1 <= stride <= context:
         raise InputError(f"stride = {stride} is not between 1 and the context {context}.")
     return context, stride

@@ -474,7 +474,7 @@ class PairLogits:
     def _scored(self, patches: Tensor, images: Numbers, texts: Numbers) -> Float[np.ndarray, "pairs"]:
         known, places = np.unique(texts, return_inverse=True)
         tokens = torch.from_numpy(self.rows.beside(known)).to(patches.device)
-        pairs = Pairs(*(torch.from_numpy(numbers).to(patches.device) for numbers in (images, places)))
+        pairs = ImageTextPairs(*(torch.from_numpy(numbers).to(patches.device) for numbers in (images, places)))
         logits = self.model.logits(patches, self.model.towers.words(tokens), tokens >= 0, pairs)
         return logits.double().cpu().numpy()
 

@@ -30,7 +30,7 @@ from lemma.spec.models import (
     ModelSpec,
     Parser,
     Pooling,
-    Reading,
+    TextReader,
     Reranking,
 )
 from lemma.spec.recipe import METHODS, Method, Recipe
@@ -179,7 +179,7 @@ def adapted_spec(base: ModelSpec, given: DataArgs) -> ModelSpec:
     if given.option is None or given.option in ("treebank", "graph"):
         raise SpecError("adapt: give labels, text, pairs or images to adapt to, as in --labels FILE.csv.")
     if given.option == "labels" and not isinstance(base, CrossAttention):
-        return Classifier(body=base.body if isinstance(base, Reading) else base)
+        return Classifier(body=base.body if isinstance(base, TextReader) else base)
     if isinstance(base, DualEncoder | CrossAttention) and given.option != "images":
         raise SpecError(f"adapt: a model of the family {base.family} learns images, as in --images FOLDER.")
     return base
@@ -344,7 +344,7 @@ def as_base(whole: nn.Module, base: nn.Module) -> Any:
     if not isinstance(whole, ClassifierModel):
         return whole
     body: Any = whole.body
-    for name in type(body).outward:
+    for name in type(body).output_modules:
         setattr(body, name, deepcopy(getattr(base, name)))  # a copy: the base is to stay as it is
     if getattr(body.spec, "tied", False) and body.output is not None:
         body.output.weight = body.embedding.weight  # what was learned of the one holds for the other

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from lemma.adaptation.adapt import Adapter, adapt_model, merged
+from lemma.adaptation.adapt import adapt_model, merged
+from lemma.adaptation.adapters import Adapter
 from lemma.errors import InputError, SpecError
 from lemma.generation.decode import generate
 from lemma.generation.sampling import Sampling

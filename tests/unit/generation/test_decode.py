@@ -89,13 +89,13 @@ def test_the_prompt_is_read_once_and_then_one_token_at_a_time(name: str) -> None
     model, sizes = strong(name), []
     model.register_forward_pre_hook(lambda module, given: sizes.append(given[0].shape[1]))
     generate(model, [PROMPTS[-1]], Sampling(tokens=6))
-    assert sizes == [min(13, model.reach or 13), 1, 1, 1, 1, 1]
+    assert sizes == [min(13, model.receptive_field or 13), 1, 1, 1, 1, 1]
 
 
 def test_a_long_prompt_is_read_in_parts_through_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     model, settings = strong("lstm"), Sampling(tokens=9)
     whole = generate(model, PROMPTS, settings)
-    monkeypatch.setattr("lemma.generation.decode.LOGITS", 2 * 2 * 11)
+    monkeypatch.setattr("lemma.generation.decode.LOGITS_AT_ONCE", 2 * 2 * 11)
     assert [result.tokens for result in generate(model, PROMPTS, settings)] == [result.tokens for result in whole]
 
 

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from lemma.generation.decode import Generated, generate
-from lemma.generation.loops import Loop, Watch, observed_loop, smallest_period
+from lemma.generation.loops import StateHistory, TextLoop, observed_loop, smallest_period
 from lemma.generation.sampling import Sampling
 from stand_ins import Script, Table
 
@@ -37,32 +37,32 @@ def test_onset_and_period_are_the_smallest_that_hold(span: int, seed: int) -> No
     onset, period = brute_force(sequence, longest)
     loop = greedy(model, [0], longest + span + 1).loop
     about = "the last token" if span == 1 else f"the last {span} tokens"
-    assert loop == Loop(onset, period, True, about)
+    assert loop == TextLoop(onset, period, True, about)
 
 
 def test_a_cycle_with_a_tail_begins_where_the_tail_ends() -> None:
     follow = {0: 1, 1: 2, 2: 3, 3: 4, 4: 5, 5: 3}
     result = greedy(Table(6, 1, lambda window: follow[window[-1]]), [0], 20)
     assert result.tokens[:8] == (1, 2, 3, 4, 5, 3, 4, 5)
-    assert result.loop == Loop(onset=2, period=3, proved=True, state="the last token")
+    assert result.loop == TextLoop(onset=2, period=3, proved=True, state="the last token")
 
 
 def test_a_loop_that_began_in_the_prompt_has_onset_zero() -> None:
     result = greedy(Table(3, 1, lambda window: (window[-1] + 1) % 3), [0, 1, 2, 0, 1], 9)
-    assert result.loop == Loop(onset=0, period=3, proved=True, state="the last token")
+    assert result.loop == TextLoop(onset=0, period=3, proved=True, state="the last token")
 
 
 def test_the_period_of_the_text_may_be_shorter_than_that_of_the_states() -> None:
     model = Script(3, [0, 1] * 3, modulo=6)
-    assert greedy(model, [2], 6).loop == Loop(onset=0, period=2, proved=False, state="the number of tokens")
-    assert greedy(model, [2], 7).loop == Loop(onset=0, period=2, proved=True, state="the number of tokens")
+    assert greedy(model, [2], 6).loop == TextLoop(onset=0, period=2, proved=False, state="the number of tokens")
+    assert greedy(model, [2], 7).loop == TextLoop(onset=0, period=2, proved=True, state="the number of tokens")
     assert [smallest_period(word) for word in ([0, 1, 0, 1], [0, 1, 0], [0, 0, 0], [5])] == [2, 3, 1, 1]
 
 
 def test_no_loop_is_reported_before_there_is_one() -> None:
     model = Table(10, 1, lambda window: (window[-1] + 1) % 10)
     assert greedy(model, [0], 10).loop is None  # 1 … 9, 0: the state after 0 is seen only when 0 has been read
-    assert greedy(model, [0], 11).loop == Loop(0, 10, True, "the last token")
+    assert greedy(model, [0], 11).loop == TextLoop(0, 10, True, "the last token")
 
 
 def test_stopping_at_a_loop_ends_with_the_token_that_proves_it() -> None:
@@ -70,7 +70,7 @@ def test_stopping_at_a_loop_ends_with_the_token_that_proves_it() -> None:
     model = Table(4, 1, lambda window: follow[window[-1]])
     result = greedy(model, [0], 50, stop_at_loop=True)
     assert (result.tokens, result.stopped) == ((1, 2, 3, 2), "loop")
-    assert result.loop == Loop(1, 2, True, "the last token")
+    assert result.loop == TextLoop(1, 2, True, "the last token")
     assert greedy(model, [0], 3, stop_at_loop=True).stopped == "length"
 
 
@@ -86,13 +86,13 @@ def test_rows_of_a_batch_stop_at_their_own_loops() -> None:
 def test_a_repeating_text_without_a_repeating_state_is_seen_but_not_proved() -> None:
     model = Script(3, [2, *[0, 1] * 50])
     assert greedy(model, [0], 6).loop is None  # 2 01 01 0
-    assert greedy(model, [0], 7).loop == Loop(onset=1, period=2, proved=False, state="the number of tokens")
+    assert greedy(model, [0], 7).loop == TextLoop(onset=1, period=2, proved=False, state="the number of tokens")
     assert greedy(model, [0], 40, stop_at_loop=True).stopped == "length"
 
 
 def test_an_observed_loop_is_the_shortest_and_walks_back_to_its_beginning() -> None:
-    assert observed_loop([7, 1, 1, 2, 1, 1, 2, 1, 1, 2, 1, 1], "s") == Loop(1, 3, False, "s")
-    assert observed_loop([1, 2, 2, 2, 2], "s") == Loop(1, 1, False, "s")
+    assert observed_loop([7, 1, 1, 2, 1, 1, 2, 1, 1, 2, 1, 1], "s") == TextLoop(1, 3, False, "s")
+    assert observed_loop([1, 2, 2, 2, 2], "s") == TextLoop(1, 1, False, "s")
     assert observed_loop([1, 2, 1, 2], "s") is None
     assert observed_loop([], "s") is None
 
@@ -108,18 +108,18 @@ def test_a_text_that_ended_has_no_loop() -> None:
 
 
 def test_the_watch_tells_long_signatures_apart_and_finds_them_again() -> None:
-    watch = Watch()
+    watch = StateHistory()
     assert watch.earlier(b"a" * 1000, 0) is None
     assert watch.earlier(b"a" * 999 + b"b", 1) is None
     assert watch.earlier(b"a" * 1000, 2) == 0
 
 
 def test_a_loop_in_words() -> None:
-    proved = Loop(37, 12, True, "the last 2 tokens")
+    proved = TextLoop(37, 12, True, "the last 2 tokens")
     assert (
         str(proved) == "from token 37 the text repeats every 12 tokens, for ever (proved: the last 2 tokens repeated)"
     )
-    seen = str(Loop(0, 1, False, "the hidden vectors"))
+    seen = str(TextLoop(0, 1, False, "the hidden vectors"))
     assert (
         seen
         == "from the first token the text repeats every token so far (not proved: the hidden vectors did not repeat)"

@@ -7,7 +7,7 @@ import pytest
 from lemma.data.tokenizers import Tokenizer, learn_tokenizer
 from lemma.errors import DataError
 from lemma.generation.decode import Generation, generate_text
-from lemma.generation.loops import Loop
+from lemma.generation.loops import TextLoop
 from lemma.generation.sampling import Sampling
 from lemma.report.text import fit
 from lemma.spec.data import BytePairs, Characters, Words
@@ -112,11 +112,11 @@ def test_a_reader_who_has_read_enough_ends_that_text_only() -> None:
 
 
 def test_the_result_tells_its_loop_in_terminal_notebook_and_json() -> None:
-    loop = Loop(37, 12, True, "the last 2 tokens")
+    loop = TextLoop(37, 12, True, "the last 2 tokens")
     result = Generation("<a>", " & b", (1, 2), loop, "length", 100.0)
     line = "loop: from token 37 the text repeats every 12 tokens, for ever (proved: the last 2 tokens repeated)"
     assert str(result) == f"<a> & b\n{fit(line)}" and result.remark == line
-    assert "<b>&lt;a&gt;</b> &amp; b" in result._repr_html_() and line in result._repr_html_()
+    assert "&lt;a&gt;</" in (page := result._repr_html_()) and " &amp; b" in page and line in page
     plain = json.loads(json.dumps(result.to_dict()))
     assert list(plain) == ["prompt", "text", "tokens", "loop", "stopped", "tokens_per_second"]
     assert plain["loop"] == {"onset": 37, "period": 12, "proved": True, "state": "the last 2 tokens"}
@@ -125,7 +125,7 @@ def test_the_result_tells_its_loop_in_terminal_notebook_and_json() -> None:
 
 def test_without_a_loop_only_the_text_is_told() -> None:
     result = Generation("a", "b", (1,), None, "eos", 1.0)
-    assert str(result) == "ab" and result.remark == "" and "loop" not in result._repr_html_()
+    assert str(result) == "ab" and result.remark == "" and "loop:" not in result._repr_html_()
     assert result.to_dict()["loop"] is None
 
 

@@ -30,7 +30,7 @@ class Total(State):
 class Sums(LanguageModel):
     """A good model: logits from the sum of all embeddings so far, kept small."""
 
-    reach = None
+    receptive_field = None
 
     def __init__(self) -> None:
         super().__init__(Lstm(vocabulary=11, width=6, hidden=7))
@@ -54,7 +54,7 @@ class Seer(Sums):
 
 
 class Liar(Sums):
-    reach = 4
+    receptive_field = 4
 
 
 class Writer(Sums):
@@ -110,7 +110,7 @@ class Raising(Sums):
 BROKEN = {
     Forgetful: "pieces_give_the_whole",
     Seer: "future_cannot_move_the_past",
-    Liar: "reach_is_what_counts",
+    Liar: "receptive_field_is_what_counts",
     Writer: "state_is_a_value",
     Narrow: "logits_for_each_token",
     Idle: "every_parameter_learns",

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lemma.layers.recording import tap
+from lemma.layers.recording import record_attention
 from lemma.models.build import build
-from lemma.models.dual_encoder import CrossAttentionModel, Pairs
+from lemma.models.dual_encoder import CrossAttentionModel, ImageTextPairs
 from lemma.spec.models import CrossAttention, DualEncoder, Encoder, Lstm
 
 TOWERS = DualEncoder(
@@ -79,7 +79,7 @@ def test_what_is_added_equals_the_formula_worked_out_in_numpy(image_pool: str) -
 def test_every_pair_asked_for_equals_that_image_beside_that_text() -> None:
     model = reranker()
     patches, words, there = inputs(model)
-    pairs = Pairs(torch.tensor([3, 0, 0, 2]), torch.tensor([1, 1, 2, 2]))
+    pairs = ImageTextPairs(torch.tensor([3, 0, 0, 2]), torch.tensor([1, 1, 2, 2]))
     with torch.no_grad():
         for function in (model, model.logits):
             wanted = [
@@ -92,7 +92,9 @@ def test_every_pair_asked_for_equals_that_image_beside_that_text() -> None:
 def test_untrained_it_adds_nothing_to_the_dual_encoders_logits_and_so_changes_no_ranking(pool: str) -> None:
     model = reranker(TOWERS.replace(pool=pool), trained=False)
     patches, words, there = inputs(model)
-    every = Pairs(*(grid.flatten() for grid in torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij")))
+    every = ImageTextPairs(
+        *(grid.flatten() for grid in torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij"))
+    )
     with torch.no_grad():
         assert model(patches, words, there, every).eq(0).all()
         torch.testing.assert_close(
@@ -114,7 +116,7 @@ def test_the_number_of_words_that_are_not_there_changes_nothing() -> None:
 def test_the_tap_sees_how_much_each_patch_looks_at_each_word() -> None:
     model = reranker()
     patches, words, there = inputs(model)
-    with torch.no_grad(), tap(model) as records:
+    with torch.no_grad(), record_attention(model) as records:
         model(patches, words, there)
     (record,) = records
     queries, keys = patches @ model.towers.image_projection.weight.T, words @ model.towers.text_projection.weight.T

@@ -53,7 +53,7 @@ def loss_from(model: LanguageModel, tokens: np.ndarray, first_seen: list[int]) -
 @pytest.mark.parametrize("shorter", [0, 1, 2])
 def test_stride_one_gives_every_token_its_full_context(spec: ModelSpec, shorter: int) -> None:
     model, tokens = exact_model(spec), text(23)
-    context = (model.reach or 0) - shorter
+    context = (model.receptive_field or 0) - shorter
     expected = loss_from(model, tokens, [max(0, place - context) for place in range(1, len(tokens))])
     assert perplexity(model, tokens, context=context, stride=1).loss == pytest.approx(expected, abs=1e-12)
 
@@ -75,8 +75,8 @@ def test_a_token_past_the_first_window_is_scored_in_the_last_part_of_its_window(
 def test_window_models_have_their_full_context_by_default(spec: ModelSpec) -> None:
     model, tokens = exact_model(spec), text(40)
     score = perplexity(model, tokens)
-    assert score == perplexity(model, tokens, context=model.reach, stride=1)
-    assert (score.protocol.context, score.protocol.stride, score.protocol.streams) == (model.reach, 1, 1)
+    assert score == perplexity(model, tokens, context=model.receptive_field, stride=1)
+    assert (score.protocol.context, score.protocol.stride, score.protocol.streams) == (model.receptive_field, 1, 1)
 
 
 def test_the_decoder_slides_by_half_its_context_by_default() -> None:
@@ -90,10 +90,10 @@ def test_the_decoder_slides_by_half_its_context_by_default() -> None:
 @pytest.mark.parametrize("streams", [2, 5, 7])
 def test_streams_of_a_bounded_model_equal_the_single_pass(spec: ModelSpec, streams: int) -> None:
     model, tokens = exact_model(spec), text(61)
-    single = perplexity(model, tokens, context=model.reach, stride=1)
-    side_by_side = perplexity(model, tokens, context=model.reach, stride=1, streams=streams, batch=20)
+    single = perplexity(model, tokens, context=model.receptive_field, stride=1)
+    side_by_side = perplexity(model, tokens, context=model.receptive_field, stride=1, streams=streams, batch=20)
     assert side_by_side.loss == pytest.approx(single.loss, abs=1e-12)
-    assert side_by_side.protocol.streams == streams and side_by_side.protocol.warm_up == model.reach
+    assert side_by_side.protocol.streams == streams and side_by_side.protocol.warm_up == model.receptive_field
 
 
 @pytest.mark.parametrize("spec", RECURRENT, ids=family)

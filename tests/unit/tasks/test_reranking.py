@@ -6,7 +6,7 @@ import torch
 
 from lemma.data.batches import Rows
 from lemma.models.build import build
-from lemma.models.dual_encoder import Pairs
+from lemma.models.dual_encoder import ImageTextPairs
 from lemma.spec.models import CrossAttention, DualEncoder, Encoder
 from lemma.tasks.image_text import Belonging, TableScores, VectorScores
 from lemma.tasks.reranking import Few, PairLogits, candidates_of, first_few, reranking, score_reranking
@@ -124,7 +124,9 @@ def test_pair_logits_are_the_models_own_whatever_the_order_of_the_pairs() -> Non
     tokens = torch.from_numpy(rows.beside(range(70)))
     with torch.no_grad():
         patches, words = model.towers.patches(torch.from_numpy(pixels)), model.towers.words(tokens)
-        wanted = model.logits(patches, words, tokens >= 0, Pairs(torch.from_numpy(images), torch.from_numpy(texts)))
+        wanted = model.logits(
+            patches, words, tokens >= 0, ImageTextPairs(torch.from_numpy(images), torch.from_numpy(texts))
+        )
     np.testing.assert_allclose(PairLogits(model, pixels, rows)(images, texts), wanted.numpy(), rtol=1e-4, atol=1e-4)
 
 

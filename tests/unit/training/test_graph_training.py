@@ -115,7 +115,7 @@ def test_words_without_effect_are_refused_with_the_reason(word: str, why: str) -
 
 def test_words_of_the_graph_reach_the_data_and_unknown_ones_are_refused() -> None:
     chosen = choose("graph", {"labelled": 5, "edges": 500, "D": 8, "seed": 7})
-    data = chosen.graph("blocks", nodes=200)
+    data = chosen.data("graph", "blocks", nodes=200)
     assert (data.labelled, data.edges, data.nodes, data.split) == (5, 500, 200, 7)
     assert chosen.model.hidden == 8  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(SpecError, match="Did you mean 'labelled'"):

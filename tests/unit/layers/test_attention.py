@@ -1,6 +1,7 @@
 """Fused attention against attention written out, for every choice of widths, groups, mask, order and slopes."""
 
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -89,15 +90,21 @@ def test_alibis_matrix_takes_no_memory_of_its_own() -> None:
     assert bias.shape == (1, 2, 1000, 1000) and bias.untyped_storage().nbytes() == 2 * 1999 * 4
 
 
-def test_choices_that_exclude_each_other_are_refused() -> None:
-    for wrong, why in (
-        (AttentionShape(8, 2, key_query="merged", positions=Rotary()), "rotary"),
-        (AttentionShape(6, 2, positions=Rotary()), "even"),
-        (AttentionShape(8, 3), "divide"),
-        (AttentionShape(8, 4, key_value_heads=3), "groups"),
-        (AttentionShape(8, 2, source_width=4), "causal"),
-    ):
-        with pytest.raises(ValueError, match=why):
-            Attention(wrong)
+@pytest.mark.parametrize(
+    ("choices", "why"),
+    [
+        ({"width": 8, "heads": 2, "key_query": "merged", "positions": Rotary()}, "rotary"),
+        ({"width": 6, "heads": 2, "positions": Rotary()}, "even"),
+        ({"width": 8, "heads": 3}, "divide"),
+        ({"width": 8, "heads": 4, "key_value_heads": 3}, "groups"),
+        ({"width": 8, "heads": 2, "source_width": 4}, "causal"),
+    ],
+)
+def test_choices_that_exclude_each_other_are_refused(choices: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        AttentionShape(**choices)
+
+
+def test_attention_to_a_source_needs_the_source() -> None:
     with pytest.raises(ValueError, match="source"):
         Attention(AttentionShape(8, 2, causal=False, source_width=4))(torch.randn(1, 2, 8))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lemma.layers.attention import WindowHead
-from lemma.layers.recording import EARS, AttentionRecord, overhear, tap
+from lemma.layers.recording import LISTENERS, AttentionRecord, record_attention
 from lemma.models.build import build
 from lemma.spec.models import Attentive
 
@@ -30,9 +30,9 @@ def test_weights_times_values_are_what_the_kernel_gave(name: str, monkeypatch: p
     monkeypatch.setattr(functional, "scaled_dot_product_attention", kept)
     plain = model(tokens)[0]
     given.clear()
-    with tap(model) as records:
+    with record_attention(model) as records:
         tapped = model(tokens)[0]
-    assert torch.equal(plain, tapped) and len(records) == len(given) > 0 and not EARS.listeners
+    assert torch.equal(plain, tapped) and len(records) == len(given) > 0 and not LISTENERS.active
     for record, out in zip(records, given, strict=True):
         assert record.name.startswith("layers.") and record.values is not None
         expected = record.weights() @ record.values
@@ -41,10 +41,10 @@ def test_weights_times_values_are_what_the_kernel_gave(name: str, monkeypatch: p
 
 def test_later_calls_with_a_cache_are_seen_too() -> None:
     model, tokens = build(SMALL["decoder-alibi"]).double().eval(), torch.randint(11, (1, 8))
-    with tap(model) as whole:
+    with record_attention(model) as whole:
         model(tokens)
     _, state = model(tokens[:, :5])
-    with tap(model) as rest:
+    with record_attention(model) as rest:
         model(tokens[:, 5:], state)
     for one, other in zip(whole, rest, strict=True):
         torch.testing.assert_close(one.weights()[:, :, 5:], other.weights(), rtol=0, atol=1e-12)
@@ -62,9 +62,9 @@ def test_in_half_precision_a_far_key_is_biased_by_its_own_distance() -> None:
 def test_the_window_head_is_seen_as_one_head_over_all_words() -> None:
     model = build(Attentive(vocabulary=11, width=6, key_width=5, value_width=4, hidden=7, context=4)).double()
     tokens = torch.randint(11, (2, 7))
-    with torch.no_grad(), tap(model) as [*records]:
+    with torch.no_grad(), record_attention(model) as [*records]:
         pass
-    with torch.no_grad(), tap(model) as records:
+    with torch.no_grad(), record_attention(model) as records:
         model(tokens)
         head = model.get_submodule("head")
         assert isinstance(head, WindowHead)
@@ -91,7 +91,7 @@ def hugging_face(kind: str, implementation: str) -> nn.Module:
 def test_hugging_face_attention_is_theirs_though_the_fused_path_returns_none(kind: str, implementation: str) -> None:
     model, tokens = hugging_face(kind, implementation), torch.randint(17, (2, 6))
     present = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
-    with torch.no_grad(), tap(model) as records:
+    with torch.no_grad(), record_attention(model) as records:
         model(tokens, attention_mask=present)
     assert model.config._attn_implementation == implementation
     model.config._attn_implementation = "eager"
@@ -106,7 +106,7 @@ def test_hugging_face_attention_is_theirs_though_the_fused_path_returns_none(kin
 def test_torchs_own_layers_are_seen_past_their_shortcut() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
     stream = torch.randn(2, 5, 8)
-    with torch.no_grad(), tap(layer) as records:
+    with torch.no_grad(), record_attention(layer) as records:
         layer(stream)
     with torch.no_grad():
         _, expected = layer.self_attn(stream, stream, stream, average_attn_weights=False)
@@ -117,15 +117,15 @@ def test_torchs_own_layers_are_seen_past_their_shortcut() -> None:
 def test_a_failing_model_leaves_nobody_listening() -> None:
     model = build(SMALL["decoder"])
     kernel = functional.scaled_dot_product_attention
-    with pytest.raises(IndexError), tap(model):
+    with pytest.raises(IndexError), record_attention(model):
         model(torch.tensor([[99]]))
-    assert not EARS.listeners and functional.scaled_dot_product_attention is kernel
+    assert not LISTENERS.active and functional.scaled_dot_product_attention is kernel
     assert not any(part._forward_pre_hooks or part._forward_hooks for part in model.modules())
 
 
 def test_two_taps_at_once_hear_the_same() -> None:
     model, tokens = build(SMALL["table-a5"]), torch.randint(11, (1, 5))
-    with torch.no_grad(), overhear() as outer, tap(model) as inner:
+    with torch.no_grad(), record_attention() as outer, record_attention(model) as inner:
         model(tokens)
     assert len(outer) == len(inner) == 4
     assert all(torch.equal(one.weights(), other.weights()) for one, other in zip(outer, inner, strict=True))
@@ -137,12 +137,12 @@ def test_each_thread_hears_itself_only_and_nothing_stays_behind() -> None:
     begun, over = threading.Event(), threading.Event()
 
     def other() -> None:
-        with torch.no_grad(), tap(build(SMALL["table-a5"])):
+        with torch.no_grad(), record_attention(build(SMALL["table-a5"])):
             begun.set()
             over.wait(10)
 
     thread = threading.Thread(target=other)
-    with torch.no_grad(), tap(model) as records:
+    with torch.no_grad(), record_attention(model) as records:
         thread.start()
         assert begun.wait(10)
         model(tokens)
@@ -153,7 +153,7 @@ def test_each_thread_hears_itself_only_and_nothing_stays_behind() -> None:
 
 def test_causal_attention_of_few_queries_to_many_keys_is_aligned_with_the_first_key() -> None:
     queries, keys = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4)
-    with overhear() as records:
+    with record_attention() as records:
         mixed = functional.scaled_dot_product_attention(queries, keys, keys, is_causal=True)
     torch.testing.assert_close(records[0].weights() @ keys, mixed)
 
@@ -171,7 +171,7 @@ def test_torchs_attention_is_heard_when_it_returns_its_weights_too(causal: bool)
     torch.manual_seed(0)
     plain, _ = layer(stream, stream, stream, attn_mask=mask)
     torch.manual_seed(0)
-    with tap(layer) as records:
+    with record_attention(layer) as records:
         tapped, _ = layer(stream, stream, stream, attn_mask=mask)
     _, expected = layer.eval()(stream, stream, stream, attn_mask=mask, average_attn_weights=False)
     assert torch.equal(plain, tapped) and len(records) == 1

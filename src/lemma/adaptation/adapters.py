@@ -1,0 +1,162 @@
+"""Adapters: bottlenecks behind modules of a frozen model, x + W_up σ(W_down x) (Houlsby et al. 2019)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lemma.adaptation.lora import READ_BY_OTHERS, fitted, is_conv1d, listed
+from lemma.errors import InputError, SpecError
+from lemma.layers.attention import Attention
+from lemma.layers.feed_forward import FeedForwardPart, gelu
+from lemma.models.feed_forward import AttentiveModel, FeedForwardModel
+from lemma.spec.recipe import Adapters
+
+NAME = "adapter"
+
+
+class Adapter(nn.Module):
+    """x + W_up σ(W_down x + b) + c with σ the gelu: 2dm + m + d numbers.
+
+    It starts as the identity, W_up and c being zero.
+    """
+
+    def __init__(self, width: int, bottleneck: int, like: Tensor | None = None) -> None:
+        super().__init__()
+        half = like is not None and like.dtype in (torch.float16, torch.bfloat16)
+        kind = {} if like is None else {"device": like.device, "dtype": torch.float32 if half else like.dtype}
+        self.down = nn.Linear(width, bottleneck, **kind)
+        self.up = nn.Linear(bottleneck, width, **kind)
+        nn.init.zeros_(self.up.weight)
+        nn.init.zeros_(self.up.bias)
+
+    def forward(self, given: Any) -> Any:
+        """Adapt what a module gives: a tensor, or the first of several things."""
+        if isinstance(given, Tensor):
+            return self.adapt(given)
+        if isinstance(given, Mapping):  # as Hugging Face's outputs are
+            changed = dict(given)
+            first = next(iter(changed))
+            return type(given)(**{**changed, first: self(changed[first])})
+        if hasattr(given, "_fields"):  # named tuples, packed sequences among them
+            return given._replace(**{given._fields[0]: self(given[0])})
+        if isinstance(given, (tuple, list)) and given:
+            return type(given)([self(given[0]), *given[1:]])
+        raise InputError(f"an adapter stands behind a module that gives a {type(given).__name__}; expected a tensor.")
+
+    def adapt(self, vectors: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        """Add what the bottleneck makes of vectors."""
+        if vectors.shape[-1] != self.down.in_features:
+            raise InputError(
+                f"an adapter of width {self.down.in_features} stands behind a module that gives vectors of "
+                f"{vectors.shape[-1]}. Place it behind a part that says its own width, such as a linear map."
+            )
+        made = self.up(gelu(self.down(vectors.to(self.down.weight.dtype))))
+        return vectors + made.to(vectors.dtype)
+
+
+def stand_behind(module: nn.Module, adapter: Adapter) -> None:
+    """Let an adapter change what a module gives.
+
+    The module keeps its place, class and names. A sequence of modules simply has one more; anything else gets a hook,
+    which finds the adapter in the module itself, so that copies of the module have their own.
+    """
+    module.add_module(NAME, adapter.train(module.training))
+    if type(module).forward is not nn.Sequential.forward:
+        module.register_forward_hook(_adapt)
+
+
+def _adapt(module: nn.Module, given: tuple[Any, ...], made: Any) -> Any:
+    adapter: Any = module._modules[NAME]
+    return adapter(made)
+
+
+def has_adapters(model: nn.Module) -> bool:
+    """Whether an adapter stands behind some module of a model."""
+    return any(isinstance(module._modules.get(NAME), Adapter) for module in model.modules())
+
+
+NEVER_CALLED = (nn.ModuleList, nn.ModuleDict, *READ_BY_OTHERS, nn.modules.linear.NonDynamicallyQuantizableLinear)
+"""Modules whose owners read what is in them, and do not call them."""
+
+
+def put_adapters(model: nn.Module, method: Adapters) -> list[str]:
+    """Put an adapter behind every module that a method's placement names; return their paths."""
+    places = chosen_places(model, method.placement)
+    adapters = [_new_adapter(model, path, module, method.bottleneck) for path, module in places]  # or none at all
+    for (_, module), adapter in zip(places, adapters, strict=True):
+        stand_behind(module, adapter)
+    for stack in model.modules():
+        if isinstance(stack, nn.TransformerEncoder):
+            stack.use_nested_tensor = False  # torch's fast path for padded rows knows no adapters
+    return [path for path, _ in places]
+
+
+def chosen_places(model: nn.Module, placement: Sequence[str]) -> list[tuple[str, nn.Module]]:
+    """The modules that patterns name, each once; those of the family if none is named."""
+    known = list(model.named_modules())
+    if placement:
+        return [known[at] for at in fitted("placement", placement, [{path} for path, _ in known])]
+    named = dict(known)
+    paths = [path for path in _usual_places(model) if path in named]
+    if not paths:
+        fit = listed(path for path, one in known if path and not isinstance(one, NEVER_CALLED) and width_of(one))
+        raise SpecError(
+            f"{type(model).__name__} has no places for adapters that are known here. Name them, as in "
+            f"placement='*.mlp'; there are: {fit}."
+        )
+    return [(path, named[path]) for path in dict.fromkeys(paths)]
+
+
+def _new_adapter(model: nn.Module, path: str, module: nn.Module, bottleneck: int) -> Adapter:
+    if isinstance(module, NEVER_CALLED):
+        raise SpecError(
+            f"placement: {path or 'the model'} is never called, its owner reads what is in it: an adapter behind it "
+            f"would do nothing. Place it behind {path.rpartition('.')[0] or 'a part of it'}, or behind a part of it."
+        )
+    if hasattr(module, NAME):
+        raise SpecError(f"placement: {path} has an '{NAME}' already. Take the plain model, or another place.")
+    width = width_of(module)
+    if width is None:
+        raise SpecError(f"placement: {path} does not say how wide what it gives is. Name a linear map inside it.")
+    like = [parameter for part in (module, model) for parameter in part.parameters() if parameter.is_floating_point()]
+    return Adapter(width, bottleneck, next(iter(like), None))
+
+
+def width_of(module: nn.Module) -> int | None:
+    """The width of the vectors that a module gives: its own, or else that of the last part that has one."""
+    widths = (_own_width(part) for part in (module, *reversed(list(module.modules()))))
+    return next(filter(None, widths), None)
+
+
+def _usual_places(model: nn.Module) -> Iterator[str]:
+    """Behind attention and feed-forward of each layer, behind recurrent layers, behind a hidden layer."""
+    for path, module in model.named_modules():
+        match module:
+            case Attention():
+                yield f"{path}.output".lstrip(".")
+            case FeedForwardPart() | nn.RNNBase():
+                yield path
+            case nn.TransformerEncoderLayer() | nn.TransformerDecoderLayer():
+                yield from (f"{path}.{name}".lstrip(".") for name in ("self_attn", "multihead_attn", "linear2"))
+            case FeedForwardModel() | AttentiveModel():
+                yield f"{path}.hidden".lstrip(".")
+
+
+def _own_width(module: nn.Module) -> int | None:
+    match module:
+        case nn.Linear():
+            return module.out_features
+        case nn.Embedding():
+            return module.embedding_dim
+        case nn.LayerNorm() | nn.RMSNorm():
+            return module.normalized_shape[-1]
+        case nn.MultiheadAttention():
+            return module.embed_dim
+        case nn.RNNCellBase():
+            return module.hidden_size
+        case nn.RNNBase():
+            return (module.proj_size or module.hidden_size) * (2 if module.bidirectional else 1)
+    return int(module.nf) if is_conv1d(module) else None  # pyright: ignore[reportArgumentType]
