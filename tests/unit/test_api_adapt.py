@@ -266,7 +266,7 @@ def test_slips_of_the_caller_are_told_plainly(base: Path, home: Path, tmp_path: 
         lemma.adapt(base, method="lore", **given)
     with pytest.raises(SpecError, match="Did you mean 'rank'"):
         lemma.adapt(base, rnk=3, **given)
-    with pytest.raises(SpecError, match=r"targets = 'nothing\.\*' fits nothing"):
+    with pytest.raises(SpecError, match=r"targets = 'nothing\.\*' matches nothing"):
         lemma.adapt(base, targets="nothing.*", **given)
     with pytest.raises(RunError, match="no such folder"):
         lemma.adapt(tmp_path / "nowhere", **given)

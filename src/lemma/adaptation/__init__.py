@@ -1,1 +1,1 @@
-"""Adapting any model: a frozen body, all of it, adapters behind its modules, or LoRA beside its matrices."""
+"""Adapting any model: frozen, full, with adapters after its modules, or with LoRA on its matrices."""

@@ -26,7 +26,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class TrainableParameter(NamedTuple):
-    """A parameter that learns: its path and its shape."""
+    """A parameter that is trained: its path and its shape."""
 
     path: str
     shape: tuple[int, ...]
@@ -40,21 +40,21 @@ class Adaptation(Generic[Module]):
     """The model that was given, changed in place (if it was a single matrix or layer, the wrapper now around it)."""
     method: Method
     places: tuple[str, ...]
-    """The paths, in the plain model, of what got something beside or behind it."""
+    """The paths, in the plain model, of the matrices or modules that got an update or an adapter."""
 
     @property
     def learned(self) -> list[TrainableParameter]:
-        """Every parameter that learns."""
+        """Every parameter that is trained."""
         return trainable(self.model)
 
     @property
     def number(self) -> int:
-        """How many numbers learn."""
+        """How many numbers are trained."""
         return trainable_number(self.model)
 
     @property
     def bytes(self) -> int:
-        """The bytes a task needs beside its base: those of what learns."""
+        """The bytes per task in addition to the base: those of what is trained."""
         return trainable_bytes(self.model)
 
     def __str__(self) -> str:
@@ -66,10 +66,10 @@ class Adaptation(Generic[Module]):
 def adapt_model(
     model: Module, method: Method, learn: Sequence[str] = (), *, any_rank: bool = False
 ) -> Adaptation[Module]:
-    """Freeze a model, and let learn what a method says; `learn` are patterns of parameters that learn whatever it is.
+    """Freeze a model, and train what a method says; `learn` are patterns of parameters that are trained in any case.
 
-    Everything happens in place, and `requires_grad` says what learns afterwards; if it fails, nothing has changed. With
-    `any_rank` a rank may be more than matrices can have: for the ledger, which probes at small sizes.
+    Everything happens in place, and `requires_grad` says what is trained afterwards; if it fails, nothing has changed.
+    With `any_rank` a rank may be more than matrices can have: for counting, which probes at small sizes.
 
     >>> adapt_model(nn.Sequential(nn.Linear(200, 50, bias=False)), Lora(rank=5)).number
     1250
@@ -91,7 +91,7 @@ def adapt_model(
 
 
 def named_parameters(model: nn.Module, patterns: Sequence[str]) -> set[int]:
-    """The identities of the parameters whose paths some pattern fits."""
+    """The identities of the parameters whose paths match some pattern."""
     paths: dict[int, list[str]] = {}
     for path, parameter in model.named_parameters(remove_duplicate=False):
         paths.setdefault(id(parameter), []).append(path)
@@ -100,28 +100,28 @@ def named_parameters(model: nn.Module, patterns: Sequence[str]) -> set[int]:
 
 
 def trainable(model: nn.Module) -> list[TrainableParameter]:
-    """Every parameter that learns, a tied one once."""
+    """Every parameter that is trained, a tied one once."""
     return [TrainableParameter(path, tuple(p.shape)) for path, p in model.named_parameters() if p.requires_grad]
 
 
 def trainable_number(model: nn.Module) -> int:
-    """How many numbers learn."""
+    """How many numbers are trained."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def trainable_bytes(model: nn.Module) -> int:
-    """The bytes of what learns, which is what an adapted run stores."""
+    """The bytes of what is trained, which is what an adapted run stores."""
     return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
 
 
 def refuse_adapted(model: nn.Module) -> None:
-    """Refuse a model that has something beside or behind its modules already."""
+    """Refuse a model that has updates or adapters already."""
     if besides(model) or has_adapters(model):
         raise SpecError("this model is adapted already. Take merged(model) of one with LoRA, or the plain base.")
 
 
 def lora_matrix(W_in: int = 200, W_out: int = 50, R: int = 5) -> nn.Module:
-    """One matrix and its LoRA update (problem E5): R(W_in + W_out) numbers learn beside W_in·W_out that do not."""
+    """One matrix and its LoRA update (problem E5): R(W_in + W_out) numbers are trained, W_in·W_out are frozen."""
     return adapt_model(nn.Linear(W_in, W_out, bias=False), Lora(rank=R, targets=("*",))).model
 
 
@@ -144,7 +144,7 @@ class Folded(Generic[Module]):
     wrappers: tuple[LoraWrapper, ...]
 
     def unfold(self) -> Module:
-        """Take the updates out again, and put them back beside the matrices.
+        """Subtract the updates again, and put the wrappers back.
 
         What a matrix was is known, so that it becomes that again to the last bit; what it learned in between is added.
         """
@@ -166,8 +166,8 @@ def fold(model: Module) -> Folded[Module]:
     """Fold every update into its matrix, for as long as it takes: the model is plain until it is unfolded."""
     if has_adapters(model):
         raise SpecError(
-            "adapters cannot be merged: σ stands between W_down and W_up, so that x + W_up σ(W_down x) is no matrix. "
-            "Keep them behind their modules, or adapt with lora."
+            "adapters cannot be merged: σ is between W_down and W_up, so that x + W_up σ(W_down x) is not a matrix. "
+            "Keep them as they are, or adapt with lora."
         )
     wrappers = tuple(wrapper for _, wrapper in besides(model))
     folds: dict[int, FoldedMatrix] = {}
@@ -176,7 +176,7 @@ def fold(model: Module) -> Folded[Module]:
             updates: Any = wrapper.updates if isinstance(wrapper, LoraMatrices) else {"weight": wrapper.update}
             for name, update in updates.items():
                 weight: Tensor = getattr(wrapper.base, name)
-                if id(weight) not in folds:  # a tied matrix stands at several places
+                if id(weight) not in folds:  # a tied matrix is in several modules
                     folds[id(weight)] = FoldedMatrix(weight, weight.clone(), update)
                     weight.copy_(_sum(weight, update))
     plain = put(model, {wrapper: wrapper.base for wrapper in wrappers})
@@ -184,7 +184,7 @@ def fold(model: Module) -> Folded[Module]:
 
 
 def merged(model: Module) -> Module:
-    """Fold every update into its matrix for good, and let everything learn again: a plain model, with equal outputs."""
+    """Fold every update into its matrix for good, and unfreeze everything: a plain model, with equal outputs."""
     plain = fold(model).model
     for parameter in plain.parameters():
         parameter.requires_grad_(parameter.is_floating_point())

@@ -1,4 +1,4 @@
-"""Adapters: bottlenecks behind modules of a frozen model, x + W_up σ(W_down x) (Houlsby et al. 2019)."""
+"""Adapters: bottlenecks after modules of a frozen model, x + W_up σ(W_down x) (Houlsby et al. 2019)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -33,7 +33,7 @@ class Adapter(nn.Module):
         nn.init.zeros_(self.up.bias)
 
     def forward(self, given: Any) -> Any:
-        """Adapt what a module gives: a tensor, or the first of several things."""
+        """Adapt the output of a module: a tensor, or the first of several values."""
         if isinstance(given, Tensor):
             return self.adapt(given)
         if isinstance(given, Mapping):  # as Hugging Face's outputs are
@@ -44,21 +44,21 @@ class Adapter(nn.Module):
             return given._replace(**{given._fields[0]: self(given[0])})
         if isinstance(given, (tuple, list)) and given:
             return type(given)([self(given[0]), *given[1:]])
-        raise InputError(f"an adapter stands behind a module that gives a {type(given).__name__}; expected a tensor.")
+        raise InputError(f"an adapter comes after a module that returns a {type(given).__name__}; expected a tensor.")
 
     def adapt(self, vectors: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        """Add what the bottleneck makes of vectors."""
+        """Add the output of the bottleneck to vectors."""
         if vectors.shape[-1] != self.down.in_features:
             raise InputError(
-                f"an adapter of width {self.down.in_features} stands behind a module that gives vectors of "
-                f"{vectors.shape[-1]}. Place it behind a part that says its own width, such as a linear map."
+                f"an adapter of width {self.down.in_features} comes after a module that returns vectors of "
+                f"{vectors.shape[-1]}. Place it after a module whose width is known, such as a linear layer."
             )
         made = self.up(gelu(self.down(vectors.to(self.down.weight.dtype))))
         return vectors + made.to(vectors.dtype)
 
 
-def stand_behind(module: nn.Module, adapter: Adapter) -> None:
-    """Let an adapter change what a module gives.
+def attach(module: nn.Module, adapter: Adapter) -> None:
+    """Let an adapter change the output of a module.
 
     The module keeps its place, class and names. A sequence of modules simply has one more; anything else gets a hook,
     which finds the adapter in the module itself, so that copies of the module have their own.
@@ -74,23 +74,23 @@ def _adapt(module: nn.Module, given: tuple[Any, ...], made: Any) -> Any:
 
 
 def has_adapters(model: nn.Module) -> bool:
-    """Whether an adapter stands behind some module of a model."""
+    """Whether some module of a model has an adapter."""
     return any(isinstance(module._modules.get(NAME), Adapter) for module in model.modules())
 
 
 NEVER_CALLED = (nn.ModuleList, nn.ModuleDict, *READ_BY_OTHERS, nn.modules.linear.NonDynamicallyQuantizableLinear)
-"""Modules whose owners read what is in them, and do not call them."""
+"""Modules whose owners read their contents, and do not call them."""
 
 
 def put_adapters(model: nn.Module, method: Adapters) -> list[str]:
-    """Put an adapter behind every module that a method's placement names; return their paths."""
+    """Put an adapter after every module that a method's placement names; return their paths."""
     places = chosen_places(model, method.placement)
     adapters = [_new_adapter(model, path, module, method.bottleneck) for path, module in places]  # or none at all
     for (_, module), adapter in zip(places, adapters, strict=True):
-        stand_behind(module, adapter)
+        attach(module, adapter)
     for stack in model.modules():
         if isinstance(stack, nn.TransformerEncoder):
-            stack.use_nested_tensor = False  # torch's fast path for padded rows knows no adapters
+            stack.use_nested_tensor = False  # torch's fast path for padded rows ignores adapters
     return [path for path, _ in places]
 
 
@@ -104,7 +104,7 @@ def chosen_places(model: nn.Module, placement: Sequence[str]) -> list[tuple[str,
     if not paths:
         fit = listed(path for path, one in known if path and not isinstance(one, NEVER_CALLED) and width_of(one))
         raise SpecError(
-            f"{type(model).__name__} has no places for adapters that are known here. Name them, as in "
+            f"{type(model).__name__} has no default places for adapters. Name them, as in "
             f"placement='*.mlp'; there are: {fit}."
         )
     return [(path, named[path]) for path in dict.fromkeys(paths)]
@@ -113,26 +113,26 @@ def chosen_places(model: nn.Module, placement: Sequence[str]) -> list[tuple[str,
 def _new_adapter(model: nn.Module, path: str, module: nn.Module, bottleneck: int) -> Adapter:
     if isinstance(module, NEVER_CALLED):
         raise SpecError(
-            f"placement: {path or 'the model'} is never called, its owner reads what is in it: an adapter behind it "
-            f"would do nothing. Place it behind {path.rpartition('.')[0] or 'a part of it'}, or behind a part of it."
+            f"placement: {path or 'the model'} is never called, its owner reads its contents: an adapter after it "
+            f"would do nothing. Place it after {path.rpartition('.')[0] or 'a part of it'}, or after a part of it."
         )
     if hasattr(module, NAME):
         raise SpecError(f"placement: {path} has an '{NAME}' already. Take the plain model, or another place.")
     width = width_of(module)
     if width is None:
-        raise SpecError(f"placement: {path} does not say how wide what it gives is. Name a linear map inside it.")
+        raise SpecError(f"placement: {path} has no known output width. Name a linear layer inside it.")
     like = [parameter for part in (module, model) for parameter in part.parameters() if parameter.is_floating_point()]
     return Adapter(width, bottleneck, next(iter(like), None))
 
 
 def width_of(module: nn.Module) -> int | None:
-    """The width of the vectors that a module gives: its own, or else that of the last part that has one."""
+    """The width of a module's output: its own, or else that of its last part that has one."""
     widths = (_own_width(part) for part in (module, *reversed(list(module.modules()))))
     return next(filter(None, widths), None)
 
 
 def _usual_places(model: nn.Module) -> Iterator[str]:
-    """Behind attention and feed-forward of each layer, behind recurrent layers, behind a hidden layer."""
+    """The attention and feed-forward of each layer, recurrent layers, a hidden layer."""
     for path, module in model.named_modules():
         match module:
             case Attention():

@@ -1,10 +1,10 @@
-"""LoRA for any module: updates of low rank beside frozen matrices, W + (alpha / rank) B A (Hu et al. 2022).
+"""LoRA for any module: low-rank updates of frozen matrices, W + (alpha / rank) B A (Hu et al. 2022).
 
-A is drawn and B is zero, as in the paper: the first output is the base's, to the last bit. Dropout acts on what goes
-into A. Where a matrix is not applied to vectors that pass by here but handed to a kernel (recurrent layers, the joint
-matrix of torch's attention), what goes into A cannot be reached: there whole columns of A are dropped, which is to drop
-a coordinate of the inputs for the whole batch and for all steps of time at once. Of an embedding, whose input is the
-token itself, a token's whole update is dropped.
+A is random and B is zero, as in the paper: the initial output is the base's, to the last bit. Dropout acts on the input
+of A. Where a matrix is not applied to vectors here but handed to a kernel (recurrent layers, the joint
+matrix of torch's attention), the input of A cannot be reached: there whole columns of A are dropped, which drops a
+coordinate of the inputs for the whole batch and all time steps at once. Of an embedding, whose input is the token
+itself, a token's whole update is dropped.
 """
 
 import math
@@ -32,7 +32,7 @@ NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)|(?<=_l)\d+(?=_|$)")
 
 
 def fitted(word: str, patterns: Iterable[str], names: Sequence[Collection[str]]) -> list[int]:
-    """Return the places in `names` that some pattern fits by any of their names, each pattern fitting one at least.
+    """Return the indices in `names` of which any name matches some pattern; each pattern must match at least one.
 
     >>> fitted("targets", ["layers.*.query"], [{"layers.0.query"}, {"layers.0.key"}, {"layers.1.query"}])
     [0, 2]
@@ -44,7 +44,7 @@ def fitted(word: str, patterns: Iterable[str], names: Sequence[Collection[str]])
             known = [name for one in names for name in one]
             near = _meant(pattern, known)
             guess = f" Did you mean '{near}'?" if near else ""
-            raise SpecError(f"{word} = '{pattern}' fits nothing here.{guess} There are: {listed(known)}.")
+            raise SpecError(f"{word} = '{pattern}' matches nothing here.{guess} There are: {listed(known)}.")
         found |= fits
     return sorted(found)
 
@@ -70,7 +70,7 @@ def _fits(pattern: str, names: Collection[str]) -> bool:
 
 
 def _meant(pattern: str, names: Sequence[str]) -> str | None:
-    """What is below it, what ends with it, or what is spelled nearly so."""
+    """What is below it, what ends with it, or what is spelled similarly."""
     for wider in (f"{pattern}.*", f"*.{pattern}", f"*.{pattern}.*"):
         if _fits(wider, names):
             return wider
@@ -79,18 +79,18 @@ def _meant(pattern: str, names: Sequence[str]) -> str | None:
     return next(iter(get_close_matches(pattern, known, 1, 0.6) or get_close_matches(pattern, ends, 1, 0.5)), None)
 
 
-READ_BY_OTHERS = (nn.ParameterList, nn.ParameterDict)  # never called: whoever holds them reads what is in them
+READ_BY_OTHERS = (nn.ParameterList, nn.ParameterDict)  # never called: their owners read their contents
 LOOK_UPS = (nn.Embedding, nn.EmbeddingBag)
 BODY = (nn.Linear, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
 OUTPUTS = {"output", "head", "lm_head", "score", "classifier", "cls", "qa_outputs"}
-"""What output layers are called where they stand directly in a model."""
+"""The names of output layers that are direct children of a model."""
 HEADS = {"lm_head", "score", "classifier", "cls", "qa_outputs"}
-"""Those of them that may have several maps, all of which are the output."""
+"""Those of them that may have several layers, all of which are the output."""
 
 
 @dataclass(frozen=True)
 class MatrixPlace:
-    """Where a matrix stands: the path of its module, that module, and the matrix's name there."""
+    """Where a matrix is: the path of its module, that module, and the matrix's name there."""
 
     path: str
     owner: nn.Module
@@ -104,7 +104,7 @@ class MatrixPlace:
 
 @dataclass(frozen=True)
 class TargetMatrix:
-    """One parameter, and everywhere it stands: a tied one has several places."""
+    """One parameter, and everywhere it is used: a tied one has several places."""
 
     weight: nn.Parameter
     places: tuple[MatrixPlace, ...]
@@ -136,7 +136,7 @@ def matrices(model: nn.Module) -> list[TargetMatrix]:
 
 
 def body_matrices(model: nn.Module) -> list[TargetMatrix]:
-    """The matrices of the body: not what looks up tokens, nor what is tied to it, nor the output layer."""
+    """The matrices of the backbone: not embeddings, nor what is tied to them, nor the output layer."""
     outputs = {id(part) for part in output_layers(model)}
 
     def inside(owner: nn.Module) -> bool:
@@ -146,7 +146,7 @@ def body_matrices(model: nn.Module) -> list[TargetMatrix]:
 
 
 def output_layers(model: nn.Module) -> Iterator[nn.Module]:
-    """The parts that read a model's vectors out, as far as they can be told by their place."""
+    """The output layers of a model, as far as they can be recognised."""
     for part in model.modules():
         outputs = getattr(type(part), "output_modules", ())  # a backbone of ours says what comes after its vectors
         yield from (child for name, child in part.named_children() if name in outputs and is_map(child))
@@ -181,8 +181,8 @@ def is_conv1d(module: Any) -> bool:
 def run_recurrent(base: nn.RNNBase, weights: Mapping[str, Tensor], inputs: tuple[Any, ...], named: Any) -> Any:
     """Call torch.nn's recurrent layers with some of their weights replaced, for this one call.
 
-    They hand their kernel a flat list of weights, which `functional_call` would have them gather anew, and on a GPU
-    copied into one block under autograd's feet.
+    They hand their kernel a flat list of weights, which `functional_call` would make them gather again, and on a GPU
+    copy into one block behind autograd's back.
     """
     own = base._flat_weights
     base._flat_weights = [
@@ -232,7 +232,7 @@ class Update(nn.Module):
         """The whole update, as its matrix is written."""
         return self._product(self.A)
 
-    def beside(self, weight: Float[Tensor, "one other"]) -> Float[Tensor, "one other"]:
+    def updated(self, weight: Float[Tensor, "one other"]) -> Float[Tensor, "one other"]:
         """The updated matrix for one use; in training, columns of A are dropped."""
         A = self.A
         if self.training and self.dropout:
@@ -249,7 +249,7 @@ class Update(nn.Module):
 
 
 class LoraWrapper(nn.Module):
-    """A module with updates beside it; what it is asked for and has not, its base is asked for."""
+    """A module with updates; attributes that it does not have are its base's."""
 
     base: Any
 
@@ -277,7 +277,7 @@ class LoraMap(LoraWrapper):
     @property
     def weight(self) -> Tensor:
         """The updated matrix, for those who read it themselves, such as torch's attention its output map."""
-        return self.update.beside(self.base.weight)
+        return self.update.updated(self.base.weight)
 
 
 class LoraEmbedding(LoraWrapper):
@@ -295,11 +295,11 @@ class LoraEmbedding(LoraWrapper):
     @property
     def weight(self) -> Tensor:
         """The updated matrix, for those who read it themselves."""
-        return self.update.beside(self.base.weight)
+        return self.update.updated(self.base.weight)
 
 
 class LoraMatrices(LoraWrapper):
-    """Any module that has matrices of its own, run with their updated values in their place."""
+    """Any module that owns matrices, run with their updated values."""
 
     def __init__(self, base: nn.Module, updates: dict[str, Update]) -> None:
         super().__init__()
@@ -312,7 +312,7 @@ class LoraMatrices(LoraWrapper):
     def updated(self, name: str) -> Tensor:
         """One matrix with its update, for one use."""
         update: Any = self.updates[name]
-        return update.beside(getattr(self.base, name))
+        return update.updated(getattr(self.base, name))
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Run the base with its matrices updated."""
@@ -330,7 +330,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def put(model: Module, new: Mapping[nn.Module, nn.Module]) -> Module:
-    """Put new modules wherever the old ones stand, and return the model: the new one if it was itself an old one."""
+    """Put new modules in the place of old ones, and return the model: the new one if it was itself replaced."""
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
             if child is not None and child in new:
@@ -339,7 +339,7 @@ def put(model: Module, new: Mapping[nn.Module, nn.Module]) -> Module:
 
 
 def plain_modules(model: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Every module by the path it has in the plain model; a wrapper stands for its base."""
+    """Every module by the path it has in the plain model; a wrapper counts as its base."""
     seen: set[int] = set()
     waiting = [(path, model)]
     while waiting:
@@ -353,12 +353,12 @@ def plain_modules(model: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Mo
 
 
 def besides(model: nn.Module) -> list[tuple[str, LoraWrapper]]:
-    """Every module that has updates beside it, by its path in the plain model."""
+    """Every module that has updates, by its path in the plain model."""
     return [(path, module) for path, module in plain_modules(model) if isinstance(module, LoraWrapper)]
 
 
 def put_updates(model: Module, method: LoraMethod, chosen: Sequence[TargetMatrix]) -> Module:
-    """Put new updates beside the chosen matrices, and return the model."""
+    """Put new updates on the chosen matrices, and return the model."""
     scale = method.alpha / method.rank
     updates = {id(one.weight): new_update(one, method.rank, scale, method.lora_dropout) for one in chosen}
     return wrap(model, chosen, updates)
@@ -392,7 +392,7 @@ def wrap(model: Module, chosen: Sequence[TargetMatrix], updates: Mapping[int, Up
     for matrix in chosen:
         for place in matrix.places:
             owners[place.owner][place.name] = updates[id(matrix.weight)]
-    wrappers = {owner: _wrapper(owner, beside) for owner, beside in owners.items()}
+    wrappers = {owner: _wrapper(owner, updates) for owner, updates in owners.items()}
     for owner, wrapper in wrappers.items():
         for part in (wrapper, *owners[owner].values()):
             part.training = owner.training
@@ -400,7 +400,7 @@ def wrap(model: Module, chosen: Sequence[TargetMatrix], updates: Mapping[int, Up
 
 
 def refuse_rank(chosen: Sequence[TargetMatrix], rank: int) -> None:
-    """Refuse a rank that some matrix does not have."""
+    """Refuse a rank that is more than some matrix can have."""
     low = min(chosen, key=lambda matrix: min(matrix.weight.shape))
     most = min(low.weight.shape)
     if rank > most:
@@ -424,9 +424,9 @@ def _refuse_unfit(matrix: TargetMatrix) -> None:
     for place in matrix.places:
         if (norm := getattr(place.owner, "max_norm", None)) is not None:
             raise SpecError(
-                f"{place.path} has max_norm = {norm}: it changes its own matrix whenever it is read, so that nothing "
-                "can stay frozen beside an update. Set max_norm=None, or leave it out of targets."
+                f"{place.path} has max_norm = {norm}: it changes its own matrix whenever it is read, so that the "
+                "matrix cannot stay frozen. Set max_norm=None, or leave it out of targets."
             )
     if len({is_conv1d(place.owner) for place in matrix.places}) > 1:
         names = ", ".join(place.full for place in matrix.places)
-        raise SpecError(f"{names} are one matrix, which not all read the same way round: one update cannot serve both.")
+        raise SpecError(f"{names} are one matrix, which some read transposed: one update cannot serve both.")

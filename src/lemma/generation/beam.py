@@ -30,8 +30,8 @@ Chosen = Int[Tensor, "sources lanes"]
 class Beam:
     """How many hypotheses to keep side by side, and how to compare translations of different lengths.
 
-    Translations are compared by Σ log p / length^length_penalty: 0 takes the likeliest, 1 the one with the likeliest
-    tokens on average, more favours longer ones.
+    Translations are compared by Σ log p / length^length_penalty: 0 takes the most likely, 1 the one with the most
+    likely tokens on average, more favours longer ones.
     """
 
     beam: int = 1
@@ -45,9 +45,9 @@ class Beam:
         if self.tokens is not None:
             refuse_type("tokens", self.tokens, Integral, "a whole number from 1 up; leave it out for the context")
         if self.beam < 1:
-            raise InputError(f"beam = {self.beam} is less than 1: 1 always takes the likeliest token, 4 is usual.")
+            raise InputError(f"beam = {self.beam} is less than 1: 1 always takes the most likely token, 4 is usual.")
         if not 0 <= self.length_penalty < math.inf:
-            raise InputError(f"length_penalty = {self.length_penalty} is not a number from 0 (the likeliest) up.")
+            raise InputError(f"length_penalty = {self.length_penalty} is not a number from 0 (the most likely) up.")
         if self.tokens is not None and self.tokens < 1:
             raise InputError(f"tokens = {self.tokens} is less than 1; leave it out to write up to the context.")
 
@@ -62,15 +62,15 @@ class Translation:
     normalised: float
     """The score over (number of those tokens)^length_penalty: what the beam compares."""
     finished: bool
-    """Whether it ends with <end>, and not for want of room."""
+    """Whether it ends with <end>, and was not cut off."""
 
 
 class Hypotheses:
     """What is being written for the sources of one batch; those that are done leave it.
 
-    A source has `beam` lanes. Of all ways to lengthen its hypotheses by one token, the likeliest fill its free lanes;
-    one that ends with <end> keeps its lane for good, so that the beam grows narrower, and a beam of 1 takes the
-    likeliest token always. Whatever has not ended when there is no room left is cut off there, and competes as it is.
+    A source has `beam` lanes. Of all ways to extend its hypotheses by one token, the most likely fill its free lanes;
+    one that ends with <end> keeps its lane for good, so that the beam grows narrower, and a beam of 1 always takes the
+    most likely token. What has not ended when there is no room left is cut off there, and competes as it is.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class Hypotheses:
         length = 0
         while self.numbers:
             length += 1
-            self._take(*self._lengthened(), length)
+            self._take(*self._extended(), length)
         return [self.best[number] for number in sorted(self.best)]
 
-    def _lengthened(self) -> tuple[Lanes, Chosen, Chosen]:
-        """The likeliest ways to lengthen what is there: their scores, the lanes they come from, their new tokens."""
+    def _extended(self) -> tuple[Lanes, Chosen, Chosen]:
+        """The most likely extensions: their scores, the lanes they come from, their new tokens."""
         logits, self.state = self.step(self.written[:, :, -1].reshape(-1, 1), self.state)
         exact = torch.promote_types(logits.dtype, torch.float32)
         log = logits[:, -1].log_softmax(-1, dtype=exact).index_fill(-1, self.never, -torch.inf)
@@ -134,7 +134,7 @@ class Hypotheses:
             self.best[number] = max(self.best.get(number, found), found, key=lambda one: one.normalised)
 
     def _may_win(self, row: int, hope: float) -> bool:
-        """Whether the likeliest hypothesis of a source may still become better than its best translation.
+        """Whether the most likely hypothesis of a source may still become better than its best translation.
 
         No token makes a score higher, and no translation is longer than there is room for.
         """
@@ -182,7 +182,7 @@ def _checked(model: EncoderDecoderModel, source: Sequence[int] | np.ndarray, num
     wrong = next((token for token in ids if not 0 <= token < known), None)
     if wrong is not None:
         raise InputError(
-            f"source {number}: token {wrong} is not one of 0 to {known - 1}, the tokens that are no marks. "
+            f"source {number}: token {wrong} is not one of 0 to {known - 1}, the tokens that are not special. "
             "Use the tokenizer the model was trained with."
         )
     if len(ids) > longest_source(model):
@@ -244,7 +244,7 @@ class Translated(Result):
                 "the model's context has no room for more"
             )
         if not self.finished:
-            remarks.append("the translation was cut off for want of room")
+            remarks.append("the translation was cut off at the context's end")
         return "; ".join(remarks)
 
     def blocks(self) -> Iterable[Block]:
@@ -268,11 +268,11 @@ def translate_texts(
     if tokenizer.vocabulary + len(MARKS) != model.spec.vocabulary:
         raise InputError(
             f"the tokenizer has {tokenizer.vocabulary} tokens and the model {model.spec.vocabulary}, of which "
-            f"{len(MARKS)} are marks. Use the tokenizer it was trained with."
+            f"{len(MARKS)} are special. Use the tokenizer it was trained with."
         )
     for place, text in enumerate(texts):
         if not isinstance(text, str):
-            raise InputError(f"source {place} is {text!r} ({type(text).__name__}), and no text. Put it in quotes.")
+            raise InputError(f"source {place} is {text!r} ({type(text).__name__}), not a text. Put it in quotes.")
     encoded = [tokenizer.encode_known(text) for text in texts]
     read = [ids[: longest_source(model)].tolist() for ids, _ in encoded]
     found: list[Translated] = []

@@ -1,7 +1,7 @@
 """Loops at temperature 0 (problem B8).
 
 Each token is a function of the state before it, and so is the next state. When a whole state comes back, all that
-followed it comes back for ever: a model whose memory is its last N−1 tokens has at most V^(N−1) full states, so it
+followed it repeats for ever: a model whose memory is its last N−1 tokens has at most V^(N−1) full states, so it
 always ends in a loop.
 """
 

@@ -34,9 +34,9 @@ def attend(
 ) -> Mixed:
     """Return Σ_j α_j v_j with α = softmax_j(scale · q·k_j + line[distance]) over the keys that may be seen.
 
-    `causal`: the last query stands beside the last key, and each sees the keys up to its own place. Fewer heads of keys
-    or values than of queries serve groups of them. `line` is what positions add. `alike` promises that all three have
-    as many heads and are equally wide, which spares the looking.
+    `causal`: the last query has the position of the last key, and each query sees the keys up to its own position.
+    Fewer heads of keys or values than of queries are shared by groups of them. `line` is what positions add. `alike`
+    promises that all three have the same heads and width, so that nothing has to be checked.
     """
     if LISTENERS.active:
         heads, bias = queries.shape[1], bias_of(mask, queries)
@@ -88,7 +88,7 @@ def distance_bias(
     """What a line adds to the scores of keys in reversed order, as a view of its new + known − 1 numbers a head.
 
     With the keys reversed, query i and key j lie i + j + 1 − new apart: all that depends on i + j alone, so the matrix
-    needs no memory of its own. (CUDA's kernel makes a copy of it for itself.)
+    needs no memory. (CUDA's kernel makes a copy of it.)
 
     >>> line = -0.5 * torch.tensor([[1.0, 0.0, 1.0]])  # ALiBi's, at the distances −1, 0 and 1
     >>> distance_bias(line, 2, 2, True, None, torch.float32).tolist()  # keys 1, 0
@@ -102,25 +102,25 @@ def distance_bias(
 
 
 def distances_of(new: int, known: int, device: torch.device) -> Int[Tensor, "distances"]:
-    """How far keys can lie before queries, the last of which stands beside the last key: 1 − new … known − 1."""
+    """The distances of queries to keys, where the last of both have the same position: 1 − new … known − 1."""
     return torch.arange(1 - new, known, device=device)
 
 
 NOWHERE = NoPositions()
 Stream = Float[Tensor, "batch time width"]
 Memory = tuple[Float[Tensor, "..."], ...]
-"""What attention keeps of the tokens read so far; time is the dimension before the last of each tensor.
+"""What attention keeps of the tokens read so far; time is the last but one dimension of each tensor.
 
-Keys and values, side by side in one tensor where their shapes allow it; inputs in the place of what is merged.
+Keys and values, stacked in one tensor where their shapes allow it; inputs instead of what is merged.
 """
 
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """The choices of an attention part.
+    """The choices of an attention module.
 
-    Merged, the key–query map of each head is one matrix W^QK = W_Qᵀ W_K (problem B6) that meets the inputs themselves,
-    and the value–output map one matrix W_V W_O (problem C8): without keys or values, inputs are kept in their place.
+    Merged, the key–query map of each head is one matrix W^QK = W_Qᵀ W_K (problem B6) that is applied to the inputs,
+    and the value–output map one matrix W_V W_O (problem C8): the cache keeps inputs instead of keys or values.
     """
 
     width: int
@@ -130,21 +130,21 @@ class AttentionShape:
     value_width: int | None = None
     """The width of all heads' values together; that of the queries if unset."""
     key_value_heads: int | None = None
-    """Heads of keys and values, each serving a group of query heads; one for each query head if unset."""
+    """Key–value heads, each shared by a group of query heads; one for each query head if unset."""
     causal: bool = True
     source_width: int | None = None
-    """The width of what is attended to, if that is another stream than the one that asks."""
+    """The width of the source, if keys and values come from another stream than the queries."""
     key_query: Literal["separate", "merged"] = "separate"
     value_output: Literal["separate", "merged", "none"] = "separate"
-    """None: the heads' values are the output, side by side, without an output map."""
+    """None: the output is the concatenated values of the heads, without an output map."""
     bias: bool = True
     positions: Positions = NOWHERE
-    """What turns queries and keys, or biases scores; what is added to the embedding is not done here."""
+    """What rotates queries and keys, or biases scores; what is added to the embedding is added elsewhere."""
     context: int = 0
-    """Positions whose rotations are worked out beforehand."""
+    """The number of positions whose rotations are computed in advance."""
 
     def __post_init__(self) -> None:
-        """Refuse choices that exclude each other; a programmer's error, since specs say it in their own words first."""
+        """Refuse choices that exclude each other: a programmer's error, since specs check the user's settings."""
         total, values = self.attention_width or self.width, self.value_width or self.attention_width or self.width
         if total % self.heads or values % self.heads or self.heads % self.groups:
             raise ValueError(
@@ -152,7 +152,7 @@ class AttentionShape:
             )
         kind, rotates = self.positions.kind, self.positions.rotates
         if rotates and self.key_query == "merged":
-            raise ValueError(f"{kind} turns queries and keys, so key_query cannot be merged; use alibi or separate.")
+            raise ValueError(f"{kind} rotates queries and keys, so key_query cannot be merged; use alibi or separate.")
         if (self.positions.paired and self.head_width % 2) or (rotates and self.source_width):
             raise ValueError(f"{kind} needs an even head width (got {self.head_width}) and a single stream.")
         if self.source_width is not None and (self.causal or self.positions.biases):
@@ -180,7 +180,7 @@ class AttentionShape:
 
     @property
     def widths(self) -> dict[str, int]:
-        """What is projected, and how wide: queries, and keys and values unless they are merged away."""
+        """The widths of the projections: queries, and keys and values unless they are merged."""
         merged = self.key_query == "merged"
         widths = {"query": self.heads * (self.inputs if merged else self.head_width)}
         if not merged:
@@ -230,9 +230,9 @@ class Attention(nn.Module):
         source: Float[Tensor, "batch known source_width"] | None = None,
         mask: Bool[Tensor, "..."] | None = None,
     ) -> tuple[Stream, Memory]:
-        """Attend from every vector of the stream, to the past and itself or to the source; return what to remember.
+        """Attend from every vector of the stream, to the past and itself or to the source; return what to keep.
 
-        `mask` is true where a key may be seen, broadcast to (batch, heads, new, known). Attention to a source remembers
+        `mask` is true where a key may be seen, broadcast to (batch, heads, new, known). Attention to a source keeps
         that source: give it once, then only `past`.
         """
         if self.packed:
@@ -250,7 +250,7 @@ class Attention(nn.Module):
         return self.output(joined) if self.maps_out else joined, memory
 
     def _packed(self, stream: Stream, past: Memory | None) -> tuple[Tensor, Tensor, Tensor, Memory]:
-        """Queries, keys and values of one shape: keys and values are kept in one tensor."""
+        """Queries, keys and values of one shape; keys and values are kept in one tensor."""
         batch, time, _ = stream.shape
         joined = self.query_key_value(stream).view(batch, time, 3, self.heads, -1).permute(0, 2, 3, 1, 4)
         memory = joined.narrow(1, 1, 2)
@@ -277,11 +277,11 @@ class Attention(nn.Module):
         if source is not None:
             past = _remembered(self._made(self.inward_source, source), source)
         if past is None:
-            raise ValueError("attention to a source needs the source, or what was remembered of it.")
+            raise ValueError("attention to a source needs `source`, or `past` from an earlier call with it.")
         return self._made(self.inward, stream)["query"], past[0], past[-1], past
 
     def _made(self, name: str, vectors: Tensor) -> dict[str, Float[Tensor, "batch heads time head_width"]]:
-        """Project vectors by the map of that name, and cut what comes out into its parts and heads."""
+        """Project vectors by the map of that name, and split the result into its parts and heads."""
         if not name:
             return {}
         kinds = name.split("_")
@@ -294,7 +294,7 @@ class Attention(nn.Module):
 
 
 def _remembered(made: dict[str, Tensor], inputs: Tensor) -> Memory:
-    """Keys and values; the inputs stand in for either, or once for both."""
+    """Keys and values; the inputs instead of either, or once instead of both."""
     keys, values = made.get("key"), made.get("value")
     if keys is None and values is None:
         return (inputs[:, None],)
@@ -302,7 +302,7 @@ def _remembered(made: dict[str, Tensor], inputs: Tensor) -> Memory:
 
 
 class WindowHead(nn.Module):
-    """One head asked by each window's last word only (problem A2).
+    """One attention head with a query for the last word of each window only (problem A2).
 
     a = Σ_i α_i W^v e_i with α = softmax_i((W^q e_last)·(W^k e_i)/√d_k).
     """
@@ -316,7 +316,7 @@ class WindowHead(nn.Module):
     def forward(
         self, embedded: Float[Tensor, "batch joined width"], time: int, span: int
     ) -> Float[Tensor, "batch time value_width"]:
-        """Attend within the windows that end at the last `time` words; each word's key and value is made once."""
+        """Attend within the windows that end at the last `time` words; each word's key and value is computed once."""
         queries, words = self.query(embedded[:, -time:]), self.key(embedded)
         contents = self.value(embedded)
         if LISTENERS.active:
@@ -340,17 +340,17 @@ class WindowHead(nn.Module):
 
 
 Scores = Float[Tensor, "batch relations governors dependents"]
-QUIET = 4.0  # the null place's first score: nearly all heads of nearly all governors have nothing to attend to
+QUIET = 4.0  # the null position's initial score: nearly all heads have nothing to attend to from nearly all words
 
 
 class RelationHeads(nn.Module):
-    """An attention layer with one head a relation (problem B1): governors are the top and all words.
+    """An attention layer with one attention head per relation (problem B1); governors are the root and all words.
 
-    S_r[g, d] = q_r(g)·k_r(d)/√w for governor g, dependent d and relation r, where each head's queries and keys have
-    some coordinates for themselves and some that all heads share. Normalised over the dependents of each governor, with
-    a null place for "none", the head `dobj` from `prefer` is 1 on `flight`. Normalised over all (governor, relation) of
-    each dependent, the same scores are a parser (Dozat & Manning 2017 have the bilinear form with separate arcs and
-    labels).
+    S_r[g, d] = q_r(g)·k_r(d)/√w for governor g, dependent d and relation r, where the queries and keys of each relation
+    have some coordinates of their own and some that all relations share. Normalised over the dependents of each
+    governor, with a null position for "none", `dobj` attends from `prefer` to `flight` with weight 1. Normalised over
+    all (governor, relation) of each dependent, the same scores are a parser (Dozat & Manning 2017 have the bilinear
+    form with separate arcs and labels). "Governor" is the head of a dependency, so that "head" can mean attention.
     """
 
     def __init__(self, width: int, relations: int, hidden: int, own: int, shared: int, dropout: float) -> None:
@@ -364,7 +364,7 @@ class RelationHeads(nn.Module):
         self.scale = (own + shared) ** -0.5
 
     def forward(self, stream: Float[Tensor, "batch places width"]) -> Scores:
-        """Score all governors, of which place 0 is the top, for all dependents, places 1 and on."""
+        """Score all governors (position 0 is the root) for all dependents (positions 1 and on)."""
         queries = self.query(self._bent(self.governor, stream))
         keys = self.key(self._bent(self.dependent, stream[:, 1:]))
         own = torch.matmul(self._heads(queries), self._heads(keys).transpose(-1, -2))
@@ -384,7 +384,7 @@ class RelationHeads(nn.Module):
 def over_dependents(
     scores: Scores, null: Float[Tensor, "relations"], there: Bool[Tensor, "batch dependents"]
 ) -> Float[Tensor, "batch relations governors null_and_dependents"]:
-    """Log attention of each head from each governor over the null place and the dependents: B1's picture."""
+    """Log attention of each relation from each governor over the null position and the dependents (problem B1)."""
     masked = scores.masked_fill(~there[:, None, None], float("-inf"))
     batch, relations, governors, _ = scores.shape
     nothing = null[None, :, None, None].expand(batch, relations, governors, 1).to(scores.dtype)
@@ -392,7 +392,7 @@ def over_dependents(
 
 
 def over_governors(scores: Scores, there: Bool[Tensor, "batch dependents"]) -> Scores:
-    """Log probability of each (governor, relation) for each dependent: the parser. The top is always there."""
+    """Log probability of each (governor, relation) for each dependent: the parser. The root is always there."""
     governs = torch.cat([torch.ones_like(there[:, :1]), there], dim=1)
     itself = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
     barred = ~governs[:, :, None] | torch.cat([torch.zeros_like(itself[:1]), itself])

@@ -29,7 +29,7 @@ def gelu(values: Tensor) -> Tensor:
 
 
 class _SigmoidForm(torch.autograd.Function):
-    """The sigmoid form in as few passes over memory as there are."""
+    """The sigmoid form in as few passes over memory as possible."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ class _SigmoidForm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """s + x s(1−s)(a + 3bx²), with s the gate, times what comes from above."""
+        """s + x s(1−s)(a + 3bx²), with s the gate, times the incoming gradient."""
         values, gate = ctx.saved_tensors
         slope = torch.addcmul(values.new_tensor(A), values, values, value=3 * B).mul_(values)
         slope.addcmul_(slope, gate, value=-1)
@@ -56,7 +56,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForwardPart(nn.Module):
-    """Widen, bend, narrow: W₂ σ(W₁ x + b₁) + b₂."""
+    """The feed-forward layer of a Transformer: W₂ σ(W₁ x + b₁) + b₂."""
 
     def __init__(self, width: int, inner: int, activation: str, bias: bool) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class FeedForwardPart(nn.Module):
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, stream: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        """Apply it to every vector alike."""
+        """Apply it to every vector."""
         return self.narrow(self.activation(self.widen(stream)))
 
 

@@ -1,4 +1,4 @@
-"""Sparse matrices whose product with a dense one has a gradient, and of which only the entries are stored."""
+"""Graph convolution (problem D4; Kipf & Welling 2017), and the sparse matrices that it multiplies by."""
 
 import warnings
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 SMALL = 2**31
-"""Below it places are stored in 32 bits, which is what the kernels of a CPU read without copying."""
+"""Below it indices are stored in 32 bits, which the kernels of a CPU read without copying."""
 
 
 class _Product(torch.autograd.Function):
-    """A sparse matrix times a dense one; what goes back is multiplied by the transposed."""
+    """A sparse matrix times a dense one; the gradient is multiplied by the transpose."""
 
     @staticmethod
     def forward(ctx: Any, matrix: "Sparse", dense: Tensor) -> Tensor:
@@ -26,14 +26,14 @@ class _Product(torch.autograd.Function):
 
 
 def _multiplied(rows: Tensor, dense: Tensor) -> Tensor:
-    """The product in the precision of the matrix: autocast knows no sparse ones."""
+    """The product in the precision of the matrix: autocast does not support sparse ones."""
     with torch.autocast(dense.device.type, enabled=False):
         return rows @ dense.to(rows.dtype)
 
 
 @dataclass(frozen=True)
 class Sparse:
-    """A matrix in compressed rows, beside the places of its transposed; `sparse @ dense` has a gradient."""
+    """A sparse matrix in compressed rows, with the indices of its transpose; `sparse @ dense` has a gradient."""
 
     shape: tuple[int, int]
     starts: Int[Tensor, "rows_and_one"]
@@ -43,7 +43,7 @@ class Sparse:
     transposed_starts: Int[Tensor, "columns_and_one"]
     transposed_columns: Int[Tensor, "entries"]
     order: Int[Tensor, "entries"] | None
-    """Where the entries of the transposed stand among the values; None where the matrix is symmetric."""
+    """The index of the transpose's entries among the values; None where the matrix is symmetric."""
 
     @property
     def rows(self) -> Tensor:
@@ -52,7 +52,7 @@ class Sparse:
 
     @property
     def transposed_rows(self) -> Tensor:
-        """Its transposed, likewise."""
+        """Its transpose as torch's sparse rows."""
         if self.order is None:
             return self.rows
         values = self.values[self.order]
@@ -66,7 +66,7 @@ class Sparse:
         return self.rows.to_dense()
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Self:
-        """The same elsewhere, or in other precision."""
+        """The same on another device, or in another dtype."""
         places = (self.starts, self.columns, self.transposed_starts, self.transposed_columns)
         starts, columns, back_starts, back_columns = (tensor.to(device) for tensor in places)
         order = None if self.order is None else self.order.to(device)
@@ -74,7 +74,7 @@ class Sparse:
         return type(self)(self.shape, starts, columns, values, back_starts, back_columns, order)
 
     def with_values(self, values: Float[Tensor, "entries"]) -> Self:
-        """The same places with other entries; those of a symmetric matrix must be so too."""
+        """The same indices with other values; those of a symmetric matrix must be symmetric too."""
         places = (self.transposed_starts, self.transposed_columns, self.order)
         return type(self)(self.shape, self.starts, self.columns, values, *places)
 
@@ -86,7 +86,7 @@ class Sparse:
         shape: tuple[int, int],
         symmetric: bool = False,
     ) -> Self:
-        """A matrix by the row and column of every entry, in the order of the rows.
+        """A matrix from the row and column of every entry, in the order of the rows.
 
         >>> Sparse.of(torch.tensor([[0, 1], [1, 0]]), torch.tensor([2.0, 3.0]), (2, 2)).to_dense().tolist()
         [[0.0, 2.0], [3.0, 0.0]]
@@ -107,24 +107,22 @@ def _starts(rows: Int[Tensor, "entries"], count: int, kind: torch.dtype) -> Int[
 
 
 def compressed(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Torch's sparse rows, without its warning that these are young."""
+    """Torch's sparse rows, without its warning that they are in beta."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
         return torch.sparse_csr_tensor(starts, columns, values, tuple(shape), check_invariants=False)
-
-
-# Graph convolution (problem D4; Kipf & Welling 2017): Â, and the layer that multiplies by it.
-#
-# Ã = A + I; Â = D̃^{-1/2} Ã D̃^{-1/2} with D̃ the degrees of Ã. All of its rows sum to one exactly if every connected
-# part of the graph is regular, but its spectral norm is always 1, so that repeated layers do not blow features up;
-# D̃^{-1} Ã is the one whose rows always sum to one.
 
 
 Normalisation = Literal["symmetric", "rows", "none", "alone"]
 
 
 class Adjacency(Sparse):
-    """A sparse matrix of nodes × nodes, of which only the edges are stored."""
+    """A sparse matrix of nodes × nodes, of which only the edges are stored.
+
+    Ã = A + I; Â = D̃^{-1/2} Ã D̃^{-1/2} with D̃ the degrees of Ã. All of its rows sum to one exactly if every connected
+    component of the graph is regular, but its spectral norm is always 1, so that repeated layers do not blow features
+    up; D̃^{-1} Ã is the one whose rows always sum to one.
+    """
 
 
 def adjacency_of(
@@ -150,7 +148,7 @@ def adjacency_of(
 def with_loops(
     edges: Int[Tensor, "two edges"], nodes: int, weights: Float[Tensor, "edges"] | None = None
 ) -> tuple[Int[Tensor, "two entries"], Float[Tensor, "entries"]]:
-    """Ã = A + I by the places of its entries, in the order of rows, and their values."""
+    """The indices of the entries of Ã = A + I, in the order of rows, and their values."""
     values = torch.ones(edges.shape[1], device=edges.device) if weights is None else weights
     apart = edges[0] != edges[1]
     edges, values = edges[:, apart], values[apart]
@@ -176,7 +174,7 @@ def scaled(
 
 
 class GraphConvolution(nn.Module):
-    """Â X W + b: every node becomes the weighted sum of its neighbours and itself, mapped."""
+    """Â X W + b: every node becomes the weighted sum of its neighbours and itself, times W."""
 
     def __init__(self, into: int, out: int, bias: bool = True) -> None:
         super().__init__()
@@ -189,7 +187,7 @@ class GraphConvolution(nn.Module):
         return mixed if self.bias is None else mixed + self.bias
 
     def _mixed(self, features: Tensor | Sparse, adjacency: Adjacency | Tensor) -> Tensor:
-        """(Â X) W = Â (X W): edges that are stored one by one carry whichever is narrower."""
+        """(Â X) W = Â (X W): a sparse Â is multiplied by whichever is narrower."""
         if isinstance(features, Sparse):
             return adjacency @ (features @ self.map.weight.T)
         if isinstance(adjacency, Sparse) and self.map.in_features < self.map.out_features:

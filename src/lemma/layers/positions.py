@@ -1,14 +1,14 @@
-"""Where a token stands: what is added to its embedding, done to its queries and keys, or added to its scores.
+"""Position encodings: added to the embedding, applied to queries and keys, or added to the scores.
 
-Three hooks, of which a kind of positions has those that it needs. Each is a module, made of the spec, the context and
-a size; positions count from 0.
+There are three hooks, of which an encoding has those that it needs. Each is a module, made of the spec, the context
+and a size; positions count from 0.
 
     adds    made for the stream's width     part(vectors, start)   vectors (batch, time, width)
     rotates made for the width of a head    part(vectors, start)   queries or keys (batch, heads, time, width)
     biases  made for the number of heads    part(distances)        distances (n) → what scores gain (heads, n)
 
-A distance is the query's place less the key's: the past is positive. What the hooks of another package's kind are, its
-spec says (`NewPositions`).
+A distance is the query's position minus the key's: the past is positive. The spec of another package's encoding names
+its hooks (`NewPositions`).
 """
 
 from typing import Literal
@@ -58,7 +58,7 @@ class SinusoidalPart(nn.Module):
 
 
 class RotaryPart(nn.Module):
-    """Turns the pairs (1, 2), (3, 4), … of a vector at position p by pθ₁, pθ₂, …: q_p·k_r depends on p − r only."""
+    """Rotates the pairs (1, 2), (3, 4), … of a vector at position p by pθ₁, pθ₂, …: q_p·k_r depends on p − r only."""
 
     table: Tensor
 
@@ -70,7 +70,7 @@ class RotaryPart(nn.Module):
     def forward(
         self, vectors: Float[Tensor, "*batch time width"], start: int = 0
     ) -> Float[Tensor, "*batch time width"]:
-        """Turn vectors at positions start, start+1, …, past the table's end too."""
+        """Rotate vectors at positions start, start+1, …, past the table's end too."""
         stop = start + vectors.shape[-2]
         rows = self.table[start:stop] if stop <= len(self.table) else self._rows(start, stop, vectors.device)
         return rotate(vectors, rows.to(vectors.dtype))
@@ -83,7 +83,7 @@ class RotaryPart(nn.Module):
 def rotate(
     vectors: Float[Tensor, "*batch time width"], table: Float[Tensor, "time pairs two"]
 ) -> Float[Tensor, "*batch time width"]:
-    """Turn each pair (a, b) by the angle whose (sine, cosine) stands in the table: (a cos − b sin, a sin + b cos).
+    """Rotate each pair (a, b) by the angle whose (sine, cosine) is in the table: (a cos − b sin, a sin + b cos).
 
     >>> quarter = torch.tensor([[[1.0, 0.0]]])  # the sine and cosine of 90°
     >>> rotate(torch.tensor([[2.0, 3.0]]), quarter).tolist()
@@ -95,7 +95,7 @@ def rotate(
 
 
 class AlibiPart(nn.Module):
-    """Takes m·|distance| off every score, with a slope m of its own for every head."""
+    """Subtracts m·|distance| from every score, with a slope m for every head (Press et al. 2022)."""
 
     slopes: Tensor
 
@@ -151,7 +151,7 @@ def part_of(spec: Positions, hook: Hook, context: int, size: int) -> nn.Module |
     with POSITIONS.blaming(spec.kind, path):
         made = POSITIONS.part(spec.kind, path)(spec, context, size)
     if not isinstance(made, nn.Module):
-        raise PackageError(f"positions '{spec.kind}': {path} gives a {type(made).__name__}, no nn.Module.")
+        raise PackageError(f"positions '{spec.kind}': {path} returns a {type(made).__name__}, not an nn.Module.")
     return made
 
 

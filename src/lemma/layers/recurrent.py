@@ -1,4 +1,4 @@
-"""Layers of recurrent cells on PyTorch's kernels, and their memory: the hidden vectors."""
+"""Recurrent layers on PyTorch's kernels, and their state: the hidden vectors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,10 +35,10 @@ class Hidden(State):
 def recurrent(
     cell: Literal["rnn", "lstm", "gru"], width: int, hidden: int, depth: int, biases: int, dropout: float, **more: str
 ) -> nn.RNNBase:
-    """Build layers of cells on torch.nn's fused kernels, with 0, 1 or 2 bias vectors a gate.
+    """Build recurrent layers on torch.nn's fused kernels, with 0, 1 or 2 bias vectors per gate.
 
-    torch.nn gives every gate an input and a recurrent bias. The textbook has one; the other is then a fixed zero
-    and no parameter.
+    torch.nn gives every gate an input and a recurrent bias. Textbooks have one; the other is then fixed at
+    zero and not a parameter.
     """
     between = dropout if depth > 1 else 0.0
     layers = CELLS[cell](width, hidden, depth, bias=biases > 0, batch_first=True, dropout=between, **more)
@@ -47,5 +47,5 @@ def recurrent(
             zeros = torch.zeros_like(getattr(layers, name), requires_grad=False)
             delattr(layers, name)
             layers.register_buffer(name, zeros, persistent=False)
-        layers.to(layers.weight_ih_l0.dtype)  # makes torch.nn gather its list of weights anew
+        layers.to(layers.weight_ih_l0.dtype)  # makes torch.nn gather its list of weights again
     return layers

@@ -1,7 +1,7 @@
 """The best tree over a table of scores: the maximum spanning arborescence with exactly one root.
 
-Chu & Liu (1965), Edmonds (1967): every word takes its best governor; a cycle among them is contracted to one node, the
-rest is solved, and the cycle is opened where the solution enters it. Governor 0 stands above the root.
+Chu & Liu (1965), Edmonds (1967): every word takes its best head; a cycle among them is contracted to one node, the rest
+is solved, and the cycle is opened where the solution enters it. Head 0 is the artificial root.
 """
 
 import numpy as np
@@ -9,12 +9,12 @@ from jaxtyping import Float, Int64
 
 from lemma.errors import InputError
 
-Scores = Float[np.ndarray, "governors dependents"]
-"""scores[g, d]: the score of g governing d, both from 0 to n; column 0 and the diagonal do not count."""
+Scores = Float[np.ndarray, "heads dependents"]
+"""scores[h, d]: the score of h as head of d, both from 0 to n; column 0 and the diagonal are ignored."""
 
 
 def best_tree(scores: Scores) -> Int64[np.ndarray, "words"]:
-    """Return the governors of words 1 to n in the tree of the largest sum, of which exactly one is 0.
+    """Return the heads of words 1 to n in the tree of the largest sum, of which exactly one is 0.
 
     >>> best_tree(np.array([[0.0, 9, 8], [0, 0, 7], [0, 6, 0]]))
     array([0, 1])
@@ -22,16 +22,16 @@ def best_tree(scores: Scores) -> Int64[np.ndarray, "words"]:
     if scores.ndim != 2 or scores.shape[0] != scores.shape[1] or len(scores) < 2:
         raise InputError(f"a tree needs a square table of scores over the root and at least one word: {scores.shape}.")
     if np.isnan(scores).any():
-        raise InputError("the scores of a tree hold what is no number.")
+        raise InputError("the scores of a tree contain NaN.")
     table = _finite(scores)
-    table[0] -= 1 + len(table) * (table.max() - table.min())  # dear enough that a second root never pays
+    table[0] -= 1 + len(table) * (table.max() - table.min())  # so low that a second root never pays
     np.fill_diagonal(table, -np.inf)
     table[:, 0] = -np.inf
     return _arborescence(table)[1:]
 
 
 def _finite(scores: Scores) -> Scores:
-    """A copy in which what is forbidden (−∞) is merely far worse than all else."""
+    """A copy in which what is forbidden (−∞) is merely far worse than everything else."""
     finite = scores[np.isfinite(scores)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     far = 1 + len(scores) * (high - low + 1)
@@ -41,8 +41,8 @@ def _finite(scores: Scores) -> Scores:
 class Contracting:
     """A table whose cycles are contracted one by one, each into the slot of one of its nodes.
 
-    Every slot holds a node: a word, or what a cycle was contracted to. `arcs` are the real arcs, by their governor and
-    dependent, that the table's entries stand for.
+    Every slot holds a node: a word, or what a cycle was contracted to. `arcs` are the real arcs, by their head and
+    dependent, that the table's entries represent.
     """
 
     def __init__(self, table: Scores) -> None:
@@ -50,18 +50,18 @@ class Contracting:
         self.table, self.alive = table, np.ones(size, dtype=bool)
         self.arcs = np.stack(np.meshgrid(np.arange(size), np.arange(size), indexing="ij"), axis=-1)
         self.nodes, self.parents = list(range(size)), list(range(size))
-        self.governors = table.argmax(axis=0)
-        self.governors[0] = 0
+        self.heads = table.argmax(axis=0)
+        self.heads[0] = 0
         self.opened: list[tuple[int, dict[int, np.ndarray]]] = []
 
     def contract(self, cycle: np.ndarray) -> None:
-        """Put one node in the place of a cycle: it governs what any of it would, and is entered where that costs least.
+        """Replace a cycle by one node, the head of what any of it was, which is entered where that costs least.
 
         Entering at a node gives up the arc that the cycle has there.
         """
         self._remember(cycle)
         slot, rest = cycle[0], cycle[1:]
-        entering = self.table[:, cycle] - self.table[self.governors[cycle], cycle]
+        entering = self.table[:, cycle] - self.table[self.heads[cycle], cycle]
         into, out = entering.argmax(axis=1), self.table[cycle].argmax(axis=0)
         every = np.arange(len(self.table))
         arcs_in, arcs_out = self.arcs[every, cycle[into]], self.arcs[cycle[out], every]
@@ -70,12 +70,12 @@ class Contracting:
         self.alive[rest] = False
         self.table[rest], self.table[:, rest] = -np.inf, -np.inf
         self.table[slot, slot] = self.table[slot, 0] = -np.inf
-        self.governors[np.isin(self.governors, cycle)] = slot
-        self.governors[slot] = self.table[:, slot].argmax()
+        self.heads[np.isin(self.heads, cycle)] = slot
+        self.heads[slot] = self.table[:, slot].argmax()
 
     def _remember(self, cycle: np.ndarray) -> None:
         new = len(self.parents)
-        members = {self.nodes[node]: self.arcs[self.governors[node], node].copy() for node in cycle}
+        members = {self.nodes[node]: self.arcs[self.heads[node], node].copy() for node in cycle}
         for node in members:
             self.parents[node] = new
         self.parents.append(new)
@@ -83,9 +83,9 @@ class Contracting:
         self.opened.append((new, members))
 
     def open(self) -> Int64[np.ndarray, "nodes"]:
-        """Return the governor of every word: each contracted cycle keeps its arcs but where it is entered."""
+        """Return the head of every word: each contracted cycle keeps its arcs except where it is entered."""
         slots = np.flatnonzero(self.alive)[1:]
-        chosen = {self.nodes[slot]: self.arcs[self.governors[slot], slot] for slot in slots}
+        chosen = {self.nodes[slot]: self.arcs[self.heads[slot], slot] for slot in slots}
         for node, members in reversed(self.opened):
             arc = chosen.pop(node)
             chosen |= {**members, self._member(int(arc[1]), node): arc}
@@ -102,24 +102,24 @@ class Contracting:
 
 
 def _arborescence(table: Scores) -> Int64[np.ndarray, "nodes"]:
-    """Return each node's governor; that of node 0 means nothing."""
+    """Return each node's head; that of node 0 means nothing."""
     contracting = Contracting(table)
-    while (cycle := _cycle(contracting.governors, contracting.alive)) is not None:
+    while (cycle := _cycle(contracting.heads, contracting.alive)) is not None:
         contracting.contract(cycle)
     return contracting.open()
 
 
-def _cycle(governors: np.ndarray, alive: np.ndarray) -> np.ndarray | None:
-    """Return the nodes of a cycle, or None; node 0 ends every way up."""
-    colour = [0] * len(governors)
+def _cycle(heads: np.ndarray, alive: np.ndarray) -> np.ndarray | None:
+    """Return the nodes of a cycle, or None; node 0 ends every path up."""
+    colour = [0] * len(heads)
     colour[0] = 1
-    up = governors.tolist()
+    up = heads.tolist()
     for start in np.flatnonzero(alive)[1:].tolist():
-        node, way = start, start + 1
+        node, path = start, start + 1
         while not colour[node]:
-            colour[node] = way
+            colour[node] = path
             node = up[node]
-        if colour[node] == way and node:
+        if colour[node] == path and node:
             return _around(up, node)
     return None
 

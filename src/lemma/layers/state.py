@@ -1,4 +1,4 @@
-"""What a language model remembers between two calls."""
+"""The state of a language model between two calls: a value that can be compared, stored and indexed by rows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 
 class State(ABC):
-    """The whole memory of a model: equal states give equal logits for ever after.
+    """The whole memory of a model: equal states give equal logits from then on.
 
     A state is a value: reading a token makes a new one and leaves this one as it was.
     """
@@ -31,7 +31,7 @@ class State(ABC):
         """Return a state of the same kind that holds these tensors."""
 
     def detach(self) -> Self:
-        """Return the same memory, cut off from the graph that made it."""
+        """Return the same state, detached from the graph that made it."""
         return self.with_tensors({name: tensor.detach() for name, tensor in self.tensors().items()})
 
     def rows(self, index: Tensor) -> Self:
@@ -79,13 +79,13 @@ class Window(State):
         return replace(self, seen=self.joined(tokens)[:, -self.span :])
 
     def joined(self, tokens: Int[Tensor, "batch time"]) -> Int[Tensor, "batch joined"]:
-        """What the windows of the new tokens are cut from: the remembered tokens they reach, and themselves."""
+        """What the windows of the new tokens are cut from: the earlier tokens that they contain, and themselves."""
         reached = self.seen[:, max(0, self.seen.shape[1] - self.span + 1) :]
         return torch.cat([reached, tokens], dim=1) if reached.shape[1] else tokens
 
 
 def slide(vectors: Float[Tensor, "batch joined width"], time: int, span: int) -> Float[Tensor, "batch time span width"]:
-    """Cut the windows that end at each of the last `time` vectors; zeros stand where the text had not begun.
+    """Cut the windows that end at each of the last `time` vectors; zeros where the text had not begun.
 
     >>> slide(torch.tensor([[[1.0], [2.0], [3.0]]]), time=3, span=2).flatten(2).tolist()
     [[[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]]]
@@ -98,7 +98,7 @@ def slide(vectors: Float[Tensor, "batch joined width"], time: int, span: int) ->
 
 
 def present(joined: int, time: int, span: int, device: torch.device) -> Bool[Tensor, "time span"] | None:
-    """Which places of each window hold a token; None if all do."""
+    """Which positions of each window hold a token; None if all do."""
     missing = time + span - 1 - joined
     if not missing:
         return None

@@ -120,7 +120,7 @@ def within(tokens: Tokens, most: int | None, where: str) -> Tokens:
     if bool((tokens[:, most:] >= 0).any()):
         longest = int((tokens >= 0).sum(1).max())
         raise InputError(
-            f"{where} = {most} is the longest stretch that this model reads at once; got {longest} tokens. "
+            f"{where} = {most} is the most tokens that this model reads at once; got {longest}. "
             "Cut the text, or build the model with a longer context."
         )
     return tokens[:, :most]

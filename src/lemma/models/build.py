@@ -52,7 +52,7 @@ Model = (
 """A model of any family."""
 
 
-# a spec whose family nobody has asked for yet is taken for a language model's
+# a spec of unknown family counts as that of a language model
 @overload
 def build(spec: Parser, dropout: float = 0.0) -> ParserModel: ...  # pyright: ignore[reportOverlappingOverload]
 @overload
@@ -126,7 +126,7 @@ def _module(spec: ModelSpec, dropout: float) -> Model:
                 model = NEW_FAMILIES.part(spec.family, spec.model)(spec, dropout)
             if not isinstance(model, LanguageModel):
                 raise PackageError(
-                    f"the family '{spec.family}': {spec.model} gives a {type(model).__name__}, where a subclass of "
+                    f"the family '{spec.family}': {spec.model} returns a {type(model).__name__}, where a subclass of "
                     "lemma.models.base.LanguageModel is expected."
                 )
             return model

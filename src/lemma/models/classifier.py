@@ -1,4 +1,4 @@
-"""A classifier: a body that reads a text, what is taken of its vectors, and one linear map to the classes."""
+"""A classifier: a backbone that reads a text, pooling, and one linear layer to the classes; the tree backbone."""
 
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ from lemma.spec.models import Classifier, Tree
 
 
 class ClassifierModel(nn.Module):
-    """The head reads the body's vectors; what the body has beyond them is taken away."""
+    """A linear layer on the pooled vectors of a backbone, whose output modules are removed."""
 
     stateful: ClassVar[bool] = False
 
@@ -31,7 +31,7 @@ class ClassifierModel(nn.Module):
 
     def forward(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch classes"]:
         """Return the logits of each text's class."""
-        there = (tokens if tokens.dim() == 2 else tokens[..., 0]) >= 0  # beside a tree's words stand its arcs
+        there = (tokens if tokens.dim() == 2 else tokens[..., 0]) >= 0  # words with a tree have their arcs next to them
         taken = pooled(self.body.vectors(tokens), there, self.spec.pooling)
         return self.head(self.dropout(taken))
 
@@ -52,7 +52,7 @@ def pooled(vectors: Float[Tensor, "batch time width"], there: Tensor, pooling: s
 
 
 class TreeModel(Backbone):
-    """Word vectors, mixed along the arcs of the tree, layer after layer; it gives vectors and has no output layer."""
+    """Graph convolution over a sentence's dependency tree (problem D4): vectors, without an output layer."""
 
     output_modules: ClassVar[tuple[str, ...]] = ()
 
@@ -73,7 +73,7 @@ class TreeModel(Backbone):
         return self.spec.width
 
     def vectors(self, tokens: Int[Tensor, "batch time two"]) -> Float[Tensor, "batch time width"]:
-        """Read words with their trees: each a token and the place of its governor, −1 for none."""
+        """Read words with their trees: each a token and the position of its head, −1 for none."""
         adjacency = tree_adjacency(tokens[..., 1], tokens[..., 0] >= 0)
         stream = self.dropout(self.embedding(tokens[..., 0].clamp(min=0)))
         for layer in self.layers:
@@ -81,16 +81,16 @@ class TreeModel(Backbone):
         return stream
 
 
-def tree_adjacency(governors: Int[Tensor, "batch time"], there: Tensor) -> Float[Tensor, "batch time time"]:
-    """Â of each tree of a batch, dense since sentences are short; what is not there has no arcs, and only itself.
+def tree_adjacency(heads: Int[Tensor, "batch time"], there: Tensor) -> Float[Tensor, "batch time time"]:
+    """Â of each tree of a batch, dense since sentences are short; padding has no arcs except to itself.
 
     >>> tree_adjacency(torch.tensor([[1, -1]]), torch.tensor([[True, True]]))[0].tolist()
     [[0.5, 0.5], [0.5, 0.5]]
     """
-    time = governors.shape[1]
-    arcs = torch.zeros(*governors.shape, time, device=governors.device)
-    held = (governors >= 0) & there
-    arcs.scatter_(2, governors.clamp(min=0)[..., None], held[..., None].to(arcs.dtype))
+    time = heads.shape[1]
+    arcs = torch.zeros(*heads.shape, time, device=heads.device)
+    held = (heads >= 0) & there
+    arcs.scatter_(2, heads.clamp(min=0)[..., None], held[..., None].to(arcs.dtype))
     whole = ((arcs + arcs.transpose(1, 2)) > 0).to(arcs.dtype)
     whole = torch.maximum(whole, torch.eye(time, device=arcs.device))
     roots = whole.sum(-1).rsqrt()

@@ -1,10 +1,10 @@
-"""What every language model promises, as checks that anyone can run on a model of their own.
+"""What every language model promises, as checks that you can run on your own model.
 
     from lemma.models.contract import broken_promises
     assert broken_promises(build(MySpec())) == {}
 
 Each promise is a function of a model and tokens that says what is wrong, or nothing. The model is a copy in double
-precision with lively weights, so that nothing is zero by chance; a model that gives `vectors` promises more.
+precision with large random weights, so that nothing is zero by chance; a model that has `vectors` promises more.
 """
 
 import math
@@ -25,11 +25,11 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 Promise = Callable[[LanguageModel, Tokens], str]
 ROWS, SHORTEST, MIDDLE = 3, 23, 12
 EXACT, CLOSE = 1e-12, 1e-10
-SPREAD, CHANCE = 0.5, 0.5  # of the lively weights; how far from that of chance the first loss may be, in nats
+SPREAD, CHANCE = 0.5, 0.5  # of the random weights; how far from that of chance the initial loss may be, in nats
 
 
 def broken_promises(model: LanguageModel) -> dict[str, str]:
-    """The promises that a model does not keep, each with what was found; none of a good model.
+    """The promises that a model breaks, each with what was found; none for a good model.
 
     >>> from lemma.models.build import build
     >>> from lemma.spec.models import FeedForward
@@ -47,16 +47,16 @@ def promises_of(model: LanguageModel) -> dict[str, Promise]:
 
 
 def asked(promise: Promise, model: LanguageModel) -> str:
-    """Ask for one promise; what fails altogether is a broken one."""
+    """Check one promise; an exception breaks it too."""
     tried = model if promise in AS_BUILT else lively(model)
     try:
         return promise(tried, some_tokens(tried))
-    except Exception as error:  # a stranger's model may fail in any way
+    except Exception as error:  # another package's model may fail in any way
         return f"{type(error).__name__}: {error}"
 
 
 def lively(model: AnyModule) -> AnyModule:
-    """A copy in double precision, in evaluation mode, its weights drawn anew and large."""
+    """A copy in double precision, in evaluation mode, with new large random weights."""
     torch.manual_seed(5)
     copy = deepcopy(model)
     for parameter in copy.parameters():
@@ -65,18 +65,18 @@ def lively(model: AnyModule) -> AnyModule:
 
 
 def some_tokens(model: LanguageModel) -> Tokens:
-    """Rows of tokens drawn at random, longer than the model's receptive field."""
+    """Rows of random tokens, longer than the model's receptive field."""
     length = max(SHORTEST, 2 * (model.receptive_field or 0) + 5)
     return torch.randint(model.spec.vocabulary, (ROWS, length), generator=torch.Generator().manual_seed(1))
 
 
 def logits_for_each_token(model: LanguageModel, tokens: Tokens) -> str:
-    """Logits are (batch, time, V), and numbers."""
+    """Logits are (batch, time, V), and finite."""
     logits, _ = model(tokens)
     wanted = (*tokens.shape, model.spec.vocabulary)
     if logits.shape != wanted:
         return f"logits of the shape {tuple(logits.shape)}, where {wanted} is expected"
-    return "" if logits.isfinite().all() else "logits that are no numbers"
+    return "" if logits.isfinite().all() else "logits that are not finite"
 
 
 def pieces_give_the_whole(model: LanguageModel, tokens: Tokens) -> str:
@@ -103,7 +103,7 @@ def _in_pieces(model: LanguageModel, tokens: Tokens, sizes: list[int], whole: Te
 
 
 def future_cannot_move_the_past(model: LanguageModel, tokens: Tokens) -> str:
-    """Other tokens from a place on change the logits from there on, and none before."""
+    """Other tokens from a position on change the logits from there on, and none before."""
     changed = _other(tokens, slice(MIDDLE, None), model)
     before, after = model(tokens)[0], model(changed)[0]
     if torch.allclose(after[:, MIDDLE:], before[:, MIDDLE:]):
@@ -119,7 +119,7 @@ def receptive_field_is_what_counts(model: LanguageModel, tokens: Tokens) -> str:
     last = model(tokens)[0][:, -1]
     changed = _other(tokens, slice(-field, 1 - field or None), model)
     if torch.allclose(model(changed)[0][:, -1], last):
-        return f"the token {field} places back counts for nothing, yet receptive_field is {field}"
+        return f"the token {field} positions back has no influence, yet receptive_field is {field}"
     alone = model(tokens[:, -field:])[0][:, -1]
     return _apart(alone, last, CLOSE, f"after the last {field} tokens alone, logits")
 
@@ -177,13 +177,13 @@ def spec_survives_a_file(model: LanguageModel, tokens: Tokens) -> str:
     return "" if read == model.spec else f"{model.spec.to_dict()} is read as {read.to_dict()}"
 
 
-def first_loss_is_near_that_of_chance(model: LanguageModel, tokens: Tokens) -> str:
-    """With its first weights it finds all tokens about equally likely."""
+def initial_loss_is_near_that_of_chance(model: LanguageModel, tokens: Tokens) -> str:
+    """With its initial weights all tokens are about equally likely."""
     with torch.no_grad():
         logits, _ = model(tokens)
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten()).item()
     chance = math.log(model.spec.vocabulary)
-    return "" if abs(loss - chance) < CHANCE else f"the first loss is {loss:.2f}, that of chance {chance:.2f}"
+    return "" if abs(loss - chance) < CHANCE else f"the initial loss is {loss:.2f}, that of chance {chance:.2f}"
 
 
 def vectors_are_what_the_output_reads(model: LanguageModel, tokens: Tokens) -> str:
@@ -213,13 +213,13 @@ PROMISES: tuple[Promise, ...] = (
     every_parameter_learns,
     counted_without_memory,
     spec_survives_a_file,
-    first_loss_is_near_that_of_chance,
+    initial_loss_is_near_that_of_chance,
 )
 """What every language model promises."""
 VECTORS: tuple[Promise, ...] = (vectors_are_what_the_output_reads, padding_changes_no_vector)
-"""What one promises that can be the body of a classifier."""
-AS_BUILT = (first_loss_is_near_that_of_chance,)
-"""Promises about the first weights."""
+"""What a model promises that can be the backbone of a classifier."""
+AS_BUILT = (initial_loss_is_near_that_of_chance,)
+"""Promises about the initial weights."""
 
 
 def _other(tokens: Tokens, places: slice, model: LanguageModel) -> Tokens:

@@ -20,13 +20,13 @@ from lemma.spec.models import CHANNELS, CrossAttention, DualEncoder
 from lemma.spec.positions import Learned
 
 FAINT = 0.05
-"""What is added to a picture's spread, so that one of a single colour is not all noise."""
+"""Added to an image's standard deviation, so that one of a single colour is not all noise."""
 Images = Shaped[Tensor, "batch channels side side"]
-"""Bytes from 0 to 255, or else numbers from 0 to 1."""
+"""Bytes from 0 to 255, or floats from 0 to 1."""
 
 
 class ImageTower(nn.Module):
-    """Patches, each mapped to the stream's width; learned places; layers in which every patch sees all."""
+    """A Transformer over patches (Dosovitskiy et al. 2021), each projected to the stream, with learned positions."""
 
     def __init__(self, spec: DualEncoder, dropout: float = 0.0) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class ImageTower(nn.Module):
         self.encoder = Stack(LayerShape(attention, 4 * width), spec.image_depth, dropout)
 
     def init_weights(self) -> None:
-        """Draw the first weights; the map of patches so that standardised pixels give entries of about size 1."""
+        """Draw the initial weights; the patch projection so that standardised pixels give entries of about size 1."""
         init_transformer(self)
         nn.init.normal_(self.enter.weight, std=1 / math.sqrt(self.enter.in_features))
 
@@ -49,7 +49,7 @@ class ImageTower(nn.Module):
 
 
 def standardised(images: Images) -> Float[Tensor, "batch channels side side"]:
-    """Each picture with a mean of 0 and a spread of about 1, however bright it is and however strong its contrast."""
+    """Each image with a mean of 0 and a standard deviation of about 1, whatever its brightness and contrast."""
     pixels = images if images.is_floating_point() else images / 255
     spread, mean = torch.std_mean(pixels, dim=(1, 2, 3), keepdim=True)
     return (pixels - mean) / (spread + FAINT)
@@ -58,7 +58,7 @@ def standardised(images: Images) -> Float[Tensor, "batch channels side side"]:
 def patches_of(
     images: Float[Tensor, "batch channels side side"], patch: int
 ) -> Float[Tensor, "batch patches channels_patch_patch"]:
-    """Cut pictures into squares, row by row, each with its channels one after the other.
+    """Cut images into square patches, row by row, each with its channels one after the other.
 
     >>> patches_of(torch.arange(16.0).view(1, 1, 4, 4), 2)[0].tolist()[1]
     [2.0, 3.0, 6.0, 7.0]
@@ -67,14 +67,14 @@ def patches_of(
 
 
 LARGEST = 100.0
-"""What cosines are multiplied by at most: the temperature is never below 0.01."""
+"""The largest factor of the cosines: the temperature is never below 0.01."""
 
 Tokens = Int[Tensor, "batch time"]
 Vectors = Float[Tensor, "batch shared"]
 
 
 class Bounded(torch.autograd.Function):
-    """A number that stays below a bound; past it a gradient still leads back, and only none leads further out."""
+    """A number with an upper bound; at the bound, gradients that lead back pass, and those that lead further do not."""
 
     @staticmethod
     def forward(value: Tensor, largest: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -83,19 +83,19 @@ class Bounded(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Remember whether the bound is reached."""
+        """Save whether the bound is reached."""
         value, largest = inputs
         ctx.save_for_backward(value >= largest)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Pass the gradient, but for one that asks for more than the bound."""
+        """Pass the gradient, unless it would lead past the bound."""
         (reached,) = ctx.saved_tensors
         return torch.where(reached & (gradient < 0), torch.zeros_like(gradient), gradient), None
 
 
 class DualEncoderModel(nn.Module):
-    """Two towers, a linear map of each to the shared space, and a temperature that is learned."""
+    """Two towers, a linear projection of each to the shared space, and a learned temperature."""
 
     stateful: ClassVar[bool] = False
 
@@ -110,7 +110,7 @@ class DualEncoderModel(nn.Module):
         self.log_scale = nn.Parameter(torch.tensor(-math.log(spec.temperature)))
 
     def init_weights(self) -> None:
-        """Draw the first weights of the image tower and of both maps; the body draws its own."""
+        """Draw the initial weights of the image tower and of both projections; the backbone draws its own."""
         self.image.init_weights()
         for projection in (self.image_projection, self.text_projection):
             nn.init.normal_(projection.weight, std=1 / math.sqrt(projection.in_features))
@@ -118,7 +118,7 @@ class DualEncoderModel(nn.Module):
 
     @property
     def scale(self) -> Float[Tensor, ""]:
-        """What cosines are multiplied by: one over the temperature."""
+        """The factor of the cosines: one over the temperature."""
         return Bounded.apply(self.log_scale.exp(), LARGEST)  # pyright: ignore[reportReturnType]
 
     def patches(self, images: Images) -> Float[Tensor, "batch patches image_width"]:
@@ -138,7 +138,7 @@ class DualEncoderModel(nn.Module):
         return self.project_text(self.words(tokens), tokens >= 0)
 
     def project_image(self, patches: Float[Tensor, "batch patches image_width"]) -> Vectors:
-        """Take patches to the shared space: all side by side or their mean, mapped and brought to length 1."""
+        """Project patches to the shared space: all concatenated or their mean, normalised to length 1."""
         joined = patches.flatten(1) if self.spec.maps > 1 else patches.mean(1)
         return functional.normalize(self.image_projection(joined), dim=-1)
 
@@ -154,7 +154,7 @@ class DualEncoderModel(nn.Module):
         return self.text_projection(words)
 
     def project_text(self, words: Float[Tensor, "batch time vector_width"], there: Tensor) -> Vectors:
-        """Take words to the shared space: what is read of them, mapped and brought to length 1."""
+        """Project words to the shared space: pooled and normalised to length 1."""
         return functional.normalize(self.text_projection(pooled(words, there, self.spec.pooling)), dim=-1)
 
     def forward(self, images: Images, tokens: Tokens) -> Float[Tensor, "images texts"]:
@@ -169,22 +169,23 @@ Stream = Float[Tensor, "pairs patches image_width"]
 
 
 class ImageTextPairs(NamedTuple):
-    """Which image is laid beside which text, by their numbers."""
+    """Which image is paired with which text, by their indices."""
 
     images: Int[Tensor, "pairs"]
     texts: Int[Tensor, "pairs"]
 
 
 class CrossAttentionModel(nn.Module):
-    """An image's patches look at a text's words: x + softmax(q kᵀ / √d_s) V, then a feed-forward part and a score.
+    """An image's patches attend to a text's words: x + softmax(q kᵀ / √d_s) V, then a feed-forward part and a score.
 
-    q = W_i x and k = W_t t are the dual encoder's two maps; the values' map, the feed-forward part and the score are
-    added. The score is added to the dual encoder's logit and begins at nought, so that untrained it changes no order.
+    q = W_i x and k = W_t t are the dual encoder's two projections; the value matrix, the feed-forward part and the
+    score are added. The score is added to the dual encoder's logit and initialised to zero, so that untrained it
+    changes no order.
     """
 
     stateful: ClassVar[bool] = False
     added: ClassVar[tuple[str, ...]] = ("values.*", "norm.*", "feed_forward.*", "score_norm.*", "score.*")
-    """What is not the dual encoder's."""
+    """The parameters that are not the dual encoder's."""
 
     def __init__(self, spec: CrossAttention, towers: DualEncoderModel, dropout: float = 0.0) -> None:
         super().__init__()
@@ -198,7 +199,7 @@ class CrossAttentionModel(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def init_weights(self) -> None:
-        """Draw the first weights of what is added; the score begins at nought."""
+        """Draw the initial weights of what is added; the score is initialised to zero."""
         for part in (self.values, self.feed_forward.widen, self.feed_forward.narrow):
             nn.init.xavier_uniform_(part.weight)
             if part.bias is not None:
@@ -206,7 +207,7 @@ class CrossAttentionModel(nn.Module):
         nn.init.zeros_(self.score.weight)
 
     def look(self, patches: Patches, words: Words, there: There, pairs: ImageTextPairs | None = None) -> Stream:
-        """The patches of each pair's image, updated by what they saw in its text; each is mapped once for all pairs."""
+        """The patches of each pair's image, updated by attention to its text; each is projected once for all pairs."""
         images, texts = pairs or (None, None)
         queries = _picked(self.towers.queries(patches), images)[:, None]
         keys = _picked(self.towers.keys(words), texts)[:, None]
@@ -248,7 +249,7 @@ EmbeddedBlock = Float[np.ndarray, "rows shared"]
 
 
 def embed_images(model: DualEncoderModel, pixels: UInt8[np.ndarray, "images channels side side"]) -> EmbeddedBlock:
-    """Every picture as a vector of length 1."""
+    """Every image as a vector of length 1."""
     found = [np.zeros((0, model.spec.shared), dtype=np.float32)]
     with measuring(model) as device:
         at_once = max(1, positions_on(device) // model.spec.grid**2)
@@ -259,7 +260,7 @@ def embed_images(model: DualEncoderModel, pixels: UInt8[np.ndarray, "images chan
 
 
 def embed_texts(model: DualEncoderModel, rows: Rows) -> EmbeddedBlock:
-    """Every text as a vector of length 1, those of like length together."""
+    """Every text as a vector of length 1, those of similar length in one batch."""
     found = np.zeros((len(rows.lengths), model.spec.shared), dtype=np.float32)
     with measuring(model) as device:
         for group in by_length(rows.lengths, positions_on(device)):

@@ -23,7 +23,7 @@ class DecoderState(State):
 
     written: Int[Tensor, "batch written"]
     seen: Bool[Tensor, "batch 1 1 source_time"] | None
-    """Which places of the source are there; all of them if unset."""
+    """Which positions of the source are not padding; all of them if unset."""
     source: Float[Tensor, "batch source_time width"] | None
     """The source's vectors, as long as no layer has made its keys and values of them."""
     layers: tuple[Past, ...] = ()
@@ -69,7 +69,7 @@ Logits = Float[Tensor, "batch time vocabulary"]
 
 
 class EncoderDecoderModel(TransformerModel):
-    """One embedding for source and target, an encoder, a decoder that attends to what it gives, an output layer."""
+    """One embedding for source and target, an encoder, a decoder that attends to its output, and an output layer."""
 
     output_modules: ClassVar[tuple[str, ...]] = ("decoder", "output")
 
@@ -84,7 +84,7 @@ class EncoderDecoderModel(TransformerModel):
     def forward(self, source: Int[Tensor, "batch source_time"], target: Int[Tensor, "batch time"]) -> Logits:
         """Return the logits of the token after each of the target's, which begins with <start>.
 
-        The target needs no mask beside its order: its padding comes last, so that no token sees it.
+        The target needs only the causal mask: its padding comes last, so that no token sees it.
         """
         kept = within(target, self.limit, self.limit_name)
         source = within(source, self.limit, self.limit_name)

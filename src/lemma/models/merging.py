@@ -1,4 +1,4 @@
-"""Merging a model's attention matrices: the same outputs with one matrix a head in the place of two (B6, C8)."""
+"""Merging a model's attention matrices: the same outputs with one matrix per head instead of two (B6, C8)."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class MergeReport(Result):
         lines = [
             self.title,
             f"parameters  {_change(*self.parameters)}",
-            f"cache       {_change(*self.cache)} numbers a token, inputs in the place of what was merged",
+            f"cache       {_change(*self.cache)} numbers per token, inputs instead of what was merged",
             *map(self._of_a_head, self.pairs),
         ]
         yield Text("\n".join(lines))
@@ -101,7 +101,7 @@ def _mergeable(model: LanguageModel, pairs: Collection[str]) -> Decoder:
     """The spec of a model that can be merged; what cannot be is refused with the reason."""
     spec = getattr(model, "spec", None)
     if spec is None:
-        raise SpecError(f"merge: a model of Lemma's is expected, got a {type(model).__name__}.")
+        raise SpecError(f"merge: expected a model of Lemma's, got a {type(model).__name__}.")
     if not isinstance(model, DecoderModel) or not isinstance(spec, Decoder):
         raise SpecError(f"merge: a {spec.family} model has no multi-head attention to merge. It works on a decoder.")
     if not pairs:
@@ -113,7 +113,7 @@ def _mergeable(model: LanguageModel, pairs: Collection[str]) -> Decoder:
         raise SpecError(f"merge: {done[0]} is merged in this model already.")
     if "key_query" in pairs and spec.positions.rotates:
         raise SpecError(
-            f"merge: key_query cannot be merged with {spec.positions.kind} positions. The rotation stands between the "
+            f"merge: key_query cannot be merged with {spec.positions.kind} positions. The rotation acts between the "
             "two matrices and differs from pair to pair of tokens: W_Qᵀ R W_K has another value at every distance. Use "
             "pairs=['value_output'], or train with positions=alibi."
         )

@@ -20,27 +20,27 @@ from lemma.spec.positions import Rotary
 
 Stream = Float[Tensor, "batch places width"]
 There = Bool[Tensor, "batch places"]
-"""Which places hold something; what is not there comes last."""
+"""Which positions are not padding, which comes last."""
 NEAR = 1000.0  # rotary's base: sentences are short
 
 
 class BothWays(nn.Module):
-    """Two LSTMs over each sentence, one from its start and one from its own end: padding is never read first."""
+    """A bidirectional LSTM layer; the backward direction starts at the end of each sentence, not at its padding."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         self.forwards = nn.LSTM(width, hidden, batch_first=True)
         self.backwards = nn.LSTM(width, hidden, batch_first=True)
 
-    def forward(self, stream: Stream, turned: Int[Tensor, "batch places"]) -> Stream:
-        """Join what both have read up to each place."""
+    def forward(self, stream: Stream, backwards_order: Int[Tensor, "batch places"]) -> Stream:
+        """Concatenate the outputs of both directions at each position."""
         ahead, _ = self.forwards(stream)
-        back, _ = self.backwards(_taken(stream, turned))
-        return torch.cat([ahead, _taken(back, turned)], dim=-1)
+        back, _ = self.backwards(_taken(stream, backwards_order))
+        return torch.cat([ahead, _taken(back, backwards_order)], dim=-1)
 
 
 class BiLstmEncoder(nn.Module):
-    """Layers that read both ways, with dropout between them."""
+    """Bidirectional LSTM layers with dropout between them."""
 
     def __init__(self, spec: BiLstm, width: int, dropout: float) -> None:
         super().__init__()
@@ -51,9 +51,9 @@ class BiLstmEncoder(nn.Module):
     def forward(self, stream: Stream, there: There) -> Stream:
         """Read all layers, one after the other."""
         places = torch.arange(there.shape[1], device=there.device)
-        turned = torch.where(there, there.sum(1, keepdim=True) - 1 - places, places)  # padding stays where it is
+        backwards_order = torch.where(there, there.sum(1, keepdim=True) - 1 - places, places)  # padding stays
         for number, layer in enumerate(self.layers):
-            stream = layer(self.dropout(stream) if number else stream, turned)
+            stream = layer(self.dropout(stream) if number else stream, backwards_order)
         return stream
 
 
@@ -81,11 +81,11 @@ def _taken(stream: Stream, places: Int[Tensor, "batch places"]) -> Stream:
 
 
 Rows = Int[Tensor, "batch places columns"]
-"""The top and the words of each sentence: a word's number, then those of the pieces of its spelling."""
+"""The root and the words of each sentence: a word's index, then those of its spelling features."""
 
 
 class ParserModel(nn.Module):
-    """Scores of every relation between every two words; place 0 of its input stands above the root."""
+    """Scores of every relation between every two words; position 0 of its input is the artificial root."""
 
     stateful: ClassVar[bool] = False
 
@@ -106,12 +106,12 @@ class ParserModel(nn.Module):
         )
 
     def init_weights(self) -> None:
-        """Draw the first embeddings small, so that the encoder begins where its functions bend little."""
+        """Draw small initial embeddings, so that the encoder is nearly linear at first."""
         for table in (self.words, self.pieces):
             nn.init.normal_(table.weight, std=0.1)
 
     def forward(self, rows: Rows) -> Scores:
-        """Score every relation from every governor (place 0 is the top) to every dependent (places 1 and on).
+        """Score every relation from every governor (position 0 is the root) to every dependent (positions 1 and on).
 
         Words given by their numbers alone, (batch, places), are read without their spelling.
         """
@@ -119,17 +119,17 @@ class ParserModel(nn.Module):
         return self.heads(self.encode(rows))
 
     def encode(self, rows: Rows) -> Float[Tensor, "batch places width"]:
-        """Read each sentence: a vector for the top and for every word."""
+        """Read each sentence: a vector for the root and for every word."""
         return self.dropout(self.encoder(self.embed(rows), rows[..., 0] != PADDING))
 
     def embed(self, rows: Rows) -> Float[Tensor, "batch places both"]:
-        """Join what is known of each word with the sum of what is known of the pieces of its spelling."""
+        """Concatenate each word's embedding with the sum of the embeddings of its spelling features."""
         words, pieces = rows[..., 0], rows[..., 1:]
         if self.training and self.spec.word_dropout:
             hidden = torch.rand(words.shape, device=words.device) < self.spec.word_dropout
             words = torch.where(hidden & (words >= RESERVED), UNKNOWN, words)
         spelling = nn.functional.embedding_bag(pieces.flatten(0, 1), self.pieces.weight, mode="sum")
-        spelled = (rows[..., :1] == UNKNOWN) | (rows[..., :1] >= RESERVED)  # neither padding nor the top is spelled
+        spelled = (rows[..., :1] == UNKNOWN) | (rows[..., :1] >= RESERVED)  # neither padding nor the root is spelled
         return self.dropout(torch.cat([self.words(words), spelling.unflatten(0, words.shape) * spelled], dim=-1))
 
     def parse(self, rows: Rows) -> tuple[Scores, Float[Tensor, "batch relations governors null_and_dependents"]]:
@@ -143,14 +143,14 @@ SCORES_AT_ONCE = 1 << 24  # numbers of a batch's scores: 64 MB in float32
 SENTENCES_AT_ONCE = 64
 
 LogArcs = Float[np.ndarray, "relations governors dependents"]
-"""Log p(governor, relation | dependent) of one sentence; governor 0 is the top."""
+"""Log p(governor, relation | dependent) of one sentence; governor 0 is the root."""
 LogPictures = Float[np.ndarray, "relations governors null_and_dependents"]
-"""Log attention of each relation's head from each governor, to the null place and to each word."""
+"""Log attention of each relation's head from each governor, to the null position and to each word."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A tree, and how sure the parser is of each word's governor and relation."""
+    """A tree, and the probability of each word's head and relation."""
 
     sentence: Sentence
     probabilities: tuple[float, ...]
@@ -163,7 +163,7 @@ def predict_trees(model: ParserModel, lexicon: Lexicon, sentences: Sequence[Sequ
 
 
 def decode(log: LogArcs, words: Sequence[str], lexicon: Lexicon) -> Prediction:
-    """Take the likeliest relation of each arc, and of those arcs the tree of the highest probability."""
+    """Take the most likely relation of each arc, and of those arcs the tree of the highest probability."""
     relations = log.argmax(axis=0)
     arcs = np.take_along_axis(log, relations[None], axis=0)[0]
     size = arcs.shape[1]
@@ -177,7 +177,7 @@ def decode(log: LogArcs, words: Sequence[str], lexicon: Lexicon) -> Prediction:
 def readings(
     model: ParserModel, lexicon: Lexicon, sentences: Sequence[Sequence[str]]
 ) -> Iterator[tuple[int, LogArcs, LogPictures]]:
-    """Yield each sentence's place and both readings of its scores in logarithms; those of like length come together."""
+    """Yield each sentence's index and both readings of its scores in logarithms, in batches of similar length."""
     for batch in _batches([len(words) for words in sentences], model.spec.relations):
         arcs, pictures = _read(model, lexicon, [sentences[place] for place in batch])
         for row, place in enumerate(batch):
@@ -188,7 +188,7 @@ def readings(
 def head_pictures(
     model: ParserModel, lexicon: Lexicon, words: Sequence[str]
 ) -> Float[np.ndarray, "relations governors null_and_dependents"]:
-    """Where each relation's head attends from each governor (0 is the top): the null place first, then the words."""
+    """Where each relation attends from each governor (0 is the root): the null position first, then the words."""
     return np.exp(_read(model, lexicon, [words])[1][0])
 
 

@@ -1,4 +1,4 @@
-"""The Transformer of the sources' table (problem A5), on torch.nn's own decoder layers."""
+"""The Transformer of the table in problem A5, on torch.nn's decoder layers."""
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn

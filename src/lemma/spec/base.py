@@ -27,9 +27,9 @@ class Spec(BaseModel):
 
     @classmethod
     def letters(cls) -> dict[str, str]:
-        """Map each textbook letter to the field it stands for.
+        """Map each textbook letter to its field.
 
-        >>> from lemma.spec import FeedForward
+        >>> from lemma.spec.models import FeedForward
         >>> FeedForward.letters()["d_h"]
         'hidden'
         """
@@ -37,7 +37,7 @@ class Spec(BaseModel):
 
     @classmethod
     def known_words(cls) -> list[str]:
-        """Every word that may be set: field names, each with its letter beside it."""
+        """Every setting by its names: fields, each with its letter after it."""
         return [word for name, field in cls.model_fields.items() for word in (name, letter_of(field)) if word]
 
     @model_validator(mode="before")
@@ -55,14 +55,14 @@ class Spec(BaseModel):
 
     @classmethod
     def read(cls, words: Mapping[str, Any], where: str) -> Self:
-        """Validate `words`; a mistake becomes a SpecError that starts with `where`."""
+        """Validate settings; a mistake becomes a SpecError that starts with `where`."""
         try:
             return cls.model_validate(words)
         except ValidationError as error:
             raise SpecError(explain(error, where, cls.known_words())) from None
 
     def replace(self, **words: Any) -> Self:
-        """Return a copy with some words changed, validated like a new one."""
+        """Return a copy with some settings changed, validated like a new one."""
         letters = type(self).letters()
         named = {letters.get(word, word): value for word, value in words.items()}
         return type(self).read({**self.to_dict(), **named}, where=getattr(self, "family", type(self).__name__.lower()))
@@ -82,7 +82,7 @@ def letter_of(field: FieldInfo) -> str | None:
 
 
 def explain(error: ValidationError, where: str, known: list[str]) -> str:
-    """Turn pydantic's report into one line a mistake: where, what was got, what was expected."""
+    """Turn pydantic's report into one line per mistake: where, what was got, what was expected."""
     lines: list[str] = []
     for mistake in error.errors():
         path = ".".join([where, *(str(step) for step in mistake["loc"])]).strip(".")
@@ -155,7 +155,7 @@ def _text(value: str) -> str:
 
 
 def parse_words(words: Iterable[str]) -> dict[str, Any]:
-    """Read `key=value` words; a value is a TOML literal, or else plain text.
+    """Read `key=value` settings; a value is a TOML literal, or else plain text. Nothing is ever evaluated.
 
     >>> parse_words(["width=128", "tied=true", "positions=sinusoidal", "learning_rate=1e-3"])
     {'width': 128, 'tied': True, 'positions': 'sinusoidal', 'learning_rate': 0.001}
@@ -181,16 +181,16 @@ def parse_value(text: str) -> Any:
 
 
 def distribute(words: Mapping[str, Any], kinds: Mapping[str, type[Spec]]) -> dict[str, dict[str, Any]]:
-    """Give each word to the first of `kinds` that knows it; an unknown word is an error that guesses.
+    """Give each setting to the first of `kinds` that knows it; an unknown one is an error with a guess.
 
-    A dotted word reaches into a nested choice: `positions.base=500`.
+    A dotted setting reaches into a nested choice: `positions.base=500`.
     """
     shares: dict[str, dict[str, Any]] = {where: {} for where in kinds}
     for word, value in nest(words).items():
         owner = next((where for where, kind in kinds.items() if word in kind.known_words()), None)
         if owner is None:
             settable = (known for kind in kinds.values() for known in kind.known_words())
-            # family and kind are chosen by name, not set as words
+            # family and kind are chosen by name, not set
             raise SpecError(
                 unknown("the word", word, dict.fromkeys(w for w in settable if w not in ("family", "kind")))
             )
@@ -199,7 +199,7 @@ def distribute(words: Mapping[str, Any], kinds: Mapping[str, type[Spec]]) -> dic
 
 
 def nest(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn dotted words into tables; the plain word beside them names the table's kind.
+    """Turn dotted settings into tables; the plain setting names the table's kind.
 
     >>> nest({"positions.base": 500, "positions": "sinusoidal", "width": 8})
     {'positions': {'base': 500, 'kind': 'sinusoidal'}, 'width': 8}
@@ -219,7 +219,7 @@ def _table(value: Any) -> dict[str, Any]:
 
 
 def named_table(name: str, known: Mapping[str, Spec], kinds: Collection[str]) -> dict[str, Any] | None:
-    """The words of a study that is built in, or of a file of one of these kinds; None if the name means neither."""
+    """The settings of a built-in study, or of a file of one of these kinds; None if the name means neither."""
     if name in known:
         return known[name].to_dict()
     path = Path(name)
@@ -228,5 +228,5 @@ def named_table(name: str, known: Mapping[str, Spec], kinds: Collection[str]) ->
     try:
         table = read_toml(path)
     except SpecError:
-        return None  # whoever reads it next says what is wrong with it
+        return None  # the next reader of the file says what is wrong with it
     return {"name": path.stem, **table} if table.get("kind") in kinds else None

@@ -1,4 +1,4 @@
-"""From what a person asks for to three specs: a model, a recipe and the data."""
+"""From what a user asks for to three specs: a model, a recipe and the data."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -36,7 +36,7 @@ READERS: dict[str, tuple[Any, str]] = {
     "images": (DualEncoder | CrossAttention, "a dual-encoder"),
     "graph": (Graph, "a graph model"),
 }
-"""Which models learn each kind of data, as types and in words."""
+"""The models that learn each kind of data, as types and in words."""
 LEARNS = {
     "parser": "a parser learns trees (--treebank ewt, or --treebank FILE.conllu)",
     "encoder-decoder": "an encoder-decoder learns pairs of texts (--pairs tatoeba-es, or --pairs FILE.tsv)",
@@ -84,9 +84,9 @@ class Choice:
 def choose(
     model: str | Path | ModelSpec | Choice, words: Mapping[str, Any] | None = None, *, classify: bool = False
 ) -> Choice:
-    """Take a preset, a spec file or a spec, then let `words` change model, recipe and tokenizer.
+    """Take a preset, a spec file or a spec, and change settings of the model, the recipe and the tokenizer.
 
-    To `classify`, the model becomes the body of a classifier; the words reach both.
+    To `classify`, the model becomes the body of a classifier; the settings reach both.
 
     >>> choose("lstm", {"D": 64, "steps": 10}).model.hidden
     64
@@ -96,7 +96,7 @@ def choose(
     spec, tokenizer, settings = base.model, base.tokenizer, dict(base.data_settings)
     if isinstance(spec, Graph):  # it has no tokenizer, and its graph has settings
         shares = distribute(words, {"model": Graph, "recipe": Recipe, "data": GraphSpec})
-        GraphSpec.read({"graph": "graph", **shares["data"]}, "data")  # a wrong word is told before all else
+        GraphSpec.read({"graph": "graph", **shares["data"]}, "data")  # a wrong setting is reported first
         settings |= shares["data"]
     else:
         tokenizer = _tokenizer(tokenizer, words)
@@ -108,33 +108,33 @@ def choose(
         shares["model"]["body"] = spec.body.replace(**shares["body"]).to_dict()
     refuse_idle(shares["recipe"], spec)
     recipe = base.recipe.replace(**shares["recipe"])
-    recipe.objective.found()  # one that is not installed is told before all else
+    recipe.objective.found()  # one that is not installed is reported first
     return Choice(spec.replace(**shares["model"]), recipe, tokenizer, settings)
 
 
 ONLY_FOR: dict[str, tuple[Any, str]] = {
-    "mask_rate": (Encoder, "it is for an encoder, which learns what is hidden"),
+    "mask_rate": (Encoder, "it is for an encoder, which learns masked tokens"),
     "label_smoothing": (
         EncoderDecoder | Classifier | Graph | DualEncoder,
         "it is for translators, classifiers and dual encoders",
     ),
-    "augment": (DualEncoder | CrossAttention, "it is for dual encoders, which learn pictures"),
-    "stretch": (LanguageSpec, "it is for language models, which read stretches of running text"),
+    "augment": (DualEncoder | CrossAttention, "it is for dual encoders, which learn images"),
+    "stretch": (LanguageSpec, "it is for language models, which read running text"),
     "objective": (LanguageSpec, "it is for language models, which learn running text"),
 }
-"""Words of the recipe that only some families have a use for."""
+"""Settings of the recipe that only some families use."""
 NOT_FOR_GRAPHS = {
     "batch": "it learns all labelled nodes at every step",
     "accumulate": "a graph is read as a whole, and cannot be cut into parts",
-    "focus": "it has no attention to shape",
-    "near": "it has no attention to shape",
-    "near_max": "it has no attention to shape",
+    "focus": "it has no attention",
+    "near": "it has no attention",
+    "near_max": "it has no attention",
 }
-"""Words of the recipe that a graph model has no use for."""
+"""Settings of the recipe that a graph model does not use."""
 
 
 def refuse_idle(words: Iterable[str], model: ModelSpec) -> None:
-    """Refuse words of the recipe that would change nothing for this model."""
+    """Refuse settings of the recipe that have no effect on this model."""
     for word in words:
         why = NOT_FOR_GRAPHS.get(word) if isinstance(model, Graph) else None
         if word in ONLY_FOR and not isinstance(model, ONLY_FOR[word][0]):
@@ -164,11 +164,11 @@ def _base(model: str | Path | ModelSpec | Choice) -> Choice:
         return read_choice(path)
     if preset := find_preset(str(model)):
         return Choice(preset.model, Recipe.read(preset.recipe, f"{model}: recipe"), preset.tokenizer or BytePairs())
-    raise SpecError(unknown("model", str(model), preset_names()) + " A spec file (name.toml) will do too.")
+    raise SpecError(unknown("model", str(model), preset_names()) + " A spec file (name.toml) is possible too.")
 
 
 def read_choice(path: Path) -> Choice:
-    """Read a spec file: the model's words, and if wanted the tables [recipe] and [tokenizer]."""
+    """Read a spec file: the model's settings, and optionally the tables [recipe] and [tokenizer]."""
     words = read_toml(path)
     recipe = Recipe.read(words.pop("recipe", {}), f"{path}: recipe")
     tokenizer = words.pop("tokenizer", {"kind": "byte-pairs"})
@@ -180,7 +180,7 @@ def read_choice(path: Path) -> Choice:
 
 
 def read_model(words: Mapping[str, Any], where: str) -> ModelSpec:
-    """Read a model's words; `family` says which family they belong to."""
+    """Read a model's settings; `family` says which family they belong to."""
     family = words.get("family")
     if family is None:
         raise SpecError(f"{where}: 'family' is missing. Known: {', '.join(family_names())}.")
@@ -192,7 +192,7 @@ def read_model(words: Mapping[str, Any], where: str) -> ModelSpec:
 
 @dataclass(frozen=True)
 class WordRow:
-    """One word: what it is called, what it is set to unless told otherwise, and what it does."""
+    """One setting: its name, its default and what it does."""
 
     where: str
     word: str
@@ -202,7 +202,7 @@ class WordRow:
 
     @property
     def title(self) -> str:
-        """The word as a person would type it, its letter beside it."""
+        """The setting as a user would type it, with its letter."""
         letter = f" ({self.letter})" if self.letter else ""
         return f"{self.word}{letter} = {'unset' if self.default is None else self.default}"
 
@@ -212,7 +212,7 @@ class WordRow:
 
 
 def describe_words(model: str) -> list[WordRow]:
-    """List the words of a model, its recipe, its data and its tokenizer with the values that model gives them.
+    """List the settings of a model, its recipe, its data and its tokenizer, with their defaults for this model.
 
     >>> [row.title for row in describe_words("lstm")][1]
     'width (d) = 128'

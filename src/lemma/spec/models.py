@@ -15,7 +15,7 @@ Size = Annotated[int, Field(ge=1)]
 
 
 def check_heads(width_name: str, width: int, heads_name: str, heads: int) -> None:
-    """Refuse heads that do not divide the width they share, naming the nearest widths that would do."""
+    """Refuse heads that do not divide their width, with the nearest widths that would fit."""
     if width % heads:
         below = width // heads * heads
         near = ", ".join(str(fitting) for fitting in (below, below + heads) if fitting)
@@ -28,7 +28,7 @@ class Sized(Spec):
     def sizes(self) -> dict[str, int]:
         """The sizes by their textbook letters.
 
-        >>> from lemma.spec import FeedForward
+        >>> from lemma.spec.models import FeedForward
         >>> FeedForward().sizes()
         {'V': 256, 'd': 64, 'd_h': 256, 'N': 8}
         """
@@ -37,7 +37,7 @@ class Sized(Spec):
     def at(self, sizes: Mapping[str, int]) -> Self:
         """Return a copy with other sizes, given by their letters.
 
-        >>> from lemma.spec import FeedForward
+        >>> from lemma.spec.models import FeedForward
         >>> FeedForward().at({"d": 8}).width
         8
         """
@@ -48,7 +48,7 @@ class Family(Sized):
     """What all families that read tokens share.
 
     Models with a bounded memory have a `context` too: N for the window models, which predict a word from the N−1 words
-    before it, and T for the Transformer, whose longest stretch it is.
+    before it, and T for the Transformer, the most tokens that it sees at once.
     """
 
     vocabulary: Annotated[Size, Letter("V")] = 256
@@ -106,8 +106,8 @@ class Recurrent(Family):
         if self.tied and self.hidden != self.width:
             where = getattr(self, "family", "recurrent")
             raise ValueError(
-                f"{where}.tied needs {where}.hidden = {where}.width, since the output layer reuses the embedding; "
-                f"got hidden {self.hidden} and width {self.width}. Set both to {self.hidden}, or tied=false."
+                f"{where}.tied needs {where}.hidden = {where}.width, since the output layer shares its weights with "
+                f"the embedding; got hidden {self.hidden} and width {self.width}. Set both to {self.hidden}, or tied=false."
             )
         return self
 
@@ -133,7 +133,7 @@ class Gru(Recurrent):
 
 
 class Attending(Family):
-    """What the Transformers share beside their fields, which have another order in each."""
+    """What the Transformers share except their fields, whose order differs."""
 
     if TYPE_CHECKING:
         family: Any
@@ -154,7 +154,7 @@ class Attending(Family):
         return self.feed_forward or 4 * self.width
 
     def sizes(self) -> dict[str, int]:
-        """The sizes by their letters, the widths of attention and feed-forward worked out if they are unset."""
+        """The sizes by their letters, the widths of attention and feed-forward computed if they are unset."""
         sizes = super().sizes() | {"d_h": self.attention, "d_ff": self.inner}
         return {letter: size for letter, size in sizes.items() if size is not None}
 
@@ -165,8 +165,8 @@ class Attending(Family):
         if self.positions.paired and (width := self.attention // self.heads) % 2:
             near = ", ".join(str(self.heads * even) for even in (width - 1, width + 1) if even)
             raise ValueError(
-                f"{self.family}.positions = '{self.positions.kind}' turns pairs, so that a head's width must be even; "
-                f"it is {width} ({self.attention} over {self.heads} heads). Nearest: {near}."
+                f"{self.family}.positions = '{self.positions.kind}' rotates pairs, so that a head must have an even "
+                f"width; it is {width} ({self.attention} over {self.heads} heads). Nearest: {near}."
             )
         return self
 
@@ -218,7 +218,7 @@ class Decoder(Attending):
         if self.positions.rotates and self.key_query == "merged":
             raise ValueError(
                 f"decoder.key_query = 'merged' is not possible with {self.positions.kind} positions: the rotation "
-                "stands between the two matrices and differs from pair to pair of tokens. Use positions=alibi, or "
+                "acts between the two matrices and differs from pair to pair of tokens. Use positions=alibi, or "
                 "key_query=separate."
             )
         return self
@@ -359,7 +359,7 @@ def _own() -> set[str]:
 
 
 NEW_FAMILIES: PluginGroup[NewFamily] = PluginGroup("lemma.families", "family", NewFamily, "family", _own)
-"""What other packages bring."""
+"""The families of other packages."""
 
 _OWN_BODIES = FeedForward | Attentive | Rnn | Lstm | Gru | Decoder | TableA5 | Encoder | EncoderDecoder | Tree
 BodySpec = _OWN_BODIES | NewFamily
@@ -437,7 +437,7 @@ class TextReader(Pooling):
     def at(self, sizes: Mapping[str, int]) -> Self:
         """Return a copy with other sizes, given by their letters: those that are not the model's own are the body's.
 
-        >>> from lemma.spec import Classifier
+        >>> from lemma.spec.models import Classifier
         >>> Classifier().at({"K": 3, "D": 8}).sizes()["D"]
         8
         """

@@ -1,7 +1,7 @@
-"""Families, positions and objectives that other installed packages bring by entry points.
+"""Plugins: families, positions and objectives of other installed packages, found by their entry points.
 
-Entry points are read only when a name is none of Lemma's own, so that Lemma's own names always win and a package that
-nobody asks for can break nothing. A file never names a module: it has a name, and what is installed says what that
+Entry points are read only when a name is not one of Lemma's own, so that Lemma's own names always win and a package
+that is not used can break nothing. A file never names a module: it has a name, and the installed packages say what that
 means.
 """
 
@@ -28,38 +28,38 @@ Kind = TypeVar("Kind", bound=Spec)
 
 @dataclass(frozen=True)
 class PluginGroup(Generic[Kind]):
-    """The entry points of one group: each leads to a spec class whose `tag` word is the entry point's name."""
+    """The entry points of one group: each leads to a spec class whose `tag` field is the entry point's name."""
 
     name: str
     """The group in the packages' metadata, such as lemma.families."""
     what: str
-    """What it holds, in a word: family."""
+    """What it holds, such as family."""
     kind: type[Kind]
-    """What the classes are subclasses of."""
+    """The base class of the classes."""
     tag: str
-    """The word by which they are told apart: family, or kind."""
+    """The field with the name: family, or kind."""
     own: Callable[[], Collection[str]]
-    """The names that are Lemma's."""
+    """Lemma's own names."""
 
     def others(self) -> list[str]:
-        """The names that other packages bring; one that is Lemma's own is passed over, and said to be."""
+        """The names of other packages; one that is Lemma's own is ignored with a warning."""
         own = self.own()
         for entry in (entry for name, entries in self._entries().items() if name in own for entry in entries):
             warnings.warn(
                 f"the package {_title(entry)} brings a {self.what} '{entry.name}', which is a name of Lemma's own: "
-                "it is passed over. It needs another name.",
+                "it is ignored. It needs another name.",
                 stacklevel=2,
             )
         return [name for name in self._entries() if name not in own]
 
     def brings(self, name: str) -> bool:
-        """Whether another package brings this name; one installed a moment ago counts too."""
+        """Whether another package has this name; one installed a moment ago counts too."""
         if name not in self.own() and name not in self._entries():
             entry_points_of.cache_clear()
         return name in self.others()
 
     def find(self, name: str) -> type[Kind] | None:
-        """The class that a package brings by this name; None if the name is Lemma's or nobody brings it."""
+        """The class of another package by this name; None if the name is Lemma's or unknown."""
         if not self.brings(name):
             return None
         entry, *more = self._entries()[name]
@@ -79,7 +79,7 @@ class PluginGroup(Generic[Kind]):
             return getattr(import_module(module), attribute)
 
     def blaming(self, name: str, path: str = "") -> Any:
-        """A while in which whatever goes wrong is the fault of the package that brings this name."""
+        """A context in which every error is reported as one of the package that has this name."""
         entries = self._entries().get(name)
         return blaming(_title(entries[0]) if entries else path.partition(".")[0], f"the {self.what} '{name}'")
 
@@ -87,10 +87,10 @@ class PluginGroup(Generic[Kind]):
         return entry_points_of(self.name, tuple(sys.path))
 
     def _checked(self, found: Any, entry: "EntryPoint") -> type[Kind]:
-        """Refuse what is no class of the right kind, or bears another name inside."""
+        """Refuse what is not a class of the right kind, or has another name inside."""
         start = f"the package {_title(entry)} brings the {self.what} '{entry.name}' as {entry.value}"
         if not (isinstance(found, type) and issubclass(found, self.kind)):
-            raise PackageError(f"{start}, which is no subclass of {self.kind.__module__}.{self.kind.__name__}.")
+            raise PackageError(f"{start}, which is not a subclass of {self.kind.__module__}.{self.kind.__name__}.")
         field = found.model_fields.get(self.tag)
         names = get_args(field.annotation) if field else ()
         if names != (entry.name,) or (field and field.default != entry.name):
@@ -100,7 +100,7 @@ class PluginGroup(Generic[Kind]):
 
 @contextmanager
 def blaming(package: str, what: str) -> Iterator[None]:
-    """Turn whatever goes wrong in another package's code into one error that names the package."""
+    """Turn any error in another package's code into one that names the package."""
     try:
         yield
     except LemmaError:
@@ -108,14 +108,14 @@ def blaming(package: str, what: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         raise PackageError(
             f"{what} comes from the package {package}, which fails: {type(error).__name__}: {error}. "
-            "Repair or uninstall that package; --debug shows where it fails."
+            "Fix or uninstall that package; --debug shows where it fails."
         ) from error
 
 
 @cache
 def entry_points_of(group: str, path: tuple[str, ...]) -> dict[str, list["EntryPoint"]]:
     """The entry points of a group by name, read once for every `sys.path`."""
-    from importlib.metadata import entry_points  # not needed where all names are Lemma's
+    from importlib.metadata import entry_points  # not needed where all names are Lemma's own
 
     found: dict[str, list[EntryPoint]] = {}
     for entry in sorted(entry_points(group=group), key=lambda one: one.name):
@@ -146,14 +146,14 @@ def by_name(
 
 @dataclass(frozen=True)
 class OpenChoice:
-    """An annotation: a value is read by the union of our own, or by the class that brings its name."""
+    """An annotation: a value is read by the union of our own, or by the plugin class of its name."""
 
     ours: Any
     """The tagged union of Lemma's own."""
     group: PluginGroup[Any]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Put the look-up of names around the union, and write a value by its own class."""
+        """Wrap the union in the look-up of names, and serialise a value by its own class."""
         written = core_schema.plain_serializer_function_ser_schema(Spec.to_dict)
         return core_schema.no_info_wrap_validator_function(
             self._read, handler.generate_schema(self.ours), serialization=written

@@ -97,7 +97,7 @@ class NewPositions(PositionsSpec):
 
 KINDS = ("none", "learned", "sinusoidal", "rotary", "alibi")
 POSITIONS: PluginGroup[NewPositions] = PluginGroup("lemma.positions", "positions", NewPositions, "kind", lambda: KINDS)
-"""What other packages bring."""
+"""The position encodings of other packages."""
 
 
 _OURS = Annotated[NoPositions | Learned | Sinusoidal | Rotary | Alibi, Field(discriminator="kind")]

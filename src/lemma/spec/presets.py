@@ -1,4 +1,4 @@
-"""Models by name: the families with sane defaults, the ones of the sources, and what other packages bring."""
+"""Models by name: the families with good defaults, those of the problems, and those of other packages."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ from lemma.spec.positions import NewPositions, Sinusoidal
 
 @dataclass(frozen=True)
 class Preset:
-    """A named model, with the words of recipe and tokenizer that belong to it."""
+    """A named model, with its recipe settings and tokenizer."""
 
     model: ModelSpec
     about: str
@@ -51,8 +51,8 @@ PRESETS: dict[str, Preset] = {
     "decoder": Preset(Decoder(), "pre-norm decoder-only Transformer"),
     "encoder": Preset(
         Encoder(),
-        "Transformer that sees all tokens and learns those that were hidden",
-        {"learning_rate": 1e-3, "warm_up": 200},  # faster, it stays for long at the frequencies of tokens
+        "Transformer that sees all tokens and learns masked ones",
+        {"learning_rate": 1e-3, "warm_up": 200},  # with a higher rate it long predicts only token frequencies
     ),
     "encoder-decoder": Preset(
         EncoderDecoder(),
@@ -104,7 +104,7 @@ PRESETS: dict[str, Preset] = {
             "weight_decay": 0.05,
             "beta2": 0.98,
             "label_smoothing": 0.1,
-            "keep": "last",  # captions held out are no measure of those seen
+            "keep": "last",  # held-out captions do not measure how well seen ones are learned
         },
     ),
     "graph": Preset(
@@ -137,7 +137,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "parser": Preset(
         Parser(),
-        "problem B1: one attention head a relation, over a BiLSTM; learns a --treebank",
+        "problem B1: one attention head per relation, over a BiLSTM; learns a --treebank",
         {
             "steps": 3600,
             "learning_rate": 2e-3,
@@ -147,7 +147,7 @@ PRESETS: dict[str, Preset] = {
             "beta2": 0.9,
             "clip": 5.0,
             "dropout": 0.33,
-            "keep": "last",  # the loss on held-out trees turns before their scores do
+            "keep": "last",  # the validation loss rises before the validation scores fall
             "precision": "float32",
         },
     ),
@@ -155,7 +155,7 @@ PRESETS: dict[str, Preset] = {
 
 
 OWN = {*PRESETS, *FAMILIES}
-"""Names that no other package can give to a family."""
+"""Names that other packages cannot give to a family."""
 
 
 def preset(name: str) -> Preset:
@@ -184,9 +184,9 @@ def preset_names() -> list[str]:
 
 
 def brought_sources(spec: Spec) -> str | None:
-    """The hash of every package that brings something to this spec; empty if none does, None if one has no sources.
+    """The hash of every other package that this spec uses; empty if none, None if one has no sources.
 
-    >>> from lemma.spec import Decoder
+    >>> from lemma.spec.models import Decoder
     >>> brought_sources(Decoder())
     ''
     """
@@ -195,7 +195,7 @@ def brought_sources(spec: Spec) -> str | None:
 
 
 def _packages(spec: Spec) -> Iterator[str]:
-    """The packages of the classes that others bring to a spec, and of the modules that these name."""
+    """The packages of the plugin classes of a spec, and of the modules that these name."""
     if isinstance(spec, NewFamily | NewPositions):
         named = [spec.model] if isinstance(spec, NewFamily) else [spec.adds, spec.rotates, spec.biases]
         for module in (type(spec).__module__, *named):

@@ -33,7 +33,7 @@ class NewObjective(Spec):
 OBJECTIVES: PluginGroup[NewObjective] = PluginGroup(
     "lemma.objectives", "objective", NewObjective, "kind", lambda: (CAUSAL,)
 )
-"""What other packages bring."""
+"""The objectives of other packages."""
 
 
 class ChosenObjective(Spec):

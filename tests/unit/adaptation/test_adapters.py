@@ -132,11 +132,11 @@ def test_torchs_fast_path_does_not_pass_by_an_adapter() -> None:
 
 def test_modules_that_are_never_called_are_refused() -> None:
     attention = nn.ModuleDict({"attention": nn.MultiheadAttention(8, 2)})
-    with pytest.raises(SpecError, match=r"attention\.out_proj is never called.*behind attention"):
+    with pytest.raises(SpecError, match=r"attention\.out_proj is never called.*after attention"):
         adapt_model(attention, Adapters(placement=("attention.out_proj",)))
     with pytest.raises(SpecError, match="layers is never called"):
         adapt_model(build(SMALL["decoder"]), Adapters(placement=("layers",)))
-    with pytest.raises(SpecError, match="does not say how wide"):
+    with pytest.raises(SpecError, match="has no known output width"):
         adapt_model(nn.Sequential(nn.ReLU(), nn.Linear(2, 2)), Adapters(placement=("0",)))
     with pytest.raises(SpecError, match=r"Did you mean '\*\.narrow'"):
         adapt_model(build(SMALL["decoder"]), Adapters(placement=("narrow",)))
@@ -152,13 +152,13 @@ def test_a_width_that_cannot_be_is_named_when_it_is_met() -> None:
             return torch.cat([self.map(vectors)] * 2, dim=-1)
 
     model = adapt_model(nn.Sequential(Doubles()), Adapters(placement=("0",))).model
-    with pytest.raises(InputError, match="an adapter of width 4 stands behind a module that gives vectors of 8"):
+    with pytest.raises(InputError, match="an adapter of width 4 comes after a module that returns vectors of 8"):
         model(torch.ones(2, 3))
 
 
 def test_adapters_cannot_be_merged_and_say_why() -> None:
     model = adapt_model(build(SMALL["decoder"]), Adapters()).model
-    with pytest.raises(SpecError, match="σ stands between W_down and W_up"):
+    with pytest.raises(SpecError, match="σ is between W_down and W_up"):
         merged(model)
 
 

@@ -84,7 +84,7 @@ def test_a_pattern_fits_paths_of_modules_and_of_parameters() -> None:
 def test_a_pattern_that_fits_nothing_says_what_was_meant_and_what_there_is(pattern: str, guess: str) -> None:
     with pytest.raises(SpecError) as error:
         adapt_model(build(DECODER), Lora(targets=(pattern,)))
-    assert f"targets = '{pattern}' fits nothing here" in str(error.value)
+    assert f"targets = '{pattern}' matches nothing here" in str(error.value)
     assert f"Did you mean '{guess}" in str(error.value)
     assert "layers.*.feed_forward.narrow" in str(error.value)
     assert "norm" not in str(error.value).partition("There are")[2]
@@ -103,7 +103,7 @@ def test_what_learns_as_a_whole_gets_no_update() -> None:
     adaptation = adapt_model(model, Lora(rank=2, targets=("*",)), learn=("1.*",))
     assert adaptation.places == ("0.weight",)
     assert {path for path, _ in trainable(model)} == {"0.update.A", "0.update.B", "1.weight", "1.bias"}
-    with pytest.raises(SpecError, match="fits nothing"):
+    with pytest.raises(SpecError, match="matches nothing"):
         adapt_model(nn.Sequential(nn.Linear(4, 5)), Lora(rank=2, targets=("0",)), learn=("0.weight",))
 
 

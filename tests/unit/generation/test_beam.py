@@ -236,5 +236,5 @@ def test_characters_that_the_tokenizer_does_not_know_are_left_out_with_a_remark(
 def test_no_texts_are_no_translations_and_what_is_no_text_is_refused() -> None:
     tokenizer, model = learn_tokenizer(Characters(), ["abcd"]), model_of(3)
     assert translate_texts(model, tokenizer, []) == []
-    with pytest.raises(InputError, match=r"source 1 is 3 \(int\), and no text"):
+    with pytest.raises(InputError, match=r"source 1 is 3 \(int\), not a text"):
         translate_texts(model, tokenizer, ["ab", 3])  # pyright: ignore[reportArgumentType]

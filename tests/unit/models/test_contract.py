@@ -114,7 +114,7 @@ BROKEN = {
     Writer: "state_is_a_value",
     Narrow: "logits_for_each_token",
     Idle: "every_parameter_learns",
-    Loud: "first_loss_is_near_that_of_chance",
+    Loud: "initial_loss_is_near_that_of_chance",
     Crowd: "state_survives_its_tensors_and_rows",
     Blind: "signature_tells_states_apart",
     Raising: "logits_for_each_token",

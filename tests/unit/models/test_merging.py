@@ -80,7 +80,7 @@ def test_the_cache_holds_inputs_instead_of_keys() -> None:
 
 def test_what_cannot_be_merged_is_refused_with_the_reason() -> None:
     rotary = build(Decoder(vocabulary=7, width=8, heads=2, positions="rotary"))
-    with pytest.raises(SpecError, match="rotation stands between"):
+    with pytest.raises(SpecError, match="rotation acts between"):
         merge(rotary)
     with pytest.raises(SpecError, match="rotary"):
         Decoder().replace(positions="rotary", key_query="merged")

@@ -30,7 +30,7 @@ def test_frozen_lets_only_the_head_learn_and_full_lets_everything() -> None:
 
 
 def test_a_pattern_of_learn_that_fits_nothing_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"learn = 'heads\.\*' fits nothing here. Did you mean"):
+    with pytest.raises(SpecError, match=r"learn = 'heads\.\*' matches nothing here. Did you mean"):
         adapt_model(nn.ModuleDict({"head": nn.Linear(2, 2), "body": nn.Linear(2, 2)}), Frozen(), learn=("heads.*",))
 
 
@@ -49,7 +49,7 @@ def test_parameters_that_cannot_learn_are_left_alone() -> None:
 
 def test_patterns_are_case_sensitive_and_every_one_must_fit() -> None:
     assert fitted("targets", ["a.*"], [["a.b"], ["A.b"]]) == [0]
-    with pytest.raises(SpecError, match="'c' fits nothing"):
+    with pytest.raises(SpecError, match="'c' matches nothing"):
         fitted("targets", ["a.*", "c"], [["a.b"]])
     assert listed(f"layer{number}.x" for number in range(30)).endswith("and 6 more")
     assert listed([]) == "none"
