@@ -16,8 +16,7 @@ from lemma.checking.numbers import judge_number
 from lemma.checking.question import Verdict
 from lemma.checking.shapes import ShapeReport, judge_shapes
 from lemma.checking.sheets import Marked, mark
-from lemma.checking.worked.answers import WorkedReport
-from lemma.checking.worked.judge import judge_worked
+from lemma.checking.worked.judge import WorkedReport, judge_worked
 from lemma.counting.subject import Model
 from lemma.errors import SpecError, unknown
 

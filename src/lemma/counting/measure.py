@@ -106,7 +106,7 @@ def elementwise(module: nn.Module, inputs: Inputs) -> Readings:
 def _run(module: nn.Module, inputs: Inputs) -> "FlopMeter":
     with following(module) as path_now:
         meter = FlopMeter(path_now)
-        with meter, listening(CausalWatch(path_now)):
+        with meter, CausalWatch(path_now):
             outputs = module(*inputs.positional, **inputs.named)
             meter.phase = 1
             trained = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]

@@ -25,7 +25,6 @@ from lemma.adaptation.adapt import Adaptation, adapt_model, refuse_adapted
 from lemma.adaptation.lora import (
     LoraEmbedding,
     LoraMatrices,
-    TargetMatrix,
     Update,
     besides,
     is_map,

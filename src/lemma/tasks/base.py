@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -271,7 +271,7 @@ class DataArgs:
                 "nothing to learn from is given: text, a treebank for a parser, pairs of texts, labels, images or a "
                 "graph."
             )
-        return self.task.make_spec(chosen, self.name, **self.settings)
+        return chosen.data(self.task.option, self.name, **self.settings)
 
 
 def rooted(name: Any, known: Collection[str] = ()) -> str:
@@ -303,8 +303,6 @@ class Task(ABC):
     """Whether the sanity checks for text apply: too many epochs, validation far better than training."""
     data_spec: ClassVar[type[Any]]
     """The spec of its data."""
-    make_spec: ClassVar[Callable[..., AnyDataSpec]]
-    """From a Choice, a name and settings to the data spec."""
     names: ClassVar[Collection[str]]
     """The data that are known by name."""
     several: ClassVar[bool] = False

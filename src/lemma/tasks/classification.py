@@ -23,7 +23,6 @@ from lemma.report.result import Block, Result, Table, Text
 from lemma.report.statistics import Estimate, Lines, lay_out, needed, protocol_lines
 from lemma.report.text import fit
 from lemma.runs.load import Run
-from lemma.spec.choose import Choice
 from lemma.spec.data import LabelsSpec
 from lemma.spec.models import BodySpec, Classifier, Transformer, Tree, longest
 from lemma.spec.recipe import Recipe
@@ -51,7 +50,7 @@ class ClassificationTask(Task):
 
     name, option, example, learns = "classification", "labels", "tweets", "labelled texts"
     unit, has_perplexity = "nats/text", False
-    data_spec, make_spec = LabelsSpec, staticmethod(Choice.labels)
+    data_spec = LabelsSpec
     names, settings, files = LABELLED, ("text_column", "label_column", "limit", "parser"), ("parser",)
     not_shaped = "a classifier learns labels"
 

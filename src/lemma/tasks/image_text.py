@@ -21,7 +21,6 @@ from lemma.models.dual_encoder import DualEncoderModel, embed_images, embed_text
 from lemma.report.progress import Observer, watched_reading
 from lemma.report.statistics import Estimate, Lines, lay_out, protocol_lines
 from lemma.runs.load import Run
-from lemma.spec.choose import Choice
 from lemma.spec.data import ImagesSpec
 from lemma.spec.models import CrossAttention, DualEncoder, Transformer, longest
 from lemma.spec.recipe import Recipe
@@ -53,7 +52,7 @@ class ImageTextTask(Task):
 
     name, option, example, learns = "image-text", "images", "emoji", "images with captions"
     unit, has_perplexity, text_checks = "nats/pair", False, False  # a smaller split has a lower loss by its size alone
-    data_spec, make_spec = ImagesSpec, staticmethod(Choice.images)
+    data_spec = ImagesSpec
     names, settings, files = KNOWN_IMAGES, ("captions", "image_column", "caption_column"), ("captions",)
     splits_given_data = True
     not_shaped = "a dual encoder learns images and captions"

@@ -26,7 +26,6 @@ from lemma.report.progress import Observer, watched_reading
 from lemma.report.statistics import Lines
 from lemma.report.text import label
 from lemma.runs.load import Run
-from lemma.spec.choose import Choice
 from lemma.spec.data import DataSpec
 from lemma.spec.models import NEW_FAMILIES, Decoder, Encoder, ModelSpec, NewFamily
 from lemma.spec.recipe import OBJECTIVES, ChosenObjective, Recipe
@@ -40,7 +39,7 @@ class TextTask(Task):
     """What is learned from plain text."""
 
     option, example, learns = "text", "shakespeare", "text"
-    data_spec, make_spec = DataSpec, staticmethod(Choice.data)
+    data_spec = DataSpec
     names, several = CORPORA, True
 
     def load(
@@ -100,7 +99,12 @@ class LanguageTask(TextTask):
                 "recipe.compile = true: shaping records attention while it runs, and compiled code cannot be recorded. "
                 "Leave compile out."
             )
-        if recipe.stretch and model.receptive_field and isinstance(model.spec, Decoder) and recipe.stretch > model.receptive_field:
+        if (
+            recipe.stretch
+            and model.receptive_field
+            and isinstance(model.spec, Decoder)
+            and recipe.stretch > model.receptive_field
+        ):
             raise SpecError(
                 f"recipe.stretch = {recipe.stretch} is longer than decoder.context = {model.receptive_field}: attention is "
                 "shaped within the context only. Leave stretch out, or raise the context."
@@ -422,7 +426,11 @@ def _settle(model: LanguageModel, context: int | None, stride: int | None) -> tu
     """
     transformer = isinstance(model.spec, Decoder)
     if context is None:
-        context = model.spec.context if model.receptive_field is None and isinstance(model.spec, Decoder) else model.receptive_field
+        context = (
+            model.spec.context
+            if model.receptive_field is None and isinstance(model.spec, Decoder)
+            else model.receptive_field
+        )
     if context is None:
         if stride is not None:
             raise InputError(f"stride = {stride} needs a context: this model's memory has no bound. Give context too.")

@@ -1,7 +1,6 @@
 """Classification of the nodes of a graph: the graph, the loss of a few labelled nodes, accuracy and F1."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from lemma.models.base import measuring
 from lemma.models.graph import GraphInputs, GraphModel, graph_inputs
 from lemma.report.progress import Observer, watched_reading
 from lemma.runs.load import Run
-from lemma.spec.choose import Choice
 from lemma.spec.data import GraphSpec
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import (
@@ -34,20 +32,13 @@ from lemma.tasks.base import (
 from lemma.tasks.classification import ClassificationScore, score_classes
 
 
-def graph_spec(chosen: Choice, graph: str, nodes: int | str | Path | None = None, **settings: Any) -> GraphSpec:
-    """The data spec of a graph; `nodes` is its table of nodes, or how many a generated graph has."""
-    if nodes is not None:
-        settings["nodes" if isinstance(nodes, int) else "nodes_file"] = nodes
-    return chosen.graph(graph, **settings)
-
-
 class NodesTask(Task):
     """A graph model says which class each node belongs to."""
 
     name, option, example, learns = "nodes", "graph", "cora", "a graph"
     unit, has_perplexity, counts = "nats/node", False, "nodes"
     text_checks = False  # the same few nodes are read at every step, as they should be
-    data_spec, make_spec = GraphSpec, staticmethod(graph_spec)
+    data_spec = GraphSpec
     names, settings, files = GRAPHS, ("nodes",), ("nodes",)
     not_shaped = "a graph model has fixed weights in its place"
 

@@ -20,7 +20,6 @@ from lemma.models.parser import ParserModel, decode, readings
 from lemma.report.progress import Observer, watched_reading
 from lemma.report.text import fit, label
 from lemma.runs.load import Run
-from lemma.spec.choose import Choice
 from lemma.spec.data import TreebankSpec
 from lemma.spec.models import Parser
 from lemma.spec.recipe import Recipe
@@ -35,7 +34,7 @@ class ParsingTask(Task):
 
     name, option, example, learns = "parsing", "treebank", "ewt", "a treebank"
     unit, has_perplexity = "nats/word", False
-    data_spec, make_spec = TreebankSpec, staticmethod(Choice.trees)
+    data_spec = TreebankSpec
     names, settings, files = TREEBANKS, ("dev",), ("dev",)
     evaluation_settings = ("limit",)
     no_effect: ClassVar[Mapping[str, str]] = {

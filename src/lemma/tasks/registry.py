@@ -85,6 +85,8 @@ def data_args(given: Mapping[str, Any]) -> DataArgs:
     for name in task.files:
         if name in settings and not isinstance(settings[name], int):
             settings[name] = rooted(settings[name], task.names)
+    if isinstance(settings.get("nodes"), str):  # the table of nodes; a number is the size of a generated graph
+        settings["nodes_file"] = settings.pop("nodes")
     return DataArgs(task, names if task.several else names[0], settings)
 
 

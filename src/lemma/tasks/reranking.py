@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from lemma.data.batches import Rows
 from lemma.data.images import Captioned, ImagesData
 from lemma.models.base import measuring, positions_on
-from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel, Pairs, embed_images, embed_texts
+from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel, ImageTextPairs, embed_images, embed_texts
 from lemma.report.progress import Observer
 from lemma.report.result import Block
 from lemma.report.statistics import Estimate, Lines, lay_out
@@ -203,20 +203,20 @@ class RerankingLoss(TaskLoss):
         with torch.autocast(seen.device.type, enabled=False):  # a logit of 100 has no digits left in bfloat16
             dual = towers.scale.float() * seen @ read.T
         candidates = candidates_of(dual, self.model.spec.candidates, equal_rows(tokens))
-        pairs = Pairs(*candidates.either.nonzero(as_tuple=True))
+        pairs = ImageTextPairs(*candidates.either.nonzero(as_tuple=True))
         added = looked_at(self.model, patches, words, there, pairs)
         return dual + torch.zeros_like(dual).masked_scatter(candidates.either, added), candidates
 
 
 def looked_at(
-    model: CrossAttentionModel, patches: Tensor, words: Tensor, there: Tensor, pairs: Pairs
+    model: CrossAttentionModel, patches: Tensor, words: Tensor, there: Tensor, pairs: ImageTextPairs
 ) -> Float[Tensor, "pairs"]:
     """What the model adds to the logits of many pairs, in blocks where all at once would take too much memory."""
     at_once = max(1, LOOKED_AT_ONCE // patches[0].numel())
     if len(pairs.images) <= at_once:
         return model(patches, words, there, pairs).float()
     blocks = zip(*(numbers.split(at_once) for numbers in pairs), strict=True)
-    parts = [checkpoint(model, patches, words, there, Pairs(*block), use_reentrant=False) for block in blocks]
+    parts = [checkpoint(model, patches, words, there, ImageTextPairs(*block), use_reentrant=False) for block in blocks]
     return torch.cat([part.float() for part in parts if part is not None])
 
 

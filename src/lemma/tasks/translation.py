@@ -20,7 +20,6 @@ from lemma.models.encoder_decoder import EncoderDecoderModel
 from lemma.report.progress import Observer, watched_reading
 from lemma.report.statistics import Estimate, Lines, lay_out, needed, protocol_lines
 from lemma.runs.load import Run
-from lemma.spec.choose import Choice
 from lemma.spec.data import PairsSpec
 from lemma.spec.models import EncoderDecoder
 from lemma.spec.recipe import Recipe
@@ -53,7 +52,7 @@ class TranslationTask(Task):
     """An encoder–decoder writes the target of a source."""
 
     name, option, example, learns = "translation", "pairs", "tatoeba-es", "pairs of texts"
-    data_spec, make_spec = PairsSpec, staticmethod(Choice.pairs)
+    data_spec = PairsSpec
     names, settings = PAIRED, ("source_column", "target_column")
     evaluation_settings = ("beam", "length_penalty", "limit")
     not_shaped = "an encoder-decoder learns to translate"

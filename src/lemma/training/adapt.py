@@ -30,8 +30,8 @@ from lemma.spec.models import (
     ModelSpec,
     Parser,
     Pooling,
-    TextReader,
     Reranking,
+    TextReader,
 )
 from lemma.spec.recipe import METHODS, Method, Recipe
 from lemma.tasks.base import DataArgs, Score, sized
