@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, float64, tensor
 
-from lemma.checking.tokens import Cursor, Source, Token, derivation_tokens
+from lemma.checking.tokens import Cursor, SourceText, Token, derivation_tokens
 from lemma.errors import unknown
 
 Bound = int | str | None
@@ -207,7 +207,7 @@ def parse_equation(line: str, place: str = "line 1") -> Equation:
         dh = δ2 Uᵀ
                 ^
     """
-    source = Source(line, f"{place}, column")
+    source = SourceText(line, f"{place}, column")
     parser = _EquationParser(source, derivation_tokens(source))
     name = parser.take()
     if name.kind != "name" or not parser.take_if("="):
@@ -223,7 +223,7 @@ def parse_equation(line: str, place: str = "line 1") -> Equation:
 class _EquationParser(Cursor):
     """Builds a tree, and counts how large and how deep it grows."""
 
-    def __init__(self, source: Source, tokens: list[Token]) -> None:
+    def __init__(self, source: SourceText, tokens: list[Token]) -> None:
         super().__init__(source, tokens)
         self.nodes = self.depth = 0
 

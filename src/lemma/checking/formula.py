@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from fractions import Fraction
 
-from lemma.checking.tokens import Cursor, Source, Token, formula_tokens, named
+from lemma.checking.tokens import Cursor, SourceText, Token, formula_tokens, named
 from lemma.counting.polynomial import Calculator, Rational, of, symbol
 from lemma.errors import InputError, unknown
 
@@ -25,7 +25,7 @@ def read_formula(text: str, known: Collection[str]) -> Rational:
     >>> read_formula(r"|V|(d+d_h) + ((N-1)d+1)d_h", ["V", "d", "d_h", "N"]).at({"V": 9, "d": 2, "d_h": 3, "N": 3})
     Fraction(60, 1)
     """
-    source = Source(text, "formula, character")
+    source = SourceText(text, "formula, character")
     tokens = formula_tokens(source)
     if len(tokens) == 1:
         raise InputError(f"the formula is empty; write one in {', '.join(known)}")
@@ -82,7 +82,7 @@ def why_unknown(word: str, known: Collection[str]) -> str:
 class _FormulaParser(Cursor):
     """A formula is a sum of products of signed powers of primaries."""
 
-    def __init__(self, source: Source, tokens: list[Token], known: Collection[str]) -> None:
+    def __init__(self, source: SourceText, tokens: list[Token], known: Collection[str]) -> None:
         super().__init__(source, tokens)
         self.known, self.depth, self.calculator = known, 0, Calculator()
 

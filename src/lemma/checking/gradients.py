@@ -27,7 +27,7 @@ from lemma.checking.expressions import (
     written,
 )
 from lemma.checking.repairs import Repair, RepairSearch, agrees, relative_error
-from lemma.checking.tokens import Source
+from lemma.checking.tokens import SourceText
 from lemma.errors import InputError, unknown
 from lemma.report.result import Block, Result, Table, Text
 from lemma.report.text import columns, paragraph, wrap
@@ -184,7 +184,7 @@ def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Derivation
 
 
 def _read_line(cell: GradientCell, number: int, text: str, helpers: set[str]) -> DerivationLine:
-    source = Source(text, f"line {number}, column")
+    source = SourceText(text, f"line {number}, column")
     equation = parse_equation(text, f"line {number}")
     name = cell.canonical(equation.name)
     given = name in (*cell.sizes, *cell.given)
