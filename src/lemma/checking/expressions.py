@@ -29,7 +29,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Name:
-    """A named value and the position it stands at."""
+    """A named value and its position in the line."""
 
     name: str
     position: int = field(default=0, compare=False)
@@ -191,7 +191,7 @@ MOST_NODES, MOST_DEPTH, MOST_POWER = 200, 40, 6
 
 @dataclass(frozen=True)
 class Equation:
-    """A line that a person wrote: the name on its left, where that stands, and the expression on its right."""
+    """A line that a person wrote: the name on its left with its position, and the expression on its right."""
 
     name: str
     position: int
@@ -511,7 +511,7 @@ def _grid(function: str, value: Tensor) -> Float[Tensor, "rows columns"]:
 
 def _flat(function: str, value: Tensor) -> Float[Tensor, " length"]:
     if value.ndim != 2 or 1 not in value.shape:
-        raise UnfitError(f"{function} of {{}}, which is no row or column", shape(value))
+        raise UnfitError(f"{function} of {{}}, which is not a row or column", shape(value))
     return value.flatten()
 
 

@@ -74,7 +74,7 @@ def _explained(question: FormulaQuestion, numeric: FormulaQuestion | None, spec:
         return _verdict(question, False, said)
     if question.polynomial is None:
         divisor = question.write(question.yours.denominator)
-        lost = f"Your formula is no polynomial: it is divided by {divisor}."
+        lost = f"Your formula is not a polynomial: it is divided by {divisor}."
     elif question.residual is None:
         lost = "No simple explanation: the difference has too many terms."
     else:

@@ -166,7 +166,7 @@ def formula_tokens(source: SourceText) -> list[Token]:
 
     def read(kind: str, match: re.Match[str]) -> list[Token]:
         position = match.start()
-        if kind == "name":  # what stands in a braced or lowered subscript belongs together
+        if kind == "name":  # what is in a braced or lowered subscript belongs together
             stem, *tails = match.groups()
             tail = next((unicodedata.normalize("NFKC", part) for part in tails if part), "")
             whole = (f"{stem}_{tail}" if tail else stem).replace("\\", "")
