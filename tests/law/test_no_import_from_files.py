@@ -18,7 +18,7 @@ import pytest
 
 import lemma
 from lemma.adaptation.adapt import adapt_model
-from lemma.checking.audit import Claim, judge_claim
+from lemma.checking.audit import SourceClaim, judge_claim
 from lemma.checking.gradients import judge_gradients
 from lemma.checking.sheets import mark
 from lemma.checking.worked.judge import describe_worked, judge_worked
@@ -245,7 +245,7 @@ FORMATS: dict[str, tuple[Any, str, Callable[[Any, Path], Path], Callable[[Path],
     "sheet in TOML": (SHEET, "sheet.toml", _toml, _sheet),
     "sheet in Markdown": (SHEET, "sheet.md", _markdown, _sheet),
     "answers": (ANSWERS, "answers.toml", _toml, _answers),
-    "claim": (CLAIM, "claim.toml", _toml, lambda path: judge_claim(Claim.read(read_toml(path), "claim"))),
+    "claim": (CLAIM, "claim.toml", _toml, lambda path: judge_claim(SourceClaim.read(read_toml(path), "claim"))),
     "spec": (SPEC, "spec-of-mine.toml", _toml, use_spec),
     "study": (STUDY, "study.toml", _toml, use_study),
     "study of costs": (COSTS["heads"].to_dict(), "study.toml", _toml, use_study),

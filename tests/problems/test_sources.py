@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lemma.checking.audit import Audit, Claim, all_claims, judge_claim, judge_sources
+from lemma.checking.audit import Audit, SourceClaim, all_claims, judge_claim, judge_sources
 
 ERRORS = {"A5": 1, "C2": 4, "C6": 1, "D4": 1}
 ROWS = {"A": 6, "B": 8, "C": 11, "D": 5, "E": 9}
@@ -70,10 +70,10 @@ def test_the_data_hold_no_verdict() -> None:
     folder = Path(str(files("lemma.checking"))) / "claims"
     for path in folder.glob("*.toml"):
         assert not VERDICTS.findall(path.read_text(encoding="utf-8")), path
-    assert set(Claim.model_fields) == {"row", "says", "check", "of", "answers", "sizes", "measure"}
+    assert set(SourceClaim.model_fields) == {"row", "says", "check", "of", "answers", "sizes", "measure"}
 
 
-def numeric_claims() -> list[Claim]:
+def numeric_claims() -> list[SourceClaim]:
     """Right claims that state something in numbers or formulas; of slow models one each."""
     seen: Counter[str] = Counter()
     chosen = []
@@ -84,7 +84,7 @@ def numeric_claims() -> list[Claim]:
     return chosen
 
 
-def mutated(claim: Claim) -> Claim:
+def mutated(claim: SourceClaim) -> SourceClaim:
     """The same claim with a number, or a formula, that is not right any more."""
     last = claim.answers[-1]
     if claim.check in ("parameters", "flops", "trainable"):
@@ -104,7 +104,7 @@ def mutated(claim: Claim) -> Claim:
 
 
 @pytest.mark.parametrize("claim", numeric_claims(), ids=lambda claim: f"{claim.row} {claim.answers[-1][:30]}")
-def test_a_right_claim_with_another_number_is_wrong(claim: Claim) -> None:
+def test_a_right_claim_with_another_number_is_wrong(claim: SourceClaim) -> None:
     changed = mutated(claim)
     assert changed.answers != claim.answers
     assert judge_claim(changed).right is False, changed.command

@@ -59,7 +59,7 @@ def window_head(
     N: int = setting(5, 2, 512, "the window has N−1 words"),
     seed: int = setting(1, 0, about="fixes words and weights"),
 ) -> Evidence:
-    """Run our head on one window, and set its output beside the formulas word by word."""
+    """Run our head on one window, and compare its output with the formulas, word by word."""
     words = drawn(N - 1, d, seed=seed)
     head = filled(lambda: WindowHead(d, d_k, d_v), seed)
     with torch.no_grad(), record_attention() as records:
@@ -147,7 +147,7 @@ def focus_loss(
     T: int = setting(16, 2, 512, "places"),
     seed: int = setting(1, 0, about="fixes the scores"),
 ) -> Evidence:
-    """Focus on random, even and sharp attention, beside the formula written out."""
+    """Focus on random, even and sharp attention, compared with the formula written out."""
     scores = drawn(L, K, T, T, seed=seed)
     alpha = scores.softmax(-1)
     written = float(-(alpha * alpha.log()).sum((1, 2, 3)).sum() / (K * T * L))
@@ -233,7 +233,7 @@ def product_variance(
     draws: Draws = "normal",  # how components are drawn; only their two first moments matter
     seed: int = setting(1, 0, about="fixes the draws"),
 ) -> Evidence:
-    """Set the sampled mean of (aᵀb)² beside D, with its standard error in closed form."""
+    """Compare the sampled mean of (aᵀb)² with D, with its standard error in closed form."""
     rows = []
     for size in sorted({*(size for size in (1, 4, 16, 64, 256, 1024) if size < D), D}):
         mean = float(inner_products(size, samples, draws, seed + size).square().mean())
@@ -293,7 +293,7 @@ def temperature(
     draws: Draws = "normal",  # how components are drawn; only their two first moments matter
     seed: int = setting(1, 0, about="fixes the draws"),
 ) -> Evidence:
-    """Sample logits βhᵀe, and set their mean and variance beside 0 and 1; attention uses the same factor."""
+    """Sample logits βhᵀe, and compare their mean and variance with 0 and 1; attention uses the same factor."""
     logits = inner_products(I, samples, draws, seed) * I**-0.5
     error = ((fourth_moment(I, draws) / I**2 - 1) / samples) ** 0.5
     queries, keys, values = drawn(3, 5, min(I, 1024), seed=seed)
@@ -464,7 +464,7 @@ def orthogonal_inputs(
     says: Literal["equality", "limit"] = setting("equality", about="what is claimed"),
     seed: int = setting(1, 0, about="fixes the directions"),
 ) -> Evidence:
-    """Measure the error against the norm, beside the exact formula and its limit."""
+    """Measure the error against the norm, next to the exact formula and its limit."""
     if N > D:
         raise SpecError(f"N = {N}: in width D = {D} there are at most {D} orthogonal inputs.")
     scale = D**-0.5 if scaled else 1.0

@@ -31,7 +31,7 @@ WORDS = {True: "right", False: "wrong", None: "to measure"}
 DEEP = " " * 7
 
 
-class Claim(Spec):
+class SourceClaim(Spec):
     """One thing that a source says; judged by `check`, or to be measured by a command that trains."""
 
     row: Annotated[str, Field(pattern=ROW.pattern)]
@@ -65,17 +65,17 @@ class Claim(Spec):
 
 
 @cache
-def all_claims() -> tuple[Claim, ...]:
+def all_claims() -> tuple[SourceClaim, ...]:
     """The claims of all rows, in their order."""
     folder = Path(str(files("lemma.checking"))) / "claims"
-    found: list[Claim] = []
+    found: list[SourceClaim] = []
     for path in sorted(folder.glob("*.toml")):
         for number, table in enumerate(read_toml(path)["claims"], 1):
-            found.append(Claim.read(table, f"{path.name}: claim {number}"))
+            found.append(SourceClaim.read(table, f"{path.name}: claim {number}"))
     return tuple(sorted(found, key=lambda claim: (claim.row[0], int(claim.row[1:]))))
 
 
-def choose_claims(rows: Sequence[str]) -> tuple[Claim, ...]:
+def choose_claims(rows: Sequence[str]) -> tuple[SourceClaim, ...]:
     """The claims of these rows: one by its number (C2), or a whole group by its letter (c); all if none is named.
 
     >>> sorted({claim.row for claim in choose_claims(["c2", "B"])})[:2]
@@ -93,10 +93,10 @@ def choose_claims(rows: Sequence[str]) -> tuple[Claim, ...]:
 
 
 @dataclass(frozen=True)
-class JudgedClaim:
+class AuditedClaim:
     """A claim, and what its checker found: whether it is right, what was claimed in its words, and the correction."""
 
-    claim: Claim
+    claim: SourceClaim
     right: bool | None
     """None where only a measurement can tell."""
     claimed: str = ""
@@ -124,7 +124,7 @@ class JudgedClaim:
 class Audit(Result):
     """The claims of the sources, each judged by the checker that a person would call."""
 
-    judged: tuple[JudgedClaim, ...]
+    judged: tuple[AuditedClaim, ...]
     title = "The claims of the sources"
 
     @property
@@ -133,7 +133,7 @@ class Audit(Result):
         return not self.wrong
 
     @property
-    def wrong(self) -> tuple[JudgedClaim, ...]:
+    def wrong(self) -> tuple[AuditedClaim, ...]:
         """The claims that are wrong."""
         return tuple(one for one in self.judged if one.right is False)
 
@@ -184,7 +184,7 @@ def judge_sources(rows: Sequence[str] = (), watch: Callable[[int, int], None] | 
     1 claim: 1 right, 0 wrong, 0 to measure.
     """
     claims = choose_claims(rows)
-    judged: list[JudgedClaim] = []
+    judged: list[AuditedClaim] = []
     for number, claim in enumerate(claims):
         if watch is not None:
             watch(number, len(claims))
@@ -194,11 +194,11 @@ def judge_sources(rows: Sequence[str] = (), watch: Callable[[int, int], None] | 
     return Audit(tuple(judged))
 
 
-def judge_claim(claim: Claim) -> JudgedClaim:
+def judge_claim(claim: SourceClaim) -> AuditedClaim:
     """Call the checker of one claim; what needs training is left to be measured."""
     if claim.measure:
-        return JudgedClaim(claim, None)
-    return JudgedClaim(claim, *outcome_of(run_checker(claim.check, claim.of, claim.answers, dict(claim.sizes))))
+        return AuditedClaim(claim, None)
+    return AuditedClaim(claim, *outcome_of(run_checker(claim.check, claim.of, claim.answers, dict(claim.sizes))))
 
 
 def outcome_of(found: Any) -> tuple[bool, str, str]:

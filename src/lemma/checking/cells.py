@@ -64,7 +64,7 @@ class GradientCell:
         return f"d{rest}" if rest and f"d{rest}" in self.known else name
 
     def depth(self, name: str) -> int:
-        """How far into the forward pass a name's value is computed; given values stand at -1."""
+        """How far into the forward pass a name's value is computed; given values are at -1."""
         value = name[1:] if name in self.gradients else name
         return self.steps.index(value) if value in self.steps else -1
 
@@ -264,7 +264,7 @@ class Sample:
     """The sizes drawn, and the values of all names of a cell there."""
 
     lengths: dict[int, str]
-    """What a length stands for: every size, and every sum of sizes that the cell uses, has a length of its own."""
+    """What a length stands for: every size, and every sum of sizes that the cell uses, has a different length."""
     values: dict[str, Tensor]
 
     def spelled(self, shape: Shape) -> str:

@@ -145,7 +145,7 @@ def groups_of(parts: Sequence[Part]) -> list[PartGroup]:
         (f"'{prefix}'", only(lambda part, prefix=prefix: prefix in prefixes[part.path]))
         for prefix in dict.fromkeys(prefix for found in prefixes.values() for prefix in found)
     ]
-    # a step of the path in common, wherever it stands: attention in the encoder and the decoder
+    # a step of the path in common, wherever it is: attention in the encoder and the decoder
     every = dict.fromkeys(step for found in steps.values() for step in found if step != "*")
     namesakes = [(f"every '{step}'", only(lambda part, step=step: step in steps[part.path])) for step in every]
     places = [*modules, *namesakes]
@@ -176,7 +176,7 @@ def groups_of(parts: Sequence[Part]) -> list[PartGroup]:
 
 
 def module_of(path: str) -> str:
-    """The module in which a tensor stands; a tensor with a name of its own stands for itself.
+    """The module that a tensor belongs to; a tensor that is not called weight or bias is taken by itself.
 
     >>> module_of("hidden.bias"), module_of("layers.weight_ih_l0")
     ('hidden', 'layers.weight_ih_l0')
@@ -209,7 +209,7 @@ def _steps(path: str) -> list[str]:
     return [*above, LAYER_NUMBER.sub("", leaf)] if leaf not in ("weight", "bias") else above
 
 
-# Tensors that a formula leaves out, counts twice, counts for one layer only, or has of its own.
+# Tensors that a formula leaves out, counts twice, counts for one layer only, or that only the formula has.
 
 TIED = "tied: also "
 EMBEDDINGS = ("embed", "position", "wte", "wpe")

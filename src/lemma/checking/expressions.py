@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, float64, tensor
 
-from lemma.checking.tokens import Cursor, Source, Token, derivation_tokens
+from lemma.checking.tokens import Cursor, SourceText, Token, derivation_tokens
 from lemma.errors import unknown
 
 Bound = int | str | None
@@ -29,7 +29,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Name:
-    """A named value and the position it stands at."""
+    """A named value and its position in the line."""
 
     name: str
     position: int = field(default=0, compare=False)
@@ -191,7 +191,7 @@ MOST_NODES, MOST_DEPTH, MOST_POWER = 200, 40, 6
 
 @dataclass(frozen=True)
 class Equation:
-    """A line that a person wrote: the name on its left, where that stands, and the expression on its right."""
+    """A line that a person wrote: the name on its left with its position, and the expression on its right."""
 
     name: str
     position: int
@@ -207,7 +207,7 @@ def parse_equation(line: str, place: str = "line 1") -> Equation:
         dh = δ2 Uᵀ
                 ^
     """
-    source = Source(line, f"{place}, column")
+    source = SourceText(line, f"{place}, column")
     parser = _EquationParser(source, derivation_tokens(source))
     name = parser.take()
     if name.kind != "name" or not parser.take_if("="):
@@ -223,7 +223,7 @@ def parse_equation(line: str, place: str = "line 1") -> Equation:
 class _EquationParser(Cursor):
     """Builds a tree, and counts how large and how deep it grows."""
 
-    def __init__(self, source: Source, tokens: list[Token]) -> None:
+    def __init__(self, source: SourceText, tokens: list[Token]) -> None:
         super().__init__(source, tokens)
         self.nodes = self.depth = 0
 
@@ -511,7 +511,7 @@ def _grid(function: str, value: Tensor) -> Float[Tensor, "rows columns"]:
 
 def _flat(function: str, value: Tensor) -> Float[Tensor, " length"]:
     if value.ndim != 2 or 1 not in value.shape:
-        raise UnfitError(f"{function} of {{}}, which is no row or column", shape(value))
+        raise UnfitError(f"{function} of {{}}, which is not a row or column", shape(value))
     return value.flatten()
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from fractions import Fraction
 
-from lemma.checking.tokens import Cursor, Source, Token, formula_tokens, named
+from lemma.checking.tokens import Cursor, SourceText, Token, formula_tokens, named
 from lemma.counting.polynomial import Calculator, Rational, of, symbol
 from lemma.errors import InputError, unknown
 
@@ -25,7 +25,7 @@ def read_formula(text: str, known: Collection[str]) -> Rational:
     >>> read_formula(r"|V|(d+d_h) + ((N-1)d+1)d_h", ["V", "d", "d_h", "N"]).at({"V": 9, "d": 2, "d_h": 3, "N": 3})
     Fraction(60, 1)
     """
-    source = Source(text, "formula, character")
+    source = SourceText(text, "formula, character")
     tokens = formula_tokens(source)
     if len(tokens) == 1:
         raise InputError(f"the formula is empty; write one in {', '.join(known)}")
@@ -35,7 +35,7 @@ def read_formula(text: str, known: Collection[str]) -> Rational:
         if len(signs) > 1:
             raise source.mistake(tokens[signs[1]].position, "a formula has one = at most.")
         if len(left) > 1 or any(token.kind != "name" or token.text in known for token in left):
-            said = "only a new name may stand before =; write the formula alone."
+            said = "only a new name may come before =; write the formula alone."
             raise source.mistake(tokens[signs[0]].position, said)
         tokens = tokens[signs[0] + 1 :]
     return _FormulaParser(source, tokens, known).whole()
@@ -82,7 +82,7 @@ def why_unknown(word: str, known: Collection[str]) -> str:
 class _FormulaParser(Cursor):
     """A formula is a sum of products of signed powers of primaries."""
 
-    def __init__(self, source: Source, tokens: list[Token], known: Collection[str]) -> None:
+    def __init__(self, source: SourceText, tokens: list[Token], known: Collection[str]) -> None:
         super().__init__(source, tokens)
         self.known, self.depth, self.calculator = known, 0, Calculator()
 
@@ -153,7 +153,7 @@ class _FormulaParser(Cursor):
         while token := self.take_if("raised"):
             digits = token.text.translate(_RAISED)
             if not digits.removeprefix("-").isdecimal() or len(digits) > 3:
-                raise self.wrong(f"'{token.text[:9]}' is no exponent.", token)
+                raise self.wrong(f"'{token.text[:9]}' is not an exponent.", token)
             value = self.worked_out(token, self.calculator.power, value, Rational(of(int(digits))))
         token = self.take_if("^")
         if token is None:
@@ -178,11 +178,11 @@ class _FormulaParser(Cursor):
             return self.size(token)
         if token.kind == "fraction":
             return self.worked_out(token, self.calculator.divide, self.group(token), self.group(token))
-        got = "the formula ends" if token.kind == "end" else f"'{token.text[:20]}' stands"
+        got = "the formula ends" if token.kind == "end" else f"got '{token.text[:20]}'"
         raise self.wrong(f"{got} where a number, a symbol or a bracket was expected.", token)
 
     def bracket(self, opening: Token) -> Rational:
-        """What stands in a bracket that has just been opened."""
+        """The value of a bracket that has just been opened."""
         value, wanted = self.sum(), _CLOSING[opening.kind]
         if not self.take_if(wanted):
             raise self.wrong(f"this bracket is not closed by '{wanted}'.", opening)

@@ -47,47 +47,42 @@ def judge_formula(
         return _verdict(question, True, ())
     numeric = with_numbers(question)
     if numeric is not None and numeric.equal:
-        return _verdict(question, True, (as_numbers(question),))
-    others = () if quantity != "flops" else _conventions(question, model, words, conventions)
-    return _verdict(question, False, others) if others else _explained(question, numeric, spec)
+        return _verdict(question, True, (_as_numbers(question),))
+    if quantity == "flops":
+        defaults = {name: one for name, one in account.defaults.items() if name not in question.yours.symbols}
+        for reading in other_readings(model, words, conventions, defaults):
+            if question.polynomial == reading.formula:
+                return _verdict(question, False, (f"But it is right {', '.join(reading.words)}.",))
+        if thumb := rule_of_thumb(question.polynomial, model, words, defaults):
+            return _verdict(question, False, (thumb,))
+    return _explained(question, numeric, spec)
 
 
 def _explained(question: FormulaQuestion, numeric: FormulaQuestion | None, spec: ModelSpec | None) -> Verdict:
     """The verdict on a wrong formula: in the model's symbols, or with numbers for some if that explains it better."""
     if numeric is not None and not question.yours.symbols:
         found = explain_number(question)
-        return _verdict(numeric, False, (as_numbers(question), found.text if found else "No simple explanation."))
+        return _verdict(numeric, False, (_as_numbers(question), found.text if found else "No simple explanation."))
     found = explain(question)
     if numeric is not None and (found is None or found.cost > SIMPLE):
         other = explain(numeric)
         if other is not None and (found is None or other.cost < found.cost):
-            return _verdict(numeric, False, (as_numbers(question), other.text))
+            return _verdict(numeric, False, (_as_numbers(question), other.text))
     likewise = right_elsewhere(question, spec) if spec and question.quantity.name == "parameters" else ""
     said = tuple(text for text in (found.text if found else "", likewise) if text)
-    return _verdict(question, False, said or (_at_a_loss(question),))
-
-
-def _at_a_loss(question: FormulaQuestion) -> str:
+    if said:
+        return _verdict(question, False, said)
     if question.polynomial is None:
-        return f"Your formula is no polynomial: it is divided by {question.write(question.yours.denominator)}."
-    if question.residual is None:
-        return "No simple explanation: the difference has too many terms."
-    return nearest(question)
+        divisor = question.write(question.yours.denominator)
+        lost = f"Your formula is not a polynomial: it is divided by {divisor}."
+    elif question.residual is None:
+        lost = "No simple explanation: the difference has too many terms."
+    else:
+        lost = nearest(question)
+    return _verdict(question, False, (lost,))
 
 
-def _conventions(
-    question: FormulaQuestion, model: Model, words: Mapping[str, Any] | None, asked: Conventions
-) -> tuple[str, ...]:
-    used = question.yours.symbols
-    defaults = {name: default for name, default in question.account.defaults.items() if name not in used}
-    for reading in other_readings(model, words, asked, defaults):
-        if question.polynomial == reading.formula:
-            return (f"But it is right {', '.join(reading.words)}.",)
-    thumb = rule_of_thumb(question.polynomial, model, words, defaults)
-    return (thumb,) if thumb else ()
-
-
-def as_numbers(question: FormulaQuestion) -> str:
+def _as_numbers(question: FormulaQuestion) -> str:
     """Say which sizes of the model are taken as numbers, since the formula does not name them."""
     sizes = question.account.symbols
     absent = [name for name in sizes if name in question.model.symbols - question.yours.symbols]

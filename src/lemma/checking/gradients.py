@@ -27,7 +27,7 @@ from lemma.checking.expressions import (
     written,
 )
 from lemma.checking.repairs import Repair, RepairSearch, agrees, relative_error
-from lemma.checking.tokens import Source
+from lemma.checking.tokens import SourceText
 from lemma.errors import InputError, unknown
 from lemma.report.result import Block, Result, Table, Text
 from lemma.report.text import columns, paragraph, wrap
@@ -144,7 +144,7 @@ def find_cell(name: str) -> GradientCell:
 
 @dataclass(frozen=True)
 class DerivationLine:
-    """A line of a derivation: where it stands, what was typed, and what it says in the cell's own names."""
+    """A line of a derivation: its number, what was typed, and what it says in the cell's own names."""
 
     number: int
     text: str
@@ -177,14 +177,14 @@ def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Derivation
         close = get_close_matches(line.name, (*cell.gradients, *cell.steps), n=1, cutoff=0.7)
         if line.name not in cell.known | used and close:
             raise InputError(
-                f"line {line.number}: {line.name} is no name of the cell, and no line uses it. "
+                f"line {line.number}: {line.name} is not a name of the cell, and no line uses it. "
                 f"Did you mean '{close[0]}'? Known: {', '.join(cell.gradients)}."
             )
     return lines
 
 
 def _read_line(cell: GradientCell, number: int, text: str, helpers: set[str]) -> DerivationLine:
-    source = Source(text, f"line {number}, column")
+    source = SourceText(text, f"line {number}, column")
     equation = parse_equation(text, f"line {number}")
     name = cell.canonical(equation.name)
     given = name in (*cell.sizes, *cell.given)

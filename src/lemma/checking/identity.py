@@ -19,7 +19,7 @@ from lemma.spec.base import Spec
 EXACT = 1e-12
 """What rounding in float64 may leave of an equality."""
 VISIBLE = 1e-6
-"""A difference that is no rounding."""
+"""A difference larger than any rounding."""
 STANDARD_ERRORS = 4.0
 """How many standard errors a sampled figure may lie off: with the right value, 1 in 16,000 does."""
 
@@ -68,7 +68,7 @@ def difference(says: str, size: float, tolerance: float = EXACT) -> Finding:
 
 
 def sampled(says: str, got: float, wanted: float, error: float) -> Finding:
-    """A mean over samples beside its closed form; `error` is its standard error."""
+    """A mean over samples next to its closed form; `error` is its standard error."""
     return Finding(says, got, wanted, STANDARD_ERRORS * error, f"{STANDARD_ERRORS:g} standard errors of {error:.2g}")
 
 
@@ -186,7 +186,7 @@ class Identity:
     run: Callable[..., Evidence]
 
     def __call__(self, **sizes: Any) -> IdentityReport:
-        """Check the sizes, run, and set what was found beside the claim."""
+        """Check the sizes, run, and report what was found next to the claim."""
         where, known = f"identity {self.name}", list(self.sizes.model_fields)
         for word in sizes.keys() - set(known):  # most mistakes are of case: i for I, d_K for D_k
             if meant := [one for one in known if one.lower() == word.lower()]:

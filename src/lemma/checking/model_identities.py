@@ -44,7 +44,7 @@ def greedy_loops(
 ) -> Evidence:
     """Decode twenty models with random weights greedily, and watch for the state that comes back.
 
-    Each token follows from the N−1 before it. There are V^(N−1) such states, so that within so many steps one comes
+    Each token follows from the N−1 before it. There are V^(N−1) such states, so that within that many steps one comes
     back; all that followed it follows again.
     """
     if (bound := V ** (N - 1)) > MOST_STATES:
@@ -177,7 +177,7 @@ def pretraining(
     T: int = setting(16, 4, 200, "tokens of a text"),
     seed: int = setting(1, 0, about="fixes texts and weights"),
 ) -> Evidence:
-    """Each loss by the objective that trains, beside −log p of what the text itself says, token by token."""
+    """Each loss by the objective that trains, compared with −log p of what the text itself says, token by token."""
     text = torch.randint(V - 4, (1, T + 1), generator=torch.Generator().manual_seed(seed))
     reader = filled(lambda: build(Lstm(vocabulary=V, width=8, hidden=12)), seed)
     spec = Encoder(vocabulary=V, width=16, depth=1, heads=2, context=T + 1, objective="both")

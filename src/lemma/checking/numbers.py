@@ -1,4 +1,4 @@
-"""Numbers as people print them: exact, rounded, or as a change between two sizes."""
+"""Is a printed number right? Exact, rounded, or a change in per cent between two sizes."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -35,6 +35,19 @@ UNITS = {
     "tib": 2**40,
 }
 
+SIZE = re.compile(r"\s*(?P<before>[^\d=]*?)\s*=?\s*(?P<number>\d[\d,_]*)\s*(?P<after>[^\d=]*?)\s*")
+PLAIN_WORDS = {
+    "layer": ("depth", "L"),
+    "encoder layer": ("L_enc",),
+    "decoder layer": ("L_dec",),
+    "head": ("heads", "h"),
+    "word": ("vocabulary", "V"),
+    "unit": ("hidden", "D", "d_h"),
+    "dimension": ("width", "d"),
+}
+LARGEST_GUESS = 64
+SIMPLEST_FACTORS = [Fraction(above, below) for below in (1, 2, 3, 4) for above in (1, 2, 3, 4, 6, 8) if above != below]
+
 
 @dataclass(frozen=True)
 class PrintedNumber:
@@ -67,25 +80,26 @@ def read_number(text: str) -> PrintedNumber | PrintedChange:
     if len(text) > LONGEST:
         raise InputError(f"the number has {len(text):,} characters; at most {LONGEST} are read.")
     plain = text.replace("−", "-").replace("–", "-")
-    percent = PERCENT.fullmatch(plain)
-    if percent:
-        return _change(text, percent)
+    if percent := PERCENT.fullmatch(plain):
+        between = BETWEEN.fullmatch(percent["rest"])
+        if between is None:
+            raise InputError(
+                f"'{text.strip()[:60]}': a change needs its two sizes, as in 54.1 % increase from 2 to 4 layers."
+            )
+        value, _ = _rounded(percent, Fraction(1))
+        step = Fraction(1, 10 ** len(percent["decimals"] or ""))
+        falls = FALLS.search(between["how"]) is not None and value > 0
+        return PrintedChange(text.strip(), -value if falls else value, step, between["start"], between["end"])
     match = NUMBER.fullmatch(plain)
     if match is None or match["unit"].lower() not in UNITS:
         raise InputError(
             f"'{text.strip()[:40]}' is not read as a number. "
             "Expected one such as 9,721,596 or 9.72 million, or 54.1 % increase from 2 to 4 layers."
         )
-    scale = Fraction(UNITS[match["unit"].lower()]) * 10 ** _exponent(match, text)
-    value, step = _rounded(match, scale)
-    return PrintedNumber(text.strip(), value, step)
-
-
-def _exponent(match: re.Match[str], text: str) -> int:
     power = int(match["e"] or match["power"] or 0)
     if abs(power) > LARGEST_EXPONENT:
         raise InputError(f"'{text.strip()[:40]}': a power of ten is at most {LARGEST_EXPONENT} here.")
-    return power
+    return PrintedNumber(text.strip(), *_rounded(match, Fraction(UNITS[match["unit"].lower()]) * 10**power))
 
 
 def _rounded(match: re.Match[str], scale: Fraction) -> tuple[Fraction, Fraction]:
@@ -96,35 +110,6 @@ def _rounded(match: re.Match[str], scale: Fraction) -> tuple[Fraction, Fraction]
         return value, scale / 10 ** len(decimals)
     zeros = len(whole) - len(whole.rstrip("0"))
     return value, Fraction(10**zeros if match["about"] else 0)
-
-
-def _change(text: str, match: re.Match[str]) -> PrintedChange:
-    between = BETWEEN.fullmatch(match["rest"])
-    if between is None:
-        raise InputError(
-            f"'{text.strip()[:60]}': a change needs its two sizes, as in 54.1 % increase from 2 to 4 layers."
-        )
-    value, _ = _rounded(match, Fraction(1))
-    step = Fraction(1, 10 ** len(match["decimals"] or ""))
-    falls = FALLS.search(between["how"]) is not None and value > 0
-    return PrintedChange(text.strip(), -value if falls else value, step, between["start"], between["end"])
-
-
-# Is a printed number right? Exact, rounded, or a change in per cent between two sizes.
-
-
-SIZE = re.compile(r"\s*(?P<before>[^\d=]*?)\s*=?\s*(?P<number>\d[\d,_]*)\s*(?P<after>[^\d=]*?)\s*")
-PLAIN_WORDS = {
-    "layer": ("depth", "L"),
-    "encoder layer": ("L_enc",),
-    "decoder layer": ("L_dec",),
-    "head": ("heads", "h"),
-    "word": ("vocabulary", "V"),
-    "unit": ("hidden", "D", "d_h"),
-    "dimension": ("width", "d"),
-}
-LARGEST_GUESS = 64
-SIMPLEST_FACTORS = [Fraction(above, below) for below in (1, 2, 3, 4) for above in (1, 2, 3, 4, 6, 8) if above != below]
 
 
 def judge_number(
@@ -169,9 +154,9 @@ def _judge_ratio(account: Account, named: tuple[str, ...], claim: PrintedNumber)
     if isinstance(claim, PrintedChange) or above is None or not below:
         raise InputError(f"{account.model}: {'/'.join(named)} is a plain number such as 0.125, and not over 0.")
     right = Fraction(above, below)
-    equal, between = claim.fits(right), f"{shown(above)} / {shown(below)}."
+    equal = claim.fits(right)
     turned = " It is the other way round." if not equal and above and claim.fits(1 / right) else ""
-    said = (f"{between[:-1]} = {shown(right)}.{turned}",)
+    said = (f"{shown(above)} / {shown(below)} = {shown(right)}.{turned}",)
     return Verdict(
         equal, account.model, "/".join(named), claim.text, shown(right), None, said, account.symbols, claim.value, right
     )
@@ -218,20 +203,19 @@ def _judge_change(account: Account, quantity: str, claim: PrintedChange, names: 
     if not first:
         raise InputError(f"{quantity} at {name}={start} are 0, so that there is no change in per cent.")
     right = (last / first - 1) * 100
-    said = "" if claim.fits(right) else _other_ratio(claim, (name, start, end), first, last)
-    between = f"{shown(first)} at {name}={start}, {shown(last)} at {name}={end}."
-    between = between[0].upper() + between[1:]
-    diagnosis = () if claim.fits(right) else tuple(text for text in (between, said) if text)
+    equal, diagnosis = claim.fits(right), ()
+    if not equal:
+        between = f"{shown(first)} at {name}={start}, {shown(last)} at {name}={end}."
+        said = _other_ratio(claim, (name, start, end), first, last)
+        diagnosis = (between, said) if said else (between,)
     figures = (f"{_percent(claim.value, claim)} %", f"{_percent(right, claim)} %")
-    return Verdict(
-        claim.fits(right), account.model, quantity, *figures, None, diagnosis, account.symbols, claim.value, right
-    )
+    return Verdict(equal, account.model, quantity, *figures, None, diagnosis, account.symbols, claim.value, right)
 
 
 def _percent(value: Fraction, claim: PrintedNumber) -> str:
     """A percentage with as many decimals as the person gave, and one at least."""
-    decimals = max(1, len(str(claim.step.denominator)) - 1)
-    return f"{float(value):.{decimals}f}".removesuffix(".0") if value == claim.value else f"{float(value):.{decimals}f}"
+    written = f"{float(value):.{max(1, len(str(claim.step.denominator)) - 1)}f}"
+    return written.removesuffix(".0") if value == claim.value else written
 
 
 def _other_ratio(claim: PrintedChange, span: tuple[str, int, int], first: Fraction, last: Fraction) -> str:
@@ -245,8 +229,7 @@ def _other_ratio(claim: PrintedChange, span: tuple[str, int, int], first: Fracti
         "the change in the other direction": first / last - 1,
         f"the change of {name} itself": Fraction(end, start) - 1,
     }
-    fitting = (said for said, ratio in others.items() if claim.fits(ratio * 100))
-    said = next(fitting, None)
+    said = next((said for said, ratio in others.items() if claim.fits(ratio * 100)), None)
     return f"{_percent(claim.value, claim)} % is {said}." if said else ""
 
 

@@ -42,7 +42,7 @@ def position_table(
     h: int = setting(4, 1, 64, "heads, for the slopes of ALiBi"),
     seed: int = setting(1, 0, about="fixes the vectors"),
 ) -> Evidence:
-    """Put vectors of width 4 at positions 1 to P, and set what each part does beside the formulas written out."""
+    """Put vectors of width 4 at positions 1 to P, and compare what each part does with the formulas written out."""
     angles, vectors = (1.0, base**-0.5), drawn(P, WIDTH, seed=seed)
     with in_float64():
         added = positions(Sinusoidal(base=base, first=1), P, WIDTH)(vectors[None])[0] - vectors
@@ -101,7 +101,7 @@ def rotary_distance(
     base: float = setting(10_000.0, above=1, about="the longest wavelength is 2π times this"),
     seed: int = setting(1, 0, about="fixes the vector and the weights"),
 ) -> Evidence:
-    """Let one vector stand at every place, and see whether scores are the same along each diagonal."""
+    """Put one vector at every place, and see whether scores are the same along each diagonal."""
     if D % 2:
         raise SpecError(f"D = {D} must be even: rotary turns pairs. Nearest: {D - 1}, {D + 1}.")
     scores: dict[str, Float[Tensor, "N N"]] = {}

@@ -169,7 +169,7 @@ def spec_of(model: Model, words: Mapping[str, Any] | None, subject: Subject) -> 
 
 
 def full_names(spec: ModelSpec | None, known: Mapping[str, int]) -> dict[str, str]:
-    """What may stand in the place of an account's symbols: the fields' names, `batch`, the letter of a tied size."""
+    """Other names for an account's symbols: the fields' names, `batch`, the letter of a tied size."""
     names = {"batch": BATCH} if BATCH in known else {}
     letters = (
         {**type(body_of(spec)).letters(), **type(spec).letters()} if spec else {}

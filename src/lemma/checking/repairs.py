@@ -105,7 +105,7 @@ def everywhere(change: Callable[[Node, Setting], Changes]) -> Generator:
 def exchanging(change: Callable[[Node, Setting], Iterator[Node]]) -> Generator:
     """Put other nodes for a node, at every node of a tree.
 
-    The exchange is named together with the difference it stands in, as (1 - c_tilde^2) instead of (1 - pre_c).
+    The exchange is named together with the difference around it, as (1 - c_tilde^2) instead of (1 - pre_c).
     """
 
     @wraps(change)

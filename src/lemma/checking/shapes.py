@@ -140,7 +140,7 @@ def _reason(yours: Formulas, name: str, tensors: Tensors) -> str:
         if place < len(yours) and _equal(yours[:place] + yours[place + 1 :], right):
             return f"The {axis} axis, {write(yours[place], order)}, is one too many."
     if any(_equal(yours, turned) for turned in permutations(right)):
-        return "The axes stand in another order."
+        return "The axes are in another order."
     alike = next((other for other, shape in tensors.shapes.items() if other != name and _equal(yours, shape)), "")
     return f"That is the shape of {alike}." if alike else ""
 

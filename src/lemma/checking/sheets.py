@@ -3,7 +3,7 @@
 A sheet in TOML has a title, `show_answer`, and a table `[[questions]]` for each question with the fields of
 `SheetQuestion`. In Markdown each question is a section, such as `## Q1: How many? (2 points)`, whose fields are lines
 such as `kind: parameters`, or a fenced block of TOML. Answers are a table `[answers]` with a line for each question, or
-a section for each; formulas may stand in $…$ or in a fenced block.
+a section for each; formulas may be written in $…$ or in a fenced block.
 """
 
 import re
@@ -46,7 +46,9 @@ def _read(path: Path) -> str:
     try:
         content = path.read_bytes()[: LARGEST_FILE + 1]
         if len(content) > LARGEST_FILE:
-            raise InputError(f"{path}: has more than {LARGEST_FILE:,} bytes; that is no sheet and no answer to one.")
+            raise InputError(
+                f"{path}: has more than {LARGEST_FILE:,} bytes; that is neither a sheet nor an answer to one."
+            )
         return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = "there is no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
@@ -67,7 +69,7 @@ def _toml(text: str, where: str, known: Iterable[str] = ()) -> dict[str, Any]:
 
 @dataclass
 class MarkdownSection:
-    """What stands under one heading: plain lines, and fenced blocks with the language they name."""
+    """What is under one heading: plain lines, and fenced blocks with the language they name."""
 
     heading: str
     lines: list[str] = field(default_factory=list)
@@ -75,7 +77,7 @@ class MarkdownSection:
 
 
 def sections(text: str) -> tuple[MarkdownSection, list[MarkdownSection]]:
-    r"""Split a text at its headings: what stands under the title, and every section of the second level.
+    r"""Split a text at its headings: what is under the title, and every section of the second level.
 
     >>> top, (first,) = sections("# Week 3\n## Q1\nHow many?\n```\nV*d\n```\n")
     >>> top.heading, first.heading, first.lines, first.blocks
@@ -294,7 +296,7 @@ def read_answers(path: Path) -> StudentAnswers:
 
 
 def _plain(value: Any) -> str | None:
-    """A value of TOML as text; None if it is no answer."""
+    """A value of TOML as text; None if it is not an answer."""
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return "\n".join(value).strip()
     if isinstance(value, str):
@@ -367,7 +369,7 @@ def _judge_gradients(question: SheetQuestion, answer: str) -> AnswerJudgement:
 
 
 def _said(verdict: Verdict) -> str:
-    """What a verdict says, in one line: the sheet wraps it where it stands."""
+    """What a verdict says, in one line: the sheet wraps it."""
     return " ".join([verdict.headline, *verdict.diagnosis])
 
 
@@ -443,7 +445,7 @@ class Marked(Result):
         return [Text("\n".join([*lines, *self.strangers, self.summary]))]
 
     def details(self) -> list[Block]:
-        """The same with questions and answers; these stand in blocks, where nothing in them means anything."""
+        """The same with questions and answers; these are in blocks, where nothing in them has a meaning."""
         found: list[Block] = [Heading(self.heading, 1), Text(self.summary, "strong")]
         for mark in self.marks:
             found += [Heading(mark.id), *([Text(mark.text)] if mark.text else [])]

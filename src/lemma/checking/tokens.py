@@ -31,7 +31,7 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceText:
     """A text that a person wrote, and what errors call a place in it, such as `line 3, column`."""
 
     text: str
@@ -40,7 +40,7 @@ class Source:
     def mistake(self, position: int, message: str) -> InputError:
         r"""An error whose message shows the text with a caret under the place.
 
-        >>> print(Source("V*d + ?", "formula, character").mistake(6, "'?' is not read here."))
+        >>> print(SourceText("V*d + ?", "formula, character").mistake(6, "'?' is not read here."))
         formula, character 7: '?' is not read here.
             V*d + ?
                   ^
@@ -55,7 +55,7 @@ class Source:
 class Cursor:
     """A place in a list of tokens, which a parser moves from left to right."""
 
-    def __init__(self, source: Source, tokens: list[Token]) -> None:
+    def __init__(self, source: SourceText, tokens: list[Token]) -> None:
         self.source, self.tokens, self.place = source, tokens, 0
 
     @property
@@ -104,7 +104,7 @@ def _fold(character: str, others: Mapping[str, str]) -> str:
 
 
 def _scan(
-    source: Source,
+    source: SourceText,
     alphabet: Mapping[str, re.Pattern[str]],
     folded: Mapping[str, str],
     read: Callable[[str, re.Match[str]], Iterable[Token]],
@@ -155,10 +155,10 @@ _FORMULA = {
 _FORMULA_ALPHABET = {kind: re.compile(pattern) for kind, pattern in _FORMULA.items()}
 
 
-def formula_tokens(source: Source) -> list[Token]:
+def formula_tokens(source: SourceText) -> list[Token]:
     """Cut a formula into tokens; the last one is of the kind `end`.
 
-    >>> [token.text for token in formula_tokens(Source("2d_{ff}·(N−1)", "formula, character"))]
+    >>> [token.text for token in formula_tokens(SourceText("2d_{ff}·(N−1)", "formula, character"))]
     ['2', 'd_ff', '*', '(', 'N', '-', '1', ')', '']
     """
     if len(source.text) > LONGEST_FORMULA:
@@ -166,7 +166,7 @@ def formula_tokens(source: Source) -> list[Token]:
 
     def read(kind: str, match: re.Match[str]) -> list[Token]:
         position = match.start()
-        if kind == "name":  # what stands in a braced or lowered subscript belongs together
+        if kind == "name":  # what is in a braced or lowered subscript belongs together
             stem, *tails = match.groups()
             tail = next((unicodedata.normalize("NFKC", part) for part in tails if part), "")
             whole = (f"{stem}_{tail}" if tail else stem).replace("\\", "")
@@ -204,10 +204,10 @@ _DERIVATION_FOLDED = _FOLDED | dict.fromkeys("⊙∘", "*")
 _ACCENTS = {"\u0302": "_hat", "\u0303": "_tilde", "∂": "d"}
 
 
-def derivation_tokens(source: Source) -> list[Token]:
+def derivation_tokens(source: SourceText) -> list[Token]:
     """Cut a line of a derivation into tokens; the last one is of the kind `end`.
 
-    >>> [token.text for token in derivation_tokens(Source("dΓ_f = da∗c_{t−1}", "line 1, column"))]
+    >>> [token.text for token in derivation_tokens(SourceText("dΓ_f = da∗c_{t−1}", "line 1, column"))]
     ['dGamma_f', '=', 'da', '*', 'c_prev', 'the end of the line']
     """
     if len(source.text) > LONGEST_LINE:

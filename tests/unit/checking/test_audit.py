@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 import lemma.api as lemma
-from lemma.checking.audit import Audit, Claim, all_claims, choose_claims, judge_claim, judge_sources, outcome_of
+from lemma.checking.audit import Audit, SourceClaim, all_claims, choose_claims, judge_claim, judge_sources, outcome_of
 from lemma.cli.check import app
 from lemma.errors import SpecError
 from lemma.report.text import across
@@ -30,13 +30,13 @@ def test_rows_are_chosen_by_number_or_letter_in_their_own_order() -> None:
     [{"right": True}, {"verdict": "wrong"}, {"correction": "54.1 %"}, {"row": "F1"}, {"measure": "lemma study x"}],
 )
 def test_a_claim_has_no_field_for_a_verdict_and_one_way_to_be_judged(changed: dict) -> None:
-    assert Claim.read(TABLE, "here").command == "lemma check identity d2"
+    assert SourceClaim.read(TABLE, "here").command == "lemma check identity d2"
     with pytest.raises(SpecError):
-        Claim.read({**TABLE, **changed}, "here")
+        SourceClaim.read({**TABLE, **changed}, "here")
 
 
 def test_what_needs_training_is_left_to_be_measured() -> None:
-    claim = Claim.read({"row": "A6", "says": "it falls", "measure": "lemma study table-a5 --out runs/a"}, "here")
+    claim = SourceClaim.read({"row": "A6", "says": "it falls", "measure": "lemma study table-a5 --out runs/a"}, "here")
     judged = judge_claim(claim)
     assert judged.right is None
     assert judged.lines() == ["– A6   it falls", "       to measure: lemma study table-a5 --out runs/a"]

@@ -18,7 +18,7 @@ from lemma.errors import InputError
         ("concat = S×M_V*H", True, ""),
         ("scores = S×S", False, "The first axis, H, is missing."),
         ("Y = H×S×E", False, "The first axis, H, is one too many."),
-        ("W_O = E×H*M_V", False, "The axes stand in another order."),
+        ("W_O = E×H*M_V", False, "The axes are in another order."),
         ("A = H×S×M_V", False, "That is the shape of V."),
         ("Q = H×S×E", False, ""),
     ],

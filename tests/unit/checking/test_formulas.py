@@ -210,7 +210,7 @@ def test_a_formula_for_something_else_gets_the_nearest_part() -> None:
     assert verdict.diagnosis[0].startswith("No simple explanation. Nearest to the difference is 'hidden'")
     assert "beyond that, 5*d**3 + 7 is left" in verdict.diagnosis[0]
     fraction = judge_formula("feed-forward", "parameters", "V/(d+1)")
-    assert fraction.diagnosis == ("Your formula is no polynomial: it is divided by d + 1.",)
+    assert fraction.diagnosis == ("Your formula is not a polynomial: it is divided by d + 1.",)
 
 
 def test_what_cannot_be_read_is_an_error_with_a_guess() -> None:

@@ -1,0 +1,56 @@
+"""The checkers as functions: each is what `lemma check` calls, and refuses what it cannot use."""
+
+from typing import Any
+
+import pytest
+
+from lemma.checking import checkers
+from lemma.checking.checkers import CHECKERS, run_checker
+from lemma.errors import SpecError
+
+CALLS: dict[str, tuple[Any, ...]] = {
+    "parameters": ("feed-forward", "V(d + d_h) + ((N-1)d + 1)d_h"),
+    "flops": ("decoder", "2V d T B + 24 L T B d^2 + 4 L d B T^2"),
+    "trainable": ("lora", "R(W_in + W_out)"),
+    "number": ("table-a5", "parameters", "9,721,596"),
+    "shape": ("self-attention", "Q = H×S×M_QK", "scores = H×S×S"),
+    "gradient": ("rnn", "db2 = y_hat - y"),
+    "worked": ("e9", "c_t[1] = 0.52"),
+    "identity": ("c10",),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_function_and_the_name_give_the_same(name: str) -> None:
+    model, *answers = CALLS[name]
+    found = getattr(checkers, name)(model, *answers)
+    assert found == run_checker(name, model, answers, {})
+    right = found.equal if hasattr(found, "equal") else found.holds if name == "identity" else found.right
+    assert right is True
+
+
+def test_every_checker_is_a_function_of_that_name() -> None:
+    assert all(checker.run is getattr(checkers, name) for name, checker in CHECKERS.items())
+    assert set(CHECKERS) == {*CALLS, "sheet"}
+
+
+def test_sizes_are_keywords() -> None:
+    assert checkers.number("table-a5", "parameters", 14980860, L=4).equal
+    assert checkers.identity("c7", D=3, samples=500).sizes["D"] == 3
+
+
+@pytest.mark.parametrize(
+    ("what", "model", "answers", "said"),
+    [
+        ("parametres", "lstm", ["V"], "Did you mean 'parameters'"),
+        ("parameters", None, [], "a model is expected behind it"),
+        ("worked", None, [], "a case is expected behind it"),
+        ("parameters", "lstm", [], "FORMULA expected behind the model, got 0 answers"),
+        ("number", "lstm", ["parameters"], "QUANTITY and VALUE expected behind the model, got 1 answers"),
+        ("identity", "c7", ["V"], "nothing expected behind the model, got 1 answers"),
+    ],
+)
+def test_what_is_missing_is_named(what: str, model: str | None, answers: list[str], said: str) -> None:
+    with pytest.raises(SpecError) as mistake:
+        run_checker(what, model, answers, {})
+    assert said in str(mistake.value)

@@ -1,0 +1,24 @@
+"""One scanner for two languages: the same signs, and errors that show the place."""
+
+import pytest
+
+from lemma.checking.tokens import SourceText, derivation_tokens, formula_tokens
+from lemma.errors import InputError
+
+
+@pytest.mark.parametrize("cut", [formula_tokens, derivation_tokens], ids=lambda cut: cut.__name__)
+@pytest.mark.parametrize(("text", "kinds"), [("d − h·𝑑", ["d", "-", "h", "*", "d"]), ("(d+1)/2", list("(d+1)/2"))])
+def test_both_languages_fold_the_same_signs(cut, text: str, kinds: list[str]) -> None:
+    *found, end = cut(SourceText(text, "here"))
+    assert [token.text for token in found] == kinds
+    assert [token.position for token in found] == [place for place, sign in enumerate(text) if sign != " "]
+    assert (end.kind, end.position) == ("end", len(text))
+
+
+@pytest.mark.parametrize("cut", [formula_tokens, derivation_tokens], ids=lambda cut: cut.__name__)
+def test_a_stranger_is_shown_where_it_stands(cut) -> None:
+    with pytest.raises(InputError) as mistake:
+        cut(SourceText("d + ? + h", "line 3, column"))
+    first, line, caret = str(mistake.value).split("\n")
+    assert first.startswith("line 3, column 5: '?' is not")
+    assert line[caret.index("^")] == "?"
