@@ -1,8 +1,8 @@
 """Numbers and tokens as people read them."""
 
-import unicodedata
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from unicodedata import category
 
 # Numbers and vectors as a person writes them.
 
@@ -12,7 +12,7 @@ BAR = 20
 
 
 def numeral(value: float, decimals: int = 3) -> str:
-    """A number with at most so many decimals; one that would be lost or run too long gets a power of ten, none a dash.
+    """A number with at most `decimals` decimals; very small and large ones get a power of ten, NaN is a dash.
 
     >>> numeral(0.2186), numeral(-1.0), numeral(100, 0), numeral(1e-9), numeral(float("-inf"))
     ('0.219', '−1', '100', '1.00e−09', '−∞')
@@ -32,7 +32,7 @@ def numeral(value: float, decimals: int = 3) -> str:
 
 
 def needed_decimals(values: Iterable[float], decimals: int) -> int:
-    """How many decimals, at most so many, write all values as well as the most would.
+    """How many decimals, at most `decimals`, write all values as well as that many would.
 
     >>> needed_decimals([0.5, -1.25, 3], 4), needed_decimals([1 / 3], 4)
     (2, 4)
@@ -98,14 +98,14 @@ def shortened(text: str, most: int = 60) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with signs that cannot be seen written as escapes.
+    """The text with invisible characters written as escapes.
 
     >>> printable("a\\x07b")
     'a\\\\x07b'
     """
     return "".join(
-        sign if sign.isprintable() and not unicodedata.category(sign).startswith("C") else ascii(sign)[1:-1]
-        for sign in text
+        character if character.isprintable() and category(character)[0] != "C" else ascii(character)[1:-1]
+        for character in text
     )
 
 
@@ -162,6 +162,6 @@ def visible(text: str) -> str:
 def _one(character: str) -> str:
     if character in SPACES:
         return SPACES[character]
-    if character in JOINERS or unicodedata.category(character) not in HIDDEN:
+    if character in JOINERS or category(character) not in HIDDEN:
         return character
     return character.encode("unicode_escape").decode()

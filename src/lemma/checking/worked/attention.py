@@ -75,7 +75,7 @@ class AttentionCase(AttendingCase):
     kind: ClassVar[str] = "attention"
 
     sentences: Annotated[tuple[str, ...], Field(min_length=1, max_length=20)]
-    """Each a text whose words stand between white space."""
+    """Each a text of words separated by white space."""
     passes: Annotated[int, Field(strict=True, ge=1, le=50)] = 1
     """How often attention is applied; the outputs of one pass are the encodings of the next."""
     mask: Literal["none", "causal"] = "none"

@@ -77,11 +77,11 @@ class GraphCase(Case):
     nodes: tuple[Name, ...] = ()
     """The nodes by name; if none is given, those of the edges in their order."""
     edges: Annotated[tuple[tuple[Name, ...], ...], Field(max_length=100_000)]
-    """Pairs of nodes; an edge counts for both of its ends, whichever stands first."""
+    """Pairs of nodes; an edge counts for both of its ends, whichever comes first."""
     X: GraphRows | None = None
     """The features, a row for each node."""
     start: Literal["ones", "units"] = "ones"
-    """What stands for X where none is given: a one at every node, or a unit vector for each."""
+    """The features where X is not given: a one at every node, or a unit vector for each."""
     W: GraphRows | None = None
     """The map of a layer Â X W, a row for each feature."""
     powers: Annotated[int, Field(strict=True, ge=1, le=50)] = 8
@@ -116,12 +116,12 @@ def given_graph(case: GraphCase, where: str, notes: tuple[str, ...] = ()) -> Giv
     """Everything that the case gives; a loop adds nothing and an edge given twice counts once, which is noted."""
     names = case.nodes or tuple(dict.fromkeys(name for edge in case.edges for name in edge))
     if not names:
-        raise SpecError(f'{where}: there is no node. Give nodes = ["a", "b"], or edges = [["a", "b"]].')
+        raise SpecError(f'{where}: the graph has no nodes. Give nodes = ["a", "b"], or edges = [["a", "b"]].')
     if len(names) > MOST_NODES:
         raise SpecError(f"{where}: {len(names):,} nodes are too many for work by hand; at most {MOST_NODES} are read.")
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise SpecError(f"{where}: the node '{twice[0]}' stands twice in nodes. Give each node once.")
+        raise SpecError(f"{where}: the node '{twice[0]}' is listed twice in nodes. Give each node once.")
     places = {name: place for place, name in enumerate(names)}
     adjacency = np.zeros((len(names), len(names)))
     for number, edge in enumerate(case.edges, 1):
@@ -161,7 +161,7 @@ def _matrix(name: str, rows: Sequence[Sequence[float]], count: int, why: str, wh
 def _notes(case: GraphCase) -> Iterator[str]:
     loops = sum(len(set(edge)) == 1 for edge in case.edges)
     if loops:
-        yield f"{counted(loops, 'edge')} from a node to itself: left out, since Ã gives every node one loop anyhow."
+        yield f"{counted(loops, 'edge')} from a node to itself: left out, since Ã gives every node one loop anyway."
     pairs = [frozenset(edge) for edge in case.edges if len(set(edge)) == 2]
     if len(pairs) > len(set(pairs)):
         yield f"{counted(len(pairs) - len(set(pairs)), 'edge')} given twice: counted once."

@@ -264,7 +264,7 @@ def read_claim(text: str) -> HandClaim:
     line = " ".join(text.split())
     found = LINE.fullmatch(line)
     if not found or len(found["left"]) > LONGEST_NAME:
-        raise InputError(f"'{line[:60]}' is no claim: NAME = VALUE is expected. {EXAMPLE}")
+        raise InputError(f"'{line[:60]}' is not a claim: NAME = VALUE is expected. {EXAMPLE}")
     sign = "=" if found["sign"] in ("==", "≈") else found["sign"]
     return HandClaim(line, read_target(found["left"]), sign, found["right"].strip())
 
@@ -277,7 +277,7 @@ def read_target(text: str) -> Target:
     """
     found = TARGET.fullmatch(text.strip())
     if not found:
-        raise InputError(f"'{text.strip()[:60]}' is no name of a quantity. {EXAMPLE}")
+        raise InputError(f"'{text.strip()[:60]}' is not the name of a quantity. {EXAMPLE}")
     places = tuple(place.strip() for place in found["places"].split(",")) if found["places"] else ()
     if "" in places:
         raise InputError(f"'{text.strip()[:60]}': a row or column is missing between the brackets. {EXAMPLE}")
@@ -319,7 +319,7 @@ class AnswerKey:
 
 
 def part(whole: Expected, target: Target) -> Expected:
-    """One element, row or column of what is right: places are labels, or counted from 1; `:` stands for all of them."""
+    """One element, row or column of what is right: places are labels, or counted from 1; `:` means all of them."""
     if len(target.places) > len(whole.shape):
         held = ("one value", "a vector", "a matrix")[len(whole.shape)]
         raise InputError(f"{target}: {whole.name} is {held}; it has no place [{', '.join(target.places)}].")
@@ -380,7 +380,7 @@ def _kind(case: CaseLike) -> str:
     found = kind_of(case if isinstance(case, Mapping) else read_toml(Path(case)))
     if not found:
         marks = ", ".join(f"{mark} ({kind})" for kind, mark in MARKS.items())
-        raise SpecError(f"{case}: no case that can be worked: one of these words is expected in it: {marks}.")
+        raise SpecError(f"{case}: not a case that can be worked out: it holds none of these words: {marks}.")
     return found
 
 
@@ -433,7 +433,7 @@ def read_entries(value: Any, right: ExpectedNumbers) -> WrittenEntries:
     for label, one in value.items():
         given = one if isinstance(one, WrittenNumber) else read_number(one)
         if given is None:
-            raise InputError(f"{right.name}: {label}: '{one}' is no number.")
+            raise InputError(f"{right.name}: {label}: '{one}' is not a number.")
         numbers[(_label(right, label),)] = given
     _refuse_gaps([place for (place,) in numbers], right)
     return WrittenEntries(right.shape, numbers)
@@ -446,7 +446,7 @@ def _flat(value: Any, place: Place, right: ExpectedNumbers) -> Iterator[tuple[Pl
     elif isinstance(value, WrittenNumber):
         yield place, value
     else:
-        raise InputError(f"{right.name}: '{_written(value)[:40]}' is no number. Expected: {right.form}.")
+        raise InputError(f"{right.name}: '{_written(value)[:40]}' is not a number. Expected: {right.form}.")
 
 
 def _shape(value: Any, right: ExpectedNumbers) -> tuple[int, ...]:
@@ -509,7 +509,7 @@ def _explanations(
 ) -> Iterator[str]:
     exact = right.values
     if entries.fits(-exact):
-        yield "the sign is the other way round."
+        yield "the sign is wrong."
     for said, made in right.slips.items():
         if entries.fits(made):
             yield f"{said}."
@@ -518,7 +518,7 @@ def _explanations(
     if entries.shape == exact.shape and np.ptp(entries.array) > 0:
         for axis, name in enumerate({1: ("entries",), 2: ("rows", "columns")}.get(exact.ndim, ())):
             if _reordered(entries, exact, axis):
-                yield f"the {name} stand in another order."
+                yield f"the {name} are in another order."
     for other in others:
         try:
             taken = part(other, Target(other.name, places)) if places else other
@@ -539,7 +539,7 @@ def _explanations(
         units = worst * 10**entries.decimals
         if units <= ROUNDING and worst <= 0.02 * float(np.abs(exact).max()):
             off = f"off by at most {units:.1f} units of the last decimal"
-            yield f"{off}: rounded on the way? Keep more decimals till then."
+            yield f"{off}: rounded on the way? Keep more decimals until the end."
 
 
 def _reordered(entries: WrittenEntries, exact: Array, axis: int) -> bool:
@@ -685,7 +685,7 @@ def _judge_numbers(claim: HandClaim, value: Any, right: ExpectedNumbers, key: An
     if not differing:
         return JudgedClaim(claim.text, True, expected)
     places: list[str] = []
-    if right.shape:  # a lone number is told by what is right
+    if right.shape:  # of a single number the right value says enough
         for place in differing[:MOST_PLACES]:
             labels = ", ".join(right.labels[axis][one] for axis, one in enumerate(place))
             exact = write_values(right.values[place], decimals)

@@ -1,8 +1,8 @@
 """One LSTM step worked by hand, forward and backward (Hochreiter and Schmidhuber 1997, Gers et al. 2000).
 
 The case gives gates (problem E9) or weights (C1); the backward step follows the derivation by hand (C2). Values go by
-name: gamma_u, gamma_f, gamma_o and candidate are the gates, pre_u … what stands before their sigmoid or tanh, c_t and
-a_t the states, y_hat the softmax; d before a name is the gradient of the loss.
+name: gamma_u, gamma_f, gamma_o and candidate are the gates, pre_u … their pre-activations, c_t and a_t the states,
+y_hat the softmax; d before a name is the gradient of the loss.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -192,11 +192,11 @@ def given_values(case: LstmCase, where: str) -> Values:
     """Everything that the case gives, zeros for biases and gradients that it leaves out."""
     width = len(case.c_prev)
 
-    def vector_of(name: str, length: int, why: str = "c_prev has so many") -> Float[np.ndarray, "length"]:
+    def vector_of(name: str, length: int, why: str = "as many as c_prev has") -> Float[np.ndarray, "length"]:
         numbers: Sequence[float] | None = getattr(case, name)
         if numbers is not None and len(numbers) != length:
             raise SpecError(
-                f"{where}: {case.written(name)} has {counted(len(numbers), 'number')}, expected {length}: {why}."
+                f"{where}: {case.written(name)} has {counted(len(numbers), 'number')}, expected {length}, {why}."
             )
         return np.zeros(length) if numbers is None else np.array(numbers, dtype=np.float64)
 
@@ -235,14 +235,14 @@ def given_values(case: LstmCase, where: str) -> Values:
                     f"{where}: {name} is given, but W_y is missing. Give the output layer, or leave it out."
                 )
         return values
-    classes, why = len(case.W_y), "W_y has so many rows"
+    classes, why = len(case.W_y), "one for each row of W_y"
     about = f"a row for each class, a column for each of the {width} of c_prev"
     values |= {"W_y": matrix_of("W_y", classes, width, about), "b_y": vector_of("b_y", classes, why)}
     if case.y is not None:
         values["y"] = vector_of("y", classes, why)
         if values["y"].min() < 0 or abs(values["y"].sum() - 1) > 1e-9:
             raise SpecError(
-                f"{where}: y = {list(case.y)} is no target: give a one-hot vector, as in y = [0, 1, 0], or shares "
+                f"{where}: y = {list(case.y)} is not a target: give a one-hot vector, as in y = [0, 1, 0], or shares "
                 "from 0 to 1 that add up to 1."
             )
     return values
