@@ -4,9 +4,6 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from unicodedata import category
 
-# Numbers and vectors as a person writes them.
-
-
 BLOCKS = " ▁▂▃▄▅▆▇█"
 BAR = 20
 
@@ -49,13 +46,38 @@ def vector(values: Iterable[float], decimals: int = 3) -> str:
     >>> vector([1, -0.25])
     '(1, −0.25)'
     """
-    return "(" + ", ".join(_short(value, decimals) for value in values) + ")"
+    return "(" + ", ".join(short_numeral(value, decimals) for value in values) + ")"
 
 
-def _short(value: float, decimals: int) -> str:
-    """Without the zeros that only line up columns."""
+def short_numeral(value: float, decimals: int = 3) -> str:
+    """A number without the zeros that only line up columns.
+
+    >>> short_numeral(0.25, 4), numeral(0.25, 4)
+    ('0.25', '0.2500')
+    """
     text = numeral(value, decimals)
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+
+
+def numerals(values: Iterable[float], decimals: int = 3) -> list[str]:
+    """The numbers of a column, all with no more decimals than one of them needs.
+
+    >>> numerals([1, -0.25])
+    ['1', '−0.25']
+    """
+    given = [float(value) for value in values]
+    needed = needed_decimals(given, decimals)
+    return [numeral(value, needed) for value in given]
+
+
+def factor(value: float, decimals: int = 3) -> str:
+    """A number as a factor of a product: with brackets if it is negative.
+
+    >>> factor(-0.5), factor(2)
+    ('(−0.5)', '2')
+    """
+    (text,) = numerals([value], decimals)
+    return f"({text})" if text.startswith("−") else text
 
 
 def times(count: int) -> str:
@@ -109,7 +131,7 @@ def printable(text: str) -> str:
     )
 
 
-# Tokens as a person reads them: numbered, and with nothing invisible in them.
+# Tokens: numbered, and with nothing invisible in them
 
 
 SPACES = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍", "\xa0": "⍽"}

@@ -28,6 +28,7 @@ from lemma.checking.worked.case import (
     expect,
     largest,
     list_examples,
+    nearest,
     numbered,
     plain_rows,
     read_case,
@@ -734,7 +735,5 @@ def cross_by_hand(
     cosines = directions(steps.queries) @ directions(steps.keys).T
     preferences: list[Preference] = []
     for name, weights, row in zip(rows, steps.weights, cosines, strict=True):
-        known = row[~np.isnan(row)]
-        best, by_cosine = (float(known.max()), largest(columns, row)) if known.size else (None, ())
-        preferences.append(Preference(name, largest(columns, weights), float(weights.max()), by_cosine, best))
+        preferences.append(Preference(name, largest(columns, weights), float(weights.max()), *nearest(columns, row)))
     return WorkedCross(case, found.text, steps, cosines, tuple(preferences), focus, full, decimals)

@@ -228,6 +228,13 @@ def largest(names: Sequence[str], values: Float[np.ndarray, "names"]) -> tuple[s
     return tuple(name for name, chosen in zip(names, near, strict=True) if chosen)
 
 
+def nearest(names: Sequence[str], cosines: Float[np.ndarray, "names"]) -> tuple[tuple[str, ...], float | None]:
+    """The names of the largest cosine, and that cosine; none and None where no cosine is defined."""
+    if np.isnan(cosines).all():
+        return (), None
+    return largest(names, cosines), float(np.nanmax(cosines))
+
+
 def directions(vectors: Float[np.ndarray, "names width"]) -> Float[np.ndarray, "names width"]:
     """Vectors of length 1, NaN for a zero vector; first brought to size 1, so that squares are not lost."""
     sizes = np.abs(vectors).max(axis=1, keepdims=True)

@@ -30,7 +30,7 @@ from lemma.checking.worked.case import (
 )
 from lemma.data.tables import Column, read_table
 from lemma.errors import SpecError, unknown
-from lemma.report.numbers import counted, needed_decimals, numeral, printable, times
+from lemma.report.numbers import counted, factor, numeral, numerals, printable, times
 from lemma.report.result import Block, Heading, Matrix, Table, Text
 from lemma.spec.base import to_toml
 
@@ -295,7 +295,9 @@ class GraphTables:
             Matrix(SYMBOLS[name], names, names, matrix, sums=matrix.sum(axis=1).tolist(), decimals=self.decimals)
             for name, matrix in steps.matrices.items()
         )
-        degrees = [self._column(one) for one in (steps.adjacency.sum(axis=1), steps.degrees, steps.degrees**-0.5)]
+        degrees = [
+            numerals(one, self.decimals) for one in (steps.adjacency.sum(axis=1), steps.degrees, steps.degrees**-0.5)
+        ]
         return [
             Heading("The graph: A, and Ã = A + I"),
             a,
@@ -352,7 +354,7 @@ class GraphTables:
         ]
 
     def _scale(self, title: str, which: int) -> Table:
-        columns = [self._column(scale[:, which]) for scale in self.steps.scales.values()]
+        columns = [numerals(scale[:, which], self.decimals) for scale in self.steps.scales.values()]
         powers = map(str, range(self.steps.powers + 1))
         return Table(("k", *SYMBOLS.values()), tuple(zip(powers, *columns, strict=True)), title)
 
@@ -381,7 +383,8 @@ class GraphTables:
         for node in self.given.focus:
             row = self.steps.matrices["symmetric"][node]
             places = np.flatnonzero(self.steps.loops[node])
-            added = " + ".join(f"{self._number(row[place])}·{self._factor(mapped[place, 0])}" for place in places)
+            pairs = [(row[place], mapped[place, 0]) for place in places]
+            added = " + ".join(f"{self._number(one)}·{factor(other, self._decimals(other))}" for one, other in pairs)
             lines.append(f"{names[node]}, out_1: {added} = {self._number(row @ mapped[:, 0])}")
         return [
             Heading("One layer: Â X W"),
@@ -392,17 +395,11 @@ class GraphTables:
             Matrix("Â X W", names, columns, self.steps.layer(weights), decimals=self.decimals),
         ]
 
-    def _column(self, values: Float[np.ndarray, "rows"]) -> list[str]:
-        decimals = needed_decimals(values.tolist(), self.decimals)
-        return [numeral(value, decimals) for value in values.tolist()]
-
     def _number(self, value: float) -> str:
-        decimals = self.decimals if abs(value) < 1000 else 0  # a large number in a sentence needs no decimals
-        return numeral(float(value), needed_decimals([float(value)], decimals))
+        return numerals([value], self._decimals(value))[0]
 
-    def _factor(self, value: float) -> str:
-        text = self._number(value)
-        return f"({text})" if text.startswith("−") else text
+    def _decimals(self, value: float) -> int:
+        return self.decimals if abs(value) < 1000 else 0  # a large number in a sentence needs no decimals
 
 
 # The result, how the claim of the source is judged on it, and what may be claimed

@@ -38,7 +38,7 @@ from lemma.checking.worked.graph import TABLES, graph_by_hand
 from lemma.checking.worked.lstm import lstm_by_hand
 from lemma.checking.worked.matching import matching_by_hand
 from lemma.errors import InputError, SpecError, unknown
-from lemma.report.numbers import numeral
+from lemma.report.numbers import short_numeral
 from lemma.report.result import Block, Heading, Result, Text
 from lemma.report.text import fit, table
 from lemma.spec.base import read_toml
@@ -569,7 +569,7 @@ def _reordered(entries: WrittenEntries, exact: Array, axis: int) -> bool:
 
 
 @dataclass(frozen=True)
-class JudgedClaim:
+class JudgedLine:
     """One line judged."""
 
     claim: str
@@ -594,7 +594,7 @@ class WorkedReport(Result):
     """A hand computation judged line by line against a worked case."""
 
     case: str
-    lines: tuple[JudgedClaim, ...]
+    lines: tuple[JudgedLine, ...]
     notes: tuple[str, ...] = ()
     rule: str = RULE
 
@@ -648,7 +648,7 @@ def judge_worked(case: CaseLike, lines: Sequence[str]) -> WorkedReport:
     claims = [read_claim(line) for text in lines for line in text.splitlines() if line.strip()]
     if not claims or len(claims) > MOST_LINES:
         raise InputError(f"check worked: from 1 to {MOST_LINES} lines are expected, got {len(claims)}.")
-    best: tuple[JudgedClaim, ...] = ()
+    best: tuple[JudgedLine, ...] = ()
     for key in answer_keys(case):
         judged = tuple(_judge(claim, key) for claim in claims)
         if not best or sum(one.right for one in judged) > sum(one.right for one in best):
@@ -659,7 +659,7 @@ def judge_worked(case: CaseLike, lines: Sequence[str]) -> WorkedReport:
     return WorkedReport(shown, best, (TIES,) if shown.startswith(BYTE_PAIRS) else ())
 
 
-def _judge(claim: HandClaim, key: AnswerKey) -> JudgedClaim:
+def _judge(claim: HandClaim, key: AnswerKey) -> JudgedLine:
     right = key.find(claim.target)
     if claim.sign != "=":
         return _compare(claim, right, key)
@@ -669,7 +669,7 @@ def _judge(claim: HandClaim, key: AnswerKey) -> JudgedClaim:
     return _judge_numbers(claim, value, right, key)
 
 
-def _judge_numbers(claim: HandClaim, value: Any, right: ExpectedNumbers, key: AnswerKey) -> JudgedClaim:
+def _judge_numbers(claim: HandClaim, value: Any, right: ExpectedNumbers, key: AnswerKey) -> JudgedLine:
     entries = read_entries(value, right)
     decimals = entries.decimals or FEWEST_DECIMALS
     many = np.size(right.values) > MOST_NUMBERS
@@ -680,10 +680,10 @@ def _judge_numbers(claim: HandClaim, value: Any, right: ExpectedNumbers, key: An
     if entries.shape != right.shape:
         got = "×".join(map(str, entries.shape)) or "one number"
         wrong = (f"{got} given, {right.form} expected",)
-        return JudgedClaim(claim.text, False, expected, wrong, explain(entries, right))
+        return JudgedLine(claim.text, False, expected, wrong, explain(entries, right))
     differing = entries.differing(right.values)
     if not differing:
-        return JudgedClaim(claim.text, True, expected)
+        return JudgedLine(claim.text, True, expected)
     places: list[str] = []
     if right.shape:  # of a single number the right value says enough
         for place in differing[:MOST_PLACES]:
@@ -693,21 +693,21 @@ def _judge_numbers(claim: HandClaim, value: Any, right: ExpectedNumbers, key: An
         more = len(differing) - len(places)
         places += [f"and {more} more"] if more else []
     slip = explain(entries, right, key.expected, claim.target.places)
-    return JudgedClaim(claim.text, False, expected, tuple(places), slip)
+    return JudgedLine(claim.text, False, expected, tuple(places), slip)
 
 
-def _judge_words(claim: HandClaim, value: Any, right: ExpectedWords) -> JudgedClaim:
+def _judge_words(claim: HandClaim, value: Any, right: ExpectedWords) -> JudgedLine:
     written = [" or ".join(dict.fromkeys(words[:2])) for words in right.values]
     expected = f"{right.name} = {', '.join(written) if right.labels else written[0]}"
     if isinstance(value, list) and right.labels and len(value) != len(right.values):
-        return JudgedClaim(claim.text, False, expected, (f"{len(value)} given, {len(right.values)} words expected",))
+        return JudgedLine(claim.text, False, expected, (f"{len(value)} given, {len(right.values)} words expected",))
     wrong = [(place, word) for place, word in read_words(value, right) if not _same_word(word, right.values[place])]
     said = tuple(
         f"[{right.labels[0][place]}]: {word} given, {written[place]} is right"
         for place, word in wrong[:MOST_PLACES]
         if right.labels
     )
-    return JudgedClaim(claim.text, not wrong, expected, said)
+    return JudgedLine(claim.text, not wrong, expected, said)
 
 
 def _same_word(given: str, right: Sequence[str]) -> bool:
@@ -716,14 +716,14 @@ def _same_word(given: str, right: Sequence[str]) -> bool:
     return given in others
 
 
-def _compare(claim: HandClaim, left: Expected, key: AnswerKey) -> JudgedClaim:
+def _compare(claim: HandClaim, left: Expected, key: AnswerKey) -> JudgedLine:
     """One number next to another: `alpha2[they, Ajax] > alpha2[they, Juventus]`."""
     number = read_number(claim.right)
     mine = _one(left)
     theirs = number.value if number else _one(key.find(read_target(claim.right)))
     holds = mine > theirs + 1e-12 if claim.sign == ">" else mine < theirs - 1e-12
     other = claim.right if number else f"{claim.right} = {write_values(np.array(theirs), FEWEST_DECIMALS)}"
-    return JudgedClaim(claim.text, holds, f"{left.name} = {write_values(np.array(mine), FEWEST_DECIMALS)}, {other}")
+    return JudgedLine(claim.text, holds, f"{left.name} = {write_values(np.array(mine), FEWEST_DECIMALS)}, {other}")
 
 
 def _one(right: Expected) -> float:
@@ -740,8 +740,7 @@ def write_values(values: Array, decimals: int) -> str:
     """
     if np.ndim(values):
         return "[" + ", ".join(write_values(one, decimals) for one in values) + "]"
-    text = numeral(float(values), decimals)
-    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+    return short_numeral(float(values), decimals)
 
 
 def describe_worked(case: CaseLike) -> str:

@@ -31,7 +31,7 @@ from lemma.checking.worked.case import (
     rectangle,
 )
 from lemma.errors import InputError, SpecError
-from lemma.report.numbers import counted, needed_decimals, numeral, vector
+from lemma.report.numbers import counted, factor, numerals, vector
 from lemma.report.result import Block, Heading, Matrix, Table, Text
 
 Values = dict[str, Array]
@@ -454,12 +454,12 @@ class LstmTables:
             "o": ("da", "tanh_c"),
             "c": ("dc", "gamma_u"),
         }[letter]
-        symbol, factor = SYMBOLS[word], SYMBOLS.get(second, second)
+        symbol, other = SYMBOLS[word], SYMBOLS.get(second, second)
         arrives = first if first == "dc" else f"d{self.letter}"
         slope, key = ("1−c̃²", "slope_candidate") if letter == "c" else (f"Γ_{letter}∗(1−Γ_{letter})", f"slope_{letter}")
-        columns = {arrives: values[first], factor: values[second], f"d{symbol}": values[f"d{word}"]}
+        columns = {arrives: values[first], other: values[second], f"d{symbol}": values[f"d{word}"]}
         columns |= {slope: values[key], f"dpre_{letter}": values[f"dpre_{letter}"]}
-        formula = f"d{symbol} = {arrives} ∗ {factor}, dpre_{letter} = d{symbol} ∗ "
+        formula = f"d{symbol} = {arrives} ∗ {other}, dpre_{letter} = d{symbol} ∗ "
         formula += f"({slope})" if letter == "c" else slope
         blocks: list[Block] = [Heading(f"Backward, {GATES[letter].lower()}: {formula}"), self._table(columns)]
         if f"dW_{letter}" in values:
@@ -474,10 +474,7 @@ class LstmTables:
 
     def _table(self, columns: Mapping[str, Float[np.ndarray, "rows"]], row: str = "unit") -> Table:
         """A row for each unit; each column with no more decimals than one of its numbers needs."""
-        written = [
-            [numeral(value, needed_decimals(values.tolist(), self.decimals)) for value in values.tolist()]
-            for values in columns.values()
-        ]
+        written = [numerals(values, self.decimals) for values in columns.values()]
         return Table((row, *columns), tuple(zip(numbered(len(written[0])), *written, strict=True)))
 
     def _matrix(self, title: str, values: Float[np.ndarray, "rows columns"], columns: Iterable[str] = ()) -> Matrix:
@@ -496,11 +493,7 @@ class LstmTables:
         return vector(self.values[name].tolist(), self.decimals)
 
     def _number(self, value: Any) -> str:
-        return numeral(float(value), needed_decimals([float(value)], self.decimals))
-
-    def _factor(self, value: float) -> str:
-        text = self._number(value)
-        return f"({text})" if text.startswith("−") else text
+        return numerals([value], self.decimals)[0]
 
     def _products(self, row: str, weights: Array, read: Array, bias: Array | None = None) -> list[Text]:
         """Every product behind W v + b, a line for each row; of a large matrix none, unless `full`."""
@@ -509,8 +502,8 @@ class LstmTables:
         lines = []
         for place, total in enumerate(weights @ read + (0 if bias is None else bias)):
             pairs = zip(weights[place], read, strict=True)
-            added = " + ".join(f"{self._factor(weight)}·{self._factor(entry)}" for weight, entry in pairs)
-            end = "" if bias is None else f" + {self._factor(bias[place])}"
+            added = " + ".join(f"{factor(one, self.decimals)}·{factor(other, self.decimals)}" for one, other in pairs)
+            end = "" if bias is None else f" + {factor(bias[place], self.decimals)}"
             lines.append(f"{row} {place + 1}: {added}{end} = {self._number(total)}")
         return [Text("\n".join(lines))]
 
