@@ -154,7 +154,7 @@ def band_limits(plot: Plot) -> tuple[float, float]:
 
 
 def legend_columns(titles: Sequence[str]) -> int:
-    """How many names stand side by side above a plot.
+    """How many names are put side by side above a plot.
 
     >>> legend_columns(["measured", "exact formula"])
     2

@@ -1,18 +1,15 @@
 """Numbers and tokens as people read them."""
 
-import unicodedata
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-
-# Numbers and vectors as a person writes them.
-
+from unicodedata import category
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 BAR = 20
 
 
 def numeral(value: float, decimals: int = 3) -> str:
-    """A number with at most so many decimals; one that would be lost or run too long gets a power of ten, none a dash.
+    """A number with at most `decimals` decimals; very small and large ones get a power of ten, NaN is a dash.
 
     >>> numeral(0.2186), numeral(-1.0), numeral(100, 0), numeral(1e-9), numeral(float("-inf"))
     ('0.219', '−1', '100', '1.00e−09', '−∞')
@@ -32,7 +29,7 @@ def numeral(value: float, decimals: int = 3) -> str:
 
 
 def needed_decimals(values: Iterable[float], decimals: int) -> int:
-    """How many decimals, at most so many, write all values as well as the most would.
+    """How many decimals, at most `decimals`, write all values as well as that many would.
 
     >>> needed_decimals([0.5, -1.25, 3], 4), needed_decimals([1 / 3], 4)
     (2, 4)
@@ -49,13 +46,38 @@ def vector(values: Iterable[float], decimals: int = 3) -> str:
     >>> vector([1, -0.25])
     '(1, −0.25)'
     """
-    return "(" + ", ".join(_short(value, decimals) for value in values) + ")"
+    return "(" + ", ".join(short_numeral(value, decimals) for value in values) + ")"
 
 
-def _short(value: float, decimals: int) -> str:
-    """Without the zeros that only line up columns."""
+def short_numeral(value: float, decimals: int = 3) -> str:
+    """A number without the zeros that only line up columns.
+
+    >>> short_numeral(0.25, 4), numeral(0.25, 4)
+    ('0.25', '0.2500')
+    """
     text = numeral(value, decimals)
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+
+
+def numerals(values: Iterable[float], decimals: int = 3) -> list[str]:
+    """The numbers of a column, all with no more decimals than one of them needs.
+
+    >>> numerals([1, -0.25])
+    ['1', '−0.25']
+    """
+    given = [float(value) for value in values]
+    needed = needed_decimals(given, decimals)
+    return [numeral(value, needed) for value in given]
+
+
+def factor(value: float, decimals: int = 3) -> str:
+    """A number as a factor of a product: with brackets if it is negative.
+
+    >>> factor(-0.5), factor(2)
+    ('(−0.5)', '2')
+    """
+    (text,) = numerals([value], decimals)
+    return f"({text})" if text.startswith("−") else text
 
 
 def times(count: int) -> str:
@@ -98,18 +120,18 @@ def shortened(text: str, most: int = 60) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with signs that cannot be seen written as escapes.
+    """The text with invisible characters written as escapes.
 
     >>> printable("a\\x07b")
     'a\\\\x07b'
     """
     return "".join(
-        sign if sign.isprintable() and not unicodedata.category(sign).startswith("C") else ascii(sign)[1:-1]
-        for sign in text
+        character if character.isprintable() and category(character)[0] != "C" else ascii(character)[1:-1]
+        for character in text
     )
 
 
-# Tokens as a person reads them: numbered, and with nothing invisible in them.
+# Tokens: numbered, and with nothing invisible in them
 
 
 SPACES = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍", "\xa0": "⍽"}
@@ -162,6 +184,6 @@ def visible(text: str) -> str:
 def _one(character: str) -> str:
     if character in SPACES:
         return SPACES[character]
-    if character in JOINERS or unicodedata.category(character) not in HIDDEN:
+    if character in JOINERS or category(character) not in HIDDEN:
         return character
     return character.encode("unicode_escape").decode()

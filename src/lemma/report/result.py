@@ -46,7 +46,7 @@ class Heading:
 class Text:
     """A paragraph, or several lines.
 
-    In print, a text stands directly below a heading or another text; `apart` puts an empty line between them. Prose
+    In print, a text directly follows a heading or another text; `apart` puts an empty line between them. Prose
     (notes, findings, questions) is broken flush left; other lines hang, or go on below what follows their label.
     """
 
@@ -235,7 +235,7 @@ class Result(ABC):
     title: Any
     """What it is, in a line: a str, as a field or a property."""
     indent: ClassVar[str] = ""
-    """What stands before every line below the headings in print."""
+    """What every line below the headings begins with in print."""
 
     @abstractmethod
     def blocks(self) -> Blocks:
@@ -324,7 +324,7 @@ def as_csv(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def as_text(blocks: Blocks, indent: str = "") -> str:
-    """Blocks one below the other, with an empty line between them; texts stand together. Drawings are left out."""
+    """Blocks one below the other, with an empty line between them, but none between texts. Drawings are left out."""
     lines: list[str] = []
     before: Block | None = None
     for block in blocks:

@@ -12,20 +12,20 @@ from typing import TextIO
 
 
 PAGE, NARROWEST, WIDEST = 80, 40, 100
-"""Columns where there is no terminal; the fewest and the most that are used of one."""
+"""Columns where there is no terminal; the fewest and the most columns of a terminal that are used."""
 FIXED = "\u00a0"
 """A space at which no line is broken; written as a plain one."""
 _columns: ContextVar[int] = ContextVar("columns", default=PAGE)
 
 
 def columns() -> int:
-    """How many columns text is set to now: 80, unless `set_to` says other."""
+    """How many columns text is set to now: 80, unless `set_to` says otherwise."""
     return _columns.get()
 
 
 @contextmanager
 def set_to(number: int) -> Iterator[None]:
-    """Set text to so many columns meanwhile.
+    """Set text to this many columns within the block.
 
     >>> with set_to(60):
     ...     columns()
@@ -51,7 +51,7 @@ def width_of(stream: TextIO | None) -> int:
 
 
 def across(text: str) -> int:
-    """How many columns of a terminal a text takes: signs of East Asia two, combining marks none.
+    """How many columns of a terminal a text takes: East Asian characters take two, combining marks none.
 
     >>> across("d·h"), across("語"), across("e\u0301")
     (3, 2, 1)
@@ -73,7 +73,7 @@ def together(text: str) -> str:
 
 HANGING = "  "
 MOST_LABEL = 30
-_OPERATOR = re.compile(r"(?<=\s)([-+−–=·×/<>≤≥≠≈→*]) (?=\S)")  # stands with what comes after it
+_OPERATOR = re.compile(r"(?<=\s)([-+−–=·×/<>≤≥≠≈→*]) (?=\S)")  # stays with what comes after it
 _EQUATION = re.compile(r"(?<!\S)(\S{1,4}) = (?=\S)")  # d = 512 stays on one line
 _COMMAND = re.compile(r"(?<=: )(?:lemma|iconv|pip|make|torchrun) \S.*$")  # is copied as a whole
 _WORD = re.compile(r"([ \t]*)([^ \t]+)")
@@ -85,7 +85,7 @@ _BULLET = re.compile(r"[✓✗•·*–-] +(?=\S)")
 def wrap(
     text: str, width: int | None = None, indent: str = "", hanging: str | None = None, anywhere: bool = False
 ) -> list[str]:
-    """Break one line at spaces, and a formula before its signs; the first line after `indent`, others after `hanging`.
+    """Break one line at spaces, a formula before its operators; the first line after `indent`, others after `hanging`.
 
     What is too long for a line runs over it, unless it may be broken `anywhere`.
 
@@ -107,7 +107,7 @@ def wrap(
 
 
 def _pieces(word: str, room: int, anywhere: bool) -> list[str]:
-    """A word as it stands; a formula or a module's path that is too long cut after its dots. A file's stays whole."""
+    """A word as it is; a formula or a module's path that is too long cut after its dots. A file's stays whole."""
     if across(word) <= room or ("/" in word and not anywhere):
         return [word]
     pieces = [""]
@@ -130,7 +130,7 @@ def _pieces(word: str, room: int, anywhere: bool) -> list[str]:
 
 
 def paragraph(text: str, width: int | None = None) -> str:
-    """A text whose lines are broken where they are too long, all of them beginning at the left.
+    """A text whose lines are broken where they are too long, all of them flush left.
 
     >>> print(paragraph("to be or not to be", 10))
     to be or
@@ -140,14 +140,13 @@ def paragraph(text: str, width: int | None = None) -> str:
 
 
 def fit(text: str, width: int | None = None) -> str:
-    """A text whose lines are broken where they are too long, what follows of each standing a little to the right.
+    """A text whose lines are broken where they are too long, the rest of each a little to the right.
 
     Where a line begins with a name and two spaces, it goes on below what comes after them.
 
-    >>> print(fit("loss    1.5 nats a token, lower is better", 24))
-    loss    1.5 nats a
-            token, lower is
-            better
+    >>> print(fit("loss    1.5 nats/token, lower is better", 24))
+    loss    1.5 nats/token,
+            lower is better
     """
     width = width or columns()
     return "\n".join(part for line in text.split("\n") for part in _broken(line, width, None))
@@ -165,7 +164,7 @@ def _broken(line: str, width: int, hanging: str | None) -> list[str]:
 
 
 def label(name: str, value: str, width: int, anywhere: bool = False) -> str:
-    """A name and what is said of it, the latter in a column of its own however long it is.
+    """A name and its value, the value in its own column however long it is.
 
     >>> print(label("loss", "1.5 nats", 6))
     loss   1.5 nats
@@ -196,7 +195,7 @@ def table(
     """Align a table: columns in `left` to the left, others to the right; cells in `flexible` may be broken.
 
     Those of the first row may be too if it is the `head`, which `rule` underlines. Where that is not enough, columns
-    that are underlined stand one space apart; and where that is not, they go on below, the first of them repeated.
+    that are underlined are one space apart; and where that is not, they go on below, the first of them repeated.
 
     >>> print("\\n".join(table([["a", "bb", "cc"], ["1", "2", "3"]], rule=True, width=6)))
     a  bb
@@ -241,7 +240,7 @@ def table(
         for number, row in enumerate(rows):
             cells = [_cell(row[place], widths[place]) for place in places]
             height = max(map(len, cells))
-            for at, place in enumerate(places):  # cells of the head stand at the end of their lines, others at the top
+            for at, place in enumerate(places):  # cells of the head end on its last line, others begin on their first
                 empty = [""] * (height - len(cells[at]))
                 filled = empty + cells[at] if head and number == 0 else cells[at] + empty
                 spaces = [" " * (widths[place] - across(part)) for part in filled]

@@ -28,6 +28,7 @@ from lemma.checking.worked.case import (
     expect,
     largest,
     list_examples,
+    nearest,
     numbered,
     plain_rows,
     read_case,
@@ -75,7 +76,7 @@ class AttentionCase(AttendingCase):
     kind: ClassVar[str] = "attention"
 
     sentences: Annotated[tuple[str, ...], Field(min_length=1, max_length=20)]
-    """Each a text whose words stand between white space."""
+    """Each a text of words separated by white space."""
     passes: Annotated[int, Field(strict=True, ge=1, le=50)] = 1
     """How often attention is applied; the outputs of one pass are the encodings of the next."""
     mask: Literal["none", "causal"] = "none"
@@ -734,7 +735,5 @@ def cross_by_hand(
     cosines = directions(steps.queries) @ directions(steps.keys).T
     preferences: list[Preference] = []
     for name, weights, row in zip(rows, steps.weights, cosines, strict=True):
-        known = row[~np.isnan(row)]
-        best, by_cosine = (float(known.max()), largest(columns, row)) if known.size else (None, ())
-        preferences.append(Preference(name, largest(columns, weights), float(weights.max()), by_cosine, best))
+        preferences.append(Preference(name, largest(columns, weights), float(weights.max()), *nearest(columns, row)))
     return WorkedCross(case, found.text, steps, cosines, tuple(preferences), focus, full, decimals)

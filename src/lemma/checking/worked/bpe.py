@@ -78,7 +78,7 @@ class BytePairMerger:
         return most, sorted(pair for pair, count in self.counts.items() if count == most)
 
     def merge(self, pair: Pair) -> None:
-        """Make one symbol of a pair, from left to right, wherever it stands."""
+        """Make one symbol of a pair, from left to right, wherever it occurs."""
         symbol = self.first_merged + len(self.merged)
         self.merged.append(pair)
         for place in sorted(self._places[pair]):
@@ -87,7 +87,7 @@ class BytePairMerger:
             self._enter(place)
 
     def ranked(self, most: int | None) -> list[tuple[Pair, int]]:
-        """The pairs with their counts in the order in which they would be merged; at most so many."""
+        """The pairs with their counts in the order in which they would be merged; at most `most` of them."""
         size = len(self.counts) if most is None else most
         return nsmallest(size, self.counts.items(), key=lambda entry: (-entry[1], entry[0]))
 

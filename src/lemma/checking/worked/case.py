@@ -61,13 +61,13 @@ class Case(Spec):
         """Check a case as a person wrote it."""
         known = cls.known_words()
         misplaced = [
-            f"{where}: {word} stands inside [{name}]; move it above the tables."
+            f"{where}: {word} is inside the table [{name}]; move it above the tables."
             for name in NAMED_VECTORS
             if isinstance(words.get(name), Mapping)
             for word, value in words[name].items()
             if word in known and word not in words and (word in (*MATRICES, "other_words") or not _is_vector(value))
         ]
-        if misplaced:  # below the heading of a table, TOML takes a word for the table's own
+        if misplaced:  # below the heading of a table, TOML takes a word for a part of it
             raise SpecError("\n".join(misplaced))
         try:
             return cls.model_validate(words)
@@ -92,8 +92,7 @@ def _mistake(mistake: Any, words: Mapping[str, Any]) -> str:
     if kind == "missing":
         return f"{word} is missing.{wanted}"
     if what and kind in ("tuple_type", "dict_type"):
-        wrong = "no matrix" if word in MATRICES else f"not {what}"
-        return f"{word} = {shortened(repr(words.get(str(word))), 40)} is {wrong}.{wanted}"
+        return f"{word} = {shortened(repr(words.get(str(word))), 40)}: expected {what}, as in {example}."
     counts = ("row", "number") if word in MATRICES else ("entry",) if word in LISTS else ("number",)
     steps = [step + 1 for step in path if isinstance(step, int)]
     names = ".".join([str(word), *(step for step in path if isinstance(step, str))])
@@ -162,7 +161,7 @@ def kind_of(words: Mapping[str, Any]) -> str:
 
 
 def command(kind: str) -> str:
-    """What is typed before the name of a case of this kind."""
+    """The command for a case of this kind, without the name of the case."""
     return "lemma search --matrices" if kind == "matching" else f"lemma look {kind}"
 
 
@@ -174,7 +173,9 @@ def read_case(kind: type[SomeCase], given: CaseLike, changes: Mapping[str, Any])
         path, where = _file(kind.kind, given), str(given)
         if path.is_file() and path.stat().st_size > LARGEST_FILE:
             size = path.stat().st_size
-            raise SpecError(f"{where}: {size:,} bytes are no small case; at most {LARGEST_FILE:,} are read.")
+            raise SpecError(
+                f"{where}: {size:,} bytes are too many for a case by hand; at most {LARGEST_FILE:,} are read."
+            )
         words = read_toml(path)
         text = path.read_text(encoding="utf-8")
     found = kind_of(words)
@@ -225,6 +226,13 @@ def largest(names: Sequence[str], values: Float[np.ndarray, "names"]) -> tuple[s
     """The names of the largest values; equal up to rounding counts as equal."""
     near = np.isclose(values, np.nanmax(values), rtol=1e-12, atol=1e-15)
     return tuple(name for name, chosen in zip(names, near, strict=True) if chosen)
+
+
+def nearest(names: Sequence[str], cosines: Float[np.ndarray, "names"]) -> tuple[tuple[str, ...], float | None]:
+    """The names of the largest cosine, and that cosine; none and None where no cosine is defined."""
+    if np.isnan(cosines).all():
+        return (), None
+    return largest(names, cosines), float(np.nanmax(cosines))
 
 
 def directions(vectors: Float[np.ndarray, "names width"]) -> Float[np.ndarray, "names width"]:

@@ -30,7 +30,7 @@ from lemma.checking.worked.case import (
 )
 from lemma.data.tables import Column, read_table
 from lemma.errors import SpecError, unknown
-from lemma.report.numbers import counted, needed_decimals, numeral, printable, times
+from lemma.report.numbers import counted, factor, numeral, numerals, printable, times
 from lemma.report.result import Block, Heading, Matrix, Table, Text
 from lemma.spec.base import to_toml
 
@@ -77,11 +77,11 @@ class GraphCase(Case):
     nodes: tuple[Name, ...] = ()
     """The nodes by name; if none is given, those of the edges in their order."""
     edges: Annotated[tuple[tuple[Name, ...], ...], Field(max_length=100_000)]
-    """Pairs of nodes; an edge counts for both of its ends, whichever stands first."""
+    """Pairs of nodes; an edge counts for both of its ends, whichever comes first."""
     X: GraphRows | None = None
     """The features, a row for each node."""
     start: Literal["ones", "units"] = "ones"
-    """What stands for X where none is given: a one at every node, or a unit vector for each."""
+    """The features where X is not given: a one at every node, or a unit vector for each."""
     W: GraphRows | None = None
     """The map of a layer Â X W, a row for each feature."""
     powers: Annotated[int, Field(strict=True, ge=1, le=50)] = 8
@@ -116,12 +116,12 @@ def given_graph(case: GraphCase, where: str, notes: tuple[str, ...] = ()) -> Giv
     """Everything that the case gives; a loop adds nothing and an edge given twice counts once, which is noted."""
     names = case.nodes or tuple(dict.fromkeys(name for edge in case.edges for name in edge))
     if not names:
-        raise SpecError(f'{where}: there is no node. Give nodes = ["a", "b"], or edges = [["a", "b"]].')
+        raise SpecError(f'{where}: the graph has no nodes. Give nodes = ["a", "b"], or edges = [["a", "b"]].')
     if len(names) > MOST_NODES:
         raise SpecError(f"{where}: {len(names):,} nodes are too many for work by hand; at most {MOST_NODES} are read.")
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise SpecError(f"{where}: the node '{twice[0]}' stands twice in nodes. Give each node once.")
+        raise SpecError(f"{where}: the node '{twice[0]}' is listed twice in nodes. Give each node once.")
     places = {name: place for place, name in enumerate(names)}
     adjacency = np.zeros((len(names), len(names)))
     for number, edge in enumerate(case.edges, 1):
@@ -161,7 +161,7 @@ def _matrix(name: str, rows: Sequence[Sequence[float]], count: int, why: str, wh
 def _notes(case: GraphCase) -> Iterator[str]:
     loops = sum(len(set(edge)) == 1 for edge in case.edges)
     if loops:
-        yield f"{counted(loops, 'edge')} from a node to itself: left out, since Ã gives every node one loop anyhow."
+        yield f"{counted(loops, 'edge')} from a node to itself: left out, since Ã gives every node one loop anyway."
     pairs = [frozenset(edge) for edge in case.edges if len(set(edge)) == 2]
     if len(pairs) > len(set(pairs)):
         yield f"{counted(len(pairs) - len(set(pairs)), 'edge')} given twice: counted once."
@@ -295,7 +295,9 @@ class GraphTables:
             Matrix(SYMBOLS[name], names, names, matrix, sums=matrix.sum(axis=1).tolist(), decimals=self.decimals)
             for name, matrix in steps.matrices.items()
         )
-        degrees = [self._column(one) for one in (steps.adjacency.sum(axis=1), steps.degrees, steps.degrees**-0.5)]
+        degrees = [
+            numerals(one, self.decimals) for one in (steps.adjacency.sum(axis=1), steps.degrees, steps.degrees**-0.5)
+        ]
         return [
             Heading("The graph: A, and Ã = A + I"),
             a,
@@ -352,7 +354,7 @@ class GraphTables:
         ]
 
     def _scale(self, title: str, which: int) -> Table:
-        columns = [self._column(scale[:, which]) for scale in self.steps.scales.values()]
+        columns = [numerals(scale[:, which], self.decimals) for scale in self.steps.scales.values()]
         powers = map(str, range(self.steps.powers + 1))
         return Table(("k", *SYMBOLS.values()), tuple(zip(powers, *columns, strict=True)), title)
 
@@ -381,7 +383,8 @@ class GraphTables:
         for node in self.given.focus:
             row = self.steps.matrices["symmetric"][node]
             places = np.flatnonzero(self.steps.loops[node])
-            added = " + ".join(f"{self._number(row[place])}·{self._factor(mapped[place, 0])}" for place in places)
+            pairs = [(row[place], mapped[place, 0]) for place in places]
+            added = " + ".join(f"{self._number(one)}·{factor(other, self._decimals(other))}" for one, other in pairs)
             lines.append(f"{names[node]}, out_1: {added} = {self._number(row @ mapped[:, 0])}")
         return [
             Heading("One layer: Â X W"),
@@ -392,17 +395,11 @@ class GraphTables:
             Matrix("Â X W", names, columns, self.steps.layer(weights), decimals=self.decimals),
         ]
 
-    def _column(self, values: Float[np.ndarray, "rows"]) -> list[str]:
-        decimals = needed_decimals(values.tolist(), self.decimals)
-        return [numeral(value, decimals) for value in values.tolist()]
-
     def _number(self, value: float) -> str:
-        decimals = self.decimals if abs(value) < 1000 else 0  # a large number in a sentence needs no decimals
-        return numeral(float(value), needed_decimals([float(value)], decimals))
+        return numerals([value], self._decimals(value))[0]
 
-    def _factor(self, value: float) -> str:
-        text = self._number(value)
-        return f"({text})" if text.startswith("−") else text
+    def _decimals(self, value: float) -> int:
+        return self.decimals if abs(value) < 1000 else 0  # a large number in a sentence needs no decimals
 
 
 # The result, how the claim of the source is judged on it, and what may be claimed

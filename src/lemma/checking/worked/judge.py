@@ -38,7 +38,7 @@ from lemma.checking.worked.graph import TABLES, graph_by_hand
 from lemma.checking.worked.lstm import lstm_by_hand
 from lemma.checking.worked.matching import matching_by_hand
 from lemma.errors import InputError, SpecError, unknown
-from lemma.report.numbers import numeral
+from lemma.report.numbers import short_numeral
 from lemma.report.result import Block, Heading, Result, Text
 from lemma.report.text import fit, table
 from lemma.spec.base import read_toml
@@ -264,7 +264,7 @@ def read_claim(text: str) -> HandClaim:
     line = " ".join(text.split())
     found = LINE.fullmatch(line)
     if not found or len(found["left"]) > LONGEST_NAME:
-        raise InputError(f"'{line[:60]}' is no claim: NAME = VALUE is expected. {EXAMPLE}")
+        raise InputError(f"'{line[:60]}' is not a claim: NAME = VALUE is expected. {EXAMPLE}")
     sign = "=" if found["sign"] in ("==", "≈") else found["sign"]
     return HandClaim(line, read_target(found["left"]), sign, found["right"].strip())
 
@@ -277,7 +277,7 @@ def read_target(text: str) -> Target:
     """
     found = TARGET.fullmatch(text.strip())
     if not found:
-        raise InputError(f"'{text.strip()[:60]}' is no name of a quantity. {EXAMPLE}")
+        raise InputError(f"'{text.strip()[:60]}' is not the name of a quantity. {EXAMPLE}")
     places = tuple(place.strip() for place in found["places"].split(",")) if found["places"] else ()
     if "" in places:
         raise InputError(f"'{text.strip()[:60]}': a row or column is missing between the brackets. {EXAMPLE}")
@@ -319,7 +319,7 @@ class AnswerKey:
 
 
 def part(whole: Expected, target: Target) -> Expected:
-    """One element, row or column of what is right: places are labels, or counted from 1; `:` stands for all of them."""
+    """One element, row or column of what is right: places are labels, or counted from 1; `:` means all of them."""
     if len(target.places) > len(whole.shape):
         held = ("one value", "a vector", "a matrix")[len(whole.shape)]
         raise InputError(f"{target}: {whole.name} is {held}; it has no place [{', '.join(target.places)}].")
@@ -380,7 +380,7 @@ def _kind(case: CaseLike) -> str:
     found = kind_of(case if isinstance(case, Mapping) else read_toml(Path(case)))
     if not found:
         marks = ", ".join(f"{mark} ({kind})" for kind, mark in MARKS.items())
-        raise SpecError(f"{case}: no case that can be worked: one of these words is expected in it: {marks}.")
+        raise SpecError(f"{case}: not a case that can be worked out: it holds none of these words: {marks}.")
     return found
 
 
@@ -433,7 +433,7 @@ def read_entries(value: Any, right: ExpectedNumbers) -> WrittenEntries:
     for label, one in value.items():
         given = one if isinstance(one, WrittenNumber) else read_number(one)
         if given is None:
-            raise InputError(f"{right.name}: {label}: '{one}' is no number.")
+            raise InputError(f"{right.name}: {label}: '{one}' is not a number.")
         numbers[(_label(right, label),)] = given
     _refuse_gaps([place for (place,) in numbers], right)
     return WrittenEntries(right.shape, numbers)
@@ -446,7 +446,7 @@ def _flat(value: Any, place: Place, right: ExpectedNumbers) -> Iterator[tuple[Pl
     elif isinstance(value, WrittenNumber):
         yield place, value
     else:
-        raise InputError(f"{right.name}: '{_written(value)[:40]}' is no number. Expected: {right.form}.")
+        raise InputError(f"{right.name}: '{_written(value)[:40]}' is not a number. Expected: {right.form}.")
 
 
 def _shape(value: Any, right: ExpectedNumbers) -> tuple[int, ...]:
@@ -509,7 +509,7 @@ def _explanations(
 ) -> Iterator[str]:
     exact = right.values
     if entries.fits(-exact):
-        yield "the sign is the other way round."
+        yield "the sign is wrong."
     for said, made in right.slips.items():
         if entries.fits(made):
             yield f"{said}."
@@ -518,7 +518,7 @@ def _explanations(
     if entries.shape == exact.shape and np.ptp(entries.array) > 0:
         for axis, name in enumerate({1: ("entries",), 2: ("rows", "columns")}.get(exact.ndim, ())):
             if _reordered(entries, exact, axis):
-                yield f"the {name} stand in another order."
+                yield f"the {name} are in another order."
     for other in others:
         try:
             taken = part(other, Target(other.name, places)) if places else other
@@ -539,7 +539,7 @@ def _explanations(
         units = worst * 10**entries.decimals
         if units <= ROUNDING and worst <= 0.02 * float(np.abs(exact).max()):
             off = f"off by at most {units:.1f} units of the last decimal"
-            yield f"{off}: rounded on the way? Keep more decimals till then."
+            yield f"{off}: rounded on the way? Keep more decimals until the end."
 
 
 def _reordered(entries: WrittenEntries, exact: Array, axis: int) -> bool:
@@ -569,7 +569,7 @@ def _reordered(entries: WrittenEntries, exact: Array, axis: int) -> bool:
 
 
 @dataclass(frozen=True)
-class JudgedClaim:
+class JudgedLine:
     """One line judged."""
 
     claim: str
@@ -594,7 +594,7 @@ class WorkedReport(Result):
     """A hand computation judged line by line against a worked case."""
 
     case: str
-    lines: tuple[JudgedClaim, ...]
+    lines: tuple[JudgedLine, ...]
     notes: tuple[str, ...] = ()
     rule: str = RULE
 
@@ -648,7 +648,7 @@ def judge_worked(case: CaseLike, lines: Sequence[str]) -> WorkedReport:
     claims = [read_claim(line) for text in lines for line in text.splitlines() if line.strip()]
     if not claims or len(claims) > MOST_LINES:
         raise InputError(f"check worked: from 1 to {MOST_LINES} lines are expected, got {len(claims)}.")
-    best: tuple[JudgedClaim, ...] = ()
+    best: tuple[JudgedLine, ...] = ()
     for key in answer_keys(case):
         judged = tuple(_judge(claim, key) for claim in claims)
         if not best or sum(one.right for one in judged) > sum(one.right for one in best):
@@ -659,7 +659,7 @@ def judge_worked(case: CaseLike, lines: Sequence[str]) -> WorkedReport:
     return WorkedReport(shown, best, (TIES,) if shown.startswith(BYTE_PAIRS) else ())
 
 
-def _judge(claim: HandClaim, key: AnswerKey) -> JudgedClaim:
+def _judge(claim: HandClaim, key: AnswerKey) -> JudgedLine:
     right = key.find(claim.target)
     if claim.sign != "=":
         return _compare(claim, right, key)
@@ -669,7 +669,7 @@ def _judge(claim: HandClaim, key: AnswerKey) -> JudgedClaim:
     return _judge_numbers(claim, value, right, key)
 
 
-def _judge_numbers(claim: HandClaim, value: Any, right: ExpectedNumbers, key: AnswerKey) -> JudgedClaim:
+def _judge_numbers(claim: HandClaim, value: Any, right: ExpectedNumbers, key: AnswerKey) -> JudgedLine:
     entries = read_entries(value, right)
     decimals = entries.decimals or FEWEST_DECIMALS
     many = np.size(right.values) > MOST_NUMBERS
@@ -680,12 +680,12 @@ def _judge_numbers(claim: HandClaim, value: Any, right: ExpectedNumbers, key: An
     if entries.shape != right.shape:
         got = "×".join(map(str, entries.shape)) or "one number"
         wrong = (f"{got} given, {right.form} expected",)
-        return JudgedClaim(claim.text, False, expected, wrong, explain(entries, right))
+        return JudgedLine(claim.text, False, expected, wrong, explain(entries, right))
     differing = entries.differing(right.values)
     if not differing:
-        return JudgedClaim(claim.text, True, expected)
+        return JudgedLine(claim.text, True, expected)
     places: list[str] = []
-    if right.shape:  # a lone number is told by what is right
+    if right.shape:  # of a single number the right value says enough
         for place in differing[:MOST_PLACES]:
             labels = ", ".join(right.labels[axis][one] for axis, one in enumerate(place))
             exact = write_values(right.values[place], decimals)
@@ -693,21 +693,21 @@ def _judge_numbers(claim: HandClaim, value: Any, right: ExpectedNumbers, key: An
         more = len(differing) - len(places)
         places += [f"and {more} more"] if more else []
     slip = explain(entries, right, key.expected, claim.target.places)
-    return JudgedClaim(claim.text, False, expected, tuple(places), slip)
+    return JudgedLine(claim.text, False, expected, tuple(places), slip)
 
 
-def _judge_words(claim: HandClaim, value: Any, right: ExpectedWords) -> JudgedClaim:
+def _judge_words(claim: HandClaim, value: Any, right: ExpectedWords) -> JudgedLine:
     written = [" or ".join(dict.fromkeys(words[:2])) for words in right.values]
     expected = f"{right.name} = {', '.join(written) if right.labels else written[0]}"
     if isinstance(value, list) and right.labels and len(value) != len(right.values):
-        return JudgedClaim(claim.text, False, expected, (f"{len(value)} given, {len(right.values)} words expected",))
+        return JudgedLine(claim.text, False, expected, (f"{len(value)} given, {len(right.values)} words expected",))
     wrong = [(place, word) for place, word in read_words(value, right) if not _same_word(word, right.values[place])]
     said = tuple(
         f"[{right.labels[0][place]}]: {word} given, {written[place]} is right"
         for place, word in wrong[:MOST_PLACES]
         if right.labels
     )
-    return JudgedClaim(claim.text, not wrong, expected, said)
+    return JudgedLine(claim.text, not wrong, expected, said)
 
 
 def _same_word(given: str, right: Sequence[str]) -> bool:
@@ -716,14 +716,14 @@ def _same_word(given: str, right: Sequence[str]) -> bool:
     return given in others
 
 
-def _compare(claim: HandClaim, left: Expected, key: AnswerKey) -> JudgedClaim:
+def _compare(claim: HandClaim, left: Expected, key: AnswerKey) -> JudgedLine:
     """One number next to another: `alpha2[they, Ajax] > alpha2[they, Juventus]`."""
     number = read_number(claim.right)
     mine = _one(left)
     theirs = number.value if number else _one(key.find(read_target(claim.right)))
     holds = mine > theirs + 1e-12 if claim.sign == ">" else mine < theirs - 1e-12
     other = claim.right if number else f"{claim.right} = {write_values(np.array(theirs), FEWEST_DECIMALS)}"
-    return JudgedClaim(claim.text, holds, f"{left.name} = {write_values(np.array(mine), FEWEST_DECIMALS)}, {other}")
+    return JudgedLine(claim.text, holds, f"{left.name} = {write_values(np.array(mine), FEWEST_DECIMALS)}, {other}")
 
 
 def _one(right: Expected) -> float:
@@ -740,8 +740,7 @@ def write_values(values: Array, decimals: int) -> str:
     """
     if np.ndim(values):
         return "[" + ", ".join(write_values(one, decimals) for one in values) + "]"
-    text = numeral(float(values), decimals)
-    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+    return short_numeral(float(values), decimals)
 
 
 def describe_worked(case: CaseLike) -> str:

@@ -1,8 +1,8 @@
 """One LSTM step worked by hand, forward and backward (Hochreiter and Schmidhuber 1997, Gers et al. 2000).
 
 The case gives gates (problem E9) or weights (C1); the backward step follows the derivation by hand (C2). Values go by
-name: gamma_u, gamma_f, gamma_o and candidate are the gates, pre_u … what stands before their sigmoid or tanh, c_t and
-a_t the states, y_hat the softmax; d before a name is the gradient of the loss.
+name: gamma_u, gamma_f, gamma_o and candidate are the gates, pre_u … their pre-activations, c_t and a_t the states,
+y_hat the softmax; d before a name is the gradient of the loss.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ from lemma.checking.worked.case import (
     rectangle,
 )
 from lemma.errors import InputError, SpecError
-from lemma.report.numbers import counted, needed_decimals, numeral, vector
+from lemma.report.numbers import counted, factor, numerals, vector
 from lemma.report.result import Block, Heading, Matrix, Table, Text
 
 Values = dict[str, Array]
@@ -192,11 +192,11 @@ def given_values(case: LstmCase, where: str) -> Values:
     """Everything that the case gives, zeros for biases and gradients that it leaves out."""
     width = len(case.c_prev)
 
-    def vector_of(name: str, length: int, why: str = "c_prev has so many") -> Float[np.ndarray, "length"]:
+    def vector_of(name: str, length: int, why: str = "as many as c_prev has") -> Float[np.ndarray, "length"]:
         numbers: Sequence[float] | None = getattr(case, name)
         if numbers is not None and len(numbers) != length:
             raise SpecError(
-                f"{where}: {case.written(name)} has {counted(len(numbers), 'number')}, expected {length}: {why}."
+                f"{where}: {case.written(name)} has {counted(len(numbers), 'number')}, expected {length}, {why}."
             )
         return np.zeros(length) if numbers is None else np.array(numbers, dtype=np.float64)
 
@@ -235,14 +235,14 @@ def given_values(case: LstmCase, where: str) -> Values:
                     f"{where}: {name} is given, but W_y is missing. Give the output layer, or leave it out."
                 )
         return values
-    classes, why = len(case.W_y), "W_y has so many rows"
+    classes, why = len(case.W_y), "one for each row of W_y"
     about = f"a row for each class, a column for each of the {width} of c_prev"
     values |= {"W_y": matrix_of("W_y", classes, width, about), "b_y": vector_of("b_y", classes, why)}
     if case.y is not None:
         values["y"] = vector_of("y", classes, why)
         if values["y"].min() < 0 or abs(values["y"].sum() - 1) > 1e-9:
             raise SpecError(
-                f"{where}: y = {list(case.y)} is no target: give a one-hot vector, as in y = [0, 1, 0], or shares "
+                f"{where}: y = {list(case.y)} is not a target: give a one-hot vector, as in y = [0, 1, 0], or shares "
                 "from 0 to 1 that add up to 1."
             )
     return values
@@ -454,12 +454,12 @@ class LstmTables:
             "o": ("da", "tanh_c"),
             "c": ("dc", "gamma_u"),
         }[letter]
-        symbol, factor = SYMBOLS[word], SYMBOLS.get(second, second)
+        symbol, other = SYMBOLS[word], SYMBOLS.get(second, second)
         arrives = first if first == "dc" else f"d{self.letter}"
         slope, key = ("1−c̃²", "slope_candidate") if letter == "c" else (f"Γ_{letter}∗(1−Γ_{letter})", f"slope_{letter}")
-        columns = {arrives: values[first], factor: values[second], f"d{symbol}": values[f"d{word}"]}
+        columns = {arrives: values[first], other: values[second], f"d{symbol}": values[f"d{word}"]}
         columns |= {slope: values[key], f"dpre_{letter}": values[f"dpre_{letter}"]}
-        formula = f"d{symbol} = {arrives} ∗ {factor}, dpre_{letter} = d{symbol} ∗ "
+        formula = f"d{symbol} = {arrives} ∗ {other}, dpre_{letter} = d{symbol} ∗ "
         formula += f"({slope})" if letter == "c" else slope
         blocks: list[Block] = [Heading(f"Backward, {GATES[letter].lower()}: {formula}"), self._table(columns)]
         if f"dW_{letter}" in values:
@@ -474,10 +474,7 @@ class LstmTables:
 
     def _table(self, columns: Mapping[str, Float[np.ndarray, "rows"]], row: str = "unit") -> Table:
         """A row for each unit; each column with no more decimals than one of its numbers needs."""
-        written = [
-            [numeral(value, needed_decimals(values.tolist(), self.decimals)) for value in values.tolist()]
-            for values in columns.values()
-        ]
+        written = [numerals(values, self.decimals) for values in columns.values()]
         return Table((row, *columns), tuple(zip(numbered(len(written[0])), *written, strict=True)))
 
     def _matrix(self, title: str, values: Float[np.ndarray, "rows columns"], columns: Iterable[str] = ()) -> Matrix:
@@ -496,11 +493,7 @@ class LstmTables:
         return vector(self.values[name].tolist(), self.decimals)
 
     def _number(self, value: Any) -> str:
-        return numeral(float(value), needed_decimals([float(value)], self.decimals))
-
-    def _factor(self, value: float) -> str:
-        text = self._number(value)
-        return f"({text})" if text.startswith("−") else text
+        return numerals([value], self.decimals)[0]
 
     def _products(self, row: str, weights: Array, read: Array, bias: Array | None = None) -> list[Text]:
         """Every product behind W v + b, a line for each row; of a large matrix none, unless `full`."""
@@ -509,8 +502,8 @@ class LstmTables:
         lines = []
         for place, total in enumerate(weights @ read + (0 if bias is None else bias)):
             pairs = zip(weights[place], read, strict=True)
-            added = " + ".join(f"{self._factor(weight)}·{self._factor(entry)}" for weight, entry in pairs)
-            end = "" if bias is None else f" + {self._factor(bias[place])}"
+            added = " + ".join(f"{factor(one, self.decimals)}·{factor(other, self.decimals)}" for one, other in pairs)
+            end = "" if bias is None else f" + {factor(bias[place], self.decimals)}"
             lines.append(f"{row} {place + 1}: {added}{end} = {self._number(total)}")
         return [Text("\n".join(lines))]
 

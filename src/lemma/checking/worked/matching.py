@@ -24,13 +24,14 @@ from lemma.checking.worked.case import (
     expect,
     largest,
     list_examples,
+    nearest,
     numbered,
     plain_rows,
     read_case,
     rectangle,
 )
 from lemma.errors import SpecError, unknown
-from lemma.report.numbers import counted, numeral, printable, vector
+from lemma.report.numbers import counted, numeral, printable, short_numeral
 from lemma.report.result import Block, Heading, Matrix, Table, Text
 
 MOST = 6
@@ -137,9 +138,7 @@ def best_matches(rows: Labels, columns: Labels, scores: Array, cosines: Array) -
     """The winner of every row."""
     found: list[BestMatch] = []
     for name, products, row in zip(rows, scores, cosines, strict=True):
-        known = row[~np.isnan(row)]
-        best, by_cosine = (float(known.max()), largest(columns, row)) if known.size else (None, ())
-        found.append(BestMatch(name, largest(columns, products), float(products.max()), by_cosine, best))
+        found.append(BestMatch(name, largest(columns, products), float(products.max()), *nearest(columns, row)))
     return tuple(found)
 
 
@@ -308,11 +307,6 @@ def sum_of_products(left: Iterable[float], right: Iterable[float], decimals: int
         sign = ("−" if first < 0 else "") if place == 0 else (" − " if first < 0 else " + ")
         text += sign + term
     return text
-
-
-def short_numeral(value: float, decimals: int) -> str:
-    """A number without zeros that only line up columns."""
-    return vector([value], decimals)[1:-1]
 
 
 @overload

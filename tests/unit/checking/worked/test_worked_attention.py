@@ -140,13 +140,13 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no query map": ({"W_Q": None}, "the case: W_Q is missing. Give a matrix, as in W_Q = [[1, 0], [0, 1]]."),
     "an empty matrix": ({"W_Q": []}, "the case: W_Q is empty. Give a matrix, as in W_Q = [[1, 0], [0, 1]]."),
     "an empty row": ({"W_Q": [[1, 0], []]}, "the case: W_Q: row 2 is empty."),
-    "a word for a matrix": ({"W_Q": "one"}, "the case: W_Q = 'one' is no matrix. Give a matrix, as in"),
+    "a word for a matrix": ({"W_Q": "one"}, "the case: W_Q = 'one': expected a matrix, as in"),
     "text in a matrix": ({"W_Q": [[1, 0], [0, "b"]]}, "the case: W_Q: row 2, number 2 = 'b': give a finite number."),
     "too many rows": ({"W_Q": [[1, 0]] * 101}, "W_Q is too long for work by hand: 101, at most 100"),
-    "a vector for all vectors": ({"vectors": [1, 0]}, "vectors = [1, 0] is not named vectors. Give named vectors"),
+    "a vector for all vectors": ({"vectors": [1, 0]}, "vectors = [1, 0]: expected named vectors"),
     "a setting inside a table": (
         {"vectors": {"cat": [1, 0], "mask": "causal"}},
-        "the case: mask stands inside [vectors]; move it above the tables.",
+        "the case: mask is inside the table [vectors]; move it above the tables.",
     ),
     "an empty sentence": ({"sentences": ["  "]}, "0 words"),
     "no sentence": (
@@ -162,7 +162,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "text for a number": ({"vectors": {"cat": ["1", 2]}}, "vectors.cat: number 1 = '1'"),
     "true for a number": ({"vectors": {"cat": [True, 2]}}, "vectors.cat: number 1 = True"),
     "a ragged matrix": ({"W_K": [[1, 0], [0]]}, "W_K: row 2 has 1 number, row 1 has 2;"),
-    "a vector for a matrix": ({"W_K": [1, 0]}, "the case: W_K = [1, 0] is no matrix. Give a matrix"),
+    "a vector for a matrix": ({"W_K": [1, 0]}, "the case: W_K = [1, 0]: expected a matrix"),
     "too many columns": ({"W_V": [[1, 0, 0]]}, "W_V is 1×3"),
     "the transposed matrix": ({"W_Q": [[1, 0, 0], [0, 1, 0]]}, 'It would fit with apply = "x W"'),
     "keys and queries of two lengths": ({"W_Q": [[1, 0]]}, "W_Q makes vectors of length 1, W_K of length 2"),
@@ -192,7 +192,7 @@ def test_words_below_a_tables_heading_are_called_back(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
         attention_by_hand(path)
     assert str(caught.value).splitlines() == [
-        f"{path}: {name} stands inside [vectors]; move it above the tables." for name in ("W_Q", "W_K", "W_V")
+        f"{path}: {name} is inside the table [vectors]; move it above the tables." for name in ("W_Q", "W_K", "W_V")
     ]
     path.write_text(f'sentences = "mask it"\n{rows}[vectors]\nmask = [1]\nit = [2]\n', encoding="utf-8")
     assert attention_by_hand(path).sentences[0].words == ("mask", "it")  # a word may be called like a setting
@@ -202,7 +202,7 @@ def test_of_a_mistake_the_file_is_not_repeated_and_each_is_said_once() -> None:
     with pytest.raises(SpecError) as caught:
         attention_by_hand({**SMALL, "W_K": [1, 0], "title": 5, "vectors": {f"w{n}": [n] for n in range(60)}})
     first, second = str(caught.value).splitlines()
-    assert first.startswith("the case: title = 5: ") and second.startswith("the case: W_K = [1, 0] is no matrix.")
+    assert first.startswith("the case: title = 5: ") and second.startswith("the case: W_K = [1, 0]: expected a matrix")
 
 
 def test_a_short_sentence_is_printed_whole_and_a_long_one_says_how() -> None:
@@ -224,7 +224,7 @@ def test_files_that_are_no_case_are_named(tmp_path: Path) -> None:
     latin.write_bytes(b'title = "caf\xe9"')
     for named, message in {
         broken: "not valid TOML",
-        large: "no small case",
+        large: "too many for a case by hand",
         latin: "text file",
         tmp_path: "cannot be read",
         tmp_path / "none.toml": "no such file",

@@ -80,7 +80,10 @@ def test_focus_chooses_whose_arithmetic_is_shown() -> None:
         ({"W_K": [[1, 0], [0, 1]]}, "W_K is 2×2"),
         ({"W_Q": [[1, 0]]}, "q·k needs equal lengths"),
         ({"queries": {}}, "the case: queries is empty. Give named vectors, as in queries = {"),
-        ({"source": {"x": [1, 0, 0], "W_V": [[1, 0, 0]]}, "W_V": None}, "W_V stands inside [source]; move it above"),
+        (
+            {"source": {"x": [1, 0, 0], "W_V": [[1, 0, 0]]}, "W_V": None},
+            "W_V is inside the table [source]; move it",
+        ),
         ({"source": {"x": [1, 2, 3], "y": [1, 2]}}, "'y' has 2 numbers"),
         ({"focus": "image"}, "focus = 'image' is unknown"),
         ({"passes": 2}, "'passes' is unknown"),

@@ -137,10 +137,10 @@ def test_loops_and_doubles_are_noted() -> None:
     ("words", "message"),
     [
         ({"nodes": ["anna", "ben"], "edges": [["anna", "bem"]]}, r"edge 1: .*Did you mean 'ben'"),
-        ({"nodes": ["a", "a"], "edges": []}, "'a' stands twice"),
-        ({"nodes": [], "edges": []}, "there is no node"),
+        ({"nodes": ["a", "a"], "edges": []}, "'a' is listed twice"),
+        ({"nodes": [], "edges": []}, "the graph has no nodes"),
         ({"edges": [["a", "b", "c"]]}, "edge 1 has 3 ends"),
-        ({"edges": "ab"}, "Give pairs of nodes"),
+        ({"edges": "ab"}, "expected pairs of nodes"),
         ({"nodes": ["a"]}, "edges is missing"),
         ({"edges": [["a", "b"]], "X": [[1, 2]]}, "X has 1 row, expected 2.*transposed"),
         ({"edges": [["a", "b"]], "X": [[1, 2], [3]]}, "row 2 has 1 number"),

@@ -98,9 +98,9 @@ def test_slips_of_attention_are_told_apart() -> None:
         "not divided by √3": raw / raw.sum(1, keepdims=True),
         "down the columns": steps.exponentials / steps.exponentials.sum(0),
         "that is exp": steps.exponentials,
-        "the sign is the other way round": -steps.weights,
+        "the sign is wrong": -steps.weights,
         "transposed": steps.weights.T,
-        "rows stand in another order": steps.weights[::-1],
+        "rows are in another order": steps.weights[::-1],
         "twice": 2 * steps.weights,
     }
     for said, values in wrong.items():
@@ -156,7 +156,7 @@ def test_every_quantity_is_right_as_it_stands_and_none_has_a_name_twice(case: st
         ("e1", "alpa1 = 1", "Did you mean 'alpha1'"),
         ("e1", "alpha1[tey, Ajax] = 1", "Did you mean 'they'"),
         ("e9", "c_t[1, 1] = 1", "is a vector"),
-        ("e9", "c_t = [0.5, foo]", "'foo' is no number"),
+        ("e9", "c_t = [0.5, foo]", "'foo' is not a number"),
         ("e9", "c_t", "NAME = VALUE"),
         ("e7", "P = [[1, 2], [3]]", "equally long"),
         ("e7", "P = [[1, 2", "is expected"),
@@ -214,7 +214,7 @@ def test_a_power_of_ten_of_two_digits_is_rounded_and_an_endless_one_is_no_number
     rounded = read_number("1.3e5")
     assert rounded and is_near(130_432, rounded, 0) and not is_near(136_000, rounded, 0)
     assert read_number("1e400") is None and read_number("9" * 400) is None
-    with pytest.raises(InputError, match="'1e400' is no number"):
+    with pytest.raises(InputError, match="'1e400' is not a number"):
         right("e9", "c_t[1] = 1e400")
 
 
