@@ -106,8 +106,8 @@ class LanguageTask(TextTask):
             and recipe.stretch > model.receptive_field
         ):
             raise SpecError(
-                f"recipe.stretch = {recipe.stretch} is longer than decoder.context = {model.receptive_field}: attention is "
-                "shaped within the context only. Leave stretch out, or raise the context."
+                f"recipe.stretch = {recipe.stretch} is longer than decoder.context = {model.receptive_field}: "
+                "attention is shaped within the context only. Leave stretch out, or raise the context."
             )
         return ShapedLoss(model, recipe.focus, recipe.near, recipe.near_max, objective)
 
