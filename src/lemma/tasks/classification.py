@@ -1,7 +1,7 @@
 """Classification of texts: labelled texts, the loss of their classes, accuracy and F1, and the classes of new texts."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
