@@ -53,6 +53,7 @@ class ClassificationTask(Task):
     unit, has_perplexity = "nats/text", False
     data_spec, make_spec = LabelsSpec, staticmethod(Choice.labels)
     names, settings, files = LABELLED, ("text_column", "label_column", "limit", "parser"), ("parser",)
+    answers = "class"
     not_shaped = "a classifier learns labels"
 
     def load(

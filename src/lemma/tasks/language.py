@@ -59,7 +59,7 @@ class TextTask(Task):
 class LanguageTask(TextTask):
     """A language model predicts each next token of a text."""
 
-    name = "language"
+    name, answers = "language", "prompt"
     evaluation_settings = ("context", "stride")
 
     def batches(
