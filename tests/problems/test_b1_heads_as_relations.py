@@ -211,7 +211,7 @@ def test_what_training_on_trees_came_to_has_no_perplexity(tmp_path: Path) -> Non
 
 
 def test_a_parser_is_told_apart_from_a_language_model(run: Path) -> None:
-    with pytest.raises(RunError, match="not a language model. It is a parser"):
+    with pytest.raises(RunError, match=r"not a language model. It is a parser"):
         lemma.generate(run)
     with pytest.raises(SpecError, match="nothing to learn from is given"):
         lemma.train("parser", out="nowhere")

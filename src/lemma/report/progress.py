@@ -97,7 +97,7 @@ class Bar(Observer):
             self.progress.update(self.task, completed=done, refresh=True)
 
     def report(self, row: Mapping[str, float]) -> None:
-        """Show the latest figures beside the bar."""
+        """Show the latest figures next to the bar."""
         self.shown |= row
         self.done = row["step"]
         if self.progress:

@@ -199,7 +199,7 @@ class ClassificationScore(Score):
 
     @property
     def majority(self) -> tuple[str, float]:
-        """The commonest class of these texts, and the accuracy of always saying it."""
+        """The most frequent class of these texts, and the accuracy of always saying it."""
         commonest = max(self.classes, key=lambda score: score.support)
         return commonest.label, commonest.support / self.texts
 
@@ -306,7 +306,7 @@ def score_classes(
     seed: int = 0,
     unit: str = "text",
 ) -> ClassificationScore:
-    """Compare the likeliest class of each text with its own.
+    """Compare the most likely class of each text with its own.
 
     The means over classes are over those that are there or were guessed, each counting the same ("macro").
     """

@@ -19,7 +19,7 @@ from lemma.layers.recording import AttentionRecord
 
 
 NUMBERS_AT_ONCE = 2**20  # scores held at a time: 4 MB in float32
-MASKED = -1e30  # in the place of −∞, which times a weight of zero would be no number
+MASKED = -1e30  # in the place of −∞, which times a weight of zero would be NaN
 
 Scores = Float[Tensor, "batch heads rows known"]
 Sums = tuple[Float[Tensor, "heads"], Float[Tensor, "heads"]]
