@@ -50,7 +50,7 @@ def test_a_run_is_refused_with_both_ways_out_and_replaced_only_if_told(tmp_path:
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_folder_that_is_no_run_is_never_touched(tmp_path: Path, tokenizer: Tokenizer, overwrite: bool) -> None:
     (tmp_path / "thesis.tex").write_text("ten years of work")
-    with pytest.raises(RunError, match="not empty and no run"):
+    with pytest.raises(RunError, match="not empty and not a run"):
         folder_at(tmp_path).create(tokenizer, overwrite)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -83,7 +83,7 @@ def test_what_is_no_run_is_told_apart(tmp_path: Path) -> None:
     for name, reason in {
         "nowhere": "no such folder",
         "file": "is a file",
-        "empty": r"no run: spec\.toml is missing",
+        "empty": r"not a run: spec\.toml is missing",
     }.items():
         with pytest.raises(RunError, match=f"{name}.*{reason}"):
             RunFolder.open(tmp_path / name)
