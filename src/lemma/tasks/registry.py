@@ -90,7 +90,9 @@ def data_args(given: Mapping[str, Any]) -> DataArgs:
     return DataArgs(task, names if task.several else names[0], settings)
 
 
-DATA_SETTINGS = {*OPTIONS, *(setting for task in OPTIONS.values() for setting in task.settings)}
+DATA_SETTINGS = {setting for task in OPTIONS.values() for setting in task.settings}
+DATA_SETTINGS -= {setting for task in OPTIONS.values() for setting in task.evaluation_settings}
+"""Settings that can only be about the data; `limit` is one of `evaluate` too."""
 
 
 def evaluate_run(
