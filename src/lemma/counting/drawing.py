@@ -266,7 +266,7 @@ def _moved(shapes: Sequence[Shape], x: float, y: float) -> list[Shape]:
 
 
 @dataclass(frozen=True)
-class Element(LayoutBlock):
+class DrawnElement(LayoutBlock):
     """Shapes from the origin on, to be placed together: their size, and where lines meet them.
 
     Lines come in at the `anchor` and leave from there at the `bottom`, unless `entries` and `exits` give a point for
@@ -311,7 +311,7 @@ class Label:
         return _box(self.look, [*lines, *([("", self.full)] if self.full else [])], least)
 
 
-def _card(formula: Sequence[str], results: Sequence[Label], held: Sequence[Label], limit: float | None) -> Element:
+def _card(formula: Sequence[str], results: Sequence[Label], held: Sequence[Label], limit: float | None) -> DrawnElement:
     """A step: its formula, what it makes below it, and to the left what of the module it reads.
 
     No wider than the limit; without one, narrow.
@@ -339,7 +339,7 @@ def _card(formula: Sequence[str], results: Sequence[Label], held: Sequence[Label
         shapes += [*_moved(box, 0, y), FlowLine((start, (left, meets)), sideways=True)]
         y += height + ABOVE
     shapes += _moved(stack, left, 0)
-    return Element(left + across, max(bottom, y - ABOVE), left + across / 2, tuple(shapes), bottom, across)
+    return DrawnElement(left + across, max(bottom, y - ABOVE), left + across / 2, tuple(shapes), bottom, across)
 
 
 # From the data flow to shapes: a card for each step, a frame around repeated layers, and the lines between them.
@@ -358,11 +358,11 @@ class _Scene:
             around = [frame for frame in flow.frames if f"{step.path}.".startswith(f"{frame.first}.")]
             self.home[id(step)] = tuple(sorted(around, key=lambda frame: len(frame.path)))
 
-    def whole(self) -> Element:
+    def whole(self) -> DrawnElement:
         """The whole drawing."""
         return self._level((), PAGE - 2 * MARGIN)
 
-    def _level(self, around: tuple[Frame, ...], limit: float) -> Element:
+    def _level(self, around: tuple[Frame, ...], limit: float) -> DrawnElement:
         """Lay out what is directly within a frame, or outside all of them; ports are where lines pass its edge."""
         depth = len(around)
         inside = [step for step in self.flow.steps if self.home[id(step)][:depth] == around]
@@ -370,13 +370,13 @@ class _Scene:
         incoming = [number for number in self._read_by(inside) if number not in made]
         within = Counter(number for step in inside for number in step.operands)
         outgoing = [number for number in made if around and self.uses[number] > within[number]]
-        elements: dict[Name, Element] = {}
+        elements: dict[Name, DrawnElement] = {}
         for number in incoming:
             if around:
                 elements["in", number] = _PORT
             else:
                 shapes, across, down = self._label(number).box()
-                elements["signal", number] = Element(across, down, across / 2, tuple(shapes), down, across)
+                elements["signal", number] = DrawnElement(across, down, across / 2, tuple(shapes), down, across)
         for step in inside:
             name = self._name(step, depth)
             if name not in elements:
@@ -405,8 +405,8 @@ class _Scene:
         return ("frame", frames[depth].path) if len(frames) > depth else ("step", step.results)
 
     def _narrowed(
-        self, elements: dict[Name, Element], lines: Sequence[Connection], limit: float
-    ) -> dict[Name, Element]:
+        self, elements: dict[Name, DrawnElement], lines: Sequence[Connection], limit: float
+    ) -> dict[Name, DrawnElement]:
         """Make those cards narrow that then fit into one row, where that saves a row."""
         steps: dict[Name, Step] = {("step", step.results): step for step in self.flow.steps}
         narrow = {
@@ -421,7 +421,7 @@ class _Scene:
             used[fewer[name]] = used.get(fewer[name], -GAP) + element.width + GAP
         return {name: narrow[name] if used[fewer[name]] > limit else element for name, element in elements.items()}
 
-    def _step(self, step: Step, limit: float | None) -> Element:
+    def _step(self, step: Step, limit: float | None) -> DrawnElement:
         results = [self._label(number) for number in step.results if self.uses[number]]
         kinds = {number: self.flow.signals[number].kind for number in step.operands}
         labels = list(
@@ -434,7 +434,7 @@ class _Scene:
         ]
         return _card(self.formulas.lines(step), results, held, limit)
 
-    def _frame(self, around: tuple[Frame, ...], limit: float) -> Element:
+    def _frame(self, around: tuple[Frame, ...], limit: float) -> DrawnElement:
         """A frame around one of several equal layers, with its lines passed through its edges."""
         frame = around[-1]
         inner = self._level(around, limit - 2 * FRAME)
@@ -455,7 +455,7 @@ class _Scene:
         middle = FRAME + title.width / 2 if free_on_left() else wide - FRAME - title.width / 2
         shapes = (Box("frame", 0, 0, wide, high), replace(title, x=middle), *_moved(inner.shapes, left, HEAD))
         anchor = sum(x for x, _ in entries.values()) / max(1, len(entries)) or wide / 2
-        return Element(wide, high, anchor, shapes, high, wide, entries, exits)
+        return DrawnElement(wide, high, anchor, shapes, high, wide, entries, exits)
 
     def _label(self, number: int, step: Step | None = None) -> Label:
         signal, frames = self.flow.signals[number], self.home[id(step)] if step else ()
@@ -471,7 +471,7 @@ class _Scene:
         return Label(look, name, shape, full) if len(name) == 1 else Label(look, full, shape)
 
 
-def _composed(elements: Mapping[Name, Element], lines: Sequence[Connection], limit: float) -> Element:
+def _composed(elements: Mapping[Name, DrawnElement], lines: Sequence[Connection], limit: float) -> DrawnElement:
     """Elements placed, with the lines between them."""
     layout = arrange(elements, [(a, b) for a, b, _ in lines], limit, [name for name in elements if name[0] == "out"])
     shapes: list[Shape] = [_line(elements, layout, line, lines) for line in lines]
@@ -482,16 +482,18 @@ def _composed(elements: Mapping[Name, Element], lines: Sequence[Connection], lim
         if name[0] in ports:
             ports[name[0]][name[1]] = (x + element.anchor, y)
     middle = layout.width / 2
-    return Element(
+    return DrawnElement(
         layout.width, layout.height, middle, tuple(shapes), layout.height, layout.width, ports["in"], ports["out"]
     )
 
 
-_PORT = Element(16, 0, 8)
+_PORT = DrawnElement(16, 0, 8)
 """The place where a line passes the edge of a frame."""
 
 
-def _line(elements: Mapping[Name, Element], layout: Layout, line: Connection, lines: Sequence[Connection]) -> FlowLine:
+def _line(
+    elements: Mapping[Name, DrawnElement], layout: Layout, line: Connection, lines: Sequence[Connection]
+) -> FlowLine:
     """A line through its lanes; where several end they are side by side, in the order in which they come."""
     begin, end, number = line
     (x, y), (dx, dy) = layout.corners[begin], elements[begin].exit(number)
@@ -519,7 +521,7 @@ def _line(elements: Mapping[Name, Element], layout: Layout, line: Connection, li
 
 
 def _page(
-    name: str, symbols: Values, drawn: Element, unused: Sequence[Signal[Polynomial]]
+    name: str, symbols: Values, drawn: DrawnElement, unused: Sequence[Signal[Polynomial]]
 ) -> tuple[list[Shape], float, float]:
     """The drawing in the middle of a page, a title above it and a legend below, with the page's width and height."""
     page = max(PAGE, drawn.width + 2 * MARGIN)

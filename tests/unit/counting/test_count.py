@@ -1,5 +1,6 @@
 """Accounts against the real thing: the built module, PyTorch's own counter, what autograd saved, the real state."""
 
+import csv
 import json
 import random
 from functools import partial
@@ -241,13 +242,21 @@ class CausalHeads(nn.Module):
         return self.attention(stream, stream, stream, attn_mask=mask, is_causal=True, need_weights=False)[0]
 
 
-@pytest.mark.parametrize("suffix", [".html", ".md", ".tex", ".json", ".txt"])
+@pytest.mark.parametrize("suffix", [".html", ".md", ".tex", ".json", ".txt", ".svg"])
 def test_an_account_is_saved_in_the_form_its_name_says(suffix: str, tmp_path: Path) -> None:
     account = lemma.count("attentive", quantities=["parameters"])
     account.save(tmp_path / f"account{suffix}")
     assert "131" in (tmp_path / f"account{suffix}").read_text(encoding="utf-8")
     with pytest.raises(InputError, match=r"the ending of the name = .\.docx"):
         account.save(tmp_path / "account.docx")
+
+
+def test_the_rows_of_a_csv_add_up_to_the_total(tmp_path: Path) -> None:
+    account = lemma.count("attentive", quantities=["parameters"])
+    with account.save(tmp_path / "account.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert sum(int(row["count"]) for row in rows) == account.parameters.total
+    assert rows[0]["path"] == "embedding.weight" and rows[0]["shape"] == "V × d"
 
 
 def test_words_reach_the_body_of_a_classifier_and_its_head() -> None:
