@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lemma.checking import attention_identities, identity, model_identities, position_identities
-from lemma.checking.identity import Identity, IdentityReport
+from lemma.checking import attention_identities, model_identities, position_identities
+from lemma.checking.identity import REGISTERED, Identity, IdentityReport
 from lemma.errors import SpecError, unknown
 from lemma.report.result import Block, Heading, Result, Table, Text
 
 _MODULES = (attention_identities, model_identities, position_identities)  # each registers its identities
 IDENTITIES: dict[str, Identity] = dict(
-    sorted(identity.IDENTITIES.items(), key=lambda item: (item[1].row[0], int(item[1].row[1:])))
+    sorted(REGISTERED.items(), key=lambda item: (item[1].row[0], int(item[1].row[1:])))
 )
 """All identities by name, in the order of the problems."""
 

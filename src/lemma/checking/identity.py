@@ -201,7 +201,7 @@ class Identity:
         return f"{self.name:<7} {self.words[0]:<15} {self.title}\n{'':<23} {sizes}"
 
 
-IDENTITIES: dict[str, Identity] = {}
+REGISTERED: dict[str, Identity] = {}
 """Every identity by its name, once the modules that hold them are imported; see `identities.py`."""
 
 
@@ -212,8 +212,8 @@ def identity(name: str, *words: str, title: str, claim: str, row: str = "") -> C
         parameters = inspect.signature(run).parameters.values()
         fields: dict[str, Any] = {one.name: (one.annotation, one.default) for one in parameters}
         sizes = create_model(f"Sizes of {name}", __base__=Spec, **fields)
-        IDENTITIES[name] = Identity(name, words, title, claim, row or name, sizes, run)
-        return IDENTITIES[name]
+        REGISTERED[name] = Identity(name, words, title, claim, row or name, sizes, run)
+        return REGISTERED[name]
 
     return register
 
