@@ -28,9 +28,7 @@ from lemma.report.curves import NO_PLOT, Plot, can_draw
 from lemma.report.numbers import bar, needed_decimals, numeral, shade
 from lemma.report.text import across, columns, fit, label, paragraph, table, wrap
 
-TextKind = Literal[
-    "", "note", "finding", "question", "kicker", "strong", "good", "bad", "warning", "footer"
-]  # fmt: skip
+TextKind = Literal["", "note", "finding", "question", "kicker", "strong", "good", "bad", "warning", "footer"]
 
 
 @dataclass(frozen=True)
@@ -215,9 +213,7 @@ class Fold:
     opened: bool = False
 
 
-Block: TypeAlias = (
-    Heading | Text | Items | Table | Matrix | Figure | Legend | Image | Facts | Pre | Card | Cards | Fold
-)  # fmt: skip
+Block: TypeAlias = Heading | Text | Items | Table | Matrix | Figure | Legend | Image | Facts | Pre | Card | Cards | Fold
 Blocks: TypeAlias = Iterable[Block]
 
 
