@@ -107,7 +107,8 @@ class Recurrent(Family):
             where = getattr(self, "family", "recurrent")
             raise ValueError(
                 f"{where}.tied needs {where}.hidden = {where}.width, since the output layer shares its weights with "
-                f"the embedding; got hidden {self.hidden} and width {self.width}. Set both to {self.hidden}, or tied=false."
+                f"the embedding; got hidden {self.hidden} and width {self.width}. Set both to {self.hidden}, or "
+                "tied=false."
             )
         return self
 
