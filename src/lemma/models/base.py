@@ -120,7 +120,7 @@ def within(tokens: Tokens, most: int | None, where: str) -> Tokens:
     if bool((tokens[:, most:] >= 0).any()):
         longest = int((tokens >= 0).sum(1).max())
         raise InputError(
-            f"{where} = {most} is the most tokens that this model reads at once; got {longest}. "
+            f"{where} = {most} is the most that this model reads at once; got {longest} tokens. "
             "Cut the text, or build the model with a longer context."
         )
     return tokens[:, :most]
