@@ -1,4 +1,4 @@
-"""Lemma: a workbench for language models in which the mathematics and the machine agree.
+"""Lemma: a workbench for language models where the mathematics and the machine agree.
 
 >>> import lemma
 >>> run = lemma.train("lstm", text="shakespeare", out="runs/a")  # doctest: +SKIP
@@ -13,37 +13,37 @@ __version__ = "0.1.0"
 __all__ = [
     "adapt",
     "check",
-    "choose",
-    "corpora",
     "count",
+    "datasets",
     "evaluate",
+    "export",
     "generate",
-    "load",
     "look",
-    "resume",
     "search",
     "serve",
     "study",
     "train",
 ]
+"""The commands of `lemma`; `datasets` is `lemma data`, since `lemma.data` is a room."""
+HELPERS = ("choose", "load", "resume")
+"""What a program needs besides the verbs."""
 
 if TYPE_CHECKING:
-    from lemma.api import (
-        adapt,
-        check,
-        choose,
-        corpora,
-        count,
-        evaluate,
-        generate,
-        load,
-        look,
-        resume,
-        search,
-        serve,
-        study,
-        train,
-    )
+    from lemma.api import adapt as adapt
+    from lemma.api import check as check
+    from lemma.api import count as count
+    from lemma.api import datasets as datasets
+    from lemma.api import evaluate as evaluate
+    from lemma.api import export as export
+    from lemma.api import generate as generate
+    from lemma.api import load as load
+    from lemma.api import look as look
+    from lemma.api import resume as resume
+    from lemma.api import search as search
+    from lemma.api import serve as serve
+    from lemma.api import study as study
+    from lemma.api import train as train
+    from lemma.spec.choose import choose as choose
 
 ROOMS = {
     "spec",
@@ -69,8 +69,8 @@ ROOMS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the verbs and the rooms when they are first asked for: `import lemma` itself is light."""
-    if name in __all__:
+    """Import verbs and rooms at first use: `import lemma` itself is light."""
+    if name in __all__ or name in HELPERS:
         return getattr(import_module("lemma.api"), name)
     if name in ROOMS:
         return import_module(f"lemma.{name}")
@@ -78,4 +78,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *ROOMS})
+    return sorted({*globals(), *__all__, *HELPERS, *ROOMS})

@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from lemma.errors import InputError, SpecError, unknown
 from lemma.spec.choose import Choice, choose
@@ -27,7 +26,12 @@ if TYPE_CHECKING:
     from lemma.checking.question import Verdict
     from lemma.checking.shapes import ShapeReport
     from lemma.checking.sheets import Marked
+    from lemma.checking.worked.attention import WorkedAttention, WorkedCross
+    from lemma.checking.worked.bpe import BytePairTrace
+    from lemma.checking.worked.case import CaseExamples, CaseLike
+    from lemma.checking.worked.graph import WorkedGraph
     from lemma.checking.worked.judge import WorkedReport
+    from lemma.checking.worked.lstm import WorkedLstm
     from lemma.checking.worked.matching import WorkedMatching
     from lemma.counting.account import Account
     from lemma.counting.against import ToolComparison
@@ -40,21 +44,25 @@ if TYPE_CHECKING:
     from lemma.inspection.heads import Heads
     from lemma.inspection.trees import ParsedText
     from lemma.report.progress import Observer
+    from lemma.report.result import Result
     from lemma.retrieval.result import SearchResult
     from lemma.runs.load import Run
     from lemma.serving.runs import Verbs
     from lemma.serving.server import Ready
+    from lemma.spec.settings import (
+        AdaptSettings,
+        EvaluateSettings,
+        RecipeSettings,
+        SamplingSettings,
+        TrainSettings,
+    )
     from lemma.studies.classifiers import LabelResult
-    from lemma.studies.compare_methods import Board, Unfinished
     from lemma.studies.costs import CostResult
     from lemma.studies.result import StudyResult
-    from lemma.tasks.base import Score
+    from lemma.tasks.base import DataArgs, Score
     from lemma.tasks.classification import Named
     from lemma.training.adapt import Adapted
     from lemma.training.result import TrainingResult
-
-
-# What the verbs share: runs loaded, words sorted, progress watched.
 
 
 Texts = str | Path | Sequence[str | Path]
@@ -70,7 +78,7 @@ def load(run: Path | str, device: str = "auto") -> Run:
 
 
 def watch(progress: bool) -> Observer:
-    """Who is told of the progress: of several processes the first only."""
+    """The observer that shows progress; of several processes only the first shows it."""
     from lemma.report.progress import Silent, observer
 
     leads = os.environ.get("RANK", "0") == "0"
@@ -82,14 +90,11 @@ def opened(run: Path | str | Run) -> Run:
     return load(run) if isinstance(run, (str, Path)) else run
 
 
-def refuse_unknown(settings: dict[str, Any], known: Iterable[str], verb: str) -> None:
-    """Refuse a word that a verb does not know."""
-    for word in settings:
-        if word not in known:
-            raise SpecError(unknown(f"{verb}: the word", word, known))
-
-
-# The verbs that make runs: train, resume and adapt.
+def refuse_unknown(settings: Mapping[str, Any], known: Iterable[str], verb: str) -> None:
+    """Refuse a setting that a verb does not know."""
+    for name in settings:
+        if name not in known:
+            raise SpecError(unknown(f"{verb}: the setting", name, known))
 
 
 def train(
@@ -106,24 +111,34 @@ def train(
     out: Path | str,
     overwrite: bool = False,
     progress: bool = True,
-    **words: Any,
+    **settings: Unpack[TrainSettings],
 ) -> TrainingResult:
-    """Train a model (a preset, a spec file or a choice) into the run folder `out`.
+    """Train a model into the run folder `out`.
 
-    A language model learns `text`, corpora or files, and so does an encoder. A parser learns a `treebank`, by name or
-    from CoNLL-U files, and is validated on `dev`, on the treebank's own part for that, or on sentences held out. An
-    encoder–decoder learns `pairs`. With `labels` any model becomes the body of a classifier. A dual encoder learns
-    `images`, by name or from a folder with a table of `captions`, a graph model a `graph` (with a table of `nodes`
-    beside a table of edges). Columns of files are named by source_column, target_column, text_column, label_column,
-    image_column and caption_column; `limit` is how many labelled texts to learn from, `parser` the run that draws
-    their trees.
+    Args:
+        model: A preset ("lstm", "decoder", …), a spec file, a spec, or a choice.
+        text: Corpora by name or UTF-8 files, for language models and encoders.
+        treebank: A treebank by name or CoNLL-U files, for a parser; `dev` is the file to validate on.
+        pairs: Pairs of texts by name or in a table, for an encoder–decoder.
+        labels: Labelled texts by name or in a table: the model becomes the backbone of a classifier. `limit` is the
+            maximum number of training examples, `parser` the run that provides their trees.
+        images: Images with captions by name or in a folder, for a dual encoder.
+        graph: A graph by name or in tables, for a graph model; `nodes` is its table of nodes.
+        settings: Settings of the model, the recipe, the tokenizer and the data, such as width=64 or steps=300.
+            `lemma train MODEL --settings` lists them.
+
+    Returns:
+        The figures of the run: losses, perplexity, time, warnings, samples.
+
+    >>> lemma.train("lstm", text="shakespeare", out="runs/a", steps=300)  # doctest: +SKIP
     """
     from lemma.tasks.registry import data_args, task_for
     from lemma.training.loop import train as train_model
 
     kinds = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images, "graph": graph}
-    given = data_args({**kinds, "dev": dev, "limit": limit, **_data_settings(words)})
-    chosen = choose(model, words, classify=labels is not None)
+    others: dict[str, Any] = {**settings}
+    given = data_args({**kinds, "dev": dev, "limit": limit, **_data_settings(others)})
+    chosen = choose(model, others, classify=labels is not None)
     data_spec, observer = given.spec(chosen), watch(progress)
     data = task_for(chosen.model).load(data_spec, chosen.model, chosen.recipe, observer)
     return train_model(chosen.model, chosen.recipe, data_spec, data, Path(out), observer=observer, overwrite=overwrite)
@@ -144,8 +159,11 @@ def data_option(model: ModelSpec) -> tuple[str, str]:
     return task.option, task.example
 
 
-def resume(run: Path | str, *, progress: bool = True, **words: Any) -> TrainingResult:
-    """Go on with an interrupted run from its last good checkpoint, on a CPU bit for bit."""
+def resume(run: Path | str, *, progress: bool = True, **settings: Unpack[RecipeSettings]) -> TrainingResult:
+    """Resume an interrupted run from its last good checkpoint; on a CPU, bit for bit.
+
+    >>> lemma.resume("runs/a", steps=500)  # doctest: +SKIP
+    """
     from lemma.runs.folder import RunFolder
     from lemma.spec.base import distribute
     from lemma.spec.recipe import Recipe
@@ -153,120 +171,271 @@ def resume(run: Path | str, *, progress: bool = True, **words: Any) -> TrainingR
     from lemma.training.loop import resume as resume_training
 
     folder, observer = RunFolder.open(Path(run)), watch(progress)
-    changes = distribute(words, {"recipe": Recipe})["recipe"]
+    changes = distribute(dict(settings), {"recipe": Recipe})["recipe"]
     task, vocabulary = task_for(folder.spec), folder.vocabulary()
     data = task.load(folder.data, folder.spec, folder.recipe, observer, vocabulary, folder.labels())
     return resume_training(Path(run), data, observer=observer, changes=changes)
 
 
-def adapt(
-    run: Path | str,
-    *,
-    labels: str | Path | None = None,
-    text: Texts | None = None,
-    pairs: str | Path | None = None,
-    images: str | Path | None = None,
-    rerank: bool = False,
-    limit: int | None = None,
-    method: str | None = None,
-    out: Path | str,
-    merge: bool = False,
-    peft: Literal["from", "to"] | None = None,
-    folder: Path | str | None = None,
-    overwrite: bool = False,
-    progress: bool = True,
-    **words: Any,
-) -> Adapted | Board | Rewritten | Unfinished | TrainingResult:
-    """Adapt a finished run to labels, text, pairs or images of your own; the new run keeps only what changed.
+class Adapt:
+    """Adapt a run to new data, `lemma.adapt(run, labels=…)`, or compare the methods, `lemma.adapt.compare(…)`."""
 
-    Methods: frozen, full, adapters (bottleneck, placement), lora (rank, alpha, lora_dropout, targets); `all` tries each
-    of them and returns the board that says what each costs. Other words are the recipe's; columns as in `train`. The
-    method is lora if none is named. With `rerank` a dual encoder becomes a re-ranker that looks at its first few
-    findings again (candidates=10); its towers stay frozen if no method is named.
-    `merge` writes an adapted run as a plain one instead. `peft="to"` writes its LoRA weights as a folder that peft
-    loads, and `peft="from"` takes them from such a `folder` and puts them beside a base.
-    """
-    from lemma.hub.rewrite import rewrite
-    from lemma.studies.compare_methods import adapt_to
+    def __call__(
+        self,
+        run: Path | str,
+        *,
+        labels: str | Path | None = None,
+        text: Texts | None = None,
+        pairs: str | Path | None = None,
+        images: str | Path | None = None,
+        rerank: bool = False,
+        limit: int | None = None,
+        method: str | None = None,
+        out: Path | str,
+        overwrite: bool = False,
+        progress: bool = True,
+        **settings: Unpack[AdaptSettings],
+    ) -> Adapted | TrainingResult:
+        """Adapt a finished run to your labels, text, pairs or images; the new run stores only what changed.
+
+        Args:
+            run: The finished run to start from, the base.
+            labels, text, pairs, images, limit: The new data, as in `train`.
+            rerank: Turn a dual encoder into a re-ranker by cross-attention (candidates=10).
+            method: frozen, full, adapters (bottleneck, placement) or lora (rank, alpha, lora_dropout, targets).
+                Default: lora; frozen for a re-ranker.
+            settings: Settings of the method and of the recipe.
+
+        Returns:
+            What was trained and stored and the score on the test split; the training's result if it was interrupted.
+
+        >>> lemma.adapt("runs/a", labels="tweets", method="lora", rank=4, out="runs/b")  # doctest: +SKIP
+        """
+        from lemma.studies.compare_methods import adapt_to
+
+        given, others = _adaptation_data(labels, text, pairs, images, limit, settings)
+        method = method or ("frozen" if rerank else "lora")
+        if method == "all":
+            raise SpecError("adapt: method='all' compares the methods. Call lemma.adapt.compare(...).")
+        return adapt_to(run, given, method, others, Path(out), watch(progress), overwrite, rerank)
+
+    def compare(
+        self,
+        run: Path | str,
+        *,
+        labels: str | Path | None = None,
+        text: Texts | None = None,
+        pairs: str | Path | None = None,
+        images: str | Path | None = None,
+        limit: int | None = None,
+        out: Path | str,
+        overwrite: bool = False,
+        progress: bool = True,
+        **settings: Unpack[AdaptSettings],
+    ) -> Result:
+        """Adapt a run by every method, and compare what each costs and gains (problem E5).
+
+        >>> lemma.adapt.compare("runs/a", labels="tweets", out="runs/methods")  # doctest: +SKIP
+        """
+        from lemma.studies.compare_methods import adapt_to
+
+        given, others = _adaptation_data(labels, text, pairs, images, limit, settings)
+        return adapt_to(run, given, "all", others, Path(out), watch(progress), overwrite, False)
+
+    def from_peft(self, run: Path | str, folder: Path | str, *, out: Path | str, overwrite: bool = False) -> Rewritten:
+        """Add LoRA weights that the peft library wrote to a run, as a new run.
+
+        >>> lemma.adapt.from_peft("runs/a", "adapter", out="runs/b")  # doctest: +SKIP
+        """
+        from lemma.hub.rewrite import import_run
+
+        return import_run(Path(run), Path(folder), Path(out), overwrite)
+
+
+adapt = Adapt()
+
+
+def _adaptation_data(
+    labels: Any, text: Any, pairs: Any, images: Any, limit: int | None, settings: Mapping[str, Any]
+) -> tuple[DataArgs, dict[str, Any]]:
     from lemma.tasks.registry import data_args
 
+    others = dict(settings)
     kinds = {"text": text, "pairs": pairs, "labels": labels, "images": images, "limit": limit}
-    given = data_args({**kinds, **_data_settings(words)})
-    if merge or peft:
-        if given.option or words:
-            raise SpecError("adapt: a run that is merged or exchanged is not trained. Leave data and settings out.")
-        return rewrite(Path(run), Path(out), "merge" if merge else str(peft), folder, overwrite)
-    method = method or ("frozen" if rerank else "lora")
-    return adapt_to(run, given, method, words, Path(out), watch(progress), overwrite, rerank)
+    return data_args({**kinds, **_data_settings(others)}), others
 
 
-# The verb that shows: look.
+def export(run: Path | str, *, to: Literal["merged", "peft"], out: Path | str, overwrite: bool = False) -> Rewritten:
+    """Write an adapted run in another form.
 
+    Args:
+        run: An adapted run.
+        to: "merged" folds its LoRA weights into a plain run without a base; "peft" writes a folder that peft loads.
+        out: The folder to write.
 
-def look(what: Path | str | Run, *given: Any, **settings: Any) -> Any:
-    """See what a model does, or a small case worked step by step.
-
-    `look("runs/a", text="the cat sat")` shows every attention head; `look("parse", "runs/a", text=…)` a tree;
-    `look("attention", "mine.toml")`, `look("cross", "mine.toml")`, `look("bpe", "abbc abb abc abb")` and
-    `look("lstm", "mine.toml", backward=True)` work a small case by hand, every step shown.
+    >>> lemma.export("runs/b", to="peft", out="adapter")  # doctest: +SKIP
     """
-    if isinstance(what, (str, Path)) and str(what) not in _VIEWS and not Path(what).exists():
-        raise SpecError(unknown("look", str(what), _VIEWS) + " Or give the folder of a run.")
-    viewer = _VIEWS.get(str(what)) or partial(_look_heads, what)
-    return viewer(given, settings)
+    from lemma.hub.rewrite import export_run, merge_run
+
+    if to not in ("merged", "peft"):
+        raise SpecError(unknown("export: to", str(to), ("merged", "peft")))
+    return merge_run(Path(run), Path(out), overwrite) if to == "merged" else export_run(Path(run), Path(out))
 
 
-Given, Settings = tuple[Any, ...], dict[str, Any]
+class Look:
+    """See what a model does, or work a small case by hand, every step shown.
+
+    `lemma.look(run, text=…)` shows every attention head; `lemma.look.parse`, `.attention`, `.cross`, `.bpe`, `.graph`
+    and `.lstm` the rest. `lemma.look("bpe", "abbc abb")` is the same as `lemma.look.bpe("abbc abb")`.
+    """
+
+    VIEWS = ("attention", "bpe", "cross", "graph", "lstm", "parse")
+
+    def __call__(self, what: Path | str | Run, *given: Any, **settings: Any) -> Result:
+        """Look at the heads of a run, or at one of the views by its name.
+
+        >>> lemma.look("runs/a", text="the cat sat")  # doctest: +SKIP
+        """
+        if isinstance(what, str) and what in self.VIEWS:
+            return viewed(getattr(self, what), given, settings)
+        if isinstance(what, (str, Path)) and not Path(what).exists():
+            raise SpecError(unknown("look", str(what), self.VIEWS) + " Or give the folder of a run.")
+        return viewed(self.heads, (what, *given), settings)
+
+    def heads(
+        self, run: Path | str | Run, text: str | None = None, *, layer: int | None = None, head: int | None = None
+    ) -> Heads:
+        """Show every attention head of a run on a text, or those of one `layer`, or one `head` of it.
+
+        >>> lemma.look.heads("runs/a", text="the cat sat", layer=0)  # doctest: +SKIP
+        """
+        from lemma.inspection.heads import look_at_run
+
+        return look_at_run(opened(run), text, layer=layer, head=head)
+
+    def parse(
+        self,
+        run: Path | str | Run | None = None,
+        text: str | None = None,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+        relation: str | None = None,
+    ) -> ParsedText:
+        """Draw the dependency trees of a text: a parser's, or those of a language model's attention.
+
+        >>> lemma.look.parse("runs/parser", text="I prefer the morning flight")  # doctest: +SKIP
+        """
+        from lemma.inspection.trees import parse_text
+
+        if run is None or text is None:
+            raise SpecError("look parse: give a run and a text, as in look.parse('runs/parser', text='I sleep').")
+        return parse_text(opened(run), text, layer=layer, head=head, relation=relation)
+
+    def attention(
+        self,
+        case: CaseLike | None = None,
+        *,
+        words: Sequence[str] | None = None,
+        passes: int | None = None,
+        scaled: bool | None = None,
+        mask: str | None = None,
+        full: bool = False,
+        decimals: int = 3,
+    ) -> WorkedAttention | CaseExamples:
+        """Work self-attention by hand, for an example, a TOML file or a dictionary; without a case, list the examples.
+
+        >>> lemma.look.attention("e1", words=["they"])  # doctest: +SKIP
+        """
+        from lemma.checking.worked.attention import attention_by_hand
+
+        if case is None:
+            return attention_by_hand()
+        return attention_by_hand(
+            case, words=words, passes=passes, scaled=scaled, mask=mask, full=full, decimals=decimals
+        )
+
+    def cross(
+        self,
+        case: CaseLike | None = None,
+        *,
+        words: Sequence[str] | None = None,
+        scaled: bool | None = None,
+        full: bool = False,
+        decimals: int = 4,
+    ) -> WorkedCross | CaseExamples:
+        """Work cross-attention by hand; without a case, list the examples.
+
+        >>> lemma.look.cross("e8")  # doctest: +SKIP
+        """
+        from lemma.checking.worked.attention import cross_by_hand
+
+        if case is None:
+            return cross_by_hand()
+        return cross_by_hand(case, words=words, scaled=scaled, full=full, decimals=decimals)
+
+    def graph(
+        self,
+        case: CaseLike | None = None,
+        *,
+        nodes: Sequence[str] | None = None,
+        powers: int | None = None,
+        full: bool = False,
+        decimals: int = 4,
+    ) -> WorkedGraph | CaseExamples:
+        """Work graph convolution by hand; without a case, list the examples.
+
+        >>> lemma.look.graph("karate")  # doctest: +SKIP
+        """
+        from lemma.checking.worked.graph import graph_by_hand
+
+        if case is None:
+            return graph_by_hand()
+        return graph_by_hand(case, nodes=nodes, powers=powers, full=full, decimals=decimals)
+
+    def lstm(
+        self, case: CaseLike | None = None, *, backward: bool = False, full: bool = False, decimals: int = 4
+    ) -> WorkedLstm | CaseExamples:
+        """Work one LSTM step by hand, with `backward` its gradients too; without a case, list the examples.
+
+        >>> lemma.look.lstm("c1", backward=True)  # doctest: +SKIP
+        """
+        from lemma.checking.worked.lstm import lstm_by_hand
+
+        return lstm_by_hand() if case is None else lstm_by_hand(case, backward=backward, full=full, decimals=decimals)
+
+    def bpe(
+        self,
+        string: str | None = None,
+        *,
+        text: Texts | None = None,
+        merges: int | None = None,
+        minimum: int = 2,
+        end_of_word: str = r"\w",
+        show: int | None = None,
+        library: bool = False,
+    ) -> BytePairTrace:
+        """Trace byte-pair encoding of a string, or of corpora or files, step by step.
+
+        >>> lemma.look.bpe("abbc abb abc abb")  # doctest: +SKIP
+        """
+        from lemma.checking.worked.bpe import trace_byte_pairs
+
+        return trace_byte_pairs(
+            string, text=text, merges=merges, minimum=minimum, end_of_word=end_of_word, show=show, library=library
+        )
 
 
-def _look_heads(run: Path | str | Run, given: Given, settings: Settings) -> Heads:
-    from lemma.inspection.heads import look_at_run
-
-    return viewed(look_at_run, (opened(run), *given), settings)
+look = Look()
 
 
-WORKED = {
-    "attention": ("attention", "attention_by_hand"),
-    "bpe": ("bpe", "trace_byte_pairs"),
-    "cross": ("attention", "cross_by_hand"),
-    "graph": ("graph", "graph_by_hand"),
-    "lstm": ("lstm", "lstm_by_hand"),
-}
-
-
-def _look_worked(case: str, given: Given, settings: Settings) -> Any:
-    module, name = WORKED[case]
-    return viewed(getattr(import_module(f"lemma.checking.worked.{module}"), name), given, settings)
-
-
-def _look_parse(given: Given, settings: Settings) -> ParsedText:
-    from lemma.inspection.trees import parse_text
-
-    if not given:
-        raise SpecError("look parse: a run is expected, as in look('parse', 'runs/parser', text='I sleep').")
-    return viewed(parse_text, (opened(given[0]), *given[1:]), settings)
-
-
-def viewed(view: Callable[..., Any], given: Given, settings: Settings) -> Any:
-    """Call a view; what does not fit its arguments is said plainly."""
+def viewed(view: Callable[..., Any], given: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+    """Call a view; arguments that do not fit are reported plainly."""
     try:
         inspect.signature(view).bind(*given, **settings)
     except TypeError as error:
         raise SpecError(f"look: {error}. As in: look('runs/a', text='the cat sat')") from None
     return view(*given, **settings)
-
-
-_VIEWS: dict[str, Callable[..., Any]] = {
-    "attention": partial(_look_worked, "attention"),
-    "bpe": partial(_look_worked, "bpe"),
-    "cross": partial(_look_worked, "cross"),
-    "graph": partial(_look_worked, "graph"),
-    "lstm": partial(_look_worked, "lstm"),
-    "parse": _look_parse,
-}
-
-
-# The verbs that ask a run: evaluate, generate and search.
 
 
 def evaluate(
@@ -280,23 +449,32 @@ def evaluate(
     graph: str | Path | None = None,
     split: str | None = None,
     progress: bool = True,
-    **settings: Any,
+    **settings: Unpack[EvaluateSettings],
 ) -> Score:
-    """Measure a run on its own held-out part, or on other text, trees, pairs or labels.
+    """Evaluate a run on its own test (or validation) split, or on other data.
 
-    A language model's perplexity is a full pass (settings: context, stride), an encoder's is that of what was hidden.
-    With a `treebank`, and for a parser's run, measure trees: UAS, LAS, per relation, beside baselines (of a language
-    model those of its attention: layer, head, limit). A translator is judged by BLEU and chrF (beam, length_penalty,
-    limit), a classifier and a graph model by accuracy, precision, recall and F1, a dual encoder by recall among the
-    first 1, 5 and 10, both ways. Columns are named as in `train`.
+    Args:
+        run: A run folder, or a loaded run.
+        text, treebank, pairs, labels, images: Other data of the kind that the run was trained on; with a `treebank` a
+            language model's attention is compared with the trees.
+        split: Which split of the run's own data: train, validation or test.
+        settings: context and stride (language models); layer, head and limit (attention as trees); beam,
+            length_penalty and limit (translators); columns of files as in `train`.
+
+    Returns:
+        The score with its protocol: perplexity, loss on masked tokens, UAS and LAS, BLEU and chrF, accuracy and F1, or
+        recall, by the kind of the run.
+
+    >>> lemma.evaluate("runs/a").perplexity  # doctest: +SKIP
     """
     from lemma.tasks.language import LanguageTask
     from lemma.tasks.registry import data_args, evaluate_run, task_for
 
     loaded, observer = opened(run), watch(progress)
     kinds = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images, "graph": graph}
-    given = data_args({**kinds, **_data_settings(settings)})
-    known = {name: value for name, value in settings.items() if value is not None}
+    others: dict[str, Any] = {**settings}
+    given = data_args({**kinds, **_data_settings(others)})
+    known = {name: value for name, value in others.items() if value is not None}
     if treebank is not None and type(task_for(loaded.spec)) is LanguageTask:
         from lemma.studies.attention_trees import evaluate_attention
 
@@ -305,13 +483,27 @@ def evaluate(
 
 
 @overload
-def generate(run: Path | str | Run, *, source: str, **settings: Any) -> Translated | Named: ...
+def generate(run: Path | str | Run, *, source: str, **settings: Unpack[SamplingSettings]) -> Translated | Named: ...
 @overload
-def generate(run: Path | str | Run, *, source: list[str], **settings: Any) -> list[Translated] | list[Named]: ...
+def generate(
+    run: Path | str | Run, *, source: list[str], **settings: Unpack[SamplingSettings]
+) -> list[Translated] | list[Named]: ...
 @overload
-def generate(run: Path | str | Run, prompt: str = "", **settings: Any) -> Generation: ...
+def generate(
+    run: Path | str | Run,
+    prompt: str = "",
+    *,
+    on_text: Callable[[int, str], object] | None = None,
+    **settings: Unpack[SamplingSettings],
+) -> Generation: ...
 @overload
-def generate(run: Path | str | Run, prompt: Sequence[str], **settings: Any) -> list[Generation]: ...
+def generate(
+    run: Path | str | Run,
+    prompt: Sequence[str],
+    *,
+    on_text: Callable[[int, str], object] | None = None,
+    **settings: Unpack[SamplingSettings],
+) -> list[Generation]: ...
 def generate(
     run: Path | str | Run,
     prompt: str | Sequence[str] = "",
@@ -320,10 +512,17 @@ def generate(
     on_text: Callable[[int, str], object] | None = None,
     **settings: Any,
 ) -> Any:
-    """Write text after a prompt, or after each of several; at temperature 0 say where it loops, and prove it.
+    """Generate text from a prompt, or from each of several; at temperature 0 detect and prove its loop.
 
-    Settings: tokens, temperature, top_k, top_p, seed, stop_at_loop, stop_at_eos. A translator writes the target of a
-    `source`, or of each of several; its settings: beam, length_penalty, tokens. A classifier names a source's class.
+    Args:
+        run: A run folder, or a loaded run.
+        prompt: One prompt, or several.
+        source: A text to translate (translators) or to classify (classifiers), or several.
+        on_text: Called with the number of the prompt and each new piece of text; returning True ends that text.
+        settings: tokens, temperature, top_k, top_p, seed, stop_at_loop, stop_at_eos; for translators beam,
+            length_penalty, tokens.
+
+    >>> lemma.generate("runs/a", prompt="The", temperature=0.0).loop  # doctest: +SKIP
     """
     from lemma.generation.decode import generate_text
     from lemma.generation.sampling import Sampling
@@ -374,13 +573,20 @@ def search(
     progress: bool = True,
     **settings: Any,
 ) -> SearchResult | WorkedMatching:
-    """Find the `k` pictures nearest to a `query` or to an `image`, or the `texts` nearest to an `image`.
+    """Retrieve the `k` images nearest to a `query` or an `image`, or the `texts` nearest to an `image`.
 
-    `images` is a folder or a set known by name; its index is made the first time, kept in `index` or in the data home,
-    and brought up to date. An `index` alone is searched as it stands. `texts` are a list, a file or a set's captions.
-    The search is exact unless `faiss` is asked for, or there are more than a million pictures and it is installed.
-    With `matrices`, an example or a TOML file, a small search is worked by hand (settings: words, full, decimals).
-    What is found is written to `out`, if given; that it can be is seen to before any picture is read.
+    Args:
+        run: A dual encoder, or a re-ranker.
+        images: A folder of images, or a set by name. Its index is built once, in `index` or in the data home, and
+            updated. An `index` alone is searched as it is.
+        query: One text or several.
+        image: An image file.
+        texts: A list of texts, a file, or the captions of a set.
+        faiss: Use approximate search. Default: exact up to 1M images.
+        matrices: An example or a TOML file: a small search worked by hand (settings: words, full, decimals).
+        out: A file to write the result to.
+
+    >>> lemma.search("runs/emoji", images="emoji", query="a red heart")  # doctest: +SKIP
     """
     from lemma.checking.worked.matching import matching_by_hand
     from lemma.report.result import check_target
@@ -398,126 +604,243 @@ def search(
     if out is not None:
         check_target(out, ENDINGS)
     request = SearchRequest(images, query, image, texts, text_column, k, index, faiss)
-    found = search_run(opened(run), request, _watched_pictures(progress))
+    found = search_run(opened(run), request, _watched_images(progress))
     if out is not None:
         found.save(out)
     return found
 
 
-def _watched_pictures(progress: bool) -> Callable[[str, int, int], None]:
+def _watched_images(progress: bool) -> Callable[[str, int, int], None]:
     from lemma.report.progress import watched_reading
 
     return watched_reading(watch(progress), {"embedding images": "images"})
 
 
-# The verbs of mathematics: count and check.
+class Count:
+    """Count a model as formulas: `lemma.count(model)`; `.solve` for sizes, `.against` other tools, `.draw` its flow."""
+
+    def __call__(
+        self,
+        model: Any,
+        *,
+        quantities: Sequence[str] | None = None,
+        multiply_add: int = 2,
+        causal: str = "full",
+        elementwise: bool = False,
+        **sizes: Any,
+    ) -> Account:
+        """Count parameters, FLOPs and bytes of a model as formulas in its sizes, proved against the module.
+
+        Args:
+            model: A preset, a spec, a spec file, a run folder, an example's name, "package.module:factory", or a
+                factory of modules.
+            quantities: Any of parameters, flops, backward, activations, cache, optimizer. Default: all.
+            multiply_add, causal, elementwise: The conventions of counting FLOPs.
+            sizes: Sizes by name or letter, such as d=512.
+
+        >>> lemma.count("feed-forward", N=3).parameters.formula
+        'V*(d + d_h) + d_h*((N - 1)*d + 1)'
+        """
+        from lemma.counting.count import QUANTITIES, Conventions
+        from lemma.counting.count import count as account_for
+        from lemma.counting.subject import imported, subject_of
+
+        conventions = Conventions(multiply_add, causal, elementwise)  # pyright: ignore[reportArgumentType]
+        return account_for(subject_of(imported(model), sizes), quantities or QUANTITIES, conventions)
+
+    def solve(
+        self,
+        model: Any,
+        unknown: Sequence[str],
+        totals: Sequence[int | str],
+        *,
+        quantity: str = "parameters",
+        ranges: Sequence[str] = (),
+        **sizes: Any,
+    ) -> Solutions:
+        """Find the sizes that give printed totals.
+
+        >>> lemma.count.solve("table-a5", ["V", "d_e"], ["L=2:9721596", "L=4:14980860"])  # doctest: +SKIP
+        """
+        from lemma.counting.count import count as account_for
+        from lemma.counting.solve import read_range, read_total, solve_for
+        from lemma.counting.subject import imported, subject_of
+
+        subject = subject_of(imported(model), sizes)
+        figure = account_for(subject, [quantity]).quantities[quantity]
+        wanted = [read_total(str(total)) for total in totals]
+        return solve_for(subject, figure, unknown, wanted, dict(read_range(text) for text in ranges))
+
+    def against(self, model: Any, tools: Sequence[str], **sizes: Any) -> ToolComparison:
+        """Compare the figures of other tools with the exact ones, and name the module that explains a difference.
+
+        >>> lemma.count.against("decoder", ["torchinfo"])  # doctest: +SKIP
+        """
+        from lemma.counting.against import against
+        from lemma.counting.subject import imported, subject_of
+
+        return against(subject_of(imported(model), sizes), tools)
+
+    def draw(self, model: Any = "self-attention", **sizes: Any) -> Drawing:
+        """Draw the data flow of a module, with the symbolic shape of everything in it.
+
+        >>> lemma.count.draw("self-attention").save("attention.svg")  # doctest: +SKIP
+        """
+        from lemma.counting.drawing import draw
+        from lemma.counting.subject import imported, subject_of
+
+        return draw(subject_of(imported(model), sizes))
 
 
-def count(
-    model: Any,
-    *,
-    quantities: Sequence[str] | None = None,
-    multiply_add: int = 2,
-    causal: str = "full",
-    elementwise: bool = False,
-    **symbols: Any,
-) -> Account:
-    """Account for a model: parameters, operations and bytes as formulas in its sizes, proved against the module.
+count = Count()
 
-    `model` is a preset, a spec, a spec file, a run folder, an example's name, `package.module:factory`, or a factory
-    itself. Quantities: parameters, flops, backward, activations, cache, optimizer; all of them if none is named.
+
+class Check:
+    """Check a derivation of your own: `lemma.check.parameters(model, formula)`, `lemma.check.gradient(cell, *lines)`.
+
+    `lemma.check("parameters", model, formula)` is the same as `lemma.check.parameters(model, formula)`.
     """
-    from lemma.counting.count import QUANTITIES, Conventions
-    from lemma.counting.count import count as account_for
-    from lemma.counting.subject import imported, subject_of
 
-    conventions = Conventions(multiply_add, causal, elementwise)  # pyright: ignore[reportArgumentType]
-    return account_for(subject_of(imported(model), symbols), quantities or QUANTITIES, conventions)
+    def __call__(self, what: str, model: Any = None, *answers: str, **sizes: Any) -> Result:
+        """Check answers by the name of the check.
 
+        >>> bool(lemma.check("parameters", "rnn", "V*d + D*(d + D) + D + V*D + V", L=1))
+        True
+        """
+        if what == "sources":
+            rows = [row for row in (model, *answers) if row is not None]
+            refuse_unknown(sizes, ("progress",), "check sources")
+            return self.sources(*rows, **sizes)
+        from lemma.checking.checkers import OF_MODELS, run_checker
 
-def solve(
-    model: Any,
-    unknown: Sequence[str],
-    totals: Sequence[int | str],
-    *,
-    quantity: str = "parameters",
-    ranges: Sequence[str] = (),
-    **symbols: Any,
-) -> Solutions:
-    """Find the sizes that give printed totals: `solve("table-a5", ["V", "d_e"], ["L=2:9721596", "L=4:14980860"])`."""
-    from lemma.counting.count import count as account_for
-    from lemma.counting.solve import read_range, read_total, solve_for
-    from lemma.counting.subject import imported, subject_of
+        if what in OF_MODELS:
+            from lemma.counting.subject import imported
 
-    subject = subject_of(imported(model), symbols)
-    figure = account_for(subject, [quantity]).quantities[quantity]
-    wanted = [read_total(str(total)) for total in totals]
-    return solve_for(subject, figure, unknown, wanted, dict(read_range(text) for text in ranges))
+            model = imported(model)
+        return run_checker(what, model, answers, sizes)
 
+    def parameters(self, model: Any, formula: str, **sizes: Any) -> Verdict:
+        """Check a formula for the number of a model's parameters.
 
-def against(model: Any, tools: Sequence[str], **symbols: Any) -> ToolComparison:
-    """Set other tools' figures beside the exact ones, and name the module that explains a difference."""
-    from lemma.counting.against import against as compare
-    from lemma.counting.subject import imported, subject_of
+        >>> bool(lemma.check.parameters("rnn", "V*d + D*(d + D) + D + V*D + V", L=1))
+        True
+        """
+        return self._of_model("parameters", model, (formula,), sizes)
 
-    return compare(subject_of(imported(model), symbols), tools)
+    def flops(self, model: Any, formula: str, **sizes: Any) -> Verdict:
+        """Check a formula for a model's FLOPs.
 
+        >>> lemma.check.flops("decoder", "2BTdV + 4LBT(2d d_h + d d_ff + T d_h)")  # doctest: +SKIP
+        """
+        return self._of_model("flops", model, (formula,), sizes)
 
-def draw(model: Any = "self-attention", **symbols: Any) -> Drawing:
-    """Draw the flow of data through a module, with the symbolic shape of everything in it."""
-    from lemma.counting.drawing import draw as draw_subject
-    from lemma.counting.subject import imported, subject_of
+    def trainable(self, model: Any, formula: str, **sizes: Any) -> Verdict:
+        """Check a formula for the number of a model's trainable parameters.
 
-    return draw_subject(subject_of(imported(model), symbols))
+        >>> bool(lemma.check.trainable("lora", "R(W_in + W_out)"))
+        True
+        """
+        return self._of_model("trainable", model, (formula,), sizes)
 
+    def number(self, model: Any, quantity: str, value: str | float, **sizes: Any) -> Verdict:
+        """Check a number: a quantity, a quantity of a part, a ratio, or a change in per cent.
 
-def check(
-    what: str, model: Any = None, *answers: str, **symbols: Any
-) -> Verdict | GradientReport | ShapeReport | WorkedReport | Marked | IdentityReport | IdentityList | Audit:
-    """Judge a derivation of one's own.
+        >>> bool(lemma.check.number("table-a5", "parameters", "9,721,596", L=2))
+        True
+        """
+        return self._of_model("number", model, (quantity, str(value)), sizes)
 
-    `check("parameters", "lstm", "4*D*(d + D + 1) + …")`, likewise `"flops"` and `"trainable"`; `check("number",
-    "table-a5", "parameters", "9,721,596")`; `check("gradient", "lstm", "dW_y = (y_hat - y) @ a.T", …)`;
-    `check("worked", "e9", "c_t = [0.52, -0.34]")`, a hand computation held against a worked case; `check("shape",
-    "self-attention", "Q = H×S×M_QK")`; `check("sheet", "questions.toml", "answers.toml")`; `check("identity", "c7",
-    D=256)`, and without a name the list of identities; `check("sources")`, every claim of the sources, or of
-    some rows, with `progress=True` told how far it is.
-    """
-    if what == "sources":
-        return _audit([row for row in (model, *answers) if row is not None], symbols)
-    from lemma.checking.checkers import OF_MODELS, run_checker
+    def shape(self, model: Any, *lines: str, **sizes: Any) -> ShapeReport:
+        """Check the shapes of a module's tensors.
 
-    if what in OF_MODELS:
+        >>> lemma.check.shape("self-attention", "Q = H×S×M_QK").right
+        True
+        """
+        return self._of_model("shape", model, lines, sizes)
+
+    def gradient(self, cell: str, *lines: str) -> GradientReport:
+        """Check gradients derived by hand; each line is compared with autograd.
+
+        >>> lemma.check.gradient("rnn", "dU = h.T @ (y_hat - y)").right
+        True
+        """
+        from lemma.checking.checkers import gradient
+
+        return gradient(cell, *lines)
+
+    def worked(self, case: Any, *lines: str) -> WorkedReport:
+        """Check a hand computation against a worked case.
+
+        >>> lemma.check.worked("e9", "c_t = [0.52, -0.34]").right
+        True
+        """
+        from lemma.checking.checkers import worked
+
+        return worked(case, *lines)
+
+    def sheet(self, questions: Path | str, answers: Path | str) -> Marked:
+        """Grade a student's answers to a sheet of questions; both are TOML or Markdown files.
+
+        >>> lemma.check.sheet("week3.toml", "ada.toml")  # doctest: +SKIP
+        """
+        from lemma.checking.checkers import sheet
+
+        return sheet(questions, answers)
+
+    def identity(self, name: str, **sizes: Any) -> IdentityReport:
+        """Run an identity of the problems at these sizes.
+
+        >>> lemma.check.identity("c7", D=16).holds
+        True
+        """
+        from lemma.checking.checkers import identity
+
+        return identity(name, **sizes)
+
+    def identities(self) -> IdentityList:
+        """List the identities.
+
+        >>> "c7" in str(lemma.check.identities())
+        True
+        """
+        from lemma.checking.checkers import identity
+
+        return identity()
+
+    def sources(self, *rows: str, progress: bool = False) -> Audit:
+        """Check what the sources of the problems claim: all rows, or some, such as "C2" or "d".
+
+        >>> lemma.check.sources("D4").right
+        False
+        """
+        from lemma.checking.audit import judge_sources
+        from lemma.report.progress import watched_reading
+
+        watched = watched_reading(watch(progress), {"judging": "claims"})
+        return judge_sources(rows, partial(watched, "judging"))
+
+    def _of_model(self, what: str, model: Any, answers: Sequence[str], sizes: Mapping[str, Any]) -> Any:
+        from lemma.checking.checkers import run_checker
         from lemma.counting.subject import imported
 
-        model = imported(model)
-    return run_checker(what, model, answers, symbols)
+        return run_checker(what, imported(model), answers, sizes)
 
 
-def _audit(rows: Sequence[str], words: dict[str, Any]) -> Audit:
-    from lemma.checking.audit import judge_sources
-    from lemma.report.progress import watched_reading
-
-    refuse_unknown(words, ("progress",), "check sources")
-    watcher = watched_reading(watch(bool(words.get("progress"))), {"judging": "claims"})
-    return judge_sources(rows, partial(watcher, "judging"))
+check = Check()
 
 
 def describe_cell(cell: str) -> str:
-    """The step of a cell whose gradients can be judged, with every name and its shape."""
+    """The step of a cell whose gradients can be checked, with every name and its shape."""
     from lemma.checking.gradients import describe_cell as describe
 
     return describe(cell)
 
 
 def describe_worked(case: Any) -> str:
-    """The names that may be claimed of a worked case, with shapes and meanings; no values."""
+    """The names that can be claimed of a worked case, with shapes and meanings but no values."""
     from lemma.checking.worked.judge import describe_worked as describe
 
     return describe(case)
-
-
-# The verb that compares: study; and what data there are.
 
 
 def study(
@@ -541,14 +864,15 @@ def study(
     return run_study(read_study(str(name), words), Path(out), observer=watch(progress))
 
 
-def corpora() -> list[CorpusRow]:
-    """List the corpora known by name."""
+def datasets() -> list[CorpusRow]:
+    """List the data sets known by name, with size and licence.
+
+    >>> "shakespeare" in [row.name for row in lemma.datasets()]
+    True
+    """
     from lemma.data.corpora import corpora_table
 
     return corpora_table()
-
-
-# The verb that serves: runs behind a page and an API.
 
 
 def serve(
@@ -557,9 +881,11 @@ def serve(
     port: int = 8000,
     on_ready: Callable[[Ready], object] | None = None,
 ) -> None:
-    """Serve runs until Ctrl-C: a page at the address, and under /v1 the API that OpenAI's clients speak.
+    """Serve runs until Ctrl-C: a page at the address, and an OpenAI-compatible API under /v1.
 
-    Requests tell runs apart by the names of their folders. `on_ready` is told the address; else stderr is.
+    Requests name a run by its folder. `on_ready` gets the address; by default it is printed to stderr.
+
+    >>> lemma.serve("runs/a", port=8000)  # doctest: +SKIP
     """
     _refuse_without("serve", "fastapi", "uvicorn")
     from lemma.serving.server import serve_runs
@@ -568,9 +894,9 @@ def serve(
 
 
 def application(*runs: Path | str | Run, hosts: Iterable[str] | None = None) -> FastAPI:
-    """Give what `serve` serves as an ASGI application, for a server of one's own or a test.
+    """What `serve` serves, as an ASGI application for your own server or a test.
 
-    `hosts` are the names it answers to; every name if none are given.
+    `hosts` are the host names it answers to. Default: all.
     """
     _refuse_without("serve", "fastapi")
     from lemma.serving.app import application as make
@@ -579,14 +905,14 @@ def application(*runs: Path | str | Run, hosts: Iterable[str] | None = None) -> 
 
 
 def _verbs() -> Verbs:
-    """The verbs as the web room is handed them."""
+    """The verbs, as the serving room gets them."""
     from lemma.serving.runs import Verbs
 
     return Verbs(opened, generate, _kind_of_answer, _attends, _heads_page, _account_page)
 
 
 def _kind_of_answer(run: Run) -> str:
-    """What a run makes of a text; one that answers none says what it is for."""
+    """What a run makes of a text; a run that makes nothing of it is refused with what it is for."""
     from lemma.tasks.registry import task_for
 
     answer = task_for(run.spec).answers
@@ -594,7 +920,7 @@ def _kind_of_answer(run: Run) -> str:
 
 
 def _attends(run: Run) -> bool:
-    """Whether `look` finds heads in a run: it is tried on a token."""
+    """Whether `look` finds heads in a run, tried on one token."""
     try:
         return bool(look(run, text=run.tokenizer.decode([0])))
     except InputError:

@@ -25,7 +25,7 @@ from lemma.counting.count import QUANTITIES, Conventions, count
 from lemma.counting.subject import subject_of
 from lemma.errors import InputError, unknown
 from lemma.report.result import Block, Heading, Pre, Result, Text
-from lemma.spec.base import Spec, parse_value, parse_words
+from lemma.spec.base import Spec, parse_value, parse_settings
 
 LARGEST_FILE, LONGEST_SHOWN = 2**20, 2000
 SUFFIXES = (".toml", ".md", ".markdown")
@@ -141,7 +141,7 @@ class SheetQuestion(Spec):
     @field_validator("words", mode="before")
     @classmethod
     def _words(cls, value: Any) -> Any:
-        return parse_words(value.replace(",", " ").split()) if isinstance(value, str) else value
+        return parse_settings(value.replace(",", " ").split()) if isinstance(value, str) else value
 
     @field_validator("lines", mode="before")
     @classmethod

@@ -1,89 +1,80 @@
-"""`lemma adapt`: a trained model made fit for labels, text, pairs or pictures of one's own, cheaply."""
+"""`lemma adapt` and `lemma export`: a trained run fitted to new data, and adapted runs in other forms."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import (
-    CaptionColumn,
-    Captions,
-    ImageColumn,
-    Json,
-    LabelColumn,
-    SourceColumn,
-    TargetColumn,
-    TextColumn,
-    show,
-    sort_words,
-)
+from lemma.cli.common import Json, show, sort_settings, with_data
 from lemma.errors import SpecError
 
 
+@with_data("treebank", "dev", "graph", "nodes", "parser")
 def adapt(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The finished run to start from: the base.")],
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Words of method or recipe, such as rank=4.")
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings of method or recipe, such as rank=4.")
     ] = None,
-    labels: Annotated[
-        str | None, typer.Option("--labels", metavar="NAME|FILE", help="Labelled texts: tweets, or CSV, TSV, JSONL.")
-    ] = None,
-    text: Annotated[
-        list[str] | None, typer.Option("--text", metavar="CORPUS|FILE...", help="Other text for a language model.")
-    ] = None,
-    pairs: Annotated[
-        str | None, typer.Option("--pairs", metavar="NAME|FILE", help="Other pairs for an encoder-decoder.")
-    ] = None,
-    images: Annotated[
-        str | None, typer.Option("--images", metavar="NAME|FOLDER", help="Other pictures for a dual-encoder.")
+    method: Annotated[
+        str | None, typer.Option(help="frozen, full, adapters, lora (default), or all of them compared.")
     ] = None,
     rerank: Annotated[
-        bool, typer.Option("--rerank", help="Make a re-ranker of a dual-encoder, by cross-attention.")
+        bool, typer.Option("--rerank", help="Turn a dual encoder into a re-ranker by cross-attention.")
     ] = False,
-    method: Annotated[
-        str | None,
-        typer.Option(help="frozen, full, adapters, lora (the usual one), or all of them on one board."),
-    ] = None,
-    text_column: TextColumn = None,
-    label_column: LabelColumn = None,
-    source_column: SourceColumn = None,
-    target_column: TargetColumn = None,
-    captions: Captions = None,
-    image_column: ImageColumn = None,
-    caption_column: CaptionColumn = None,
-    limit: Annotated[int | None, typer.Option(help="Learn from so many of the labelled texts only.")] = None,
-    merge: Annotated[
-        bool, typer.Option("--merge", help="Write the adapted RUN as a plain run, without a base.")
-    ] = False,
-    to_peft: Annotated[bool, typer.Option("--to-peft", help="Write RUN's LoRA weights as peft's folder.")] = False,
     from_peft: Annotated[
-        Path | None, typer.Option("--from-peft", metavar="FOLDER", help="Put LoRA weights that peft wrote beside RUN.")
+        Path | None, typer.Option("--from-peft", metavar="FOLDER", help="Add LoRA weights that peft wrote to RUN.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="RUN2", help="The folder to write.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is there already.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run.")] = False,
     json: Json = False,
+    *,
+    data: dict[str, Any],
 ) -> None:
-    """Adapt a trained model to your labels, text, pairs or pictures.
+    """Adapt a trained model to your labels, text, pairs or images.
 
-    RUN2 keeps only what changed, and the way to its base. Methods: frozen (only the head learns), full (everything),
-    adapters (bottleneck=16 placement=…), lora (rank=8 alpha=16 lora_dropout=0 targets=…); all: each of them, and what
-    each costs. As in: lemma adapt runs/a --labels mine.csv --out runs/b
+    As in: lemma adapt runs/a --labels mine.csv --out runs/b
 
-    With --rerank a dual-encoder's first findings (candidates=10) are looked at again; its towers stay frozen unless a
-    method is named. As in: lemma adapt runs/emoji --rerank --images emoji --out runs/again
+    RUN2 stores only what changed, and a reference to its base. Methods: frozen (only the head is trained), full
+    (everything), adapters (bottleneck=16 placement=…), lora (rank=8 alpha=16 lora_dropout=0 targets=…); all: each of
+    them, and what each costs.
+
+    With --rerank a dual encoder's top results (candidates=10) are re-ranked; its towers stay frozen unless a method is
+    given. As in: lemma adapt runs/emoji --rerank --images emoji --out runs/again
     """
-    from lemma.api import adapt as adapt_run
+    from lemma import api
 
-    settings, names = sort_words(words or [])
+    settings, names = sort_settings(words or [])
     if out is None:
         raise SpecError(f"--out is missing, as in: lemma adapt {run} --labels tweets --out runs/b")
-    if names and not text:
-        raise SpecError(f"'{names[0]}' is no KEY=VALUE word.")
-    data: dict[str, Any] = {"labels": labels, "text": [*text, *names] if text else None, "pairs": pairs}
-    data |= {"images": images, "rerank": rerank}
-    columns = {"text_column": text_column, "label_column": label_column}
-    columns |= {"source_column": source_column, "target_column": target_column, "captions": captions}
-    columns |= {"image_column": image_column, "caption_column": caption_column}
-    peft = "to" if to_peft else "from" if from_peft else None
-    how: dict[str, Any] = {"method": method, "limit": limit, "merge": merge, "peft": peft, "folder": from_peft}
-    show(adapt_run(run, out=out, overwrite=overwrite, **data, **columns, **how, **settings), json)
+    if names and "text" not in data:
+        raise SpecError(f"'{names[0]}' is not a KEY=VALUE setting.")
+    if from_peft is not None:
+        if data or settings or method or rerank:
+            raise SpecError("adapt: --from-peft trains nothing. Leave data, settings and method out.")
+        return show(api.adapt.from_peft(run, from_peft, out=out, overwrite=overwrite), json)
+    if names:
+        data["text"] = [*data["text"], *names]
+    if method == "all":
+        if rerank:
+            raise SpecError("adapt: --rerank takes one method, not all. As in: --method lora")
+        return show(api.adapt.compare(run, out=out, overwrite=overwrite, **data, **settings), json)
+    return show(api.adapt(run, out=out, overwrite=overwrite, method=method, rerank=rerank, **data, **settings), json)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="An adapted run.")],
+    to: Annotated[str | None, typer.Option(help="merged: a plain run without a base. peft: a folder for peft.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="The folder to write.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run.")] = False,
+    json: Json = False,
+) -> None:
+    """Write an adapted run in another form.
+
+    As in: lemma export runs/b --to merged --out runs/plain
+    """
+    from lemma import api
+
+    if to is None or out is None:
+        missing = "--to" if to is None else "--out"
+        raise SpecError(f"{missing} is missing, as in: lemma export {run} --to merged --out runs/plain")
+    show(api.export(run, to=to, out=out, overwrite=overwrite), json)  # pyright: ignore[reportArgumentType]

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import Json, show, sort_words
+from lemma.cli.common import Json, show, sort_settings
 from lemma.errors import SpecError
 
 app = typer.Typer(
@@ -151,7 +151,7 @@ def identity(
     """
     from lemma.api import check
 
-    sizes, names = sort_words(words or [])
+    sizes, names = sort_settings(words or [])
     if len(names) > 1:
         raise SpecError(_too_many(names))
     if out and not names:
@@ -213,7 +213,7 @@ def _too_many(names: list[str]) -> str:
 def _judge(what: str, model: str, answers: list[str], words: list[str] | None, as_json: bool) -> None:
     from lemma.api import check
 
-    symbols, strays = sort_words(words or [])
+    symbols, strays = sort_settings(words or [])
     if strays:
         raise SpecError(f"'{strays[0]}' is not of the form key=value, as in L=2.")
     verdict: Any = check(what, model, *answers, **symbols)

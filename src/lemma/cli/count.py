@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import Json, patiently, show, sort_words
+from lemma.cli.common import Json, patiently, show, sort_settings
 from lemma.errors import SpecError
 
 WAITING = "Reading the formulas off the module, at many small sizes; they are kept for the next time."
@@ -64,14 +64,14 @@ def count(
     form: Annotated[Form, typer.Option("--format", help="How to write it.")] = Form.text,
     json: Json = False,
 ) -> None:
-    """Count parameters, operations and bytes as formulas.
+    """Count parameters, FLOPs and bytes as formulas.
 
-    They are read off the real module, and proved against it at sizes not used before. Examples beside the presets:
+    They are read off the real module and proved against it at sizes not used for the fit. Examples next to the presets:
     torch-transformer, torch-lstm, gpt2, llama, self-attention.
     """
     import lemma.api as lemma
 
-    symbols, names = sort_words(words)
+    symbols, names = sort_settings(words)
     if len(names) != 1:
         raise SpecError(f"one MODEL is expected, got {len(names)}: {' '.join(names)}. As in: lemma count decoder d=512")
     quantities = _listed(only) or None
@@ -80,9 +80,9 @@ def count(
         show(found, json)
         raise typer.Exit(0 if found.number else 1)
     if against:
-        return show(lemma.against(names[0], _listed(against), **symbols), json)
+        return show(lemma.count.against(names[0], _listed(against), **symbols), json)
     if draw:
-        return _drawn(lemma.draw(names[0], **symbols), draw, json)
+        return _drawn(lemma.count.draw(names[0], **symbols), draw, json)
     with patiently(WAITING):
         account = lemma.count(
             names[0],
@@ -113,7 +113,7 @@ def _solved(model: str, solve: str | None, total: Any, within: Any, quantities: 
     if quantities and len(quantities) > 1:
         raise SpecError(f"--solve takes one quantity, got {', '.join(quantities)}.")
     (quantity,) = quantities or ["parameters"]
-    return lemma.solve(model, _listed(solve), total, quantity=quantity, ranges=within or (), **symbols)
+    return lemma.count.solve(model, _listed(solve), total, quantity=quantity, ranges=within or (), **symbols)
 
 
 def _drawn(drawing: Any, path: Path, as_json: bool) -> None:

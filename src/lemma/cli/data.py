@@ -1,4 +1,4 @@
-"""`lemma data`: the corpora known by name."""
+"""`lemma data`: the data sets known by name."""
 
 import sys
 
@@ -11,15 +11,15 @@ HEAD = ("name", "bytes", "licence", "cached")
 
 
 def data(json: Json = False) -> None:
-    """List the corpora known by name.
+    """List the data sets known by name, with size and licence.
 
-    With size, licence, and whether they are cached here.
+    The last column says whether it is cached on this machine.
     """
-    from lemma.api import corpora
+    from lemma.api import datasets
 
-    rows = corpora()
+    rows = datasets()
     if json:
-        typer.echo(to_json({"corpora": [row.to_dict() for row in rows]}))
+        typer.echo(to_json({"datasets": [row.to_dict() for row in rows]}))
         return
     width = width_of(sys.stdout)
     lines = table(
@@ -29,4 +29,4 @@ def data(json: Json = False) -> None:
     )
     about = [fit(f"    {row.about}", width) for row in rows]
     typer.echo("\n".join([lines[0], *(line for pair in zip(lines[1:], about, strict=True) for line in pair)]))
-    say("A corpus is fetched once, at its first use: lemma train lstm --text shakespeare --out runs/a")
+    say("Each is downloaded once, at first use: lemma train lstm --text shakespeare --out runs/a")

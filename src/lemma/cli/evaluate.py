@@ -1,81 +1,47 @@
-"""`lemma evaluate`: perplexity with its protocol, trees, translations or classes compared with the true ones."""
+"""`lemma evaluate`: a run's score with its protocol."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import (
-    CaptionColumn,
-    Captions,
-    ImageColumn,
-    Json,
-    LabelColumn,
-    SourceColumn,
-    TargetColumn,
-    TextColumn,
-    show,
-)
+from lemma.cli.common import PARSE, TRANSLATE, Json, show, with_data
 
 
+@with_data("limit", "dev", "graph", "nodes")
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    text: Annotated[
-        list[str] | None,
-        typer.Option("--text", metavar="CORPUS|FILE", help="Other text; the run's own held-out text if not given."),
-    ] = None,
-    treebank: Annotated[
-        str | None,
-        typer.Option("--treebank", metavar="NAME|FILE", help="Compare trees: a parser's, or those of attention."),
-    ] = None,
-    pairs: Annotated[
-        str | None, typer.Option("--pairs", metavar="NAME|FILE", help="Other pairs, to compare translations with.")
-    ] = None,
-    labels: Annotated[
-        str | None, typer.Option("--labels", metavar="NAME|FILE", help="Other labelled texts, to be classified.")
-    ] = None,
-    images: Annotated[
-        str | None,
-        typer.Option("--images", metavar="NAME|FOLDER", help="Other pictures with captions, to find by each other."),
-    ] = None,
-    parser: Annotated[
-        str | None,
-        typer.Option("--parser", metavar="RUN", help="Of a tree body: another parser's run to draw --labels' trees."),
-    ] = None,
-    captions: Captions = None,
-    image_column: ImageColumn = None,
-    caption_column: CaptionColumn = None,
-    text_column: TextColumn = None,
-    label_column: LabelColumn = None,
-    source_column: SourceColumn = None,
-    target_column: TargetColumn = None,
     split: Annotated[
-        str | None, typer.Option(help="Which part of the run's own data or treebank: train, validation or test.")
+        str | None, typer.Option(help="Which split of the run's own data: train, validation or test.")
     ] = None,
-    layer: Annotated[int | None, typer.Option(help="The layer whose attention makes trees, counted from 0.")] = None,
-    head: Annotated[int | None, typer.Option(help="The head of that layer, counted from 0.")] = None,
+    context: Annotated[int | None, typer.Option(help="Tokens per window. Default: the model's context.")] = None,
+    stride: Annotated[int | None, typer.Option(help="Tokens scored per window. Default: half the context.")] = None,
     limit: Annotated[
-        int | None, typer.Option(help="Sentences of the treebank or pairs to read, the first ones.")
+        int | None, typer.Option(help="Evaluate on the first N sentences of the treebank or pairs.")
     ] = None,
-    context: Annotated[int | None, typer.Option(help="Tokens read at once; the model's context if not given.")] = None,
-    stride: Annotated[int | None, typer.Option(help="Tokens scored a window; half the context if not given.")] = None,
-    beam: Annotated[int | None, typer.Option(help="Translations followed side by side; 1 if not given.")] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="How much a beam favours long translations.")] = None,
+    layer: Annotated[
+        int | None, typer.Option(help="Attention as trees: the layer, counted from 0.", rich_help_panel=PARSE)
+    ] = None,
+    head: Annotated[
+        int | None, typer.Option(help="Attention as trees: the head of that layer.", rich_help_panel=PARSE)
+    ] = None,
+    beam: Annotated[int | None, typer.Option(help="Beam width. Default: 1.", rich_help_panel=TRANSLATE)] = None,
+    length_penalty: Annotated[
+        float | None, typer.Option(help="How much the beam favours long translations.", rich_help_panel=TRANSLATE)
+    ] = None,
     json: Json = False,
+    *,
+    data: dict[str, Any],
 ) -> None:
-    """Measure a run by what it was made for, with the whole protocol.
+    """Evaluate a run on its own test split or on other data, with the full protocol.
 
-    A language model by perplexity: a full pass, in which every token of the text but the first is predicted once. With
-    --treebank, and for a parser, trees: UAS and LAS. A translator by BLEU and chrF, a classifier and a graph
-    model by accuracy and F1, a dual encoder by recall among the first 1, 5 and 10, both ways.
+    Language models: perplexity, a full pass that predicts every token once. Parsers, and language models with
+    --treebank: UAS and LAS. Translators: BLEU and chrF. Classifiers and graph models: accuracy and F1. Dual encoders:
+    recall at 1, 5 and 10 in both directions.
     """
     from lemma.api import evaluate as measure
 
     settings = {"layer": layer, "head": head, "context": context, "stride": stride}
     settings |= {"beam": beam, "length_penalty": length_penalty, "limit": limit}
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
-    columns = {"text_column": text_column, "label_column": label_column}
-    columns |= {"source_column": source_column, "target_column": target_column, "captions": captions, "parser": parser}
-    columns |= {"image_column": image_column, "caption_column": caption_column}
-    data: dict[str, Any] = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images}
-    show(measure(run, split=split, **data, **columns, **given), json)
+    show(measure(run, split=split, **data, **given), json)

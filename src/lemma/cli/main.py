@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from lemma.cli.adapt import adapt
+from lemma.cli.adapt import adapt, export
 from lemma.cli.check import app as check
-from lemma.cli.common import say
+from lemma.cli.common import GroupedCommand, say
 from lemma.cli.count import count
 from lemma.cli.data import data
 from lemma.cli.evaluate import evaluate
@@ -23,21 +23,34 @@ from lemma.cli.train import train
 from lemma.errors import LemmaError
 from lemma.report.text import fit, width_of
 
-VERBS = ("count", "check", "train", "evaluate", "generate", "look", "adapt", "search", "study", "serve", "data")
+VERBS = (
+    "count",
+    "check",
+    "train",
+    "evaluate",
+    "generate",
+    "look",
+    "adapt",
+    "export",
+    "search",
+    "study",
+    "serve",
+    "data",
+)
 
 
 class InOrder(TyperGroup):
-    """The commands in the order in which they are told of everywhere."""
+    """The commands in the order of the docs."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Name them; one that is not told of comes last."""
+        """Name them in that order."""
         return sorted(super().list_commands(ctx), key=[*VERBS, *self.commands].index)
 
 
 app = typer.Typer(
     cls=InOrder,
     name="lemma",
-    help="A workbench for language models in which the mathematics and the machine agree.",
+    help="A workbench for language models where the mathematics and the machine agree.",
     epilog="Every command takes --json, and --debug for a traceback. "
     "Try: lemma train lstm --text shakespeare --out runs/a",
     no_args_is_help=True,
@@ -45,9 +58,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (count, train, evaluate, generate, adapt, search, study, serve, data):
-    app.command()(command)
-app.add_typer(check, name="check", short_help="Judge a formula, number, gradient or computation of your own.")
+for command in (count, train, evaluate, generate, adapt, export, search, study, serve, data):
+    app.command(cls=GroupedCommand)(command)
+app.add_typer(check, name="check", short_help="Check your own formula, number, gradient or hand computation.")
 app.add_typer(look, name="look")
 
 

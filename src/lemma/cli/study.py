@@ -13,24 +13,24 @@ def study(
         str,
         typer.Argument(
             metavar="NAME|FILE",
-            help="Built in: families, table-a5, positions, shaping, heads, length, lstm-gru, pretraining, graph; "
-            "or a TOML file of your own.",
+            help="Built in: families, table-a5, positions, penalties, heads, length, lstm-gru, pretraining, graph; "
+            "or your own TOML file.",
         ),
     ],
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes, such as seeds=[1,2,3].")
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as seeds=[1,2,3].")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FOLDER", help="Where runs and report go; runs/NAME if not given.")
+        Path | None, typer.Option("--out", metavar="FOLDER", help="Where runs and report go. Default: runs/NAME.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Compare models at an equal budget.
+    """Compare models at an equal budget, over seeds.
 
-    Over seeds, into a table and one report that opens offline. A study that was stopped goes on where it was.
+    Writes a table and one report that opens offline. The same command resumes an interrupted study.
     """
     from lemma.api import study as compare
-    from lemma.spec.base import parse_words
+    from lemma.spec.base import parse_settings
 
-    result = compare(name, out=out or Path("runs") / Path(name).stem, **parse_words(words or []))
+    result = compare(name, out=out or Path("runs") / Path(name).stem, **parse_settings(words or []))
     show(result, json)

@@ -154,10 +154,10 @@ def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def parse_words(words: Iterable[str]) -> dict[str, Any]:
+def parse_settings(words: Iterable[str]) -> dict[str, Any]:
     """Read `key=value` settings; a value is a TOML literal, or else plain text. Nothing is ever evaluated.
 
-    >>> parse_words(["width=128", "tied=true", "positions=sinusoidal", "learning_rate=1e-3"])
+    >>> parse_settings(["width=128", "tied=true", "positions=sinusoidal", "learning_rate=1e-3"])
     {'width': 128, 'tied': True, 'positions': 'sinusoidal', 'learning_rate': 0.001}
     """
     parsed: dict[str, Any] = {}

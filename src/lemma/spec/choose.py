@@ -191,7 +191,7 @@ def read_model(words: Mapping[str, Any], where: str) -> ModelSpec:
 
 
 @dataclass(frozen=True)
-class WordRow:
+class SettingRow:
     """One setting: its name, its default and what it does."""
 
     where: str
@@ -211,10 +211,10 @@ class WordRow:
         return asdict(self)
 
 
-def describe_words(model: str) -> list[WordRow]:
+def describe_settings(model: str) -> list[SettingRow]:
     """List the settings of a model, its recipe, its data and its tokenizer, with their defaults for this model.
 
-    >>> [row.title for row in describe_words("lstm")][1]
+    >>> [row.title for row in describe_settings("lstm")][1]
     'width (d) = 128'
     """
     chosen = choose(model)
@@ -228,13 +228,13 @@ def describe_words(model: str) -> list[WordRow]:
     return [*own, *recipe, *(row for row in _rows("data", data) if row.word != "nodes_file"), *tokenizer]
 
 
-def _rows(where: str, spec: Spec) -> list[WordRow]:
+def _rows(where: str, spec: Spec) -> list[SettingRow]:
     values = {
         name: value["kind"] if isinstance(value, dict) and "kind" in value else value
         for name, value in spec.to_dict().items()
     }
     return [
-        WordRow(where, name, letter_of(field), values.get(name), field.description or "")
+        SettingRow(where, name, letter_of(field), values.get(name), field.description or "")
         for name, field in type(spec).model_fields.items()
         if name not in {"family", "kind"} and field.default is not PydanticUndefined
     ]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lemma.errors import SpecError
-from lemma.spec.base import parse_words, to_toml
+from lemma.spec.base import parse_settings, to_toml
 from lemma.spec.choose import choose
 from lemma.spec.models import Decoder
 from lemma.spec.presets import PRESETS
@@ -13,23 +13,23 @@ from lemma.spec.recipe import Recipe
 
 
 def test_values_are_toml_literals_or_plain_text() -> None:
-    words = parse_words(["a=1", "b=2.5", "c=true", "d=plain text", 'e="quoted"', "f=[1, 2]", "g=", "h=x=y"])
+    words = parse_settings(["a=1", "b=2.5", "c=true", "d=plain text", 'e="quoted"', "f=[1, 2]", "g=", "h=x=y"])
     assert words == {"a": 1, "b": 2.5, "c": True, "d": "plain text", "e": "quoted", "f": [1, 2], "g": "", "h": "x=y"}
 
 
 @pytest.mark.parametrize("word", ["width", "=3", "  =3"])
 def test_a_word_without_key_or_value_is_refused(word: str) -> None:
     with pytest.raises(SpecError, match="key=value"):
-        parse_words([word])
+        parse_settings([word])
 
 
 def test_a_value_cannot_smuggle_in_a_second_key() -> None:
-    assert parse_words(["width=1\nheads = 2"])["width"] == "1\nheads = 2"
+    assert parse_settings(["width=1\nheads = 2"])["width"] == "1\nheads = 2"
 
 
 @pytest.mark.parametrize("text", ["__import__('os').system('true')", "1+1", "lambda: 0"])
 def test_nothing_is_evaluated(text: str) -> None:
-    assert parse_words([f"width={text}"])["width"] == text
+    assert parse_settings([f"width={text}"])["width"] == text
 
 
 @pytest.mark.parametrize(

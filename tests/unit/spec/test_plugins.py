@@ -9,7 +9,7 @@ from lemma.errors import PackageError, RunError, SpecError
 from lemma.models.build import build
 from lemma.runs.folder import RunFolder
 from lemma.spec.base import to_toml
-from lemma.spec.choose import choose, describe_words, read_model
+from lemma.spec.choose import choose, describe_settings, read_model
 from lemma.spec.models import Classifier, Decoder, Lstm
 from lemma.spec.presets import brought_sources
 from lemma.spec.recipe import Recipe
@@ -65,7 +65,7 @@ def test_a_family_is_chosen_by_its_name_with_its_recipe(shop: Shop) -> None:
     assert (chosen.model.family, chosen.model.width) == ("quick", 5)
     assert (chosen.recipe.learning_rate, chosen.recipe.steps) == (0.5, 7)
     assert read_model(chosen.model.to_dict(), "here") == chosen.model
-    assert "width = 3" in [row.title for row in describe_words("quick")]
+    assert "width = 3" in [row.title for row in describe_settings("quick")]
     body = Classifier(body="quick")
     assert body.to_dict()["body"] == {"vocabulary": 256, "family": "quick", "width": 3}
     assert Classifier.read(body.to_dict(), "here") == body
@@ -193,4 +193,4 @@ def test_an_objective_is_for_language_models_and_an_encoders_is_its_own() -> Non
         choose("tree", {"objective": "causal"})
     assert choose("encoder", {"objective": "both"}).model.objective == "both"
     assert choose("encoder", {"objective": "both"}, classify=True).model.body.objective == "both"
-    assert [row.where for row in describe_words("encoder") if row.word == "objective"] == ["model"]
+    assert [row.where for row in describe_settings("encoder") if row.word == "objective"] == ["model"]

@@ -1,0 +1,192 @@
+"""Settings as typed keyword arguments, so that editors complete them. A test keeps them equal to the specs."""
+
+from typing import Any, Literal, TypedDict
+
+
+class RecipeSettings(TypedDict, total=False):
+    """How a model is trained: the fields of `Recipe`."""
+
+    steps: int
+    batch: int
+    stretch: int | None
+    accumulate: int
+    learning_rate: float
+    final_rate: float
+    warm_up: int
+    weight_decay: float
+    beta2: float
+    clip: float
+    dropout: float
+    mask_rate: float
+    label_smoothing: float
+    augment: float
+    objective: Any
+    focus: float
+    near: float
+    near_max: float
+    seed: int
+    evaluate_every: int | None
+    checkpoint_every: int | None
+    patience: int | None
+    keep: Literal["best", "last"]
+    device: Literal["auto", "cpu", "cuda"]
+    precision: Literal["auto", "float32", "bfloat16"]
+    compile: Literal["auto"] | bool
+    tensorboard: bool
+
+
+class ModelSettings(TypedDict, total=False):
+    """Sizes and choices of all families, and their textbook letters."""
+
+    vocabulary: int
+    width: int
+    hidden: int
+    context: int
+    activation: Any
+    key_width: int
+    value_width: Any
+    depth: int
+    biases: Literal[0, 1, 2]
+    tied: bool
+    heads: int
+    attention_width: int | None
+    key_value_heads: int | None
+    key_query: Literal["separate", "merged"]
+    value_output: Literal["separate", "merged"]
+    feed_forward: Any
+    positions: Any
+    norm: Literal["layer", "rms"]
+    bias: bool
+    embedding: int
+    relations: int
+    buckets: int
+    minimum_count: int
+    word_dropout: float
+    encoder: Any
+    head_width: int
+    shared_width: int
+    attention_loss: float
+    norm_place: Literal["pre", "post"]
+    encoder_depth: int
+    decoder_depth: int
+    pool: Literal["auto", "first", "last", "mean"]
+    body: Any
+    classes: int
+    grid: int
+    patch: int
+    image_width: int
+    image_depth: int
+    image_heads: int
+    image_pool: Literal["places", "mean"]
+    shared: int
+    temperature: float
+    candidates: int
+    towers: Any
+    features: int
+    normalise: Literal["symmetric", "rows", "none", "alone"]
+    V: int
+    d: int
+    d_h: int
+    N: int
+    d_k: int
+    d_v: int
+    D: int
+    L: int
+    h: int
+    h_kv: int
+    d_ff: int
+    T: int
+    d_e: int
+    R: int
+    w: int
+    w_s: int
+    L_enc: int
+    L_dec: int
+    K: int
+    G: int
+    P: int
+    d_i: int
+    L_i: int
+    h_i: int
+    d_s: int
+    F: int
+
+
+class DataSettings(TypedDict, total=False):
+    """Tokenizer, splits and columns of the data."""
+
+    tokenizer: Any
+    held_out: float
+    source: str | None
+    target: str | None
+    label: str | None
+    parser: str | None
+    captions: str | None
+    image: str | None
+    caption: str | None
+    nodes_file: str | None
+    labelled: int | None
+    validation: int
+    test: int
+    split: int | None
+    nodes: Any
+    edges: int | None
+    source_column: str | None
+    target_column: str | None
+    text_column: str | None
+    label_column: str | None
+    image_column: str | None
+    caption_column: str | None
+
+
+class MethodSettings(TypedDict, total=False):
+    """How a model is adapted: the fields of the methods."""
+
+    rank: int
+    alpha: float
+    lora_dropout: float
+    targets: Any
+    bottleneck: int
+    placement: Any
+
+
+class TrainSettings(RecipeSettings, ModelSettings, DataSettings, total=False):
+    """All settings of `train`."""
+
+
+class AdaptSettings(RecipeSettings, MethodSettings, total=False):
+    """All settings of `adapt`."""
+
+
+class SamplingSettings(TypedDict, total=False):
+    """How `generate` chooses tokens."""
+
+    tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    seed: int
+    stop_at_loop: bool
+    stop_at_eos: bool
+    beam: int
+    length_penalty: float
+
+
+class EvaluateSettings(TypedDict, total=False):
+    """What some kinds of evaluation can be told."""
+
+    context: int | None
+    stride: int | None
+    layer: int | None
+    head: int | None
+    limit: int | None
+    beam: int | None
+    length_penalty: float | None
+    text_column: str | None
+    label_column: str | None
+    source_column: str | None
+    target_column: str | None
+    image_column: str | None
+    caption_column: str | None
+    captions: str | None
+    parser: str | None
