@@ -1,0 +1,226 @@
+"""Results as SVG: matrices as heat maps with their numbers, side by side; tables and text below each other."""
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from xml.sax.saxutils import escape, quoteattr
+
+import numpy as np
+
+from lemma.report.numbers import numeral
+from lemma.report.result import (
+    Block,
+    Blocks,
+    Card,
+    Cards,
+    Facts,
+    Figure,
+    Fold,
+    Heading,
+    Items,
+    Matrix,
+    Pre,
+    Table,
+    Text,
+)
+from lemma.report.text import across
+
+# People with any kind of colour vision can tell these apart: blue is above zero, orange below.
+POSITIVE, NEGATIVE, WHITE = (0, 93, 160), (200, 85, 0), (255, 255, 255)
+NOT_A_NUMBER = "#e4e4e4"
+"""The cell of NaN, and of what a mask hides."""
+INK, PALE, PAPER, SOFT, LINE, BLUE = "#1b1f24", "#ffffff", "#fdfdfc", "#59606b", "#c9ced6", "#005da0"
+FONTS = "system-ui, 'Segoe UI', Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
+CHARACTER = 6.9
+"""Pixels of an average character at 12 pixels; labels are cut to fit."""
+WIDTH, MARGIN, GAP = 1120, 24, 28
+CELL, ROW, BAR = 26, 21, 120
+LONGEST_LABEL = 14
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """SVG elements with their size in pixels."""
+
+    body: str
+    width: float
+    height: float
+
+
+def as_svg(blocks: Blocks, title: str) -> str:
+    """Blocks as a whole SVG file; neighbouring matrices share rows."""
+    parts: list[str] = []
+    widest, y = 0.0, float(MARGIN)
+    for drawing in _rows(blocks):
+        parts.append(_moved(drawing.body, MARGIN, y))
+        widest, y = max(widest, drawing.width), y + drawing.height + 12
+    return _document(Drawing("\n".join(parts), widest + 2 * MARGIN, y + MARGIN), title)
+
+
+def matrix_svg(matrix: Matrix, edge: int = 10) -> str:
+    """One matrix as an SVG element."""
+    drawing = heat_map(matrix)
+    body = _moved(drawing.body, edge, edge)
+    return _document(Drawing(body, drawing.width + 2 * edge, drawing.height + 2 * edge), matrix.title)
+
+
+def _document(drawing: Drawing, title: str) -> str:
+    """A drawing on its own paper, so that it can also be read on a dark page."""
+    width, height = round(drawing.width), round(drawing.height)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'role="img" font-family="{FONTS}" font-size="12"><title>{escape(title)}</title>\n'
+        f'<rect width="{width}" height="{height}" rx="6" fill="{PAPER}"/>\n{drawing.body}\n</svg>\n'
+    )
+
+
+def _moved(body: str, x: float, y: float) -> str:
+    return f'<g transform="translate({x:.1f} {y:.1f})">{body}</g>'
+
+
+def _rows(blocks: Blocks) -> Iterator[Drawing]:
+    for is_matrix, group in groupby(blocks, key=lambda block: isinstance(block, Matrix)):
+        if is_matrix:
+            yield from _side_by_side([heat_map(block) for block in group if isinstance(block, Matrix)])
+        else:
+            for block in group:
+                yield from _drawings(block)
+
+
+def _side_by_side(maps: Sequence[Drawing]) -> Iterator[Drawing]:
+    """As many heat maps in a row as there is room for."""
+    parts: list[str] = []
+    x = height = 0.0
+    for one in maps:
+        if parts and x + one.width > WIDTH:
+            yield Drawing("\n".join(parts), x - GAP, height + 6)
+            parts, x, height = [], 0.0, 0.0
+        parts.append(_moved(one.body, x, 0))
+        x, height = x + one.width + GAP, max(height, one.height)
+    yield Drawing("\n".join(parts), x - GAP, height + 6)
+
+
+def _drawings(block: Block) -> Iterator[Drawing]:
+    match block:
+        case Heading(text, level):
+            size = 20 if level == 1 else 15
+            lines = textwrap.wrap(text, round(WIDTH / size / 0.58)) or [""]
+            body = "".join(_text(0, (size + 6) * (place + 1), line, bold=True) for place, line in enumerate(lines))
+            width = max(map(across, lines)) * size * 0.62
+            yield Drawing(f'<g font-size="{size}">{body}</g>', width, (size + 6) * len(lines) + 6)
+        case Text(text):
+            yield _paragraph(text)
+        case Items(items):
+            yield _paragraph("\n".join(f"• {item}" for item in items))
+        case Pre():
+            yield _paragraph(block.text)
+        case Table():
+            yield _table(block)
+            if block.caption:
+                yield _paragraph(block.caption)
+        case Facts(pairs):
+            yield _table(Table(("", ""), list(pairs.items()), plain=True))
+        case Card():
+            yield from _rows(block.content())
+        case Cards(cards):
+            yield from _rows(cards)
+        case Fold(title, within):
+            yield from _rows([Heading(title, 3), *within])
+        case Figure(svg, caption):
+            size = {name: re.search(rf'\b{name}="([\d.]+)', svg) for name in ("width", "height")}
+            width, height = (float(found[1]) if found else 400.0 for found in size.values())
+            yield Drawing(svg, width, height)
+            if caption:
+                yield _paragraph(caption)
+
+
+def _paragraph(text: str) -> Drawing:
+    lines = [part for line in text.splitlines() or [""] for part in textwrap.wrap(line, 120) or [""]]
+    body = "".join(_text(0, 14 + 17 * place, line) for place, line in enumerate(lines))
+    return Drawing(f'<g font-size="13">{body}</g>', max(map(across, lines)) * CHARACTER, 17 * len(lines))
+
+
+def _table(block: Table) -> Drawing:
+    rows = block.all_rows()
+    widths = [CHARACTER * max(across(row[column]) for row in rows) + 18 for column in range(len(block.header))]
+    parts = [_text(0, 14, block.title, bold=True)] if block.title else []
+    top, width = ROW if block.title else 0, sum(widths)
+    for place, row in enumerate(rows):
+        bold = place == 0 or (bool(block.total) and place == len(rows) - 1)
+        x = 0.0
+        for column, (cell, wide) in enumerate(zip(row, widths, strict=True)):
+            left = block.aligned_left(column)
+            at, anchor, colour = x if left else x + wide - 10, "start" if left else "end", INK if place else SOFT
+            parts.append(_text(at, top + place * ROW + 14, cell, anchor, colour, bold))
+            x += wide
+    parts.append(f'<path d="M0 {top + ROW - 3}H{width:.1f}" stroke="{LINE}"/>')
+    parts += [
+        f'<rect x="{width + 4:.1f}" y="{top + ROW * (place + 1) + 4}" width="{share * BAR:.1f}" height="11" '
+        f'fill="{BLUE}"/>'
+        for place, share in enumerate(block.bars)
+    ]
+    return Drawing("\n".join(parts), width + (BAR + 4 if block.bars else 0), top + ROW * len(rows) + 6)
+
+
+def heat_map(matrix: Matrix) -> Drawing:
+    """Title, column names, then a row of cells for each row; darker is larger, orange is below zero."""
+    cells, sums = matrix.cells(), [numeral(value, matrix.decimals) for value in matrix.sums]
+    written = [*(cell for row in cells for cell in row), *map(_cut, matrix.columns), *sums]
+    wide = max(34.0, CHARACTER * max(map(across, written)) + 12)
+    left = CHARACTER * max(across(_cut(name)) for name in matrix.rows) + 10
+    finite = matrix.values[np.isfinite(matrix.values)]
+    largest = float(np.abs(finite).max()) if finite.size else 0.0
+    names = [*matrix.columns, *(["sum"] if sums else [])]
+    parts = [_text(0, 14, matrix.title, bold=True)]
+    parts += [_label(left + wide * (place + 0.5), 36, name, "middle") for place, name in enumerate(names)]
+    for row, name in enumerate(matrix.rows):
+        y = 42 + row * CELL
+        parts.append(_label(left - 6, y + 17, name, "end"))
+        for column, cell in enumerate(cells[row]):
+            fill, ink = cell_colours(float(matrix.values[row][column]), largest)
+            x = left + column * wide
+            parts.append(
+                f'<rect x="{x:.1f}" y="{y}" width="{wide - 1:.1f}" height="{CELL - 1}" fill="{fill}" '
+                'stroke="#dde1e6" stroke-width="0.6"/>'
+            )
+            parts.append(_text(x + wide / 2, y + 17, cell, "middle", ink))
+        if sums:
+            parts.append(_text(left + (len(cells[row]) + 0.5) * wide, y + 17, sums[row], "middle", bold=True))
+    width = max(left + wide * len(names), CHARACTER * across(matrix.title) + 6)
+    return Drawing("\n".join(parts), width, 44 + CELL * len(matrix.rows))
+
+
+def cell_colours(value: float, largest: float) -> tuple[str, str]:
+    """Fill and ink of a cell: the fill by the value's size next to the largest, the ink dark or light on it.
+
+    >>> cell_colours(0.0, 1.0), cell_colours(1.0, 1.0), cell_colours(float("nan"), 1.0)
+    (('#ffffff', '#1b1f24'), ('#005da0', '#ffffff'), ('#e4e4e4', '#1b1f24'))
+    """
+    if not np.isfinite(value):
+        return NOT_A_NUMBER, INK
+    share = min(abs(value) / largest, 1.0) if largest else 0.0
+    end = POSITIVE if value >= 0 else NEGATIVE
+    fill = [round(a + (b - a) * share) for a, b in zip(WHITE, end, strict=True)]
+    # relative luminance as the accessibility guidelines (WCAG) define it
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in (part / 255 for part in fill)]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#{:02x}{:02x}{:02x}".format(*fill), PALE if luminance < 0.3 else INK
+
+
+def _text(x: float, y: float, content: str, anchor: str = "start", fill: str = INK, bold: bool = False) -> str:
+    weight = ' font-weight="600"' if bold else ""
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}"{weight} xml:space="preserve">'
+        f"{escape(content)}</text>"
+    )
+
+
+def _label(x: float, y: float, name: str, anchor: str) -> str:
+    label = _text(x, y, _cut(name), anchor, SOFT)
+    return label if _cut(name) == name else f"<g aria-label={quoteattr(name)}>{label}</g>"
+
+
+def _cut(name: str) -> str:
+    return name if across(name) <= LONGEST_LABEL else name[: LONGEST_LABEL - 1] + "…"

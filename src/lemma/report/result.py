@@ -1,0 +1,561 @@
+"""Results: what a computation found, made of blocks, printed and saved in every form.
+
+A result is a frozen dataclass that derives from `Result` and says what it shows as blocks (headings, text, tables,
+matrices, figures). From these come the terminal text, the notebook cell and the files: .html, .md, .txt, .tex and .svg;
+`to_dict()` gives .json and `records()` gives .csv.
+"""
+
+import csv
+import io
+import json
+import re
+import unicodedata
+from abc import ABC, abstractmethod
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+
+from lemma.data.files import write_atomically
+from lemma.errors import InputError, unknown
+from lemma.report.curves import NO_PLOT, Plot, can_draw
+from lemma.report.numbers import bar, needed_decimals, numeral, shade
+from lemma.report.text import across, columns, fit, label, paragraph, table, wrap
+
+TextKind = Literal[
+    "", "note", "finding", "question", "kicker", "strong", "good", "bad", "warning", "footer"
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading; level 1 is the title of the result. `underlined` is about printed text only."""
+
+    text: str
+    level: int = 2
+    underlined: bool = False
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph, or several lines.
+
+    In print, a text stands directly below a heading or another text; `apart` puts an empty line between them. Prose
+    (notes, findings, questions) is broken flush left; other lines hang, or go on below what follows their label.
+    """
+
+    text: str
+    kind: TextKind = ""
+    apart: bool = False
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list of short texts; in print a line each, as written."""
+
+    items: Sequence[str]
+    kind: Literal["", "note"] = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of written cells; the first column names the row. Spaces before a row's name indent it."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    bars: Sequence[float] = ()
+    """A bar from 0 to 1 behind every row."""
+    total: Sequence[str] = ()
+    """A last row of sums."""
+    plain: bool = False
+    """Whether cells are words, aligned left and broken where they are too long, rather than numbers."""
+    left: Sequence[int] = (0,)
+    """Columns that are aligned left."""
+    flexible: Sequence[int] = ()
+    """Columns whose cells may be broken where the table is too wide."""
+    formulas: Sequence[int] = ()
+    """Columns with formulas, typeset in HTML."""
+    kinds: Sequence[str] = ()
+    """A kind for every row: "best" marks it."""
+    ruled: bool = False
+    """Whether the header is underlined in print."""
+    caption: str = ""
+
+    def all_rows(self) -> list[Sequence[str]]:
+        """Header, rows and total."""
+        return [self.header, *self.rows, *([self.total] if self.total else [])]
+
+    def aligned_left(self, column: int) -> bool:
+        """Whether a column is aligned left."""
+        return self.plain or column in self.left
+
+    def kind_of(self, row: int) -> str:
+        """The kind of a row, counted from 0."""
+        return self.kinds[row] if row < len(self.kinds) else ""
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """A matrix with names for its rows and columns."""
+
+    title: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    values: Float[np.ndarray, "rows columns"]
+    look: Literal["signed", "share"] = "signed"
+    """Coloured by sign and size, or as shares from 0 to 1."""
+    sums: Sequence[float] = ()
+    """The sum of each row, where it is used later."""
+    decimals: int = 3
+
+    def cells(self) -> tuple[tuple[str, ...], ...]:
+        """Every number as it is written, with no more decimals than one of them needs."""
+        needed = needed_decimals(self.values[np.isfinite(self.values)].tolist(), self.decimals)
+        return tuple(tuple(numeral(value, needed) for value in row) for row in self.values)
+
+    def table(self, shaded: bool = True) -> Table:
+        """The matrix as a table; shares get a small block next to the number."""
+        cells: Iterable[Sequence[str]] = self.cells()
+        if self.look == "share" and shaded:
+            cells = [
+                [f"{cell} {shade(value)}" for cell, value in zip(row, values, strict=True)]
+                for row, values in zip(cells, self.values, strict=True)
+            ]
+        sums = [[numeral(value, self.decimals)] for value in self.sums] or [[] for _ in self.rows]
+        rows = tuple((name, *row, *added) for name, row, added in zip(self.rows, cells, sums, strict=True))
+        return Table(("", *self.columns, *(["sum"] if self.sums else [])), rows, self.title)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing with its caption. The SVG must come from our own plot functions: it goes into the page as it is."""
+
+    svg: str
+    caption: str = ""
+    kind: Literal["", "narrow"] = ""
+
+    def __post_init__(self) -> None:
+        assert self.svg.lstrip().startswith("<svg"), "a figure is an <svg> element"
+
+
+@dataclass(frozen=True)
+class Legend:
+    """What the lines of figures stand for: colour, dashes and name of each."""
+
+    entries: Sequence[tuple[str, Sequence[int], str]]
+
+
+@dataclass(frozen=True)
+class Image:
+    """A picture as PNG, embedded in the page; without one, `text` says so."""
+
+    png: bytes | None
+    text: str
+
+    @property
+    def address(self) -> str:
+        """The picture as a data address."""
+        return f"data:image/png;base64,{b64encode(self.png or b'').decode()}"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names with their values, in two columns."""
+
+    pairs: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Pre:
+    """Text as it is, such as a sample: parts, each with a kind. "loop" and "again" are marked, "prompt" is grey."""
+
+    parts: Sequence[tuple[str, Literal["", "prompt", "loop", "again"]]]
+
+    @property
+    def text(self) -> str:
+        """All parts together."""
+        return "".join(text for text, _ in self.parts)
+
+
+@dataclass(frozen=True)
+class Card:
+    """Blocks in a frame under a title."""
+
+    title: str
+    blocks: Sequence["Block"] = ()
+    note: str = ""
+
+    def content(self) -> list["Block"]:
+        """All that it holds, title and note included."""
+        note: list[Block] = [Text(self.note, "note")] if self.note else []
+        return [Heading(self.title, 3), *self.blocks, *note]
+
+
+@dataclass(frozen=True)
+class Cards:
+    """Cards side by side, as many as there is room for; `small` ones hold an image each."""
+
+    cards: Sequence[Card]
+    small: bool = False
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Blocks that can be folded away on a page."""
+
+    title: str
+    blocks: Sequence["Block"]
+    opened: bool = False
+
+
+Block: TypeAlias = (
+    Heading | Text | Items | Table | Matrix | Figure | Legend | Image | Facts | Pre | Card | Cards | Fold
+)  # fmt: skip
+Blocks: TypeAlias = Iterable[Block]
+
+
+def plots(some: Iterable[Plot], kind: Literal["", "narrow"] = "") -> list[Block]:
+    """Plots as figures with their captions; where they cannot be drawn, the sentence that says how they could be."""
+    given = list(some)
+    if given and not can_draw():
+        return [Text(NO_PLOT, "note")]
+    return [Figure(plot.svg(), plot.whole_caption, kind) for plot in given]
+
+
+class Result(ABC):
+    """What a computation found: it can be printed, shown in a notebook, given as plain values and saved."""
+
+    title: Any
+    """What it is, in a line: a str, as a field or a property."""
+    indent: ClassVar[str] = ""
+    """What stands before every line below the headings in print."""
+
+    @abstractmethod
+    def blocks(self) -> Blocks:
+        """What is printed."""
+
+    def details(self) -> Blocks:
+        """What is saved and shown in notebooks: at least what is printed."""
+        return self.blocks()
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows of a .csv file, figures unrounded; none if it has no such rows."""
+        return []
+
+    def __str__(self) -> str:
+        return as_text(self.blocks(), self.indent)
+
+    def _repr_html_(self) -> str:
+        return as_html(self.details(), self.title, whole=False)
+
+    def writers(self) -> dict[str, Callable[[], str]]:
+        """The functions that write each kind of file, by the ending of its name."""
+        from lemma.report.picture import as_svg
+
+        writers: dict[str, Callable[[], str]] = {
+            ".svg": lambda: as_svg(self.details(), self.title),
+            ".html": lambda: as_html(self.details(), self.title),
+            ".md": lambda: as_markdown(self.details()),
+            ".tex": lambda: as_latex(self.details()),
+            ".txt": lambda: as_text(self.details(), self.indent) + "\n",
+            ".json": lambda: as_json(self.to_dict()),
+        }
+        records = self.records()
+        return writers | ({".csv": lambda: as_csv(records)} if records else {})
+
+    def save(self, path: Path | str) -> Path:
+        """Write it to a file, in the form that the ending of its name says, such as .html or .json."""
+        target, writers = Path(path), self.writers()
+        check_target(target, writers)
+        write_atomically(target, writers[target.suffix.lower()]())
+        return target
+
+
+def check_target(path: Path | str, endings: Iterable[str]) -> None:
+    """Refuse a file whose ending is unknown or whose folder is missing, before work is spent on its content."""
+    target, endings = Path(path), list(endings)
+    if target.suffix.lower() not in endings:
+        raise InputError(unknown(f"{target}: the ending of the name", target.suffix, endings))
+    if not target.absolute().parent.is_dir():
+        raise InputError(f"{target}: there is no folder {target.parent}. Make it first.")
+
+
+def write_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Write files into a folder, each atomically; the folder is made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        write_atomically(folder / name, content)
+
+
+# Plain values
+
+
+def as_json(plain: Any, indent: int = 2) -> str:
+    """Plain values as JSON that people can read; NaN and infinity are refused."""
+    return json.dumps(plain, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def as_csv(records: Sequence[Mapping[str, Any]]) -> str:
+    """Records as CSV with a header; what a record lacks is empty.
+
+    >>> as_csv([{"model": "rnn", "seed": 1}])
+    'model,seed\\nrnn,1\\n'
+    """
+    written = io.StringIO()
+    names = list(dict.fromkeys(name for record in records for name in record))
+    writer = csv.DictWriter(written, fieldnames=names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return written.getvalue()
+
+
+# Text for the terminal
+
+
+def as_text(blocks: Blocks, indent: str = "") -> str:
+    """Blocks one below the other, with an empty line between them; texts stand together. Drawings are left out."""
+    lines: list[str] = []
+    before: Block | None = None
+    for block in blocks:
+        shown = _text_lines(block, indent)
+        if not shown:
+            continue
+        together = isinstance(block, Text) and not block.apart and isinstance(before, Text | Heading)
+        lines += [*([] if before is None or together else [""]), *shown]
+        before = block
+    return "\n".join(lines)
+
+
+def _text_lines(block: Block, indent: str) -> list[str]:
+    match block:
+        case Heading(text, _, underlined):
+            lines = wrap(text)
+            return [*lines, *(["=" * max(map(across, lines))] if underlined else [])]
+        case Text(text, kind):
+            if indent:
+                return _indented(text, indent)
+            return (paragraph(text) if kind in ("note", "finding", "question", "footer") else fit(text)).split("\n")
+        case Items(items):
+            return [line for item in items for line in (_indented(item, indent) if indent else fit(item).split("\n"))]
+        case Table():
+            return _table_lines(block, indent)
+        case Matrix():
+            return _table_lines(block.table(), indent)
+        case Facts(pairs):
+            width = max(map(across, pairs), default=0) + 1
+            return [line for name, value in pairs.items() for line in label(name, value, width).split("\n")]
+        case Pre():
+            return [indent + line for line in paragraph(block.text).split("\n")]
+        case Card():
+            return as_text(block.content(), indent).split("\n")
+        case Cards(cards):
+            return as_text(cards, indent).split("\n") if cards else []
+        case Fold(title, within):
+            return as_text([Heading(title, 3), *within], indent).split("\n")
+        case Figure() | Legend() | Image():
+            return []
+
+
+def _indented(text: str, indent: str) -> list[str]:
+    return [part for line in text.splitlines() for part in wrap(line, indent=indent, hanging=indent * 2)]
+
+
+def _table_lines(block: Table, indent: str) -> list[str]:
+    """A table, with a bar behind each row where there is room."""
+    every = range(len(block.header))
+    lines = table(
+        block.all_rows(),
+        left=every if block.plain else block.left,
+        flexible=every if block.plain else block.flexible,
+        rule=block.ruled,
+        width=columns() - len(indent),
+    )
+    bars = [bar(share) for share in block.bars]
+    first = len(lines) - len(block.rows) - bool(block.total)
+    widest = max(map(across, lines[max(first, 0) :]), default=0)
+    if bars and first >= 1 and widest + max(map(len, bars)) + len(indent) + 2 <= columns():
+        for at, drawn in enumerate(bars, first):
+            lines[at] += " " * (widest - across(lines[at]) + 2) + drawn
+    title = (_indented(block.title, indent) if indent else fit(block.title).split("\n")) if block.title else []
+    caption = ["", *paragraph(block.caption).split("\n")] if block.caption else []
+    return [*title, *(f"{indent}{line}".rstrip() for line in lines), *caption]
+
+
+# Markdown
+
+
+def as_markdown(blocks: Blocks) -> str:
+    """Blocks as Markdown in which nothing that a person wrote has a meaning."""
+    return "\n\n".join(filter(None, map(_markdown, blocks))) + "\n"
+
+
+def _markdown(block: Block) -> str:
+    match block:
+        case Heading(text, level):
+            return f"{'#' * level} {_quoted(text)}"
+        case Text(text, kind):
+            lines = "  \n".join(_quoted(line) for line in text.splitlines())
+            return f"**{lines}**" if kind in ("strong", "good", "bad", "warning") else lines
+        case Items(items):
+            return "\n".join(f"- {_quoted(item)}" for item in items)
+        case Table():
+            return _markdown_table(block)
+        case Matrix():
+            return _markdown_table(block.table())
+        case Facts(pairs):
+            return "\n".join(f"- **{_quoted(name)}**: {_quoted(value)}" for name, value in pairs.items())
+        case Pre():
+            fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block.text)), default=0))
+            return f"{fence}\n{block.text}\n{fence}"
+        case Figure(_, caption) | Image(_, caption):
+            return f"*{_quoted(caption)}*" if caption else ""
+        case Legend():
+            return ""
+        case Card():
+            return as_markdown(block.content()).rstrip("\n")
+        case Cards(cards):
+            return as_markdown(cards).rstrip("\n")
+        case Fold(title, within):
+            return as_markdown([Heading(title, 3), *within]).rstrip("\n")
+
+
+def _markdown_table(block: Table) -> str:
+    def cell(text: str) -> str:
+        return "&emsp;" * ((len(text) - len(text.lstrip(" "))) // 2) + _quoted(text)
+
+    lines = [f"| {' | '.join(map(cell, row))} |" for row in block.all_rows()]
+    ruler = "|".join("---" if block.aligned_left(column) else "---:" for column in range(len(block.header)))
+    title = f"**{_quoted(block.title)}**\n\n" if block.title else ""
+    caption = f"\n\n{_quoted(block.caption)}" if block.caption else ""
+    return title + "\n".join([lines[0], f"|{ruler}|", *lines[1:]]) + caption
+
+
+def _quoted(text: str) -> str:
+    return re.sub(r"([\\`*_{}\[\]<>#|$~&])", r"\\\1", " ".join(text.split()))
+
+
+# LaTeX
+
+
+LATEX = {sign: f"\\{sign}" for sign in "#$%&_{}"}
+LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$", "·": r"$\cdot$"}
+LATEX |= {"×": r"$\times$", "≤": r"$\le$", "≥": r"$\ge$", "≠": r"$\ne$", "≈": r"$\approx$", "∞": r"$\infty$"}
+LATEX |= {"→": r"$\to$", "√": r"$\surd$", "∗": r"$\ast$", "±": r"$\pm$"}
+
+
+def as_latex(blocks: Blocks) -> str:
+    """Blocks as LaTeX to be included in a document that loads booktabs."""
+    return "% needs \\usepackage{booktabs}\n" + "\n\n".join(filter(None, map(_latex, blocks))) + "\n"
+
+
+def _latex(block: Block) -> str:
+    match block:
+        case Heading(text, level):
+            return rf"\{'sub' * (level - 1)}section*{{{latex_text(text)}}}"
+        case Text(text):
+            return " \\\\\n".join(latex_text(line) for line in text.splitlines())
+        case Items(items):
+            return "\\begin{itemize}\n" + "\n".join(rf"\item {latex_text(item)}" for item in items) + "\n\\end{itemize}"
+        case Table():
+            return _latex_table(block)
+        case Matrix():
+            return _latex_table(block.table(shaded=False))
+        case Facts(pairs):
+            return _latex_table(Table(("", ""), list(pairs.items()), plain=True))
+        case Pre():
+            lines = " \\\\\n".join(latex_text(line) for line in block.text.splitlines())
+            return f"\\begin{{quote}}\\ttfamily\n{lines}\n\\end{{quote}}"
+        case Figure(_, caption) | Image(_, caption):
+            return rf"\emph{{{latex_text(caption)}}}" if caption else ""
+        case Legend():
+            return ""
+        case Card():
+            return "\n\n".join(map(_latex, block.content()))
+        case Cards(cards):
+            return "\n\n".join(map(_latex, cards))
+        case Fold(title, within):
+            return "\n\n".join(map(_latex, [Heading(title, 3), *within]))
+
+
+def _latex_table(block: Table) -> str:
+    def row(cells: Sequence[str]) -> str:
+        return " & ".join(map(latex_text, cells)) + r" \\"
+
+    shape = "".join("l" if block.aligned_left(column) else "r" for column in range(len(block.header)))
+    head = [row(block.header), r"\midrule"] if any(block.header) else []
+    total = [r"\midrule", row(block.total)] if block.total else []
+    lines = [rf"\begin{{tabular}}{{{shape}}}", r"\toprule", *head, *map(row, block.rows), *total, r"\bottomrule"]
+    title = [rf"\paragraph{{{latex_text(block.title)}}}"] if block.title else []
+    caption = ["", latex_text(block.caption)] if block.caption else []
+    return "\n".join([*title, *lines, r"\end{tabular}", *caption])
+
+
+def latex_text(text: str) -> str:
+    r"""A text as LaTeX: special characters escaped, mathematical signs and Greek letters in math mode.
+
+    >>> latex_text("5 % of x_1"), latex_text("α → −1")
+    ('5 \\% of x\\_1', '$\\alpha$ $\\to$ $-$1')
+    """
+    return "".join(LATEX.get(sign) or _greek(sign) for sign in text)
+
+
+def _greek(sign: str) -> str:
+    name = unicodedata.name(sign, "")
+    return f"$\\{name.split()[-1].lower()}$" if re.fullmatch("GREEK SMALL LETTER [A-Z]+", name) else sign
+
+
+# HTML: one template and one stylesheet, nothing fetched, no script, every text escaped.
+
+
+def as_html(blocks: Blocks, title: str, whole: bool = True) -> str:
+    """A whole page, or the part of one that a notebook shows."""
+    template, style = _template()
+    return template.render(blocks=list(blocks), title=title, style=style, whole=whole) + "\n" * whole
+
+
+@cache
+def _template() -> tuple[Any, str]:
+    """The template and the stylesheet, read when the first page is made."""
+    import jinja2
+    from markupsafe import Markup, escape
+
+    from lemma.report.picture import matrix_svg
+
+    folder = Path(__file__).parent
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {
+        "type_name": lambda block: type(block).__name__,
+        "drawn": lambda matrix: Markup(matrix_svg(matrix)),
+        "typeset": lambda formula: Markup(re.sub(r"_(\w+)", r"<sub>\1</sub>", str(escape(formula)))),
+        "indentation": lambda cell: len(cell) - len(cell.lstrip(" ")),
+        "grouped": _groups,
+    }
+    return environment.get_template("result.html"), (folder / "result.css").read_text(encoding="utf-8")
+
+
+def _groups(blocks: Blocks) -> list[tuple[str, list[Block]]]:
+    """Blocks with the name of what holds them: matrices, plots and findings that follow each other share a frame."""
+
+    def frame(block: Block) -> str:
+        if isinstance(block, Text):
+            return "finding" if block.kind == "finding" else ""
+        return {Matrix: "matrices", Figure: "plots"}.get(type(block), "")
+
+    return [(name, list(group)) for name, group in groupby(blocks, key=frame)]
