@@ -36,8 +36,8 @@ from lemma.spec.models import (
 from lemma.spec.recipe import METHODS, Method, Recipe
 from lemma.studies.data_args import Asked
 from lemma.studies.evaluate import AnyScore, judge_run
-from lemma.studies.run import device_of
 from lemma.studies.task_data import AnyLesson, LabelsLesson, lesson_for_data
+from lemma.studies.timing import device_of
 from lemma.training.loop import resume, train
 from lemma.training.progress import Observer, Silent
 from lemma.training.result import TrainingResult

@@ -42,8 +42,8 @@ from lemma.spec.models import (
     longest,
 )
 from lemma.spec.recipe import Recipe
+from lemma.studies.attention_trees import score_attention
 from lemma.studies.data_args import Asked, rooted
-from lemma.studies.measures import score_attention
 from lemma.studies.parse_texts import drawer_for, refuse_misfit
 from lemma.tasks.classification import ClassificationScore, classify, score_classes
 from lemma.tasks.image_text import (
