@@ -145,7 +145,7 @@ def test_a_base_whose_text_is_gone_still_gets_its_board(home: Path, tmp_path: Pa
     base = small_base(tmp_path, "gru")
     (tmp_path / "text.txt").unlink()
     board = lemma.adapt(base, labels=home / "labels.csv", method="all", out=tmp_path / "all", **SHORT)
-    assert all(row.forgetting is None for row in board.rows) and "cannot be read" in board.note
+    assert all(row.forgetting is None for row in board.rows) and "cannot be read" in board.to_dict()["note"]
 
 
 def test_fewer_labels_can_be_learned_from(base: Path, home: Path, tmp_path: Path) -> None:
