@@ -43,8 +43,7 @@ def measure(edges: int) -> Measured:
     from lemma.spec.data import GraphSpec
     from lemma.spec.models import Graph
     from lemma.spec.recipe import Recipe
-    from lemma.training.distributed import Team
-    from lemma.training.loop import take_step
+    from lemma.training.distributed import Distributed
     from lemma.training.session import Session
 
     before = peak_memory()
@@ -52,12 +51,12 @@ def measure(edges: int) -> Measured:
     chosen = choose("graph", {"steps": STEPS})
     assert isinstance(chosen.model, Graph) and isinstance(chosen.recipe, Recipe)
     session = Session(
-        chosen.model.sized(graph.sizes()), chosen.recipe, graph.tokens("train"), Team(torch.device("cpu")), print
+        chosen.model.sized(graph.sizes()), chosen.recipe, graph.tokens("train"), Distributed(torch.device("cpu")), print
     )
     spent = []
     for _ in range(STEPS):
         begin = time.perf_counter()
-        take_step(session)
+        session.step()
         spent.append(time.perf_counter() - begin)
     return Measured(edges, min(spent), peak_memory() - before)
 

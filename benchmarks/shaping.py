@@ -19,7 +19,7 @@ from lemma.layers.recording import AttentionRecord, overhear
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.spec.models import Decoder
-from lemma.tasks.losses import causal
+from lemma.tasks.language import causal
 from lemma.tasks.penalties import shape_of
 
 LENGTHS = (1024, 2048, 4096)

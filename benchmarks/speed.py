@@ -14,8 +14,8 @@ from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.spec.models import Decoder, FeedForward, LanguageSpec, Lstm
 from lemma.spec.recipe import Recipe
-from lemma.training.distributed import Team
-from lemma.training.loop import steady_heap, take_step
+from lemma.training.distributed import Distributed
+from lemma.training.loop import steady_heap
 from lemma.training.session import Session
 
 SMALL = Decoder(vocabulary=65, width=128, depth=4, heads=4, context=64)
@@ -26,7 +26,7 @@ Work = Callable[[], object]
 def session(spec: LanguageSpec, **words: int | float) -> Session:
     tokens = np.random.default_rng(0).integers(0, spec.vocabulary, 100_000).astype(np.uint16)
     recipe = Recipe(device="cpu", **words)  # pyright: ignore[reportArgumentType]
-    return Session(spec, recipe, tokens, Team(torch.device("cpu")), lambda message: None)
+    return Session(spec, recipe, tokens, Distributed(torch.device("cpu")), lambda message: None)
 
 
 def trained_by_lemma(spec: LanguageSpec, batch: int, stretch: int) -> Work:
@@ -36,7 +36,7 @@ def trained_by_lemma(spec: LanguageSpec, batch: int, stretch: int) -> Work:
     def work() -> None:
         with steady_heap(learner.team.device):
             for _ in range(STEPS):
-                take_step(learner)
+                learner.step()
 
     return work
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 import lemma
+from lemma.report.progress import Silent
 from lemma.runs.checkpoint import read_tensors
-from lemma.training.progress import Silent
 from small_runs import small_text
 
 SMALL: dict[str, dict[str, Any]] = {

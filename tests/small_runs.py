@@ -20,12 +20,12 @@ import picture_runs
 from lemma.data.files import data_home
 from lemma.data.store import Dataset, prepare
 from lemma.models.base import LanguageModel
+from lemma.report.progress import Lines
 from lemma.spec.data import Characters, DataSpec
 from lemma.spec.models import Decoder, FeedForward, Lstm, ModelSpec
 from lemma.spec.recipe import Recipe
-from lemma.tasks.losses import causal
+from lemma.tasks.language import causal
 from lemma.training.loop import resume, train
-from lemma.training.progress import Lines
 from lemma.training.result import TrainingResult
 
 MODELS: dict[str, ModelSpec] = {

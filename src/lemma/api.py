@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lemma.checking.question import Verdict
     from lemma.checking.shapes import ShapeReport
     from lemma.checking.sheets import Marked
-    from lemma.checking.worked.answers import WorkedReport
+    from lemma.checking.worked.judge import WorkedReport
     from lemma.checking.worked.matching import WorkedMatching
     from lemma.counting.account import Account
     from lemma.counting.against import Comparison
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
     from lemma.data.corpora import CorpusRow
     from lemma.generation.beam import Translated
     from lemma.generation.decode import Generation
+    from lemma.hub.rewrite import Rewritten
     from lemma.inspection.heads import Heads
     from lemma.inspection.trees import ParsedText
+    from lemma.report.progress import Observer
     from lemma.retrieval.result import SearchResult
     from lemma.runs.load import Run
     from lemma.serving.runs import Verbs
     from lemma.serving.server import Ready
-    from lemma.studies.adapting import Adapted
-    from lemma.studies.classify import Named
     from lemma.studies.compare_methods import UnfinishedComparison
-    from lemma.studies.evaluate import AnyScore
-    from lemma.studies.export import Rewritten
     from lemma.studies.result import StudyResult
-    from lemma.training.progress import Observer
+    from lemma.tasks.base import Score
+    from lemma.tasks.classification import Named
+    from lemma.training.adapt import Adapted
     from lemma.training.result import TrainingResult
 
 
@@ -69,29 +69,10 @@ def load(run: Path | str, device: str = "auto") -> Run:
 
 def watch(progress: bool) -> Observer:
     """Who is told of the progress: of several processes the first only."""
-    from lemma.training.progress import Silent, observer
+    from lemma.report.progress import Silent, observer
 
     leads = os.environ.get("RANK", "0") == "0"
     return observer() if progress and leads else Silent()
-
-
-COLUMNS = (
-    "source_column",
-    "target_column",
-    "text_column",
-    "label_column",
-    "image_column",
-    "caption_column",
-    "captions",
-    "nodes",
-    "parser",
-)
-
-
-def columns_of(words: dict[str, Any]) -> dict[str, Any]:
-    """Take the words that say which columns of a file are meant out of the others."""
-    named = {word: words.pop(word) for word in COLUMNS if word in words}
-    return {word: value for word, value in named.items() if value is not None}
 
 
 def opened(run: Path | str | Run) -> Run:
@@ -135,25 +116,30 @@ def train(
     image_column and caption_column; `limit` is how many labelled texts to learn from, `parser` the run that draws
     their trees.
     """
-    from lemma.studies.data_args import Asked
-    from lemma.studies.task_data import lesson_for_data
+    from lemma.tasks.registry import data_args, task_for
     from lemma.training.loop import train as train_model
 
-    asked = Asked(text, treebank, dev, pairs, labels, images, graph, limit=limit, **columns_of(words))
+    kinds = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images, "graph": graph}
+    given = data_args({**kinds, "dev": dev, "limit": limit, **_data_settings(words)})
     chosen = choose(model, words, classify=labels is not None)
-    data, watcher = asked.spec(chosen), watch(progress)
-    lesson: Any = lesson_for_data(data, chosen.model, chosen.recipe, watcher)
-    return train_model(
-        chosen.model,
-        chosen.recipe,
-        data,
-        lesson.dataset,
-        Path(out),
-        evaluate=lesson.evaluate,
-        sample=lesson.sample,
-        observer=watcher,
-        overwrite=overwrite,
-    )
+    data_spec, observer = given.spec(chosen), watch(progress)
+    data = task_for(chosen.model).load(data_spec, chosen.model, chosen.recipe, observer)
+    return train_model(chosen.model, chosen.recipe, data_spec, data, Path(out), observer=observer, overwrite=overwrite)
+
+
+def _data_settings(words: dict[str, Any]) -> dict[str, Any]:
+    """Take the settings of the data, such as columns of a file, out of the others."""
+    from lemma.tasks.registry import DATA_SETTINGS
+
+    return {word: words.pop(word) for word in list(words) if word in DATA_SETTINGS}
+
+
+def data_option(model: ModelSpec) -> tuple[str, str]:
+    """The option that names the data of a model, and an example: ("text", "shakespeare")."""
+    from lemma.tasks.registry import task_for
+
+    task = task_for(model)
+    return task.option, task.example
 
 
 def resume(run: Path | str, *, progress: bool = True, **words: Any) -> TrainingResult:
@@ -161,18 +147,14 @@ def resume(run: Path | str, *, progress: bool = True, **words: Any) -> TrainingR
     from lemma.runs.folder import RunFolder
     from lemma.spec.base import distribute
     from lemma.spec.recipe import Recipe
-    from lemma.studies.task_data import lesson_for_data
+    from lemma.tasks.registry import task_for
     from lemma.training.loop import resume as resume_training
 
-    folder = RunFolder.open(Path(run))
+    folder, observer = RunFolder.open(Path(run)), watch(progress)
     changes = distribute(words, {"recipe": Recipe})["recipe"]
-    watcher = watch(progress)
-    lesson: Any = lesson_for_data(
-        folder.data, folder.spec, folder.recipe, watcher, folder.vocabulary(), folder.labels()
-    )
-    return resume_training(
-        Path(run), lesson.dataset, evaluate=lesson.evaluate, sample=lesson.sample, observer=watcher, changes=changes
-    )
+    task, vocabulary = task_for(folder.spec), folder.vocabulary()
+    data = task.load(folder.data, folder.spec, folder.recipe, observer, vocabulary, folder.labels())
+    return resume_training(Path(run), data, observer=observer, changes=changes)
 
 
 def adapt(
@@ -202,15 +184,18 @@ def adapt(
     `merge` writes an adapted run as a plain one instead. `peft="to"` writes its LoRA weights as a folder that peft
     loads, and `peft="from"` takes them from such a `folder` and puts them beside a base.
     """
+    from lemma.hub.rewrite import rewrite
     from lemma.studies.compare_methods import adapt_to
-    from lemma.studies.data_args import Asked
-    from lemma.studies.export import rewrite
+    from lemma.tasks.registry import data_args
 
-    asked = Asked(text, None, None, pairs, labels, images, limit=limit, **columns_of(words))
-    method = method or ("frozen" if rerank else "lora")
+    kinds = {"text": text, "pairs": pairs, "labels": labels, "images": images, "limit": limit}
+    given = data_args({**kinds, **_data_settings(words)})
     if merge or peft:
-        return rewrite(Path(run), Path(out), "merge" if merge else str(peft), folder, asked, words, overwrite)
-    return adapt_to(run, asked, method, words, Path(out), watch(progress), overwrite, rerank)
+        if given.option or words:
+            raise SpecError("adapt: a run that is merged or exchanged is not trained. Leave data and settings out.")
+        return rewrite(Path(run), Path(out), "merge" if merge else str(peft), folder, overwrite)
+    method = method or ("frozen" if rerank else "lora")
+    return adapt_to(run, given, method, words, Path(out), watch(progress), overwrite, rerank)
 
 
 # The verb that shows: look.
@@ -294,7 +279,7 @@ def evaluate(
     split: str | None = None,
     progress: bool = True,
     **settings: Any,
-) -> AnyScore:
+) -> Score:
     """Measure a run on its own held-out part, or on other text, trees, pairs or labels.
 
     A language model's perplexity is a full pass (settings: context, stride), an encoder's is that of what was hidden.
@@ -303,12 +288,18 @@ def evaluate(
     limit), a classifier and a graph model by accuracy, precision, recall and F1, a dual encoder by recall among the
     first 1, 5 and 10, both ways. Columns are named as in `train`.
     """
-    from lemma.studies.data_args import Asked
-    from lemma.studies.evaluate import judge_run
+    from lemma.tasks.language import LanguageTask
+    from lemma.tasks.registry import data_args, evaluate_run, task_for
 
-    asked = Asked(text, treebank, None, pairs, labels, images, graph, **columns_of(settings))
-    given = {name: value for name, value in settings.items() if value is not None}
-    return judge_run(opened(run), asked, split, given, watch(progress))
+    loaded, observer = opened(run), watch(progress)
+    kinds = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images, "graph": graph}
+    given = data_args({**kinds, **_data_settings(settings)})
+    known = {name: value for name, value in settings.items() if value is not None}
+    if treebank is not None and type(task_for(loaded.spec)) is LanguageTask:
+        from lemma.studies.attention_trees import evaluate_attention
+
+        return evaluate_attention(loaded, given, split, known, observer)
+    return evaluate_run(loaded, given, split, known, observer)
 
 
 @overload
@@ -348,17 +339,20 @@ def generate(
 def _answer(run: Run, source: str | Sequence[str], settings: dict[str, Any]) -> Any:
     """What a translator makes of a source, or what a classifier calls it."""
     from lemma.generation.beam import Beam, translate_texts
-    from lemma.studies.classify import name_texts
+    from lemma.models.encoder_decoder import EncoderDecoderModel
+    from lemma.tasks.classification import ClassificationTask, name_texts
+    from lemma.tasks.registry import task_for
 
     sources = [source] if isinstance(source, str) else list(source)
-    if run.spec.family == "classifier":
+    if isinstance(task_for(run.spec), ClassificationTask):
         if settings:
             raise SpecError(f"generate: a classifier has no use for {', '.join(settings)}: it names a source's class.")
         answers: list[Any] = list(name_texts(run, sources))
     else:
         refuse_unknown(settings, Beam.__dataclass_fields__, "generate")
         with run.folded():
-            answers = list(translate_texts(run.translator, run.tokenizer, sources, Beam(**settings)))
+            model = run.require(EncoderDecoderModel, "a translator, which answers a source")
+            answers = list(translate_texts(model, run.tokenizer, sources, Beam(**settings)))
     return answers[0] if isinstance(source, str) else answers
 
 
@@ -408,7 +402,7 @@ def search(
 
 
 def _watched_pictures(progress: bool) -> Callable[[str, int, int], None]:
-    from lemma.training.progress import watched_reading
+    from lemma.report.progress import watched_reading
 
     return watched_reading(watch(progress), {"embedding pictures": "pictures"})
 
@@ -499,7 +493,7 @@ def check(
 
 def _audit(rows: Sequence[str], words: dict[str, Any]) -> Audit:
     from lemma.checking.audit import judge_sources
-    from lemma.training.progress import watched_reading
+    from lemma.report.progress import watched_reading
 
     refuse_unknown(words, ("progress",), "check sources")
     watcher = watched_reading(watch(bool(words.get("progress"))), {"judging": "claims"})

@@ -8,8 +8,8 @@ from lemma.models.build import build
 from lemma.models.merging import merge
 from lemma.spec.models import Decoder
 from lemma.spec.recipe import Recipe
+from lemma.tasks.language import LanguageTask
 from lemma.tasks.penalties import shape_of
-from lemma.training.losses import lesson_for
 
 from families import SMALL
 
@@ -43,7 +43,7 @@ def test_a_shaped_step_gives_the_gradients_of_the_cpu(positions: str, precision:
     gradients = []
     for device in ("cpu", "cuda"):
         model.to(device)
-        lesson = lesson_for(model, Recipe(focus=1.0, near=0.1))
+        lesson = LanguageTask().loss(model, Recipe(focus=1.0, near=0.1))
         half = device == "cuda" and precision == torch.bfloat16
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
             total = lesson(tokens.to(device), tokens.to(device), None)[0]
@@ -64,6 +64,9 @@ def test_merged_equals_separate_there_too() -> None:
 def test_long_texts_are_shaped_in_little_memory() -> None:
     time = 8192
     model = build(Decoder(vocabulary=64, width=64, depth=4, heads=4, context=time)).cuda()
-    lesson, tokens = lesson_for(model, Recipe(focus=0.01, near=0.001)), torch.randint(64, (1, time), device="cuda")
+    lesson, tokens = (
+        LanguageTask().loss(model, Recipe(focus=0.01, near=0.001)),
+        torch.randint(64, (1, time), device="cuda"),
+    )
     lesson(tokens, tokens, None)[0].backward()
     assert torch.cuda.max_memory_allocated() < 4 * 4 * time**2  # less than one layer's weights

@@ -11,8 +11,9 @@ from lemma.errors import TrainingError
 from lemma.runs.checkpoint import latest_good
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
-from lemma.training.batches import Feed, PrefetchingFeed, ResidentFeed
-from lemma.training.distributed import Team
+from lemma.spec.recipe import Recipe
+from lemma.tasks.language import PrefetchingBatches, ResidentBatches, TextBatches
+from lemma.training.distributed import Distributed
 from small_runs import resume_small, small_data, train_small
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -25,13 +26,13 @@ def spec_and_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return small_data(tmp_path)
 
 
-@pytest.mark.parametrize("kind", [ResidentFeed, PrefetchingFeed])
+@pytest.mark.parametrize("kind", [ResidentBatches, PrefetchingBatches])
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
-def test_a_gpu_s_batches_are_the_cpu_s(kind: type[Feed], dtype: type) -> None:
+def test_a_gpu_s_batches_are_the_cpu_s(kind: type[TextBatches], dtype: type) -> None:
     text = np.random.default_rng(0).integers(0, 60_000, 5000).astype(dtype)
     order = RandomWindows(5000, 12, 8, 3)
-    expected = Feed(text, order, 12, Team(torch.device("cpu")), 8)
-    feed = kind(text, order, 12, Team(torch.device("cuda", 0)), 8)
+    expected = TextBatches(text, order, 12, Recipe(batch=8), Distributed(torch.device("cpu")))
+    feed = kind(text, order, 12, Recipe(batch=8), Distributed(torch.device("cuda", 0)))
     for step in (0, 1, 2, 7, 3):  # also out of order, as after a resume
         for ours, theirs in zip(feed.batch(step), expected.batch(step), strict=True):
             assert ours.is_cuda and torch.equal(ours.cpu(), theirs)

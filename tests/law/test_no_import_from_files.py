@@ -42,7 +42,7 @@ from lemma.spec.models import Classifier, Decoder, Lstm
 from lemma.spec.recipe import AdaptationSpec, Lora, Recipe
 from lemma.spec.studies import STUDIES, GridStudy, read_study
 from lemma.studies.grid import open_grid
-from lemma.tasks.losses import loss_of
+from lemma.tasks.language import loss_of
 
 MODULE = "lemma_canary"
 FACTORY = f"{MODULE}:factory"

@@ -12,7 +12,7 @@ from lemma.spec.models import TableA5
 from lemma.spec.studies import read_study
 from lemma.studies.experiment import gather
 from lemma.studies.grid_report import judge
-from lemma.tasks.losses import causal
+from lemma.tasks.language import causal
 from tests.unit.studies.made_up import made_up
 
 SOURCE = {(2, 3): 8.32, (4, 3): 8.15, (2, 5): 10.63, (4, 5): 6.65}

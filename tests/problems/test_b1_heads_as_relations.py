@@ -16,9 +16,9 @@ from lemma.data.treebanks import Lexicon, encode_trees
 from lemma.errors import InputError, RunError, SpecError
 from lemma.layers.attention import over_dependents, over_governors
 from lemma.models.build import build
-from lemma.models.parser import head_pictures, predict_trees
+from lemma.models.parser import ParserModel, head_pictures, predict_trees
 from lemma.spec.models import Parser
-from lemma.tasks.losses import arcs, attention, pictures
+from lemma.tasks.parsing import arcs, attention, pictures
 from treebanks import B1, tiny
 
 RELATIONS = ["nsubj", "dobj", "det", "nmod", "case", "root"]
@@ -134,7 +134,7 @@ def test_a_tiny_parser_learns_a_tiny_treebank_by_heart(run: Path) -> None:
 
 def test_its_dobj_head_from_prefer_is_on_flight(run: Path) -> None:
     loaded = lemma.load(run, "cpu")
-    weights = head_pictures(loaded.parser, loaded.lexicon, B1.words)
+    weights = head_pictures(loaded.require(ParserModel, "a parser"), loaded.lexicon, B1.words)
     places = ["(nothing)", *B1.words]
     prefer = weights[loaded.lexicon.number("dobj"), places.index("prefer")]
     assert prefer[places.index("flight")] > 0.9
@@ -240,7 +240,9 @@ def test_an_interrupted_parser_goes_on_bit_for_bit(tmp_path: Path) -> None:
     for name in ("summary.json", "model.safetensors"):
         (tmp_path / "halved" / name).unlink()
     lemma.resume(tmp_path / "halved", progress=False)
-    whole, halved = (lemma.load(tmp_path / name, "cpu").parser.state_dict() for name in ("whole", "halved"))
+    whole, halved = (
+        lemma.load(tmp_path / name, "cpu").require(ParserModel, "a parser").state_dict() for name in ("whole", "halved")
+    )
     assert all(torch.equal(whole[name], halved[name]) for name in whole)
 
 

@@ -15,9 +15,8 @@ from lemma.models.build import build
 from lemma.spec.models import Decoder, Lstm
 from lemma.spec.recipe import Recipe
 from lemma.tasks import penalties as rows
-from lemma.tasks.losses import causal
+from lemma.tasks.language import LanguageTask, causal
 from lemma.tasks.penalties import shape_of
-from lemma.training.losses import lesson_for
 
 from families import SMALL
 
@@ -129,7 +128,7 @@ def test_a_step_never_holds_anything_of_the_size_of_all_weights(positions: str) 
     time, heads = 512, 4
     model = build(Decoder(vocabulary=11, width=16, depth=2, heads=heads, context=time, positions=positions))
     tokens = torch.randint(11, (2, time))
-    lesson = lesson_for(model, Recipe(focus=0.01, near=0.001))
+    lesson = LanguageTask().loss(model, Recipe(focus=0.01, near=0.001))
     rows_at_once, rows.NUMBERS_AT_ONCE = rows.NUMBERS_AT_ONCE, 2 * heads * time * 16
     try:
         with Largest() as watch:
@@ -142,7 +141,7 @@ def test_a_step_never_holds_anything_of_the_size_of_all_weights(positions: str) 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_the_objective_is_the_sum_and_reports_its_terms(precision: torch.dtype) -> None:
     model, tokens = build(SMALL["decoder"]), torch.randint(11, (2, 8))
-    lesson = lesson_for(model, Recipe(focus=0.5, near=0.25, near_max=3.0))
+    lesson = LanguageTask().loss(model, Recipe(focus=0.5, near=0.25, near_max=3.0))
     with torch.autocast("cpu", precision, enabled=precision != torch.float32):
         total, (loss, focus, near), _ = lesson(tokens, tokens, None)
         expected = causal(model(tokens)[0], tokens)
@@ -167,7 +166,7 @@ def test_near_on_two_calls_a_layer_is_that_of_all_layers_but_the_last() -> None:
     model, tokens = build(SMALL["table-a5"]).double(), torch.randint(11, (1, 8))  # self- and cross-attention
     with torch.no_grad(), overhear() as records:
         model(tokens)
-    _, (_, focus, near), _ = lesson_for(model, Recipe(near=0.1, near_max=3.0))(tokens, tokens, None)
+    _, (_, focus, near), _ = LanguageTask().loss(model, Recipe(near=0.1, near_max=3.0))(tokens, tokens, None)
     assert len(records) == 4
     habits = [(record.weights(), record.counted()) for record in records]
     rows = [torch.ones_like(alpha[..., 0], dtype=torch.bool) if real is None else real for alpha, real in habits]
@@ -177,21 +176,21 @@ def test_near_on_two_calls_a_layer_is_that_of_all_layers_but_the_last() -> None:
 
 
 def test_no_weight_means_the_plain_lesson_and_no_attention_is_refused() -> None:
-    assert lesson_for(build(SMALL["decoder"]), Recipe()).terms == ("loss",)
+    assert LanguageTask().loss(build(SMALL["decoder"]), Recipe()).terms == ("loss",)
     with pytest.raises(SpecError, match="lstm has none"):
-        lesson_for(build(Lstm(vocabulary=5)), Recipe(focus=0.1))
+        LanguageTask().loss(build(Lstm(vocabulary=5)), Recipe(focus=0.1))
     with pytest.raises(SpecError, match="only one"):
-        lesson_for(build(Decoder(depth=1, width=8, heads=2)), Recipe(near=0.1))
+        LanguageTask().loss(build(Decoder(depth=1, width=8, heads=2)), Recipe(near=0.1))
     with pytest.raises(SpecError, match="compiled code is not heard"):
-        lesson_for(build(SMALL["decoder"]), Recipe(focus=0.1, compile=True))
+        LanguageTask().loss(build(SMALL["decoder"]), Recipe(focus=0.1, compile=True))
     with pytest.raises(SpecError, match="stretch = 20 is longer"):
-        lesson_for(build(SMALL["decoder"]), Recipe(focus=0.1, stretch=20))
+        LanguageTask().loss(build(SMALL["decoder"]), Recipe(focus=0.1, stretch=20))
 
 
 @pytest.mark.parametrize("name", ["attentive", "table-a5"])
 def test_any_model_with_attention_can_be_focused(name: str) -> None:
     model, tokens = build(SMALL[name]), torch.randint(11, (2, 8))
-    lesson = lesson_for(model, Recipe(focus=1.0))
+    lesson = LanguageTask().loss(model, Recipe(focus=1.0))
     entropies = []
     optimizer = torch.optim.Adam(model.parameters(), 0.05)
     for _ in range(30):

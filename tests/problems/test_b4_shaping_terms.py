@@ -12,8 +12,8 @@ from lemma.models.build import build
 from lemma.spec.models import Decoder
 from lemma.spec.recipe import Recipe
 from lemma.spec.studies import read_study
+from lemma.tasks.language import LanguageTask
 from lemma.tasks.penalties import shape_of
-from lemma.training.losses import lesson_for
 
 WEIGHTS = [0.0, 0.1, 1.0]
 SIZES = [size / 4 for size in range(-16, 17)]
@@ -40,7 +40,7 @@ def tried(request: pytest.FixtureRequest) -> list[tuple[list[float], float, floa
             if isinstance(part, Attention):
                 part.get_parameter("query_key_value.weight").data[:8] *= size
         with torch.no_grad():
-            said = [lesson_for(model, recipe)(tokens[:, :-1], tokens[:, 1:], None) for recipe in recipes]
+            said = [LanguageTask().loss(model, recipe)(tokens[:, :-1], tokens[:, 1:], None) for recipe in recipes]
         loss, focus, near = (one.item() for one in said[-1][1])
         found.append(([one[0].item() for one in said], loss, focus if request.param == "focus" else near))
     return found

@@ -14,13 +14,13 @@ from lemma.data.batches import MaskedWindows
 from lemma.models.build import build
 from lemma.spec.models import Decoder, Encoder
 from lemma.spec.recipe import Recipe
-from lemma.tasks.losses import causal
-from lemma.training.batches import MaskedFeed
-from lemma.training.distributed import Team
-from lemma.training.losses import lesson_of
+from lemma.tasks.language import causal
+from lemma.tasks.masked import MaskedBatches
+from lemma.tasks.registry import task_for
+from lemma.training.distributed import Distributed
 from small_runs import small_text
 
-CPU = Team(torch.device("cpu"))
+CPU = Distributed(torch.device("cpu"))
 TEXT = np.random.default_rng(0).integers(0, 30, 4000)
 SMALL = {"width": 32, "depth": 2, "heads": 2, "context": 32, "tokenizer": "characters", "device": "cpu"}
 
@@ -30,8 +30,8 @@ def test_the_lesson_is_the_cross_entropy_of_what_is_asked_for_worked_out_the_lon
     spec = Encoder(vocabulary=33, width=16, depth=1, heads=2, context=20, objective=objective)
     recipe = Recipe(batch=8, mask_rate=0.3)
     model = build(spec).double().eval()
-    inputs, targets = MaskedFeed(TEXT, spec, recipe, CPU).batch(5)
-    learned, terms, _ = lesson_of(model, recipe)(inputs, targets, None)
+    inputs, targets = MaskedBatches(TEXT, spec, recipe, CPU).batch(5)
+    learned, terms, _ = task_for(model.spec).loss(model, recipe)(inputs, targets, None)
     expected = []
     if objective != "next-sentence":
         logits = model(inputs)
@@ -47,13 +47,13 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole() -> None:
     spec = Encoder(vocabulary=33, width=16, depth=1, heads=2, context=20, objective="both")
     recipe = Recipe(batch=8)
     model = build(spec).double()
-    lesson, feed = lesson_of(model, recipe), MaskedFeed(TEXT, spec, recipe, CPU)
+    lesson, feed = task_for(model.spec).loss(model, recipe), MaskedBatches(TEXT, spec, recipe, CPU)
     inputs, targets = feed.batch(0)
     lesson(inputs, targets, None)[0].backward()
     whole = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
     for part in zip(inputs.chunk(4), targets.chunk(4), strict=True):
-        (lesson(*part, None)[0] * feed.share(part[1], 4)).backward()
+        (lesson(*part, None)[0] * feed.weight(part[1], 4)).backward()
     for one, parameter in zip(whole, model.parameters(), strict=True):
         torch.testing.assert_close(one, parameter.grad, rtol=1e-9, atol=1e-12)
 

@@ -12,7 +12,9 @@ from labelled_tables import made_row, made_texts, outcomes, write_table
 from lemma.data.corpora import LABELLED, corpus_files
 from lemma.data.labels import prepare_labels
 from lemma.errors import DataError, LemmaError
+from lemma.models.classifier import ClassifierModel
 from lemma.report import result as report
+from lemma.report.progress import Silent
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
 from lemma.spec.data import Characters, LabelsSpec
@@ -30,7 +32,6 @@ from lemma.studies.pretraining import (
 )
 from lemma.studies.result import StudyResult
 from lemma.studies.run import run_study
-from lemma.training.progress import Silent
 
 USUAL_HOME = os.environ.get("LEMMA_HOME")
 TINY = {"width": 8, "hidden": 8, "batch": 8, "steps": 12, "device": "cpu", "learning_rate": 0.01, "keep": "last"}
@@ -158,7 +159,7 @@ def test_e4_a_frozen_body_is_the_pretrained_one_after_training(study: Any, tmp_p
     result = run_study(small(folder, method="frozen", counts=8, seeds=1), tmp_path)
     assert not result.failed, result.failed
     base = load(tmp_path / "runs" / "pretraining-seed-1").module
-    trained = load(tmp_path / "runs" / "pretrained-labels-8-seed-1").classifier
+    trained = load(tmp_path / "runs" / "pretrained-labels-8-seed-1").require(ClassifierModel, "a classifier")
     for name, weight in trained.body.named_parameters():
         assert torch.equal(weight, base.get_parameter(name))
     [frozen] = [run.measures.learned for run in result.runs if run.measures and run.cell.condition == "pretrained"]

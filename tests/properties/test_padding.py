@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lemma.models.build import build
-from lemma.tasks.losses import cross_entropy
+from lemma.tasks.base import cross_entropy
 
 from families import BODIES, CLASSIFIERS, ENCODERS, TRANSLATORS
 

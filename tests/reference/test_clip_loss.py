@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lemma.tasks.losses import contrastive
+from lemma.tasks.image_text import contrastive
 
 
 def test_without_equal_captions_it_is_the_loss_of_clip() -> None:

@@ -129,9 +129,8 @@ def test_what_is_forgotten_by_full_tuning_is_measured_with_its_own_tied_output(
     for name, parameter in plain.module.named_parameters():  # a fresh model given the tuned weights, tied as it was
         if name != "output.weight":
             parameter.data.copy_(adapted.get_parameter(name))
-    from lemma.studies.evaluate import own_text
-    from lemma.tasks.language import perplexity_of_split
-    from lemma.training.progress import Silent
+    from lemma.report.progress import Silent
+    from lemma.tasks.language import own_text, perplexity_of_split
 
     after = perplexity_of_split(plain.model, own_text(plain, Silent()), "validation").perplexity
     assert forgot["full"] == pytest.approx(after, rel=1e-5) and forgot["full"] != pytest.approx(forgot["frozen"])
@@ -223,9 +222,10 @@ def test_an_adapted_run_can_be_a_base_itself(base: Path, home: Path, tmp_path: P
 def test_an_interrupted_adaptation_goes_on_to_the_same_end(base: Path, home: Path, tmp_path: Path) -> None:
     words = {"labels": home / "labels.csv", "method": "lora", **SHORT, "steps": 8, "checkpoint_every": 4}
     lemma.adapt(base, out=tmp_path / "whole", **words)
-    from lemma.studies.adapting import adapt_run, plan_adaptation
-    from lemma.studies.data_args import Asked
-    from lemma.training.progress import Silent
+    from lemma.counting.count import trainable_text
+    from lemma.report.progress import Silent
+    from lemma.tasks.registry import data_args
+    from lemma.training.adapt import adapt_run, plan_adaptation
 
     class StopAt4(Silent):
         def advance(self, done: int) -> None:
@@ -235,8 +235,8 @@ def test_an_interrupted_adaptation_goes_on_to_the_same_end(base: Path, home: Pat
                 signal.raise_signal(signal.SIGTERM)
 
     recipe = {"steps": 8, "batch": 8, "device": "cpu", "checkpoint_every": 4}
-    plan = plan_adaptation(base, Asked(labels=home / "labels.csv"), "lora", recipe, Silent())
-    assert adapt_run(plan, tmp_path / "cut", StopAt4()).stopped == "interrupted"
+    plan = plan_adaptation(base, data_args({"labels": home / "labels.csv"}), "lora", recipe, Silent())
+    assert adapt_run(plan, tmp_path / "cut", StopAt4(), trainable_text).stopped == "interrupted"
     lemma.resume(tmp_path / "cut", progress=False)
     one, other = (read_tensors(tmp_path / name / "model.safetensors")[0] for name in ("whole", "cut"))
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

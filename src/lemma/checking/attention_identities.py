@@ -39,7 +39,7 @@ from lemma.layers.recording import AttentionRecord, overhear, tap
 from lemma.report.curves import Curve, Plot
 from lemma.spec.base import Spec
 from lemma.spec.positions import Alibi, Rotary
-from lemma.tasks.losses import pictures
+from lemma.tasks.parsing import pictures
 from lemma.tasks.penalties import shape_of
 
 # Problem A2: one attention head over the window, asked by its last word only.

@@ -17,7 +17,7 @@ from lemma.checking.gradients import GradientReport
 from lemma.checking.identity import IdentityReport
 from lemma.checking.question import Verdict
 from lemma.checking.shapes import ShapeReport
-from lemma.checking.worked.answers import WorkedReport
+from lemma.checking.worked.judge import WorkedReport
 from lemma.data.files import write_atomically
 from lemma.errors import InputError, SpecError, unknown
 from lemma.report.text import columns, wrap

@@ -14,7 +14,8 @@ from lemma.layers.graph import Normalisation, adjacency_of
 from lemma.models.build import build
 from lemma.spec.base import Spec
 from lemma.spec.models import Decoder, Encoder, FeedForward, Lstm, ModelSpec
-from lemma.tasks.losses import causal, masked, next_sentence
+from lemma.tasks.language import causal
+from lemma.tasks.masked import masked, next_sentence
 
 # Problem B8: at temperature 0 a model whose memory is its last N−1 tokens must come back to a state, and then loops.
 #

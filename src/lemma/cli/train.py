@@ -97,17 +97,6 @@ def train(
     return show(_train(names, data, out, overwrite, columns, settings), json)
 
 
-LEARNS = {
-    "parser": ("treebank", "ewt"),
-    "encoder-decoder": ("pairs", "tatoeba-es"),
-    "classifier": ("labels", "tweets"),
-    "tree": ("labels", "tweets --parser runs/parser"),
-    "dual-encoder": ("images", "emoji"),
-    "graph": ("graph", "cora"),
-}
-"""What models learn that do not learn text, and an example of it."""
-
-
 def _resume(run: Path, names: list[str], others: dict[str, Any], settings: dict):
     from lemma.api import resume as continue_run
 
@@ -123,14 +112,15 @@ def _resume(run: Path, names: list[str], others: dict[str, Any], settings: dict)
 
 
 def _train(names: list[str], data: dict[str, Any], out: Path | None, overwrite: bool, columns: dict, settings: dict):
+    from lemma.api import data_option
     from lemma.api import train as train_model
     from lemma.spec.choose import choose
 
     model, *files = names
     chosen = choose(model, settings, classify=bool(data["labels"]))  # a wrong word is told before all else
-    option, example = LEARNS.get(chosen.model.family, ("text", "shakespeare"))
+    option, example = data_option(chosen.model)
     command = f"lemma train {model} --{option}"
-    given = [name for name in ("text", "treebank", "pairs", "labels", "images", "graph") if data[name]]
+    given = [name for name, value in data.items() if value and name != "dev"]
     if given not in ([option], []) or (files and option != "text"):
         wrong = next((f"--{name}" for name in given if name != option), f"'{files[0]}'" if files else "")
         raise SpecError(f"{wrong} is not for {model}, which learns --{option}, as in: {command} {example} --out runs/a")

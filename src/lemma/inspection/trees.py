@@ -1,7 +1,6 @@
 """Dependency trees of a text: by a parser, or from attention."""
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -22,6 +21,7 @@ from lemma.models.base import LanguageModel, evaluating
 from lemma.models.parser import head_pictures, predict_trees
 from lemma.report.text import across, columns, fit
 from lemma.runs.load import Run
+from lemma.tasks.parse_texts import split_sentence
 
 # From words to the tokens of any tokenizer, and from attention between tokens to attention between words.
 #
@@ -65,38 +65,6 @@ def between_words(
         owners[word, start:stop] = 1.0
     means = owners / np.maximum(owners.sum(1, keepdims=True), 1)
     return means @ weights @ owners.T
-
-
-# A line of plain text into the words of a treebank: punctuation and clitics stand for themselves.
-
-
-CLITIC = re.compile(r"(?i)(?<=\w)(n['’]t|['’](?:s|re|ve|ll|d|m))$")
-OPENING = re.compile(r"^([\"'“‘¿¡(\[{<«]+)(?=.)")
-CLOSING = re.compile(r"(?<=[^.…])(\.\.\.|…|[.,;:!?\"'”’)\]}>»%])$")
-ABBREVIATION = re.compile(r"(?i)^(?:[a-z]\.)+$|^(?:mr|mrs|ms|dr|prof|st|vs|etc|inc|co|jr|sr)\.$")
-
-
-def split_sentence(line: str) -> list[str]:
-    """Cut a sentence into words as UD's English treebanks do, nearly: what is cut already stays as it is.
-
-    >>> split_sentence("I don't know (yet), Dr. Who.")
-    ['I', 'do', "n't", 'know', '(', 'yet', ')', ',', 'Dr.', 'Who', '.']
-    """
-    return [word for chunk in line.split() for word in _cut(chunk)]
-
-
-def _cut(chunk: str) -> list[str]:
-    before: list[str] = []
-    after: list[str] = []
-    if opening := OPENING.match(chunk):
-        before, chunk = list(opening[1]), chunk[opening.end() :]
-    while not ABBREVIATION.match(chunk) and not CLITIC.search(chunk) and (closing := CLOSING.search(chunk)):
-        after.insert(0, closing[1])
-        chunk = chunk[: closing.start()]
-    if clitic := CLITIC.search(chunk):
-        after.insert(0, clitic[1])
-        chunk = chunk[: clitic.start()]
-    return [*before, *([chunk] if chunk else []), *after]
 
 
 # Trees out of attention: attention between words, the word attended to most, and the maximum spanning tree.
@@ -561,7 +529,9 @@ def _parsed(run: Run, sentences: list[list[str]], relation: str | None) -> Parse
     if relation not in (None, "all") and relation not in lexicon.relations:
         raise InputError(unknown("relation", str(relation), ["all", *lexicon.relations]))
     found = []
-    for words, guess in zip(sentences, predict_trees(run.parser, lexicon, sentences), strict=True):
+    for words, guess in zip(
+        sentences, predict_trees(run.require(ParserModel, "a parser"), lexicon, sentences), strict=True
+    ):
         asked = dict.fromkeys(guess.sentence.relations) if relation == "all" else [relation] if relation else []
         pictures = _pictures(run, words, list(asked))
         found.append(ParsedSentence(guess.sentence, guess.probabilities, pictures))
@@ -571,7 +541,7 @@ def _parsed(run: Run, sentences: list[list[str]], relation: str | None) -> Parse
 def _pictures(run: Run, words: list[str], relations: list[str]) -> tuple[HeadPicture, ...]:
     if not relations:
         return ()
-    weights = head_pictures(run.parser, run.lexicon, words)
+    weights = head_pictures(run.require(ParserModel, "a parser"), run.lexicon, words)
     return tuple(HeadPicture(name, tuple(words), weights[run.lexicon.number(name)]) for name in relations)
 
 

@@ -97,7 +97,7 @@ def section(title: str, *parts: str) -> str:
 def html_paragraph(text: str, kind: str = "") -> str:
     """A paragraph of plain text.
 
-    >>> paragraph("a < b", "note")
+    >>> html_paragraph("a < b", "note")
     '<p class="note">a &lt; b</p>'
     """
     return f"<p{_class(kind)}>{escape(text)}</p>"

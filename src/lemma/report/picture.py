@@ -41,7 +41,7 @@ LONGEST_LABEL = 14
 
 
 @dataclass(frozen=True)
-class Drawing:
+class SvgPart:
     """SVG elements with their size in pixels."""
 
     body: str
@@ -56,17 +56,17 @@ def as_svg(blocks: Blocks, title: str) -> str:
     for drawing in _rows(blocks):
         parts.append(_moved(drawing.body, MARGIN, y))
         widest, y = max(widest, drawing.width), y + drawing.height + 12
-    return _document(Drawing("\n".join(parts), widest + 2 * MARGIN, y + MARGIN), title)
+    return _document(SvgPart("\n".join(parts), widest + 2 * MARGIN, y + MARGIN), title)
 
 
 def matrix_svg(matrix: Matrix, edge: int = 10) -> str:
     """One matrix as an SVG element."""
     drawing = heat_map(matrix)
     body = _moved(drawing.body, edge, edge)
-    return _document(Drawing(body, drawing.width + 2 * edge, drawing.height + 2 * edge), matrix.title)
+    return _document(SvgPart(body, drawing.width + 2 * edge, drawing.height + 2 * edge), matrix.title)
 
 
-def _document(drawing: Drawing, title: str) -> str:
+def _document(drawing: SvgPart, title: str) -> str:
     """A drawing on its own paper, so that it can also be read on a dark page."""
     width, height = round(drawing.width), round(drawing.height)
     return (
@@ -80,7 +80,7 @@ def _moved(body: str, x: float, y: float) -> str:
     return f'<g transform="translate({x:.1f} {y:.1f})">{body}</g>'
 
 
-def _rows(blocks: Blocks) -> Iterator[Drawing]:
+def _rows(blocks: Blocks) -> Iterator[SvgPart]:
     for is_matrix, group in groupby(blocks, key=lambda block: isinstance(block, Matrix)):
         if is_matrix:
             yield from _side_by_side([heat_map(block) for block in group if isinstance(block, Matrix)])
@@ -89,27 +89,27 @@ def _rows(blocks: Blocks) -> Iterator[Drawing]:
                 yield from _drawings(block)
 
 
-def _side_by_side(maps: Sequence[Drawing]) -> Iterator[Drawing]:
+def _side_by_side(maps: Sequence[SvgPart]) -> Iterator[SvgPart]:
     """As many heat maps in a row as there is room for."""
     parts: list[str] = []
     x = height = 0.0
     for one in maps:
         if parts and x + one.width > WIDTH:
-            yield Drawing("\n".join(parts), x - GAP, height + 6)
+            yield SvgPart("\n".join(parts), x - GAP, height + 6)
             parts, x, height = [], 0.0, 0.0
         parts.append(_moved(one.body, x, 0))
         x, height = x + one.width + GAP, max(height, one.height)
-    yield Drawing("\n".join(parts), x - GAP, height + 6)
+    yield SvgPart("\n".join(parts), x - GAP, height + 6)
 
 
-def _drawings(block: Block) -> Iterator[Drawing]:
+def _drawings(block: Block) -> Iterator[SvgPart]:
     match block:
         case Heading(text, level):
             size = 20 if level == 1 else 15
             lines = textwrap.wrap(text, round(WIDTH / size / 0.58)) or [""]
             body = "".join(_text(0, (size + 6) * (place + 1), line, bold=True) for place, line in enumerate(lines))
             width = max(map(across, lines)) * size * 0.62
-            yield Drawing(f'<g font-size="{size}">{body}</g>', width, (size + 6) * len(lines) + 6)
+            yield SvgPart(f'<g font-size="{size}">{body}</g>', width, (size + 6) * len(lines) + 6)
         case Text(text):
             yield _paragraph(text)
         case Items(items):
@@ -131,18 +131,18 @@ def _drawings(block: Block) -> Iterator[Drawing]:
         case Figure(svg, caption):
             size = {name: re.search(rf'\b{name}="([\d.]+)', svg) for name in ("width", "height")}
             width, height = (float(found[1]) if found else 400.0 for found in size.values())
-            yield Drawing(svg, width, height)
+            yield SvgPart(svg, width, height)
             if caption:
                 yield _paragraph(caption)
 
 
-def _paragraph(text: str) -> Drawing:
+def _paragraph(text: str) -> SvgPart:
     lines = [part for line in text.splitlines() or [""] for part in textwrap.wrap(line, 120) or [""]]
     body = "".join(_text(0, 14 + 17 * place, line) for place, line in enumerate(lines))
-    return Drawing(f'<g font-size="13">{body}</g>', max(map(across, lines)) * CHARACTER, 17 * len(lines))
+    return SvgPart(f'<g font-size="13">{body}</g>', max(map(across, lines)) * CHARACTER, 17 * len(lines))
 
 
-def _table(block: Table) -> Drawing:
+def _table(block: Table) -> SvgPart:
     rows = block.all_rows()
     widths = [CHARACTER * max(across(row[column]) for row in rows) + 18 for column in range(len(block.header))]
     parts = [_text(0, 14, block.title, bold=True)] if block.title else []
@@ -161,10 +161,10 @@ def _table(block: Table) -> Drawing:
         f'fill="{BLUE}"/>'
         for place, share in enumerate(block.bars)
     ]
-    return Drawing("\n".join(parts), width + (BAR + 4 if block.bars else 0), top + ROW * len(rows) + 6)
+    return SvgPart("\n".join(parts), width + (BAR + 4 if block.bars else 0), top + ROW * len(rows) + 6)
 
 
-def heat_map(matrix: Matrix) -> Drawing:
+def heat_map(matrix: Matrix) -> SvgPart:
     """Title, column names, then a row of cells for each row; darker is larger, orange is below zero."""
     cells, sums = matrix.cells(), [numeral(value, matrix.decimals) for value in matrix.sums]
     written = [*(cell for row in cells for cell in row), *map(_cut, matrix.columns), *sums]
@@ -189,7 +189,7 @@ def heat_map(matrix: Matrix) -> Drawing:
         if sums:
             parts.append(_text(left + (len(cells[row]) + 0.5) * wide, y + 17, sums[row], "middle", bold=True))
     width = max(left + wide * len(names), CHARACTER * across(matrix.title) + 6)
-    return Drawing("\n".join(parts), width, 44 + CELL * len(matrix.rows))
+    return SvgPart("\n".join(parts), width, 44 + CELL * len(matrix.rows))
 
 
 def cell_colours(value: float, largest: float) -> tuple[str, str]:

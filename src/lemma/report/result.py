@@ -521,7 +521,7 @@ def _greek(sign: str) -> str:
 def as_html(blocks: Blocks, title: str, whole: bool = True) -> str:
     """A whole page, or the part of one that a notebook shows."""
     template, style = _template()
-    return template.render(blocks=list(blocks), title=title, style=style, whole=whole) + "\n" * whole
+    return template.render(blocks=list(blocks), title=title, style=style, whole=whole).strip() + "\n"
 
 
 @cache

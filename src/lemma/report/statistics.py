@@ -1,9 +1,8 @@
-"""Means, confidence intervals and tests."""
+"""Estimates with their 95 % intervals: means over seeds (Student's t, Welch) and resampled figures (bootstrap)."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from statistics import fmean, variance
 from typing import Any
@@ -14,41 +13,73 @@ from jaxtyping import Float
 from lemma.errors import InputError
 from lemma.report.text import label
 
-# Means over seeds with their intervals, by Student's t.
-
-
-LEVEL = 0.95
-PIECES, HALVINGS = 200, 60
+Lines = list[tuple[str, str]]
+"""Names and values, a line each."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds and half the width of its 95 % interval; one seed has no interval."""
+    """A figure and its 95 % interval: mean ± margin over seeds, or the bounds that resampled data give.
+
+    One seed, and data that were not resampled, have no interval.
+    """
 
     mean: float
-    margin: float | None
-    count: int
+    margin: float | None = None
+    count: int = 1
+    """How many values the mean is taken over."""
+    bounds: tuple[float, float] | None = None
+    """The interval where it need not be symmetric."""
+
+    @classmethod
+    def of(cls, value: float, resampled: Float[np.ndarray, "samples"]) -> "Estimate":
+        """A figure with the 2.5th and the 97.5th percentile of what resampled data gave."""
+        if not len(resampled):
+            return cls(float(value))
+        low, high = np.percentile(resampled, [2.5, 97.5])
+        return cls(float(value), bounds=(float(low), float(high)))
+
+    @property
+    def value(self) -> float:
+        """The figure itself."""
+        return self.mean
+
+    @property
+    def interval(self) -> list[float] | None:
+        """The ends of the interval, if it has one."""
+        if self.bounds is None and self.margin is None:
+            return None
+        return list(self.bounds) if self.bounds else [self.low, self.high]
 
     @property
     def low(self) -> float:
-        """The lower end of the interval, or the mean itself."""
-        return self.mean - (self.margin or 0.0)
+        """The lower end of the interval, or the figure itself."""
+        return self.bounds[0] if self.bounds else self.mean - (self.margin or 0.0)
 
     @property
     def high(self) -> float:
-        """The upper end of the interval, or the mean itself."""
-        return self.mean + (self.margin or 0.0)
+        """The upper end of the interval, or the figure itself."""
+        return self.bounds[1] if self.bounds else self.mean + (self.margin or 0.0)
 
     def __str__(self) -> str:
         """Write mean ± margin, both to the margin's second digit.
 
-        >>> print(Estimate(4.8312, 0.1234, 3), Estimate(4.8312, None, 1))
+        >>> print(Estimate(4.8312, 0.1234, 3), Estimate(4.8312))
         4.83 ± 0.12 4.831
         """
         if self.margin is None:
             return f"{self.mean:,.{_decimals(self.mean, 4)}f}"
         places = min(_decimals(self.margin, 2), 6)
         return f"{self.mean:,.{places}f} ± {self.margin:,.{places}f}"
+
+    def shown(self, scale: float = 1.0, unit: str = "") -> str:
+        """Write the figure with the ends of its interval.
+
+        >>> Estimate(0.75, bounds=(0.7, 0.8)).shown(100, " %")
+        '75.00 %  (95 %: 70.00 to 80.00)'
+        """
+        between = f"  (95 %: {scale * self.low:.2f} to {scale * self.high:.2f})" if self.interval else ""
+        return f"{scale * self.mean:.2f}{unit}{between}"
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -64,7 +95,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def difference(ones: Sequence[float], others: Sequence[float]) -> Estimate:
-    """Return the mean of `ones` less that of `others`, with Welch's interval for unequal variances."""
+    """Return the mean of `ones` minus that of `others`, with Welch's interval for unequal variances."""
     gap, count = fmean(ones) - fmean(others), min(len(ones), len(others))
     if count < 2:
         return Estimate(gap, None, count)
@@ -76,78 +107,22 @@ def difference(ones: Sequence[float], others: Sequence[float]) -> Estimate:
     return Estimate(gap, student_quantile(freedom) * math.sqrt(total), count)
 
 
-@cache
-def student_quantile(freedom: float, level: float = LEVEL) -> float:
+def student_quantile(freedom: float, level: float = 0.95) -> float:
     """Return the t that holds `level` of Student's distribution between −t and t.
 
     >>> round(student_quantile(1), 3), round(student_quantile(4), 3)
     (12.706, 2.776)
     """
-    low, high = 0.0, 1.0
-    while student_between(high, freedom) < level:
-        high *= 2
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if student_between(middle, freedom) < level else (low, middle)
-    return high
+    from scipy import stats  # takes a while to load
 
-
-def student_between(t: float, freedom: float) -> float:
-    """Return the share of Student's distribution between −t and t.
-
-    With t = √ν tan θ the density becomes cos^(ν−1) θ / B(1/2, ν/2), which Simpson's rule integrates easily.
-    """
-    end = math.atan(t / math.sqrt(freedom))
-    heights = [math.cos(end * piece / PIECES) ** (freedom - 1) for piece in range(PIECES + 1)]
-    area = end / PIECES / 3 * (heights[0] + heights[-1] + 4 * sum(heights[1:-1:2]) + 2 * sum(heights[2:-1:2]))
-    beta = math.exp(math.lgamma(0.5) + math.lgamma(freedom / 2) - math.lgamma((freedom + 1) / 2))
-    return 2 * area / beta
+    return float(stats.t.ppf((1 + level) / 2, freedom))
 
 
 def _decimals(value: float, digits: int) -> int:
-    """How many decimals show so many significant digits of `value`."""
+    """How many decimals show this many significant digits of `value`."""
     if value == 0 or not math.isfinite(value):
         return digits - 1
     return max(0, digits - 1 - math.floor(math.log10(abs(value))))
-
-
-# A figure with the interval that resampling gives it.
-
-
-Lines = list[tuple[str, str]]
-
-
-@dataclass(frozen=True)
-class BootstrapEstimate:
-    """A figure, and between which bounds 95 % of resampled data put it; None where nothing was resampled."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-    @classmethod
-    def of(cls, value: float, resampled: Float[np.ndarray, "samples"]) -> "BootstrapEstimate":
-        """The figure with the 2.5th and the 97.5th percentile of what resampled data gave."""
-        if not len(resampled):
-            return cls(float(value))
-        low, high = np.percentile(resampled, [2.5, 97.5])
-        return cls(float(value), float(low), float(high))
-
-    def shown(self, scale: float = 1.0, unit: str = "") -> str:
-        """The figure as a person reads it.
-
-        >>> Estimate(0.75, 0.7, 0.8).shown(100, " %")
-        '75.00 %  (95 %: 70.00 to 80.00)'
-        """
-        figure = f"{scale * self.value:.2f}{unit}"
-        if self.low is None or self.high is None:
-            return figure
-        return f"{figure}  (95 %: {scale * self.low:.2f} to {scale * self.high:.2f})"
-
-    @property
-    def interval(self) -> list[float] | None:
-        """Its bounds, if it has any."""
-        return None if self.low is None or self.high is None else [self.low, self.high]
 
 
 def needed(module: str, package: str, what: str) -> Any:
@@ -159,7 +134,7 @@ def needed(module: str, package: str, what: str) -> Any:
 
 
 def protocol_lines(protocol: Mapping[str, Any]) -> Lines:
-    """How a measurement came about, a line each."""
+    """How a measurement was made, a line each."""
     return [(name, str(value)) for name, value in protocol.items() if value not in (None, (), [])]
 
 

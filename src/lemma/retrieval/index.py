@@ -121,7 +121,8 @@ class Embedder:
     @cached_property
     def towers(self) -> DualEncoderModel:
         """The dual encoder: the run's own, or that of its re-ranker."""
-        return self.run.dual_encoder
+        hint = "To train one: lemma train dual-encoder --images emoji --out RUN"
+        return self.run.require(DualEncoderModel, "a dual encoder", hint)
 
     @property
     def side(self) -> int:

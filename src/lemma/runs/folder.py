@@ -10,6 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Self
 
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from lemma.data.files import SUFFIX, replacing, sweep, write_atomically
@@ -53,33 +54,26 @@ def named(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield from named(value)
 
 
-# One writer a run: two processes that train in the same folder would undo each other's work.
-
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such lock; there the person has to take care
-    fcntl = None
-
-
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Hold a folder while it is written; the system lets go of it even if the process is killed."""
-    if fcntl is None:
+    """Hold a folder while it is written: two processes that train in one folder would undo each other's work.
+
+    The lock is a hidden file next to the folder. The system releases it even if the process is killed.
+    """
+    place = folder.absolute()
+    lock = FileLock(place.with_name(f".{place.name}.lock"), blocking=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise RunError(f"{folder} is being trained by another process. Wait for it, or stop it first.") from None
+    except OSError:  # a file system without locks, or a parent folder that cannot be written
         yield
         return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise RunError(f"{folder} is being trained by another process. Wait for it, or stop it first.") from None
-    except OSError:  # a file system without locks
-        pass
     try:
         yield
     finally:
-        os.close(handle)
+        Path(lock.lock_file).unlink(missing_ok=True)  # while it is held: nobody else holds this file then
+        lock.release()
 
 
 # The diary of a run: `metrics.jsonl`, one JSON object a line.

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -20,11 +20,7 @@ from lemma.errors import RunError
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.models.classifier import ClassifierModel
-from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel
-from lemma.models.encoder_decoder import EncoderDecoderModel
-from lemma.models.graph import GraphModel
-from lemma.models.parser import ParserModel
-from lemma.models.transformer import EncoderModel
+from lemma.models.dual_encoder import CrossAttentionModel
 from lemma.runs.checkpoint import (
     Checkpoint,
     hash_of,
@@ -176,16 +172,17 @@ def adaptation_of(base: RunFolder, out: Path, method: Method) -> AdaptationSpec:
 
 
 USES = {
-    "parser": "a parser and no language model: it draws trees. As in: lemma look parse {} --text '…'",
-    "encoder": "an encoder, which says what was hidden and does not write on. To adapt it: lemma adapt {} --labels …",
-    "encoder-decoder": "a translator, which writes the target of a source. As in: lemma generate {} --source '…'",
-    "classifier": "a classifier, which names the class of a text. As in: lemma generate {} --source '…'",
-    "dual-encoder": "a dual encoder, which writes nothing. As in: lemma search {} --images FOLDER --query '…'",
-    "cross-attention": "a re-ranker, which writes nothing. As in: lemma search {} --images FOLDER --query '…'",
-    "graph": "a model of a graph's nodes, which writes nothing. To see how well it names them: lemma evaluate {}",
-    "tree": "a body of a classifier, which writes nothing.",
+    "parser": "a parser, which draws trees. To see one: lemma look parse {} --text '…'",
+    "encoder": "an encoder, which predicts hidden tokens and writes no text. To adapt it: lemma adapt {} --labels …",
+    "encoder-decoder": "a translator. To translate: lemma generate {} --source '…'",
+    "classifier": "a classifier. To classify a text: lemma generate {} --source '…'",
+    "dual-encoder": "a dual encoder. To search with it: lemma search {} --images FOLDER --query '…'",
+    "cross-attention": "a re-ranker. To search with it: lemma search {} --images FOLDER --query '…'",
+    "graph": "a classifier of a graph's nodes, which writes nothing. To evaluate it: lemma evaluate {}",
+    "tree": "the body of a classifier, which writes nothing.",
 }
-"""What runs hold that are no language models, and what they are for."""
+"""What runs are for that are not language models."""
+Kind = TypeVar("Kind", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -209,74 +206,28 @@ class Run:
 
     @property
     def model(self) -> LanguageModel:
-        """The language model; a parser's run has none, nor has one of an encoder, a translator or a classifier."""
-        if not isinstance(self.module, LanguageModel):
-            use = USES[self.spec.family].format(quote(str(self.path)))
-            raise RunError(f"{self.path} holds {use}")
-        return self.module
+        """The language model; a run of another kind is refused, with what it is for."""
+        return self.require(LanguageModel, "a language model")
+
+    def require(self, kind: type[Kind], what: str, hint: str = "") -> Kind:
+        """The model, if it is of this kind; any other is refused, with what the run holds and what it is for.
+
+        `what` says in words what is expected, `hint` how to get it; "{}" in it stands for the path of the run. The dual
+        encoder of a re-ranker is inside it.
+        """
+        if isinstance(self.module, kind):
+            return self.module
+        if isinstance(self.module, CrossAttentionModel) and isinstance(self.module.towers, kind):
+            return self.module.towers
+        path = quote(str(self.path))
+        use = USES.get(self.spec.family, "a language model. To generate with it: lemma generate {} --prompt '…'")
+        said = f"{self.path} holds a model of the family {self.spec.family}, not {what}. It is {use.format(path)}"
+        raise RunError(f"{said} {hint.format(path)}".rstrip())
 
     def folded(self) -> AbstractContextManager[Any]:
         """A while in which LoRA's updates are in the plain weights, so that the model is as fast as its base."""
         updated = self.adaptation is not None and self.adaptation.method.kind == "lora"
         return fold(self.module) if updated else nullcontext()
-
-    @property
-    def encoder(self) -> EncoderModel:
-        """The encoder; any other run has none."""
-        if not isinstance(self.module, EncoderModel):
-            raise RunError(f"{self.path} holds a model of the family {self.spec.family}, no encoder.")
-        return self.module
-
-    @property
-    def translator(self) -> EncoderDecoderModel:
-        """The encoder–decoder; any other run has none."""
-        if not isinstance(self.module, EncoderDecoderModel):
-            if use := USES.get(self.spec.family):
-                raise RunError(f"{self.path} answers no source: it holds {use.format(quote(str(self.path)))}")
-            raise RunError(
-                f"{self.path} holds a model of the family {self.spec.family}, which answers no source. "
-                f"To let it write on: lemma generate {quote(str(self.path))} --prompt '…'"
-            )
-        return self.module
-
-    @property
-    def classifier(self) -> ClassifierModel:
-        """The classifier; any other run has none."""
-        if not isinstance(self.module, ClassifierModel):
-            raise RunError(
-                f"{self.path} holds a model of the family {self.spec.family}, no classifier. To make one of it: "
-                f"lemma adapt {quote(str(self.path))} --labels FILE.csv --out RUN"
-            )
-        return self.module
-
-    @property
-    def dual_encoder(self) -> DualEncoderModel:
-        """The dual encoder, a re-ranker's too; any other run has none."""
-        if isinstance(self.module, CrossAttentionModel):
-            return self.module.towers
-        if not isinstance(self.module, DualEncoderModel):
-            raise RunError(
-                f"{self.path} holds a model of the family {self.spec.family}, which knows no pictures. To train one "
-                "that does: lemma train dual-encoder --images emoji --out RUN"
-            )
-        return self.module
-
-    @property
-    def reranker(self) -> CrossAttentionModel:
-        """The re-ranker; any other run has none."""
-        if not isinstance(self.module, CrossAttentionModel):
-            raise RunError(
-                f"{self.path} holds a model of the family {self.spec.family}, no re-ranker. To make one of a dual "
-                f"encoder: lemma adapt {quote(str(self.path))} --rerank --images emoji --out RUN"
-            )
-        return self.module
-
-    @property
-    def graph(self) -> GraphModel:
-        """The graph model; any other run has none."""
-        if not isinstance(self.module, GraphModel):
-            raise RunError(f"{self.path} holds a model of the family {self.spec.family}, no graph model.")
-        return self.module
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -289,13 +240,6 @@ class Run:
                 f"To see its trees and heads: lemma look parse {quote(str(self.path))} --text '…'"
             )
         return self.vocabulary
-
-    @property
-    def parser(self) -> ParserModel:
-        """The parser; any other run has none."""
-        if not isinstance(self.module, ParserModel):
-            raise RunError(f"{self.path} holds a model of the family {self.spec.family}, no parser.")
-        return self.module
 
     @property
     def lexicon(self) -> Lexicon:

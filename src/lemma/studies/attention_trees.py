@@ -7,13 +7,31 @@ from typing import Any
 import torch
 
 from lemma.data.conllu import Sentence
-from lemma.errors import InputError
-from lemma.inspection.trees import WordAttention, align, attention_tree, most_attended, shuffled, word_attention
+from lemma.data.treebanks import read_trees
+from lemma.errors import InputError, SpecError, unknown
+from lemma.inspection.trees import (
+    WordAttention,
+    align,
+    attention_tree,
+    check_heads,
+    most_attended,
+    shuffled,
+    word_attention,
+)
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
+from lemma.report.progress import Observer, Silent, watched_reading
 from lemma.runs.load import Run
-from lemma.tasks.parsing import ParsingScore, relation_findings, score_trees, with_baselines
-from lemma.training.progress import Observer, Silent
+from lemma.tasks.base import DataArgs
+from lemma.tasks.parsing import (
+    WINDOWS,
+    ParsingScore,
+    checked_limit,
+    relation_findings,
+    score_trees,
+    tree_protocol,
+    with_baselines,
+)
 
 HOW = "maximum spanning tree of A + Aᵀ between words, hung from the word attended to most on average; no labels"
 CAUSAL = "causal: a word sees only those before it, so that a governor further on can be found from itself alone"
@@ -89,3 +107,22 @@ def _trees(
         Sentence(sentence.words, attention_tree(one.chosen(layer, head)), ("_",) * len(sentence.words))
         for sentence, one in zip(gold, attention, strict=True)
     ]
+
+
+SETTINGS = ("layer", "head", "limit", "seed")
+
+
+def evaluate_attention(
+    run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
+) -> ParsingScore:
+    """Compare the trees of a language model's attention with those of a treebank."""
+    for word in settings:
+        if word in ("context", "stride"):
+            raise SpecError(f"evaluate: {WINDOWS}. Leave {word} out.")
+        if word not in SETTINGS:
+            raise SpecError(unknown("evaluate: the setting", word, SETTINGS))
+    checked_limit(settings)
+    check_heads(run.model, settings.get("layer"), settings.get("head"))
+    source = read_trees(given.name, watched_reading(observer), split)
+    (gold,) = source.splits.values()
+    return score_attention(run, gold, tree_protocol(source), watcher=observer, **settings)

@@ -16,7 +16,7 @@ from lemma.spec.models import Decoder, ModelSpec
 from lemma.spec.positions import PositionsSpec
 from lemma.spec.recipe import Recipe
 from lemma.spec.studies import StudyBudget
-from lemma.training.batches import stretch_of
+from lemma.tasks.language import stretch_of
 from lemma.training.loop import train
 
 SIZES = ("width", "hidden", "key_width", "value_width", "feed_forward", "attention_width", "embedding")

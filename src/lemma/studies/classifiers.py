@@ -20,6 +20,7 @@ from lemma.errors import SpecError, unknown
 from lemma.models.base import count_parameters
 from lemma.models.classifier import ClassifierModel
 from lemma.report.curves import Curve, Plot
+from lemma.report.progress import Observer
 from lemma.report.statistics import Estimate, estimate
 from lemma.runs.load import Run, load
 from lemma.spec.base import Spec, distribute
@@ -29,7 +30,6 @@ from lemma.spec.models import Classifier
 from lemma.spec.recipe import AdaptationSpec, Recipe
 from lemma.spec.studies import ClassifiersStudy, ComparedModel, LabelStudy
 from lemma.studies.budget import spread_validations
-from lemma.studies.data_args import rooted
 from lemma.studies.experiment import (
     CellOutcome,
     RunPlan,
@@ -46,10 +46,9 @@ from lemma.studies.experiment import (
 from lemma.studies.grid import RESERVED, knows, refuse_reserved
 from lemma.studies.grid_report import Verdict
 from lemma.studies.result import NONE, StudyResult, StudyTable
-from lemma.studies.task_data import LabelsLesson, prepared_labels, told
 from lemma.studies.timing import describe_hardware, device_of, race, ratio
-from lemma.tasks.classification import ClassificationScore, classify, score_classes
-from lemma.training.progress import Observer
+from lemma.tasks.base import rooted, say_skipped
+from lemma.tasks.classification import ClassificationScore, classify, load_labels, score_classes
 
 FROM_TOKENIZER = "It comes from the tokenizer, the same for every run: set tokenizer.vocabulary."
 NOT_TO_SET = {
@@ -121,6 +120,7 @@ LabelOutcome = CellOutcome[ClassifierMeasures]
 def measures_of(run: Run, score: ClassificationScore, right: np.ndarray, layers: int) -> ClassifierMeasures:
     """What a run was, what it took, and how well it did."""
     summary: Mapping[str, Any] = run.summary or {}
+    low, high = score.accuracy.interval or (None, None)
     curve = [
         LearningPoint(row["step"], row["seconds"], row["validation_loss"], row["accuracy"])
         for row in validations_of(run)
@@ -137,8 +137,8 @@ def measures_of(run: Run, score: ClassificationScore, right: np.ndarray, layers:
         precision=score.precision.value,
         recall=score.recall.value,
         f1=score.f1.value,
-        low=score.accuracy.low,
-        high=score.accuracy.high,
+        low=low,
+        high=high,
         right="".join(str(int(one)) for one in right),
         curve=tuple(curve),
     )
@@ -147,10 +147,11 @@ def measures_of(run: Run, score: ClassificationScore, right: np.ndarray, layers:
 def measure(run: Run, dataset: LabelsData) -> ClassifierMeasures:
     """Classify the test texts."""
     examples = dataset.tokens(TEST)
-    found = classify(run.classifier, examples)
+    model = run.require(ClassifierModel, "a classifier")
+    found = classify(model, examples)
     score = score_classes(examples.classes, found, dataset.labels, {})
     right = np.asarray(found).argmax(-1) == examples.classes
-    return measures_of(run, score, right, layers_of(run.classifier))
+    return measures_of(run, score, right, layers_of(model))
 
 
 def layers_of(model: ClassifierModel) -> int:
@@ -294,12 +295,12 @@ class LabelExperiment(TrainingExperiment[ClassifierMeasures]):
     measures = ClassifierMeasures
 
     def plan_labels(
-        self, cell: StudyCell, data: LabelsSpec, lesson: LabelsLesson, adaptation: AdaptationSpec | None = None
+        self, cell: StudyCell, data: LabelsSpec, dataset: LabelsData, adaptation: AdaptationSpec | None = None
     ) -> RunPlan:
         """The run of a classifier on these texts, from these weights."""
         assert isinstance(cell.model, Classifier)
-        model = cell.model.sized(lesson.dataset.sizes())
-        return RunPlan(self.path(cell), model, cell.recipe, data, lesson.dataset, lesson.evaluate, adaptation)
+        model = cell.model.sized(dataset.sizes())
+        return RunPlan(self.path(cell), model, cell.recipe, data, dataset, adaptation=adaptation)
 
     def measure(self, run: Run, plan: RunPlan) -> ClassifierMeasures:
         """Classify the test texts."""
@@ -512,19 +513,19 @@ class ClassifiersExperiment(LabelExperiment):
         self.spec, self.out, self.observer = spec, out, observer
         self.choices = choose_classifiers(spec.contenders, spec.words)
         self.data = labels_of(spec, spec.limit)
-        self.lessons: dict[str, LabelsLesson] = {}
+        self.datasets: dict[str, LabelsData] = {}
         for choice in self.choices:  # each body has its own length; the tokenizer, learned from the same texts, is one
-            dataset = prepared_labels(self.data, choice.model.body, None, (), observer)
-            self.lessons[choice.title] = LabelsLesson(dataset if self.lessons else told(dataset, observer))
+            dataset = load_labels(self.data, choice.model.body, None, (), observer)
+            self.datasets[choice.title] = dataset if self.datasets else say_skipped(dataset, observer)
 
     @property
     def dataset(self) -> LabelsData:
         """The labelled texts as the first body reads them."""
-        return next(iter(self.lessons.values())).dataset
+        return next(iter(self.datasets.values()))
 
     def cells(self) -> list[StudyCell]:
         """Seeds × bodies."""
-        texts = {title: len(lesson.dataset.texts("train")) for title, lesson in self.lessons.items()}
+        texts = {title: len(dataset.texts("train")) for title, dataset in self.datasets.items()}
         return [
             cell_of(self.spec, choice, {}, seed, texts[choice.title])
             for seed in self.spec.seeds
@@ -533,14 +534,14 @@ class ClassifiersExperiment(LabelExperiment):
 
     def plan(self, cell: StudyCell) -> RunPlan:
         """The run of a body and a seed."""
-        return self.plan_labels(cell, self.data, self.lessons[cell.condition])
+        return self.plan_labels(cell, self.data, self.datasets[cell.condition])
 
     def inference_seconds(
         self, outcomes: Sequence[LabelOutcome], hardware: Mapping[str, str]
     ) -> dict[str, list[float]]:
         """Seconds in which one run of each body classifies the test texts, taken in turns; kept for the next call."""
         firsts = {one.cell.condition: one.cell for one in reversed(outcomes) if one.measures}
-        plans = {title: self.plan(firsts[title]) for title in self.lessons if title in firsts}
+        plans = {title: self.plan(firsts[title]) for title in self.datasets if title in firsts}
         of = {
             "runs": {title: plan.model.to_dict() for title, plan in plans.items()},
             "hardware": dict(hardware),
@@ -552,7 +553,10 @@ class ClassifiersExperiment(LabelExperiment):
             return kept["seconds"]
 
         def classifying(plan: RunPlan) -> Any:
-            model, examples = load(plan.path, device).classifier, plan.dataset.tokens(TEST)
+            model, examples = (
+                load(plan.path, device).require(ClassifierModel, "a classifier"),
+                plan.dataset.tokens(TEST),
+            )
             return lambda: classify(model, examples)
 
         device = device_of(self.cells()[0].recipe)

@@ -13,34 +13,34 @@ import torch
 from torch import Tensor, nn
 
 from lemma.adaptation.adapt import merged
+from lemma.counting.count import trainable_text
+from lemma.data.labels import Labelled
+from lemma.data.pairs import Pairs
 from lemma.errors import SpecError
+from lemma.report.progress import Observer
 from lemma.report.result import Result, Text
 from lemma.runs.folder import RunFolder, refuse_occupied
 from lemma.runs.load import first_model, load
 from lemma.spec.base import distribute
 from lemma.spec.models import ModelSpec, Pooling
 from lemma.spec.recipe import METHODS, Recipe
-from lemma.studies.adapting import (
-    Adapted,
-    Forgetting,
-    Plan,
-    adapted_by,
-    base_of,
-    finished_by,
-    is_same,
-    leads,
-    lost_by,
-    plan_adaptation,
-)
-from lemma.studies.data_args import Asked
-from lemma.studies.evaluate import Figure, figure_of
 from lemma.studies.experiment import CellOutcome, Experiment, StudyCell, run_experiment
 from lemma.studies.result import NONE, StudyResult, StudyTable
-from lemma.studies.task_data import AnyLesson, LabelsLesson, PairsLesson
 from lemma.studies.timing import Spread, describe_hardware, device_of, peak_of_step, race, ratio, spread
-from lemma.tasks.losses import teacher_forcing
-from lemma.training.distributed import Team
-from lemma.training.progress import Observer
+from lemma.tasks.base import DataArgs, Headline
+from lemma.tasks.translation import teacher_forcing
+from lemma.training.adapt import (
+    AdaptationPlan,
+    Adapted,
+    AdaptedBase,
+    Forgetting,
+    adapt_run,
+    finish_run,
+    is_same,
+    leads,
+    plan_adaptation,
+)
+from lemma.training.distributed import Distributed
 from lemma.training.result import TrainingResult
 from lemma.training.session import Session
 
@@ -63,7 +63,7 @@ HOW = (
 
 def adapt_to(
     run: Path | str,
-    asked: Asked,
+    asked: DataArgs,
     method: str,
     words: Mapping[str, Any],
     out: Path,
@@ -72,26 +72,26 @@ def adapt_to(
     rerank: bool = False,
 ) -> "Adapted | StudyResult | UnfinishedComparison | TrainingResult":
     """Adapt a run by one method, or by all of them into folders of their own, with the table that compares them."""
-    if method == ALL and asked.kind == "images":
+    if method == ALL and asked.option == "images":
         raise SpecError("adapt: methods are compared on labels, text or pairs. Name one method for images.")
     if method == ALL:
         return compare_methods(run, asked, words, out, watcher, overwrite)
     if leads():
         refuse_occupied(out, overwrite)  # known now, not after the data were read
     plan = plan_adaptation(run, asked, method, words, watcher, rerank=rerank)
-    return adapted_by(plan, out, watcher, overwrite)
+    return adapt_run(plan, out, watcher, trainable_text, overwrite)
 
 
 def compare_methods(
-    run: Path | str, asked: Asked, words: Mapping[str, Any], out: Path, observer: Observer, overwrite: bool = False
+    run: Path | str, asked: DataArgs, words: Mapping[str, Any], out: Path, observer: Observer, overwrite: bool = False
 ) -> "StudyResult | UnfinishedComparison":
     """Adapt a base by every method into a folder of its own below `out`, measure each, and compare them."""
     distribute(words, {"recipe": Recipe, "model": Pooling, **METHODS})  # refuses a setting that nothing knows
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise SpecError("adapt: --method all measures time and memory of one process. Run it without torchrun.")
-    plans: dict[str, Plan] = {}
+    plans: dict[str, AdaptationPlan] = {}
     for name in METHODS:
-        ready = next((plan.lesson for plan in plans.values()), None)
+        ready = next((plan.data for plan in plans.values()), None)
         plans[name] = plan_for(run, asked, name, words, observer, ready)
     experiment = MethodsExperiment(plans, out, observer, overwrite)
     try:
@@ -102,16 +102,16 @@ def compare_methods(
 
 def plan_for(
     run: Path | str,
-    asked: Asked,
+    asked: DataArgs,
     name: str,
     words: Mapping[str, Any],
     observer: Observer,
-    lesson: AnyLesson | None = None,
-) -> Plan:
+    data: Any = None,
+) -> AdaptationPlan:
     """The plan of one method; a setting that only another method has is left to that one."""
     others = {word for other, kind in METHODS.items() if other != name for word in kind.known_words()}
     own = {word: value for word, value in words.items() if word in METHODS[name].known_words() or word not in others}
-    return plan_adaptation(run, asked, name, own, observer, lesson)
+    return plan_adaptation(run, asked, name, own, observer, data)
 
 
 # What came of one method.
@@ -137,9 +137,9 @@ class MethodRow:
         return self.adapted.method.kind
 
     @property
-    def figure(self) -> Figure:
+    def figure(self) -> Headline:
         """The score it is judged by."""
-        return figure_of(self.adapted.score)
+        return self.adapted.score.headline
 
     @property
     def fastest(self) -> float:
@@ -267,7 +267,7 @@ class MethodsExperiment(Experiment[AdaptedMethod]):
     tolerant = False
     spec = None
 
-    def __init__(self, plans: Mapping[str, Plan], out: Path, observer: Observer, overwrite: bool) -> None:
+    def __init__(self, plans: Mapping[str, AdaptationPlan], out: Path, observer: Observer, overwrite: bool) -> None:
         self.plans, self.out, self.observer, self.overwrite = plans, out, observer, overwrite
 
     def cells(self) -> list[StudyCell]:
@@ -285,11 +285,11 @@ class MethodsExperiment(Experiment[AdaptedMethod]):
 
     def prepare(self) -> None:
         """Evaluate the base on its own data, before anything is trained."""
-        self.base = base_of(self.plans["full"])
+        self.base = AdaptedBase.of(self.plans["full"])
 
     def run(self, cell: StudyCell, observer: Observer) -> AdaptedMethod:
         """Adapt the base by one method, or go on with that."""
-        done = finished_by(self.plans[cell.condition], self.path(cell), observer, self.overwrite)
+        done = finish_run(self.plans[cell.condition], self.path(cell), observer, trainable_text, self.overwrite)
         if isinstance(done, TrainingResult):
             raise UnfinishedMethod(done, cell.condition)
         return AdaptedMethod(done)
@@ -305,7 +305,7 @@ class MethodsExperiment(Experiment[AdaptedMethod]):
         table = [[title, *(line[title] for line in lines)] for title in lines[0]]
         no_better = [NO_BETTER] if all(row.figure.guesses for row in rows) else []
         plan = self.plans["full"]
-        about = plan.lesson.dataset.about
+        about = plan.data.about
         note = self.base.why_not
         winners = (*no_better, *(winner(scenario, rows) for scenario in SCENARIOS))
         return StudyResult(
@@ -336,8 +336,8 @@ class MethodsExperiment(Experiment[AdaptedMethod]):
         device = device_of(plan.recipe)
         self.observer.say("measuring memory, time of inference and forgetting")
         models = {name: load(one.path, device).module for name, one in adapted.items()}
-        times = inference_times(models, inference_batch(plan.lesson, plan.model, device), device)
-        lost = lost_by(self.base, adapted, device)
+        times = inference_times(models, inference_batch(plan.data, plan.model, device), device)
+        lost = {name: self.base.forgotten(load(one.path, device)) for name, one in adapted.items()}
         return [
             MethodRow(
                 adapted=one,
@@ -369,34 +369,32 @@ def inference_times(models: Mapping[str, nn.Module], inputs: tuple[Tensor, ...],
     return race(calls, ROUNDS, device)
 
 
-def inference_batch(lesson: AnyLesson, spec: ModelSpec, device: str) -> tuple[Tensor, ...]:
+def inference_batch(data: Any, spec: ModelSpec, device: str) -> tuple[Tensor, ...]:
     """A batch of the validation or test split, as the model is called with it."""
-    match lesson:
-        case LabelsLesson():
-            examples = lesson.dataset.tokens("test")
+    match data.tokens("validation"):
+        case Labelled():
+            examples = data.tokens("test")
             inputs, _ = examples.batch(np.arange(min(TEXTS, len(examples.lengths))))
             return (torch.from_numpy(inputs).to(device),)
-        case PairsLesson():
-            examples = lesson.dataset.tokens("validation")
+        case Pairs() as examples:
             sources, targets = examples.batch(np.arange(min(TEXTS, len(examples.lengths))))
             fed, _ = teacher_forcing(torch.from_numpy(targets).to(device))
             return torch.from_numpy(sources).to(device), fed
-        case _:
-            text: Any = lesson.dataset.tokens("validation")
+        case text:
             length = min(LENGTH, getattr(spec, "context", LENGTH), len(text))
             rows = min(TEXTS, len(text) // length)
             tokens = np.asarray(text[: rows * length], dtype=np.int64).reshape(rows, length)
             return (torch.from_numpy(tokens).to(device),)
 
 
-def peak_bytes(plan: Plan, path: Path, device: str) -> int:
+def peak_bytes(plan: AdaptationPlan, path: Path, device: str) -> int:
     """The most memory that one step of this method's training holds."""
     folder = RunFolder.open(path)
     recipe = folder.recipe.replace(compile=False)
-    tokens: Any = plan.lesson.dataset.tokens("train")
-    team = Team(torch.device(device))
-    session = Session(folder.spec, recipe, tokens, team, lambda message: None, partial(first_model, folder))
+    tokens: Any = plan.data.tokens("train")
+    processes = Distributed(torch.device(device))
+    session = Session(folder.spec, recipe, tokens, processes, lambda message: None, partial(first_model, folder))
     try:
         return peak_of_step(session)
     finally:
-        session.feed.close()
+        session.batches.close()

@@ -21,12 +21,12 @@ from lemma.errors import SpecError
 from lemma.layers.attention import Attention, AttentionShape
 from lemma.layers.recurrent import recurrent
 from lemma.report.curves import Curve, Plot
+from lemma.report.progress import Observer
 from lemma.report.result import Block, Heading, Text
 from lemma.spec.studies import CostStudy, HeadsStudy, LengthStudy
 from lemma.studies.experiment import CellOutcome, Experiment, StudyCell
 from lemma.studies.result import StudyResult, StudyTable
 from lemma.studies.timing import Spread, describe_hardware, device_named, race, ratio, spread
-from lemma.training.progress import Observer
 
 Vectors = Float[Tensor, "batch time width"]
 HOW = (

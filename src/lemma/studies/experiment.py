@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from lemma.data.files import write_atomically
 from lemma.errors import LemmaError, RunError, SpecError, unknown
+from lemma.report.progress import Observer
 from lemma.report.statistics import Estimate, estimate
 from lemma.runs.folder import SPEC, RunFolder, is_begun, remove_unbegun
 from lemma.runs.load import Run, load
@@ -26,7 +27,6 @@ from lemma.spec.recipe import AdaptationSpec, Recipe
 from lemma.studies.result import StudyResult
 from lemma.studies.timing import device_of
 from lemma.training.loop import resume, train
-from lemma.training.progress import Observer
 
 # One cell, what it came to, and the row that its seeds make together.
 
@@ -342,7 +342,7 @@ def select(cells: Sequence[StudyCell], only: Collection[str] | None) -> list[Stu
     return [cell for cell in cells if only is None or {cell.condition, cell.name} & set(only)]
 
 
-class TitledObserver:
+class TitledObserver(Observer):
     """Passes everything on to an observer, with the run's name before each phase: "run 3 of 12: lstm, seed 1"."""
 
     def __init__(self, observer: Observer, title: str) -> None:
@@ -385,7 +385,8 @@ class RunPlan:
     recipe: Recipe
     data: AnyDataSpec
     dataset: Any
-    evaluate: Callable[[Any], Any]
+    evaluate: Callable[[Any], Any] | None = None
+    """What validates it, if that is not its task."""
     adaptation: AdaptationSpec | None = None
     trial_speed: float | None = None
     """Tokens/s in the trial from which a budget of seconds was turned into steps."""

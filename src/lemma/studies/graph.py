@@ -10,7 +10,9 @@ from lemma.data.corpora import GRAPHS
 from lemma.data.graphs import GraphData
 from lemma.errors import SpecError
 from lemma.models.base import count_parameters
+from lemma.models.graph import GraphModel
 from lemma.report.curves import Curve, Plot
+from lemma.report.progress import Observer, Silent
 from lemma.runs.load import Run
 from lemma.spec.choose import choose
 from lemma.spec.data import GraphSpec
@@ -28,15 +30,13 @@ from lemma.studies.classifiers import (
     points,
     record_of,
 )
-from lemma.studies.data_args import rooted
 from lemma.studies.experiment import RunPlan, StudyCell, TrainingExperiment, gather, paired
 from lemma.studies.grid import refuse_reserved
 from lemma.studies.result import NONE, StudyResult, StudyTable
-from lemma.studies.task_data import GraphLesson, prepared_graph
 from lemma.studies.timing import describe_hardware, device_of
+from lemma.tasks.base import rooted
 from lemma.tasks.classification import score_classes
-from lemma.tasks.nodes import classify_nodes
-from lemma.training.progress import Observer, Silent
+from lemma.tasks.nodes import NodesTask, classify_nodes
 
 NOT_TO_SET = {
     "seed": "Give the study `seeds`, as in seeds=10.",
@@ -62,9 +62,9 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
 
     def __init__(self, spec: GraphStudy, out: Path, observer: Observer) -> None:
         self.spec, self.out, self.observer = spec, out, observer
-        recipe = choose("graph").recipe
-        self.lessons = {
-            seed: GraphLesson(prepared_graph(self._data(seed), recipe, observer if not place else Silent()))
+        chosen, load = choose("graph"), NodesTask().load
+        self.graphs = {
+            seed: load(self._data(seed), chosen.model, chosen.recipe, observer if not place else Silent())
             for place, seed in enumerate(spec.seeds)
         }
 
@@ -96,16 +96,16 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
     def plan(self, cell: StudyCell) -> RunPlan:
         """The run of a model and a seed."""
         assert isinstance(cell.model, Graph) and cell.seed is not None
-        lesson = self.lessons[cell.seed]
-        model = cell.model.sized(lesson.dataset.sizes())
-        return RunPlan(self.path(cell), model, cell.recipe, self._data(cell.seed), lesson.dataset, lesson.evaluate)
+        graph = self.graphs[cell.seed]
+        model = cell.model.sized(graph.sizes())
+        return RunPlan(self.path(cell), model, cell.recipe, self._data(cell.seed), graph)
 
     def measure(self, run: Run, plan: RunPlan) -> ClassifierMeasures:
         """Classify the test nodes."""
         chosen = plan.dataset.tokens(TEST)
-        found = classify_nodes(run.graph, plan.dataset)[chosen.nodes]
+        found = classify_nodes(run.require(GraphModel, "a graph model"), plan.dataset)[chosen.nodes]
         score = score_classes(chosen.classes, found, plan.dataset.labels, unit="node")
-        return measures_of(run, score, found.argmax(-1) == chosen.classes, count_parameters(run.graph))
+        return measures_of(run, score, found.argmax(-1) == chosen.classes, count_parameters(run.module))
 
     def report(self, outcomes: tuple[LabelOutcome, ...], interrupted: bool) -> StudyResult:
         """What the first model reached, and how each other differs from it."""
@@ -116,7 +116,7 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
             spec=self.spec,
             out=self.out,
             data={
-                **describe_graph(self.lessons[self.spec.seeds[0]].dataset),
+                **describe_graph(self.graphs[self.spec.seeds[0]]),
                 "seeds": ", ".join(map(str, self.spec.seeds)),
             },
             hardware=describe_hardware(device_of(outcomes[0].cell.recipe)),

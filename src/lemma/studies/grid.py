@@ -11,6 +11,7 @@ from typing import Any
 
 from lemma.data.store import Dataset, prepare
 from lemma.errors import SpecError, unknown
+from lemma.report.progress import Observer, watched_reading
 from lemma.runs.load import Run
 from lemma.spec.base import Spec, distribute
 from lemma.spec.choose import Choice, choose
@@ -29,7 +30,6 @@ from lemma.studies.grid_report import report_grid
 from lemma.studies.measures import SPLIT, LanguageMeasures, Scorer, has_all, measure
 from lemma.studies.result import StudyResult
 from lemma.studies.timing import describe_hardware, device_of
-from lemma.training.progress import Observer, watched_reading
 
 FROM_TOKENIZER = "It comes from the tokenizer, the same for every run: set data.tokenizer.vocabulary."
 RESERVED = {

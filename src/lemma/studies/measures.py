@@ -28,8 +28,7 @@ from lemma.spec.models import Decoder
 from lemma.spec.studies import GridStudy
 from lemma.studies.experiment import RunPlan, StudyRow, validations_of
 from lemma.studies.result import NONE
-from lemma.tasks.language import Score, Source, perplexity
-from lemma.training.batches import stretch_of
+from lemma.tasks.language import PerplexityScore, TextSource, perplexity, stretch_of
 
 SPLIT = "validation"
 TEMPERATURE = 0.8
@@ -112,16 +111,16 @@ class Scorer:
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
-        self.given: dict[float, Score] = {}
+        self.given: dict[float, PerplexityScore] = {}
 
-    def __call__(self, model: LanguageModel) -> Score:
+    def __call__(self, model: LanguageModel) -> PerplexityScore:
         """Read the whole validation text."""
-        source = Source(self.dataset.tokenizer.about, self.dataset.hash, SPLIT)
+        source = TextSource(self.dataset.tokenizer.about, self.dataset.hash, SPLIT)
         score = perplexity(model, self.dataset.tokens(SPLIT), bytes=self.dataset.bytes(SPLIT), source=source)
         self.given[score.loss] = score
         return score
 
-    def of(self, run: Run) -> Score:
+    def of(self, run: Run) -> PerplexityScore:
         """The score of a finished run: the one that training ended with, if it was given here, or else a new pass."""
         summary = run.summary or {}
         ended_with = summary["best_loss"] if run.recipe.keep == "best" else summary["validation_loss"]

@@ -16,6 +16,7 @@ from lemma.data.text import decode, exists, open_text
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, LemmaError, RunError, SpecError, unknown
 from lemma.report.curves import Plot
+from lemma.report.progress import Observer, watched_reading
 from lemma.report.statistics import Estimate
 from lemma.runs.folder import RunFolder, is_begun
 from lemma.runs.load import adaptation_of
@@ -43,9 +44,10 @@ from lemma.studies.classifiers import (
 from lemma.studies.experiment import RunPlan, StudyCell, TitledObserver, gather, paired, refuse_other_run, train_to_end
 from lemma.studies.grid import refuse_reserved
 from lemma.studies.result import NONE, StudyResult, StudyTable
-from lemma.studies.task_data import LabelsLesson, lesson_for_data, prepared_labels, told
 from lemma.studies.timing import describe_hardware, device_of
-from lemma.training.progress import Observer, watched_reading
+from lemma.tasks.base import say_skipped
+from lemma.tasks.classification import load_labels
+from lemma.tasks.registry import task_for
 
 TEXTS_FILE = "texts.txt"
 HELD_OUT = 0.05
@@ -70,36 +72,35 @@ class PretrainingExperiment(LabelExperiment):
             )
         refuse_reserved(list(spec.pretraining), {"seed": "Give the study `seeds`, as in seeds=[1,2]."})
         recipe = Recipe.read(spec.pretraining, "study.pretraining")
-        self.labelled = told(prepared_labels(labels_of(spec), body, None, (), observer), observer)
+        self.labelled = say_skipped(load_labels(labels_of(spec), body, None, (), observer), observer)
         out.mkdir(parents=True, exist_ok=True)
         self.texts = write_texts(spec.unlabelled, self.labelled, out / TEXTS_FILE, watched_reading(observer))
         text = DataSpec(text=(str((out / TEXTS_FILE).resolve()),), tokenizer=spec.tokenizer, held_out=HELD_OUT)
-        lesson = lesson_for_data(text, body, recipe, observer)
-        self.tokenizer: Any = lesson.dataset.tokenizer
+        dataset = task_for(body).load(text, body, recipe, observer)
+        self.tokenizer: Any = dataset.tokenizer
         assert isinstance(self.tokenizer, Tokenizer)
         counts = sorted({min(count, len(self.labelled.texts("train"))) for count in spec.counts})
-        self.lessons = {  # in the tokens of pretraining; fewer labels are always among more
-            count: LabelsLesson(prepared_labels(labels_of(spec, count), body, self.tokenizer, (), observer))
-            for count in counts
+        self.datasets = {  # in the tokens of pretraining; fewer labels are always among more
+            count: load_labels(labels_of(spec, count), body, self.tokenizer, (), observer) for count in counts
         }
         self.bases = {
-            seed: self._base(seed, text, lesson) for seed in (spec.seeds if spec.base_a_seed else spec.seeds[:1])
+            seed: self._base(seed, text, dataset) for seed in (spec.seeds if spec.base_a_seed else spec.seeds[:1])
         }
         self.failures: dict[Path, str] = {}
         """Why bases failed, by their folders."""
         self.adaptations: dict[str, AdaptationSpec] = {}
 
-    def _base(self, seed: int, data: DataSpec, lesson: Any) -> RunPlan:
+    def _base(self, seed: int, data: DataSpec, dataset: Any) -> RunPlan:
         """The pretraining of a body with one seed: the texts read `passes` times unless it says how many steps."""
-        model = self.choice.model.body.sized(lesson.dataset.sizes())
+        model = self.choice.model.body.sized(dataset.sizes())
         shared = {word: self.choice.recipe[word] for word in SHARED if word in self.choice.recipe}
         words: dict[str, Any] = {**shared, **self.spec.pretraining, "seed": seed}
         recipe = Recipe.read(words, "study.pretraining")
         if "steps" not in words:
-            tokens = self.spec.passes * len(lesson.dataset.tokens("train"))
+            tokens = self.spec.passes * len(dataset.tokens("train"))
             recipe = recipe.replace(steps=max(1, math.ceil(tokens / tokens_per_step(model, recipe))))
         path = self.path(StudyCell("pretraining", {}, seed))
-        return RunPlan(path, model, paced(recipe, words, self.spec.validations), data, lesson.dataset, lesson.evaluate)
+        return RunPlan(path, model, paced(recipe, words, self.spec.validations), data, dataset)
 
     def base_of(self, cell: StudyCell) -> RunPlan:
         """The base of a run: that of its seed, or the only one."""
@@ -110,7 +111,7 @@ class PretrainingExperiment(LabelExperiment):
         return [
             cell_of(self.spec, replace(self.choice, title=condition), {"labels": count}, seed, count)
             for seed in self.spec.seeds
-            for count in self.lessons
+            for count in self.datasets
             for condition in CONDITIONS
         ]
 
@@ -126,7 +127,7 @@ class PretrainingExperiment(LabelExperiment):
                     RunFolder.open(base.path), self.path(cell), self.spec.method
                 )
             adaptation = self.adaptations[cell.name]
-        return self.plan_labels(cell, labels_of(self.spec, count), self.lessons[count], adaptation)
+        return self.plan_labels(cell, labels_of(self.spec, count), self.datasets[count], adaptation)
 
     def check(self, cell: StudyCell) -> None:
         """Refuse a folder that holds another run, of the base too."""

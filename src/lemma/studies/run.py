@@ -4,6 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from lemma.errors import SpecError
+from lemma.report.progress import Observer, Silent
 from lemma.spec.studies import (
     ClassifiersStudy,
     CostStudy,
@@ -14,7 +15,6 @@ from lemma.spec.studies import (
 )
 from lemma.studies.experiment import Experiment, run_experiment
 from lemma.studies.result import StudyResult
-from lemma.training.progress import Observer, Silent
 
 
 def run_study(

@@ -17,7 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lemma.spec.recipe import Recipe
-from lemma.training.loop import take_step
 from lemma.training.session import Session
 
 
@@ -142,16 +141,16 @@ def race(calls: Mapping[str, Callable[[], Any]], repetitions: int, device: str =
 
 def peak_of_step(session: Session) -> int:
     """The bytes of all tensors at the peak of a session's second step; the first makes the optimizer's state."""
-    take_step(session)
-    if session.team.device.type == "cuda":
+    session.step()
+    if session.processes.device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-        take_step(session)
+        session.step()
         return torch.cuda.max_memory_allocated()
     held = {id(tensor): tensor for tensor in (*session.model.parameters(), *session.model.buffers())}
     state = [value for known in session.optimizer.state.values() for value in known.values()]
     with LiveBytes() as live:
-        take_step(session)
+        session.step()
     kept = sum(tensor.nbytes for tensor in held.values())
     return kept + sum(value.nbytes for value in state if isinstance(value, Tensor)) + live.peak
 

@@ -1,26 +1,167 @@
-"""The result of classifying texts: shares from 0 to 1 with intervals, by class, and what was taken for what."""
+"""Classification of texts: labelled texts, the loss of their classes, accuracy and F1, and the classes of new texts."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
+from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
-from torch import nn
+from jaxtyping import Float, Int, Int64
+from torch import Tensor, nn
 
-from lemma.data.labels import Labelled
-from lemma.errors import InputError
+from lemma.data.corpora import LABELLED
+from lemma.data.labels import Governors, Labelled, LabelsData, prepare_labels, read_labels, with_trees
+from lemma.data.store import encode_texts
+from lemma.errors import InputError, RunError
 from lemma.models.base import by_length, measuring, positions_on
-from lemma.report.statistics import BootstrapEstimate, Lines, lay_out, needed, protocol_lines
+from lemma.models.classifier import ClassifierModel
+from lemma.report.progress import Observer, Silent, watched_reading
+from lemma.report.result import Block, Result, Table, Text
+from lemma.report.statistics import Estimate, Lines, lay_out, needed, protocol_lines
 from lemma.report.text import fit
+from lemma.runs.load import Run
+from lemma.spec.choose import Choice
+from lemma.spec.data import LabelsSpec
+from lemma.spec.models import BodySpec, Classifier, Transformer, Tree, longest
+from lemma.spec.recipe import Recipe
+from lemma.tasks.base import (
+    DataArgs,
+    ExampleBatches,
+    Headline,
+    LossTerms,
+    Score,
+    Task,
+    TaskLoss,
+    Worker,
+    choose_split,
+    cross_entropy,
+    protocol_of,
+    refuse_changed,
+    refuse_shaping,
+    say_skipped,
+)
+from lemma.tasks.parse_texts import drawer_for, parser_drawer, refuse_misfit
+
+
+class ClassificationTask(Task):
+    """A classifier says which class each text belongs to."""
+
+    name, option, example, learns = "classification", "labels", "tweets", "labelled texts"
+    unit, has_perplexity = "nats/text", False
+    data_spec, make_spec = LabelsSpec, staticmethod(Choice.labels)
+    names, settings, files = LABELLED, ("text_column", "label_column", "limit", "parser"), ("parser",)
+    not_shaped = "a classifier learns labels"
+
+    def load(
+        self,
+        data: LabelsSpec,
+        model: Classifier,
+        recipe: Recipe,
+        observer: Observer,
+        vocabulary: Any = None,
+        labels: tuple[str, ...] = (),
+    ) -> LabelsData:
+        """Read labelled texts as the classifier's body reads them."""
+        return say_skipped(load_labels(data, model.body, vocabulary, labels, observer), observer)
+
+    def batches(self, model: Any, examples: Labelled, recipe: Recipe, worker: Worker) -> ExampleBatches:
+        """Texts of similar length together."""
+        return ExampleBatches(examples, recipe, worker)
+
+    def loss(self, model: ClassifierModel, recipe: Recipe, batches: Any = None) -> "ClassificationLoss":
+        """The cross-entropy of the classes, with label smoothing."""
+        refuse_shaping(self, recipe)
+        return ClassificationLoss(model, recipe.label_smoothing)
+
+    def validate(self, model: ClassifierModel, data: LabelsData, recipe: Recipe) -> "ClassificationScore":
+        """Classify the validation texts, without intervals."""
+        return score_split(model, data, "validation", samples=0)
+
+    def evaluate(
+        self, run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
+    ) -> "ClassificationScore":
+        """Classify the test texts of a run, or those of another file, and compare with their labels."""
+        assert isinstance(run.spec, Classifier) and isinstance(run.data, LabelsSpec)
+        if given.name is not None:
+            parser = given.settings.get("parser") or run.data.parser
+            data = read_labels(
+                given.name,
+                length=longest(run.spec.body),
+                marked=isinstance(run.spec.body, Transformer),
+                tokenizer=run.tokenizer,
+                labels=run.labels,
+                text=given.settings.get("text"),
+                label=given.settings.get("label"),
+                held_out=run.data.held_out,
+                drawer=drawer_for(run.spec.body, given.name, parser, observer, run.path),
+                progress=watched_reading(observer),
+            )
+            say_skipped(data, observer)
+        else:
+            data = self.load(run.data, run.spec, run.recipe, observer, run.tokenizer, run.labels)
+            drawn = f" with the trees of {run.data.parser}" if run.data.parser else ""
+            refuse_changed(run, data, f"{run.data.labels}{drawn}", "labels")
+        part = choose_split(data, split)
+        return score_split(run.require(ClassifierModel, "a classifier"), data, part, protocol_of(data, part))
+
+
+class TreeClassificationTask(ClassificationTask):
+    """A tree body is trained as part of a classifier, with the trees of a parser."""
+
+    example = "tweets --parser runs/parser"
+
+
+def load_labels(
+    data: LabelsSpec, body: BodySpec, tokenizer: Any, labels: tuple[str, ...], observer: Observer
+) -> LabelsData:
+    """Labelled texts as a body reads them."""
+    refuse_misfit(data, body)
+    return prepare_labels(
+        data,
+        length=longest(body),
+        marked=isinstance(body, Transformer),
+        tokenizer=tokenizer,
+        labels=labels or None,
+        drawer=drawer_for(body, data.labels, data.parser, observer),
+        progress=watched_reading(observer),
+    )
+
+
+class ClassificationLoss(TaskLoss):
+    """A classifier and the cross-entropy of its classes."""
+
+    def __init__(self, model: ClassifierModel, smoothing: float) -> None:
+        super().__init__()
+        self.model, self.smoothing = model, smoothing
+
+    def forward(self, texts: Int[Tensor, "rows time"], classes: Int[Tensor, "rows 1"], state: Any = None) -> LossTerms:
+        """Return the smoothed mean loss, to be minimised, and the true one, to be reported."""
+        objective, loss = cross_entropy(self.model(texts), classes[:, 0], self.smoothing)
+        return objective, (loss,), None
+
+
+def score_split(
+    model: ClassifierModel,
+    data: LabelsData,
+    split: str,
+    protocol: Mapping[str, Any] | None = None,
+    samples: int = 1000,
+) -> "ClassificationScore":
+    """Classify the texts of a split, and compare with their labels."""
+    examples = data.tokens(split)
+    return score_classes(examples.classes, classify(model, examples), data.labels, protocol, samples=samples)
+
+
+# Scores
+
 
 MOST_CLASSES = 8
-"""A larger table of confusions is not shown whole; the commonest are listed."""
+"""A larger table of confusions is not shown whole; the most frequent are listed."""
 NAME = 24
-COMMONEST = 10
+CONFUSIONS = 10
 
 
 @dataclass(frozen=True)
@@ -36,14 +177,16 @@ class ClassScore:
 
 
 @dataclass(frozen=True)
-class ClassificationScore:
+class ClassificationScore(Score):
     """Accuracy, and precision, recall and F1 averaged over the classes; shares from 0 to 1."""
 
+    title = "Classification"
+
     texts: int
-    accuracy: BootstrapEstimate
-    precision: BootstrapEstimate
-    recall: BootstrapEstimate
-    f1: BootstrapEstimate
+    accuracy: Estimate
+    precision: Estimate
+    recall: Estimate
+    f1: Estimate
     classes: tuple[ClassScore, ...]
     confusion: tuple[tuple[int, ...], ...]
     """Row: the class of a text; column: what it was said to be."""
@@ -52,11 +195,6 @@ class ClassificationScore:
     protocol: Mapping[str, Any]
     unit: str = "text"
     """What is classified: a text, or a node of a graph."""
-
-    @property
-    def perplexity(self) -> float:
-        """exp(loss): among so many classes the classifier hesitates."""
-        return math.exp(min(self.loss, 700))
 
     @property
     def majority(self) -> tuple[str, float]:
@@ -69,8 +207,13 @@ class ClassificationScore:
         """The figures that a training run writes down at each validation."""
         return {"accuracy": self.accuracy.value, "f1": self.f1.value}
 
+    @property
+    def headline(self) -> Headline:
+        """The accuracy, next to that of always naming the most frequent class."""
+        return Headline("accuracy", self.accuracy.value, self.accuracy.interval, guessed=self.majority[1])
+
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values that are good JSON: None stands for what is infinite or no number."""
+        """Return plain values that are good JSON: None for what is infinite or NaN."""
         means = {"accuracy": self.accuracy, "precision": self.precision, "recall": self.recall, "f1": self.f1}
         label, share = self.majority
         return {
@@ -85,12 +228,7 @@ class ClassificationScore:
         }
 
     def __str__(self) -> str:
-        return fit("\n".join([lay_out(self._lines()), "", *self._table(), "", *self._confusions()]))
-
-    def _repr_html_(self) -> str:
-        rows = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._lines())
-        tables = "\n".join([*self._table(), "", *self._confusions()])
-        return f"<table>{''.join(rows)}</table><pre>{escape(tables)}</pre>"
+        return fit("\n".join([lay_out(self._lines()), "", *self._table()]))
 
     def _lines(self) -> Lines:
         label, share = self.majority
@@ -106,14 +244,23 @@ class ClassificationScore:
         ]
 
     def _table(self) -> list[str]:
-        width = max(5, *(len(_short(score.label)) for score in self.classes)) + 1
+        names = [_short(score.label) for score in self.classes]
+        width = max(5, *map(len, names)) + 1
         head = f"{'class':<{width}}{'precision':>10}{'recall':>9}{'F1':>9}{self.unit + 's':>9}{'said':>9}"
-        return [head, *(_line(score, width) for score in self.classes)]
+        lines = [
+            f"{name:<{width}}{100 * score.precision:>8.2f} %{100 * score.recall:>7.2f} %{100 * score.f1:>7.2f} %"
+            f"{score.support:>9,}{score.guessed:>9,}"
+            for name, score in zip(names, self.classes, strict=True)
+        ]
+        return [head, *lines, "", *self._confusions()]
 
     def _confusions(self) -> list[str]:
-        if len(self.classes) > MOST_CLASSES:
-            return ["what was most often taken for what:", *self._commonest()]
         names = [score.label for score in self.classes]
+        if len(names) > MOST_CLASSES:
+            cells = ((n, i, j) for i, row in enumerate(self.confusion) for j, n in enumerate(row) if i != j and n)
+            most = sorted(cells, key=lambda cell: (-cell[0], cell[1:]))[:CONFUSIONS]
+            shown = [f"{count:>7,}  {_short(names[i])} → {_short(names[j])}" for count, i, j in most]
+            return ["most frequent confusions:", *shown]
         left = min(max(5, *map(len, names)), NAME) + 1
         number = len(f"{max(map(max, self.confusion)):,}")
         width = max(number, min(max(map(len, names)), (78 - left) // len(names) - 1))
@@ -123,27 +270,9 @@ class ClassificationScore:
         body = [f"{name[: left - 1]:<{left}}" + "".join(f" {n:>{width},}" for n in row) for name, row in rows]
         return [f"rows: the class of a {self.unit}; columns: what it was said to be", " " * left + head, *body]
 
-    def _commonest(self) -> Iterator[str]:
-        names = [_short(score.label) for score in self.classes]
-        cells = ((n, i, j) for i, row in enumerate(self.confusion) for j, n in enumerate(row) if i != j and n)
-        for count, i, j in sorted(cells, key=lambda cell: (-cell[0], cell[1:]))[:COMMONEST]:
-            yield f"{count:>7,}  {names[i]} → {names[j]}"
-
-
-def _line(score: ClassScore, width: int) -> str:
-    shares = f"{100 * score.precision:>8.2f} %{100 * score.recall:>7.2f} %{100 * score.f1:>7.2f} %"
-    return f"{_short(score.label):<{width}}{shares}{score.support:>9,}{score.guessed:>9,}"
-
 
 def _short(label: str) -> str:
     return label if len(label) <= NAME else f"{label[: NAME - 1]}…"
-
-
-# How well texts are classified: accuracy, precision, recall and F1, by scikit-learn, with bootstrap intervals.
-#
-# Of a bootstrap over texts these figures need only how often each (class, guess) is drawn, and that is a multinomial
-# draw
-# over the pairs seen: a thousand samples of ten thousand texts take a fraction of a second.
 
 
 Counts = Int64[np.ndarray, "samples classes"]
@@ -156,19 +285,14 @@ def classify(model: nn.Module, examples: Labelled, batch: int | None = None) -> 
     found: list[np.ndarray] = []
     order: list[np.ndarray] = []
     with measuring(model) as device:
-        groups = by_length(examples.lengths, positions_on(device))
-        for group in _parts(groups, batch):
-            tokens, _ = examples.batch(group)
-            logits = model(torch.from_numpy(tokens).to(device))
-            found.append(logits.double().softmax(-1).cpu().numpy())
-            order.append(group)
+        for group in by_length(examples.lengths, positions_on(device)):
+            for start in range(0, len(group), batch or len(group)):
+                some = group[start : start + (batch or len(group))]
+                tokens, _ = examples.batch(some)
+                logits = model(torch.from_numpy(tokens).to(device))
+                found.append(logits.double().softmax(-1).cpu().numpy())
+                order.append(some)
     return np.concatenate(found)[np.argsort(np.concatenate(order), kind="stable")]
-
-
-def _parts(groups: Any, batch: int | None) -> Any:
-    for group in groups:
-        size = batch or len(group)
-        yield from (group[start : start + size] for start in range(0, len(group), size))
 
 
 def score_classes(
@@ -187,23 +311,30 @@ def score_classes(
     """
     right, table = np.asarray(gold, dtype=np.int64), np.asarray(chances, dtype=np.float64)
     _refuse_other_shapes(right, table, labels)
-    guessed = table.argmax(1)
+    guessed, numbers = table.argmax(1), list(range(len(labels)))
     metrics = needed("sklearn.metrics", "scikit-learn", "scoring classes")
     means = metrics.precision_recall_fscore_support(right, guessed, average="macro", zero_division=0)[:3]
     figures = [metrics.accuracy_score(right, guessed), *means]
     drawn = resample(right, guessed, len(labels), samples, seed)
-    accuracy, precision, recall, f1 = (BootstrapEstimate.of(*both) for both in zip(figures, drawn, strict=True))
-    confusion = metrics.confusion_matrix(right, guessed, labels=range(len(labels)))
+    accuracy, precision, recall, f1 = (Estimate.of(*both) for both in zip(figures, drawn, strict=True))
+    by_class = metrics.precision_recall_fscore_support(right, guessed, labels=numbers, zero_division=0)
+    times = np.bincount(guessed, minlength=len(labels))
+    intervals = {"intervals": f"bootstrap over {unit}s, {samples:,} samples, seed {seed}"} if samples else {}
+    with np.errstate(divide="ignore"):
+        loss = float(-np.log(table[np.arange(len(right)), right]).mean())
     return ClassificationScore(
         texts=len(right),
         accuracy=accuracy,
         precision=precision,
         recall=recall,
         f1=f1,
-        classes=_classes(metrics, right, guessed, labels),
-        confusion=tuple(tuple(map(int, row)) for row in confusion),
-        loss=_loss(table, right),
-        protocol={**(protocol or {}), **_bootstrap(samples, seed, unit)},
+        classes=tuple(
+            ClassScore(label, float(precision), float(recall), float(f1), int(support), int(times[number]))
+            for number, (label, precision, recall, f1, support) in enumerate(zip(labels, *by_class, strict=True))
+        ),
+        confusion=tuple(tuple(map(int, row)) for row in metrics.confusion_matrix(right, guessed, labels=numbers)),
+        loss=loss,
+        protocol={**(protocol or {}), **intervals},
         unit=unit,
     )
 
@@ -211,7 +342,11 @@ def score_classes(
 def resample(
     gold: Int64[np.ndarray, "texts"], guessed: Int64[np.ndarray, "texts"], classes: int, samples: int, seed: int
 ) -> Float[np.ndarray, "figures samples"]:
-    """Accuracy, and macro precision, recall and F1, of texts drawn with replacement, as often as asked."""
+    """Accuracy, and macro precision, recall and F1, of texts drawn with replacement, as often as asked.
+
+    These figures need only how often each (class, guess) is drawn, and that is a multinomial draw over the pairs seen:
+    a thousand samples of ten thousand texts take a fraction of a second.
+    """
     random = np.random.default_rng(seed)
     pairs, counts = np.unique(np.stack([gold, guessed]), axis=1, return_counts=True)
     step = max(1, AT_ONCE // (len(counts) + 3 * classes))
@@ -242,25 +377,6 @@ def _share(part: Counts, whole: Counts) -> Float[np.ndarray, "samples classes"]:
     return np.divide(part, whole, out=np.zeros(part.shape), where=whole > 0)
 
 
-def _classes(metrics: Any, gold: np.ndarray, guessed: np.ndarray, labels: Sequence[str]) -> tuple[ClassScore, ...]:
-    numbers = list(range(len(labels)))
-    found = metrics.precision_recall_fscore_support(gold, guessed, labels=numbers, zero_division=0)
-    times = np.bincount(guessed, minlength=len(labels))
-    return tuple(
-        ClassScore(label, float(precision), float(recall), float(f1), int(support), int(times[number]))
-        for number, (label, precision, recall, f1, support) in enumerate(zip(labels, *found, strict=True))
-    )
-
-
-def _loss(chances: Float[np.ndarray, "texts classes"], gold: Int64[np.ndarray, "texts"]) -> float:
-    with np.errstate(divide="ignore"):
-        return float(-np.log(chances[np.arange(len(gold)), gold]).mean())
-
-
-def _bootstrap(samples: int, seed: int, unit: str) -> dict[str, str]:
-    return {"intervals": f"bootstrap over {unit}s, {samples:,} samples, seed {seed}"} if samples else {}
-
-
 def _refuse_other_shapes(gold: np.ndarray, chances: np.ndarray, labels: Sequence[str]) -> None:
     if not len(gold):
         raise InputError("no texts to score. Give a file that holds some.")
@@ -272,3 +388,85 @@ def _refuse_other_shapes(gold: np.ndarray, chances: np.ndarray, labels: Sequence
     if gold.min() < 0 or gold.max() >= len(labels):
         wrong = int(gold.min() if gold.min() < 0 else gold.max())
         raise InputError(f"the class {wrong} is not one of 0 to {len(labels) - 1}, the numbers of the labels.")
+
+
+# The classes of texts without labels
+
+
+@dataclass(frozen=True)
+class Named(Result):
+    """A text, its most likely class, and the probability of each."""
+
+    title = "Class of a text"
+
+    source: str
+    label: str
+    chances: dict[str, float]
+    remark: str = ""
+
+    @property
+    def chance(self) -> float:
+        """The probability of the class it is given."""
+        return self.chances[self.label]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        plain = {"source": self.source, "label": self.label, "chance": self.chance, "chances": self.chances}
+        return {**plain, "remark": self.remark}
+
+    def blocks(self) -> Iterator[Block]:
+        """The class and its probability."""
+        yield Text(f"{self.label}  {self.chance:.3f}" + (f"  ({self.remark})" if self.remark else ""))
+
+    def details(self) -> Iterator[Block]:
+        """The text, and the probability of each class."""
+        yield Text(self.source)
+        chances = sorted(self.chances.items(), key=lambda item: -item[1])
+        yield Table(("class", "probability"), [(label, f"{chance:.3f}") for label, chance in chances])
+
+
+def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:
+    """Let a classifier name the class of each text; what is longer than it reads is cut, and the result says so."""
+    assert isinstance(run.spec, Classifier)
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InputError(f"source {place} is {text!r} ({type(text).__name__}), not a text. Put it in quotes.")
+        if not text.strip():
+            raise InputError(f"source {place} is empty: there is nothing to classify.")
+    if not texts:
+        return []
+    body, tokenizer = run.spec.body, run.tokenizer
+    marked = isinstance(body, Transformer)
+    spoken, governors = _words_and_trees(run, texts)
+    rows, _ = encode_texts(tokenizer, spoken, lambda size: None)
+    room = longest(body) - 2 * marked
+    before, after = ([tokenizer.vocabulary], [tokenizer.vocabulary + 1]) if marked else ([], [])
+    kept = rows.cut(room) if marked else rows.cut(room).filled(tokenizer.eos or 0)
+    examples = Labelled(kept.marked(before, after), np.zeros(len(texts), dtype=np.int64))
+    model = run.require(ClassifierModel, "a classifier")
+    chances = classify(model, with_trees(examples, governors) if governors else examples)
+    found: list[Named] = []
+    for text, words, length, shares in zip(texts, spoken, rows.lengths.tolist(), chances, strict=True):
+        unknown = tokenizer.encode_known(words)[1]
+        characters = "character" if unknown == 1 else "characters"
+        remarks = [
+            f"{unknown} {characters} left out: the tokenizer does not know them" if unknown else "",
+            f"only the first {room} of {length} tokens were read" if length > room else "",
+        ]
+        by_label = {label: float(chance) for label, chance in zip(run.labels, shares, strict=True)}
+        found.append(Named(text, run.labels[int(shares.argmax())], by_label, "; ".join(filter(None, remarks))))
+    return found
+
+
+def _words_and_trees(run: Run, texts: Sequence[str]) -> tuple[list[str], Governors]:
+    """The texts as they are read; for a tree body the words of their trees, and the heads of these words."""
+    assert isinstance(run.spec, Classifier) and isinstance(run.data, LabelsSpec)
+    if not isinstance(run.spec.body, Tree):
+        return list(texts), ()
+    if run.data.parser is None:
+        raise RunError(
+            f"{run.path} learned trees that were given, and has no parser to draw those of a text. Evaluate on trees: "
+            f"lemma evaluate {quote(str(run.path))} --labels FILE.conllu"
+        )
+    drawn = parser_drawer(Path(run.data.parser), Silent()).draw(texts)
+    return [one.text for one in drawn], [one.governors for one in drawn]

@@ -1,21 +1,340 @@
-"""Which texts belong to which pictures; texts that are the same belong to the pictures of each."""
+"""Images and texts: a dual encoder finds the caption of an image and the image of a caption."""
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import blake2b
-from html import escape
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Int64, UInt8
+from torch import Tensor, distributed
+from torch.autograd.function import FunctionCtx
 
-from lemma.data.images import Captioned
-from lemma.errors import InputError
-from lemma.report.statistics import BootstrapEstimate, Lines, lay_out, protocol_lines
-from lemma.tasks.losses import contrastive
+from lemma.data.batches import BucketedExamples
+from lemma.data.corpora import PICTURES as KNOWN_IMAGES
+from lemma.data.images import Captioned, ImagesData, prepare_images, read_images
+from lemma.errors import DataError, InputError, SpecError
+from lemma.models.dual_encoder import DualEncoderModel, embed_images, embed_texts
+from lemma.report.progress import Observer, watched_reading
+from lemma.report.statistics import Estimate, Lines, lay_out, protocol_lines
+from lemma.runs.load import Run
+from lemma.spec.choose import Choice
+from lemma.spec.data import ImagesSpec
+from lemma.spec.models import CrossAttention, DualEncoder, Transformer, longest
+from lemma.spec.recipe import Recipe
+from lemma.tasks.augmentation import augment, changes, inner_tokens, reworded
+from lemma.tasks.base import (
+    IGNORED,
+    Batches,
+    DataArgs,
+    Entropy,
+    LossTerms,
+    Score,
+    Task,
+    TaskLoss,
+    Worker,
+    choose_split,
+    protocol_of,
+    refuse_changed,
+    refuse_shaping,
+    say_skipped,
+)
+
+SHOWN = 3
+"""Images whose captions are shown as samples."""
+PIXELS = "nearest pixel"
+
+
+class ImageTextTask(Task):
+    """A dual encoder learns which caption of a batch belongs to which image."""
+
+    name, option, example, learns = "image-text", "images", "emoji", "images with captions"
+    unit, has_perplexity, text_checks = "nats/pair", False, False  # a smaller split has a lower loss by its size alone
+    data_spec, make_spec = ImagesSpec, staticmethod(Choice.images)
+    names, settings, files = KNOWN_IMAGES, ("captions", "image_column", "caption_column"), ("captions",)
+    splits_given_data = True
+    not_shaped = "a dual encoder learns images and captions"
+    adaptation_batch = 128  # the images of a batch are each other's wrong answers, so that there must be many
+
+    def load(
+        self,
+        data: ImagesSpec,
+        model: DualEncoder | CrossAttention,
+        recipe: Recipe,
+        observer: Observer,
+        vocabulary: Any = None,
+        labels: tuple[str, ...] = (),
+    ) -> ImagesData:
+        """Read images with captions as the dual encoder reads them."""
+        return say_skipped(self._prepare(data, model, vocabulary, observer), observer)
+
+    def _prepare(
+        self, data: ImagesSpec, model: DualEncoder | CrossAttention, vocabulary: Any, observer: Observer
+    ) -> ImagesData:
+        progress = watched_reading(observer)
+        return prepare_images(data, **reading_of(model), tokenizer=vocabulary, progress=progress)
+
+    def batches(self, model: Any, examples: Captioned, recipe: Recipe, worker: Worker) -> "ImageBatches":
+        """Images in a new order every epoch, augmented every time."""
+        return ImageBatches(examples, recipe, worker)
+
+    def loss(self, model: Any, recipe: Recipe, batches: Any = None) -> TaskLoss:
+        """The symmetric contrastive loss."""
+        refuse_shaping(self, recipe)
+        worker = batches.worker if batches else Worker(model.log_scale.device)
+        return ContrastiveLoss(model, recipe, worker)
+
+    def validate(self, model: Any, data: ImagesData, recipe: Recipe) -> Score:
+        """Search the validation images, without intervals and baselines."""
+        return retrieve(model, data.tokens("validation"), recipe.batch, samples=0)
+
+    def evaluate(
+        self, run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
+    ) -> Score:
+        """Find captions by images and images by captions: the run's own test split, or other images."""
+        data, part = self._evaluated(run, given, split, observer)
+        trained = self._trained_images(run, observer)
+        model = run.require(DualEncoderModel, "a dual encoder")
+        batch, protocol = run.recipe.batch, protocol_of(data, part)
+        return retrieve(model, data.tokens(part), batch, trained=trained, protocol=protocol)
+
+    def _evaluated(self, run: Run, given: DataArgs, split: str | None, observer: Observer) -> tuple[ImagesData, str]:
+        """The images that a run is evaluated on, and which split of them."""
+        assert isinstance(run.data, ImagesSpec) and isinstance(run.spec, DualEncoder | CrossAttention)
+        if given.name is None:
+            data = self.load(run.data, run.spec, run.recipe, observer, run.tokenizer)
+            return refuse_changed(run, data, run.data.images, "images"), choose_split(data, split)
+        data = read_images(
+            given.name,
+            **reading_of(run.spec),
+            **given.settings,
+            tokenizer=run.tokenizer,
+            held_out=run.data.held_out,
+            split=split,
+            progress=watched_reading(observer),
+        )
+        return say_skipped(data, observer), choose_split(data, None)
+
+    def _trained_images(self, run: Run, observer: Observer) -> Captioned | None:
+        """The images that a run was trained on, to compare pixels with; None, and a word on it, if they are gone."""
+        assert isinstance(run.data, ImagesSpec) and isinstance(run.spec, DualEncoder)
+        try:
+            data = self._prepare(run.data, run.spec, run.tokenizer, observer)
+        except (DataError, OSError) as error:
+            observer.say(f"The baseline of the nearest pixel is left out: {error}")
+            return None
+        if data.hash == run.data_hash:
+            return data.tokens("train")
+        observer.say(f"The baseline of the nearest pixel is left out: {run.data.images} has changed since training.")
+        return None
+
+    def samples(self, model: Any, data: ImagesData) -> list[str]:
+        """The caption that is found for each of the first few validation images."""
+        examples, images = data.tokens("validation"), data.pictures("validation")
+        captions = [caption for image in images for caption in image.captions]
+        vectors = embed_images(model, examples.pixels[:SHOWN])
+        found = (vectors @ embed_texts(model, examples.rows).T).argmax(1)
+        return [f"{image.name} → {captions[best]}" for image, best in zip(images, found, strict=False)]
+
+
+def reading_of(spec: DualEncoder | CrossAttention) -> dict[str, Any]:
+    """How a dual encoder reads images and captions: their size, their length, and whether between special tokens."""
+    towers = spec.towers if isinstance(spec, CrossAttention) else spec
+    if towers.body.family == "tree":
+        raise SpecError(
+            "dual-encoder.body = 'tree' reads sentences with their trees, and captions have none. Use body=lstm."
+        )
+    return {"side": towers.side, "length": longest(towers.body), "marked": isinstance(towers.body, Transformer)}
+
+
+# Batches
+
+
+CAPTION_DRAW = 1
+"""Makes the choice of captions independent of other draws of the same seed and step."""
+
+
+class ImageBatches(Batches):
+    """Batches of images, each with one of its captions, all of one shape."""
+
+    def __init__(self, examples: Captioned, recipe: Recipe, worker: Worker) -> None:
+        images = len(examples.first) - 1
+        if recipe.batch > images:  # no image is to be in a batch twice: that would be too easy
+            batch = images // worker.size * worker.size
+            self.note = f"batch = {recipe.batch} is more than the {images:,} training images: batch={batch} is used."
+            recipe = recipe.replace(batch=batch)
+        length = max(1, round(float(examples.rows.lengths.mean())))
+        super().__init__(recipe, worker, length, recipe.batch * length)
+        self.examples, self.longest = examples, int(examples.rows.lengths.max())
+        self.strays = inner_tokens(examples.rows)
+        alike = np.zeros(len(examples.lengths), dtype=np.int64)  # images are not sorted by their captions' length
+        self.order = BucketedExamples(alike, recipe.batch, recipe.seed)
+
+    def batch(self, step: int) -> tuple[Float[Tensor, "rows channels side side"], Int[Tensor, "rows longest"]]:
+        """Return the images of a step, and a caption of each."""
+        recipe, chosen = self.recipe, self.order.examples(step)
+        pixels = self.worker.send(np.asarray(self.examples.pixels[chosen[self.rows]]))
+        if recipe.augment:
+            images = augment(pixels, changes(recipe.seed, step, recipe.batch, recipe.augment)[self.rows])
+        else:
+            images = pixels / 255
+        return images, self.worker.send(self._captions(chosen, step)[self.rows])
+
+    def _captions(self, chosen: Int64[np.ndarray, "batch"], step: int) -> Int64[np.ndarray, "batch longest"]:
+        """A caption of each image; images of one caption, or one that is there twice, have the same tokens."""
+        recipe = self.recipe
+        choice = int(np.random.default_rng([recipe.seed, step, CAPTION_DRAW]).integers(1 << 31))
+        tokens = self.examples.captions(chosen, choice)
+        tokens = np.pad(tokens, ((0, 0), (0, self.longest - tokens.shape[1])), constant_values=IGNORED)
+        if not recipe.augment:
+            return tokens
+        different, which = np.unique(tokens, axis=0, return_inverse=True)
+        return reworded(different, self.strays, recipe.seed, step, recipe.augment)[which.reshape(-1)]
+
+
+# Loss (Radford et al. 2021)
+
+
+ImageTextLogits = Float[Tensor, "images texts"]
+ImageTextMask = Bool[Tensor, "images texts"]
+
+
+def contrastive(logits: ImageTextLogits, alike: ImageTextMask | None = None, smoothing: float = 0.0) -> Entropy:
+    """The symmetric loss: −½ (mean log softmax of rows + mean log softmax of columns) at the pairs, in nats.
+
+    Image i belongs to text i. Where `alike` is true off the diagonal, text j is as right for image i as its own: the
+    pair is left out of both softmaxes, and of what smoothing spreads over. Where all logits are equal it is ln B.
+
+    >>> contrastive(torch.zeros(8, 8)).loss.item() - math.log(8) < 1e-6
+    True
+    """
+    left_out = torch.zeros_like(logits, dtype=torch.bool) if alike is None else alike.clone()
+    left_out.fill_diagonal_(False)
+    ways = (_one_way(logits, left_out, smoothing), _one_way(logits.T, left_out.T, smoothing))
+    objective, loss = (torch.stack(both).mean() for both in zip(*ways, strict=True))
+    return Entropy(objective, loss)
+
+
+def _one_way(logits: ImageTextLogits, left_out: ImageTextMask, smoothing: float) -> Entropy:
+    exact = torch.promote_types(logits.dtype, torch.float32)
+    log = logits.masked_fill(left_out, -math.inf).log_softmax(-1, dtype=exact)
+    loss = -log.diagonal().mean()
+    if not smoothing:
+        return Entropy(loss, loss)
+    even = -(log.masked_fill(left_out, 0.0).sum(-1) / (~left_out).sum(-1)).mean()
+    return Entropy((1 - smoothing) * loss + smoothing * even, loss.detach())
+
+
+def equal_rows(tokens: Int[Tensor, "batch time"]) -> Bool[Tensor, "batch batch"]:
+    """Which texts are the same, token for token.
+
+    >>> equal_rows(torch.tensor([[1, 2], [1, -1], [1, 2]]))[0].tolist()
+    [True, False, True]
+    """
+    return (tokens[:, None] == tokens[None]).all(-1)
+
+
+class ContrastiveLoss(TaskLoss):
+    """A dual encoder and the symmetric contrastive loss over the vectors of all processes."""
+
+    terms = ("loss", "temperature")
+
+    def __init__(self, model: DualEncoderModel, recipe: Recipe, worker: Worker) -> None:
+        super().__init__()
+        refuse_parts(recipe)
+        self.model, self.worker, self.smoothing = model, worker, recipe.label_smoothing
+        self.chance = (recipe.batch, "captions", "B")
+
+    def forward(
+        self, images: Float[Tensor, "rows channels side side"], tokens: Int[Tensor, "rows time"], state: Any = None
+    ) -> LossTerms:
+        """Return the smoothed loss of the whole batch, to minimise; the true one and the temperature are reported."""
+        model = self.model
+        pictures, texts = (
+            gather_rows(vectors.float(), self.worker)
+            for vectors in (model.image_vectors(images), model.text_vectors(tokens))
+        )
+        with torch.autocast(images.device.type, enabled=False):  # bfloat16 is too coarse for cosines times a hundred
+            logits = model.scale * pictures @ texts.T
+        objective, loss = contrastive(logits, equal_rows(self.worker.gather(tokens)), self.smoothing)
+        return objective, (loss, 1 / model.scale), None
+
+
+def refuse_parts(recipe: Recipe) -> None:
+    """Refuse a batch of one pair, which has nothing to tell apart, and one cut into parts that cannot be compared."""
+    if recipe.batch < 2:
+        raise SpecError(
+            f"recipe.batch = {recipe.batch}: each image is compared with the others of its batch, and one alone has no "
+            "others. Set batch=2 or more."
+        )
+    if recipe.accumulate > 1:
+        raise SpecError(
+            f"recipe.accumulate = {recipe.accumulate}: the contrastive loss compares every image with every caption "
+            "of the batch, and parts cannot be compared one by one. Leave accumulate out, or lower batch."
+        )
+
+
+def gather_rows(vectors: Float[Tensor, "rows shared"], worker: Worker) -> Float[Tensor, "batch shared"]:
+    """The vectors of all processes, in the order of ranks, with gradients."""
+    gathered: Any = GatheredRows.apply(vectors, worker) if worker.size > 1 else vectors
+    return gathered
+
+
+class GatheredRows(torch.autograd.Function):
+    """Join the rows of all processes. Backward, each takes its own rows of the sum of all processes' gradients.
+
+    Every process computes the same loss, so that the sum is as many times too large as there are processes; the mean
+    that DDP takes over them makes it right again.
+    """
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, vectors: Tensor, worker: Worker) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Join the rows of all."""
+        ctx.worker, ctx.own = worker, len(vectors)  # pyright: ignore[reportAttributeAccessIssue]
+        return worker.gather(vectors)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Sum the gradients of all, and take the own rows of it."""
+        total = gradient.contiguous().clone()
+        distributed.all_reduce(total)
+        start = ctx.worker.rank * ctx.own
+        return total[start : start + ctx.own], None
+
+
+# Scores
+
+
+def retrieve(
+    model: DualEncoderModel,
+    examples: Captioned,
+    batch: int,
+    *,
+    trained: Captioned | None = None,
+    protocol: Mapping[str, Any] | None = None,
+    samples: int = 1000,
+) -> "RetrievalScore":
+    """Let a dual encoder find captions by images and images by captions, next to the nearest `trained` image."""
+    images, texts = embed_images(model, examples.pixels), embed_texts(model, examples.rows)
+    belonging, first = belonging_of(examples), examples.first[:-1]
+    protocol = {**(protocol or {}), "loss of": f"batches of {min(batch, len(images)):,} pairs"}
+    baselines = {}
+    if trained is not None:
+        nearest = NearestPixel(examples.pixels, examples.names, trained.pixels, owners_of(trained), trained.names)
+        baselines = {PIXELS: nearest}
+        if known := nearest.known():
+            protocol["learned"] = f"{known:,} of these images were in the training split"
+    return score_retrieval(
+        VectorScores(images, texts),
+        belonging,
+        loss=loss_of_batches(images, texts[first], belonging.names[first], model.scale.item(), batch),
+        protocol=protocol,
+        baselines=baselines,
+        samples=samples,
+    )
 
 
 @dataclass(frozen=True)
@@ -55,9 +374,6 @@ def owners_of(examples: Captioned) -> Int64[np.ndarray, "texts"]:
     """The picture that each caption belongs to."""
     counts = np.diff(examples.first)
     return np.repeat(np.arange(len(counts)), counts)
-
-
-# Where the right one stands among all candidates, with ties counted exactly.
 
 
 BLOCK = 1 << 22
@@ -125,9 +441,6 @@ def blocks_of(rows: int, columns: int) -> Iterator[slice]:
     """Rows in blocks of about so many numbers as are looked at at once."""
     size = max(1, BLOCK // max(1, columns))
     return (slice(start, min(rows, start + size)) for start in range(0, max(rows, 1), size))
-
-
-# The simplest way from pictures to captions: that of the learned picture which is nearest, pixel by pixel.
 
 
 Pixels = UInt8[np.ndarray, "pictures channels side side"]
@@ -228,9 +541,6 @@ def _sums(pixels: Pixels) -> np.ndarray:
     return np.frombuffer(b"".join(sums), dtype="<u8")
 
 
-# The result of retrieval: recall both ways with intervals, beside chance and beside what simpler means find.
-
-
 FIRST = (1, 5, 10)
 """Among how many of the first the right one is looked for."""
 
@@ -241,9 +551,9 @@ class OneWay:
 
     queries: int
     candidates: int
-    recall: Mapping[int, BootstrapEstimate]
+    recall: Mapping[int, Estimate]
     """How often a right one is among the first 1, 5 and 10."""
-    median_rank: BootstrapEstimate
+    median_rank: Estimate
     chance: Mapping[int, float]
     """The same of candidates in random order."""
     chance_rank: float
@@ -281,8 +591,10 @@ class TwoWays:
 
 
 @dataclass(frozen=True)
-class RetrievalScore:
+class RetrievalScore(Score):
     """Recall among the first 1, 5 and 10 and the median rank, both ways; chance and baselines beside them."""
+
+    title = "Image and text retrieval"
 
     found: TwoWays
     loss: float
@@ -291,11 +603,6 @@ class RetrievalScore:
     texts: int
     baselines: Mapping[str, TwoWays]
     protocol: Mapping[str, Any]
-
-    @property
-    def perplexity(self) -> float:
-        """exp(loss): among so many of a batch it hesitates."""
-        return math.exp(min(self.loss, 700))
 
     @property
     def figures(self) -> dict[str, float]:
@@ -316,11 +623,6 @@ class RetrievalScore:
 
     def __str__(self) -> str:
         return "\n".join([*self._table(), "", lay_out(self._lines())])
-
-    def _repr_html_(self) -> str:
-        rows = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._lines())
-        table = escape("\n".join(self._table()))
-        return f"<pre>{table}</pre><table>{''.join(rows)}</table>"
 
     def _table(self) -> list[str]:
         head = f"{'':<20}" + "".join(f"{f'recall@{first}':>14}" for first in FIRST) + f"{'median rank':>14}"
@@ -353,16 +655,9 @@ def _interval(way: OneWay) -> list[str]:
     return [f"{'  95 %':<20}" + "".join(f"{one:>14}" for one in [*shares, _bounds(way.median_rank, 1, 0)])]
 
 
-def _bounds(estimate: BootstrapEstimate, scale: float, digits: int) -> str:
+def _bounds(estimate: Estimate, scale: float, digits: int) -> str:
     low, high = estimate.interval or (math.nan, math.nan)
     return f"{scale * low:,.{digits}f}–{scale * high:,.{digits}f}"
-
-
-# How well pictures find their captions and captions their pictures: recall, median rank, against chance.
-#
-# A picture is found if any of its captions is. Captions that are the same, of whichever picture, are right for each
-# of
-# their pictures. All are functions of plain arrays, worked out in blocks: a hundred million scores fit in memory.
 
 
 RETRIEVAL_AT_ONCE = 1 << 22
@@ -372,7 +667,7 @@ EVEN = 1e-9
 Block = Float[np.ndarray, "queries candidates"]
 
 
-class Scores(Protocol):
+class PairScores(Protocol):
     """How alike every picture and every text is, a block of rows at a time."""
 
     def of_images(self, rows: slice) -> Block:
@@ -385,7 +680,7 @@ class Scores(Protocol):
 
 
 @dataclass(frozen=True)
-class Products:
+class VectorScores:
     """Scores that are inner products of vectors."""
 
     images: Float[np.ndarray, "images shared"]
@@ -401,7 +696,7 @@ class Products:
 
 
 @dataclass(frozen=True)
-class Table:
+class TableScores:
     """Scores that are written down: one table for both ways, or one for each."""
 
     by_image: Float[np.ndarray, "images texts"]
@@ -416,7 +711,7 @@ class Table:
         return self.by_image[:, rows].T if self.by_text is None else self.by_text[rows]
 
 
-def two_ways(scores: Scores, belonging: Belonging, *, samples: int = 1000, seed: int = 0) -> TwoWays:
+def two_ways(scores: PairScores, belonging: Belonging, *, samples: int = 1000, seed: int = 0) -> TwoWays:
     """Recall and median rank from pictures to texts and from texts to pictures; intervals by drawing pictures anew."""
     images, texts = belonging.images, len(belonging.owners)
     forth = _places(scores.of_images, belonging.of_images, images, texts)
@@ -448,8 +743,8 @@ def one_way(
     return OneWay(
         queries=len(ranks),
         candidates=candidates,
-        recall={first: BootstrapEstimate.of(*both) for first, *both in zip(FIRST, hits.mean(1), recalls, strict=True)},
-        median_rank=BootstrapEstimate.of(float(np.median(ranks)), medians),
+        recall={first: Estimate.of(*both) for first, *both in zip(FIRST, hits.mean(1), recalls, strict=True)},
+        median_rank=Estimate.of(float(np.median(ranks)), medians),
         chance={first: float(chance.hits(first).mean()) for first in FIRST},
         chance_rank=chance_rank(chance.right, candidates),
     )
@@ -500,12 +795,12 @@ def _medians(ranks: Float[np.ndarray, "queries"], until: Float[np.ndarray, "samp
 
 
 def score_retrieval(
-    scores: Scores,
+    scores: PairScores,
     belonging: Belonging,
     *,
     loss: float,
     protocol: Mapping[str, Any] | None = None,
-    baselines: Mapping[str, Scores] | None = None,
+    baselines: Mapping[str, PairScores] | None = None,
     samples: int = 1000,
     seed: int = 0,
 ) -> RetrievalScore:

@@ -1,25 +1,342 @@
-"""Language modelling: perplexity with its protocol."""
+"""Language modelling: text, its batches, the causal loss, and perplexity with its protocol."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from html import escape
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional
 
-from lemma.data.store import Dataset
-from lemma.errors import DataError, InputError
-from lemma.models.base import LOGITS, POSITIONS, LanguageModel, evaluating
+from lemma.data.batches import RandomWindows, Streams
+from lemma.data.corpora import CORPORA
+from lemma.data.store import Dataset, prepare, read_tokens
+from lemma.errors import DataError, InputError, PackageError, SpecError
+from lemma.generation.decode import generate_text
+from lemma.generation.sampling import Sampling
+from lemma.layers.recording import overhear
+from lemma.layers.state import State
+from lemma.models.base import LanguageModel, evaluating, positions_on
+from lemma.report.progress import Observer, watched_reading
+from lemma.report.statistics import Lines
 from lemma.report.text import label
-from lemma.spec.models import Decoder
-from lemma.tasks.losses import causal
+from lemma.runs.load import Run
+from lemma.spec.choose import Choice
+from lemma.spec.data import DataSpec
+from lemma.spec.models import NEW_FAMILIES, Decoder, Encoder, ModelSpec, NewFamily
+from lemma.spec.recipe import OBJECTIVES, ChosenObjective, Recipe
+from lemma.tasks.base import Batches, DataArgs, LossTerms, Score, Task, TaskLoss, Worker, choose_split, refuse_changed
+from lemma.tasks.penalties import shape_of
 
-# How a text is cut into rows that are read side by side.
+SAMPLES, SAMPLE_TOKENS = 3, 60
+
+
+class TextTask(Task):
+    """What is learned from plain text."""
+
+    option, example, learns = "text", "shakespeare", "text"
+    data_spec, make_spec = DataSpec, staticmethod(Choice.data)
+    names, several = CORPORA, True
+
+    def load(
+        self,
+        data: DataSpec,
+        model: Any,
+        recipe: Recipe,
+        observer: Observer,
+        vocabulary: Any = None,
+        labels: tuple[str, ...] = (),
+    ) -> Dataset:
+        """Tokenise the text; the tokenizer is learned from it unless one is given."""
+        return prepare(data, tokenizer=vocabulary, progress=watched_reading(observer))
+
+
+class LanguageTask(TextTask):
+    """A language model predicts each next token of a text."""
+
+    name = "language"
+    evaluation_settings = ("context", "stride")
+
+    def batches(
+        self, model: LanguageModel, examples: Int[np.ndarray, "length"], recipe: Recipe, worker: Worker
+    ) -> "TextBatches":
+        """Contiguous streams for a model that carries its state from batch to batch, else windows at random places.
+
+        On a GPU the whole text lies in its memory if it takes less than a quarter of what is free, and batches are cut
+        there; otherwise a thread cuts the next batch into pinned memory while the GPU works.
+        """
+        length = stretch_of(model.spec, recipe)
+        order = (Streams if model.stateful else RandomWindows)(len(examples), length, recipe.batch, recipe.seed)
+        kind = TextBatches
+        if worker.device.type != "cpu":
+            free, _ = torch.cuda.mem_get_info(worker.device)
+            kind = ResidentBatches if len(examples) * 4 < free / SHARE else PrefetchingBatches
+        return kind(examples, order, length, recipe, worker)
+
+    def loss(self, model: LanguageModel, recipe: Recipe, batches: Any = None) -> "LanguageLoss":
+        """The loss that the recipe asks for; attention can only be shaped where there is some."""
+        refuse_broken(model)
+        objective = loss_of(recipe.objective)
+        if not (recipe.focus or recipe.near):
+            return LanguageLoss(model, objective)
+        layers = _layers_with_attention(model)
+        if not layers:
+            word = "focus" if recipe.focus else "near"
+            raise SpecError(
+                f"recipe.{word} = {getattr(recipe, word)} shapes attention, and a model of the family "
+                f"{model.spec.family} has none. Leave it out, or train a decoder."
+            )
+        if recipe.near and layers < 2:
+            raise SpecError(
+                f"recipe.near = {recipe.near} leaves the last layer out, and this model has only one. Try depth=2."
+            )
+        if recipe.compile is True:
+            raise SpecError(
+                "recipe.compile = true: shaping records attention while it runs, and compiled code cannot be recorded. "
+                "Leave compile out."
+            )
+        if recipe.stretch and model.reach and isinstance(model.spec, Decoder) and recipe.stretch > model.reach:
+            raise SpecError(
+                f"recipe.stretch = {recipe.stretch} is longer than decoder.context = {model.reach}: attention is "
+                "shaped within the context only. Leave stretch out, or raise the context."
+            )
+        return ShapedLoss(model, recipe.focus, recipe.near, recipe.near_max, objective)
+
+    def validate(self, model: LanguageModel, data: Dataset, recipe: Recipe) -> "PerplexityScore":
+        """Perplexity by a full pass over the validation text."""
+        return perplexity_of_split(model, data, "validation")
+
+    def evaluate(
+        self, run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
+    ) -> "PerplexityScore":
+        """Perplexity on other text, or on the run's own test or validation text."""
+        data, part = text_to_evaluate(run, given, split, observer)
+        return perplexity_of_split(run.model, data, part, **settings)
+
+    def samples(self, model: LanguageModel, data: Dataset) -> list[str]:
+        """A few texts written without a prompt."""
+        settings = Sampling(tokens=SAMPLE_TOKENS)
+        return [written.text for written in generate_text(model, data.tokenizer, [""] * SAMPLES, settings)]
+
+
+def own_text(run: Run, observer: Observer) -> Dataset:
+    """The text that a run was trained on, with its validation split."""
+    assert isinstance(run.data, DataSpec)
+    data = prepare(run.data, tokenizer=run.tokenizer, progress=watched_reading(observer))
+    return refuse_changed(run, data, ", ".join(run.data.text), "text")
+
+
+def text_to_evaluate(run: Run, given: DataArgs, split: str | None, observer: Observer) -> tuple[Dataset, str]:
+    """Other text, or the run's own, and which split of it."""
+    if given.name is not None:
+        data = read_tokens(given.name, run.tokenizer, progress=watched_reading(observer))
+        return data, data.splits[0]
+    data = own_text(run, observer)
+    return data, choose_split(data, split)
+
+
+# Batches
+
+
+STRETCH = 64
+SHARE = 4  # the text may take this part of the GPU's free memory
+CHUNK = 1 << 24  # tokens moved to the GPU at once
+
+
+def stretch_of(spec: ModelSpec, recipe: Recipe) -> int:
+    """The tokens of a training sequence: the recipe's `stretch`, or a Transformer's context, or 64."""
+    if isinstance(spec, NewFamily):
+        return recipe.stretch or spec.longest or STRETCH
+    return recipe.stretch or (spec.context if isinstance(spec, Decoder | Encoder) else STRETCH)
+
+
+class TextBatches(Batches):
+    """The batches of a run on a CPU, cut from the memory-mapped text as needed."""
+
+    def __init__(
+        self,
+        tokens: Int[np.ndarray, "length"],
+        order: RandomWindows | Streams,
+        length: int,
+        recipe: Recipe,
+        worker: Worker,
+    ) -> None:
+        super().__init__(recipe, worker, length, recipe.batch * length)
+        self.tokens, self.order, self.places = tokens, order, np.arange(length + 1)
+
+    def batch(self, step: int) -> tuple[Int[Tensor, "rows length"], Int[Tensor, "rows length"]]:
+        """Return what the model reads at a step, and the next token after each."""
+        joined = self.joined(step)
+        return joined[:, :-1], joined[:, 1:]
+
+    def restarts(self, step: int) -> bool:
+        """Whether a carried state is dropped before this step, since the streams begin again."""
+        return isinstance(self.order, RandomWindows) or self.order.fresh(step)
+
+    def joined(self, step: int) -> Int[Tensor, "rows length+1"]:
+        """Return the inputs and the last target in one."""
+        places = self.order.offsets(step)[self.rows, None] + self.places
+        return torch.from_numpy(self.tokens[places].astype(np.int64))
+
+
+class ResidentBatches(TextBatches):
+    """The batches of a run whose whole text lies in the GPU's memory."""
+
+    def __init__(self, tokens: Int[np.ndarray, "length"], order: Any, length: int, recipe: Recipe, worker: Worker):
+        super().__init__(tokens, order, length, recipe, worker)
+        self.resident = torch.empty(len(tokens), dtype=torch.int32, device=worker.device)
+        for start in range(0, len(tokens), CHUNK):  # piece by piece, so that the host's memory stays flat
+            piece = torch.from_numpy(tokens[start : start + CHUNK].astype(np.int32))
+            self.resident[start : start + len(piece)] = piece.to(worker.device)
+        self.steps = torch.from_numpy(self.places).to(worker.device)
+
+    def joined(self, step: int) -> Int[Tensor, "rows length+1"]:
+        """Cut a batch on the GPU; only the offsets go there."""
+        offsets = torch.from_numpy(self.order.offsets(step)[self.rows].astype(np.int64))
+        here = offsets.pin_memory().to(self.worker.device, non_blocking=True)
+        return self.resident[here[:, None] + self.steps].long()
+
+
+class PrefetchingBatches(TextBatches):
+    """The batches of a run whose text is too large for the GPU: a thread is always one batch ahead."""
+
+    def __init__(self, tokens: Int[np.ndarray, "length"], order: Any, length: int, recipe: Recipe, worker: Worker):
+        super().__init__(tokens, order, length, recipe, worker)
+        self.thread = ThreadPoolExecutor(1, "batches")
+        self.ahead: dict[int, Future[Tensor]] = {}
+
+    def joined(self, step: int) -> Int[Tensor, "rows length+1"]:
+        """Take the batch that is ready, and have the next one cut."""
+        ready = self.ahead.pop(step, None) or self.thread.submit(self._pinned, step)
+        self.ahead = {step + 1: self.thread.submit(self._pinned, step + 1)}
+        return ready.result().to(self.worker.device, non_blocking=True)
+
+    def _pinned(self, step: int) -> Tensor:
+        return super().joined(step).pin_memory()
+
+    def close(self) -> None:
+        """End the thread."""
+        self.thread.shutdown(cancel_futures=True)
+
+
+# Loss
+
+
+LossFunction = Callable[[Float[Tensor, "batch time vocabulary"], Int[Tensor, "batch time"]], Float[Tensor, ""]]
+
+
+def causal(
+    logits: Float[Tensor, "batch time vocabulary"], targets: Int[Tensor, "batch time"], reduction: str = "mean"
+) -> Float[Tensor, "..."]:
+    """Return −log p(target), averaged over all tokens, or summed with reduction="sum"."""
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction=reduction)
+
+
+def loss_of(chosen: ChosenObjective) -> LossFunction:
+    """The function of logits and targets that is minimised; another package's is tried on a few numbers first.
+
+    >>> loss_of(ChosenObjective(kind="causal")) is causal
+    True
+    """
+    found = chosen.found()
+    if found is None:
+        return causal
+    loss: LossFunction = partial(OBJECTIVES.part(chosen.kind, found.loss), **found.settings())
+    logits = torch.zeros(2, 3, 5, requires_grad=True)
+    with OBJECTIVES.blaming(found.kind, found.loss):
+        got = loss(logits, torch.zeros(2, 3, dtype=torch.long))
+    if not isinstance(got, Tensor) or got.dim() or not got.requires_grad or not got.isfinite():
+        raise PackageError(
+            f"the objective '{found.kind}': {found.loss} must give one finite number with a gradient, the mean "
+            f"over all targets; of six targets it gives {got!r}."
+        )
+    return loss
+
+
+class LanguageLoss(TaskLoss):
+    """A language model and what it minimises: the causal loss, or another package's objective."""
+
+    def __init__(self, model: LanguageModel, objective: LossFunction = causal) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+        if objective is not causal:
+            self.terms = (*self.terms, "objective")
+        self.chance = (model.spec.vocabulary, "tokens", "V")
+
+    def forward(
+        self, inputs: Int[Tensor, "rows length"], targets: Int[Tensor, "rows length"], state: State | None
+    ) -> LossTerms:
+        """Return the objective, to be minimised, the mean loss, and the state where training carries it on."""
+        logits, state = self.model(inputs, state)
+        objective, terms = self.measured(logits, targets)
+        return objective, terms, state if self.model.stateful else None
+
+    def measured(
+        self, logits: Float[Tensor, "rows length vocabulary"], targets: Int[Tensor, "rows length"]
+    ) -> tuple[Float[Tensor, ""], tuple[Float[Tensor, ""], ...]]:
+        """What is minimised, and what is reported."""
+        if self.objective is causal:
+            loss = causal(logits, targets)
+            return loss, (loss,)
+        objective = self.objective(logits, targets)
+        return objective, (causal(logits.detach(), targets), objective)
+
+
+class ShapedLoss(LanguageLoss):
+    """With penalties on attention: L = L_LM + focus · L_focus + near · L_near."""
+
+    compilable = False  # compiled code cannot be recorded
+
+    def __init__(
+        self, model: LanguageModel, focus: float, near: float, near_max: float, objective: LossFunction = causal
+    ) -> None:
+        super().__init__(model, objective)
+        self.terms = (*self.terms, "focus", "near")
+        self.focus, self.near, self.near_max = focus, near, near_max
+        self.layers: int = getattr(model.spec, "depth", 1)
+
+    def forward(
+        self, inputs: Int[Tensor, "rows length"], targets: Int[Tensor, "rows length"], state: State | None
+    ) -> LossTerms:
+        """Return the loss with its penalties; the loss alone and both penalties are reported."""
+        with overhear() as records:
+            logits, state = self.model(inputs, state)
+        shape = shape_of(records, self.near_max, self.layers)
+        objective, terms = self.measured(logits, targets)
+        total = objective + self.focus * shape.focus + self.near * shape.near
+        reported = (*terms, shape.focus, shape.near)
+        return total.to(objective.dtype), reported, state if self.model.stateful else None
+
+
+def refuse_broken(model: LanguageModel) -> None:
+    """Let another package's model read two tokens, so that what is wrong with it is said before it is trained."""
+    if not isinstance(model.spec, NewFamily):
+        return
+    tokens = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
+    with NEW_FAMILIES.blaming(model.spec.family, model.spec.model), evaluating(model), torch.no_grad():
+        logits, state = model(tokens)
+    if logits.shape != (1, 2, model.spec.vocabulary) or not isinstance(state, State):
+        raise PackageError(
+            f"the family '{model.spec.family}' gives logits of the shape {tuple(logits.shape)} and a "
+            f"{type(state).__name__} for one row of two tokens, where (1, 2, {model.spec.vocabulary}) and a "
+            "lemma.layers.state.State are expected. lemma.models.contract says more."
+        )
+
+
+def _layers_with_attention(model: LanguageModel) -> int:
+    """How many layers attend, found by letting the model read two tokens."""
+    tokens = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
+    with evaluating(model), torch.no_grad(), overhear() as records:
+        model(tokens)
+    return min(len(records), getattr(model.spec, "depth", 1))
+
+
+# Perplexity
 #
 # Windows and streams are the same cut: row k reads `length` tokens from token k·`scored` on and scores the last
 # `scored` of them; the first row scores all of its own. Windows are short and many, streams long and few.
@@ -31,11 +348,11 @@ NOT_SCORED = -100  # the target that cross-entropy passes over
 
 
 @dataclass(frozen=True)
-class Reading:
+class TextCut:
     """A cut of a text's `places`, the tokens that have a next one.
 
     >>> tokens = np.arange(6)
-    >>> windows = Reading(places=5, length=3, scored=2, carried=False)
+    >>> windows = TextCut(places=5, length=3, scored=2, carried=False)
     >>> windows.cut(tokens, range(windows.rows), range(3))
     (array([[0, 1, 2],
            [2, 3, 4]]), array([[   1,    2,    3],
@@ -85,21 +402,27 @@ def _parts(whole: int, most: int) -> list[range]:
     return [range(start, min(start + most, whole)) for start in range(0, whole, most)]
 
 
-def plan(model: LanguageModel, places: int, context: int | None, stride: int | None, streams: int | None) -> Reading:
+def plan(model: LanguageModel, places: int, context: int | None, stride: int | None, streams: int | None) -> TextCut:
     """Choose how to read a text: streams where a carried state gives each token its full context, else windows."""
     context, stride = _settle(model, context, stride)
     if context == model.reach and stride in (None, 1):
         length, scored = _stream(places, model.reach, streams)
-        return Reading(places, length, scored, True, context, stride)
+        return TextCut(places, length, scored, True, context, stride)
     if streams is not None:
         raise InputError(f"streams = {streams} needs a carried state, not windows of {context} tokens; leave it out.")
     length = min(context or places, places)
-    return Reading(places, length, min(stride or length, length), False, context, stride)
+    return TextCut(places, length, min(stride or length, length), False, context, stride)
 
 
 def _settle(model: LanguageModel, context: int | None, stride: int | None) -> tuple[int | None, int | None]:
-    """Fill in what was not given: the model's reach, and the stride that it can afford."""
-    context = _usual_context(model) if context is None else context
+    """Fill in what was not given: the model's reach, and the stride that it can afford.
+
+    A Transformer that sees everything gets the context it was trained for, and half of it as its stride, since it reads
+    a window again at each step. Window models see all that counts at stride 1.
+    """
+    transformer = isinstance(model.spec, Decoder)
+    if context is None:
+        context = model.spec.context if model.reach is None and isinstance(model.spec, Decoder) else model.reach
     if context is None:
         if stride is not None:
             raise InputError(f"stride = {stride} needs a context: this model's memory has no bound. Give context too.")
@@ -107,21 +430,11 @@ def _settle(model: LanguageModel, context: int | None, stride: int | None) -> tu
     if context < 1 or (model.reach and context > model.reach):
         bounds = f"between 1 and {model.reach}, the tokens the model sees" if model.reach else "at least 1"
         raise InputError(f"context = {context} is not {bounds}.")
-    stride = _usual_stride(model, context) if stride is None else stride
+    if stride is None:
+        stride = 1 if context == model.reach and not transformer else max(1, context // 2)
     if not 1 <= stride <= context:
         raise InputError(f"stride = {stride} is not between 1 and the context {context}.")
     return context, stride
-
-
-def _usual_context(model: LanguageModel) -> int | None:
-    """What the model sees; of a Transformer that sees everything, the context it was trained for."""
-    return model.spec.context if model.reach is None and isinstance(model.spec, Decoder) else model.reach
-
-
-def _usual_stride(model: LanguageModel, context: int) -> int:
-    """One token for the window models; half the context for a Transformer, which reads a window anew at each step."""
-    exact = context == model.reach and not isinstance(model.spec, Decoder)
-    return 1 if exact else max(1, context // 2)
 
 
 def _stream(places: int, reach: int | None, streams: int | None) -> tuple[int, int]:
@@ -137,11 +450,8 @@ def _stream(places: int, reach: int | None, streams: int | None) -> tuple[int, i
     return warm_up + scored, scored
 
 
-# The result of a measurement: a loss, what follows from it, and how it came about.
-
-
 @dataclass(frozen=True)
-class Source:
+class TextSource:
     """Where the tokens came from; the caller knows."""
 
     tokenizer: str | None = None
@@ -182,21 +492,15 @@ class Protocol:
 
 
 @dataclass(frozen=True)
-class Score:
+class PerplexityScore(Score):
     """The mean loss of every token but the first, in nats, and the protocol it belongs to."""
+
+    title = "Perplexity"
 
     loss: float
     tokens: int
     bytes: int | None
     protocol: Protocol
-
-    @property
-    def perplexity(self) -> float:
-        """exp(loss): the geometric mean of 1/p over all tokens (problem D2); infinite where that overflows."""
-        try:
-            return math.exp(self.loss)
-        except OverflowError:
-            return math.inf
 
     @property
     def bits_per_byte(self) -> float | None:
@@ -215,11 +519,7 @@ class Score:
     def __str__(self) -> str:
         return "\n".join(label(name, value, 14) for name, value in self._lines())
 
-    def _repr_html_(self) -> str:
-        rows = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._lines())
-        return f"<table>{''.join(rows)}</table>"
-
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         bits, protocol = self.bits_per_byte, self.protocol
         lines = [
             ("perplexity", f"{self.perplexity:,.4f}"),
@@ -235,9 +535,6 @@ class Score:
         return [(name, value) for name, value in lines if value is not None]
 
 
-# Perplexity: a full pass in which every token but the first is predicted exactly once.
-
-
 def perplexity(
     model: LanguageModel,
     tokens: Int[np.ndarray, "time"] | Int[Tensor, "time"],
@@ -248,8 +545,8 @@ def perplexity(
     streams: int | None = None,
     batch: int | None = None,
     precision: Literal["float32", "bfloat16"] = "float32",
-    source: Source | None = None,
-) -> Score:
+    source: TextSource | None = None,
+) -> PerplexityScore:
     """Measure how well a model predicts a text: exp(−1/n Σ log p(token | tokens before it)).
 
     Each window reads up to `context` tokens (the model's reach if unset) and scores its last `stride`; the first
@@ -259,96 +556,61 @@ def perplexity(
     the whole text with streams=1. `bytes` is the size of the whole text in UTF-8; `batch` the number of tokens read
     at once, which moves speed and memory only; bfloat16 runs under autocast, float32 with the weights as they are.
     """
-    text = _checked(tokens, model.spec.vocabulary)
-    reading = plan(model, len(text) - 1, context, stride, streams)
-    with _measuring(model, precision) as device:
-        total = _total_loss(model, text, reading, batch or _positions(device, model.spec.vocabulary), device)
-    protocol = _protocol(reading, precision, source or Source())
-    return Score(total / reading.places, reading.places, bytes, protocol)
-
-
-def _checked(tokens: np.ndarray | Tensor, vocabulary: int) -> np.ndarray:
     text = tokens.cpu().numpy() if isinstance(tokens, Tensor) else tokens
     if text.ndim != 1 or len(text) < 2:
         raise DataError(f"perplexity needs a row of at least 2 tokens, got shape {text.shape}. Give a longer text.")
-    lowest, highest = int(text.min()), int(text.max())
+    vocabulary, lowest, highest = model.spec.vocabulary, int(text.min()), int(text.max())
     if lowest < 0 or highest >= vocabulary:
         wrong = lowest if lowest < 0 else highest
         raise InputError(
             f"token {wrong} is outside the model's vocabulary of {vocabulary}. Use the tokenizer it was trained with."
         )
-    return text
-
-
-def _positions(device: torch.device, vocabulary: int) -> int:
-    kind = "cpu" if device.type == "cpu" else "cuda"
-    return max(1, min(POSITIONS[kind], LOGITS[kind] // vocabulary))
-
-
-@contextmanager
-def _measuring(model: LanguageModel, precision: str) -> Iterator[torch.device]:
-    """Switch dropout and gradients off, and autocast on if asked for; leave the model as it was."""
+    cut = plan(model, len(text) - 1, context, stride, streams)
     device = next(model.parameters()).device
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
-    with evaluating(model), torch.no_grad(), autocast:
-        yield device
-
-
-def _total_loss(
-    model: LanguageModel, text: np.ndarray, reading: Reading, positions: int, device: torch.device
-) -> float:
     total = torch.zeros((), dtype=torch.float64, device=device)
-    for rows, stretches in reading.batches(positions):
-        state = None
-        for columns in stretches:
-            inputs, targets = (torch.from_numpy(part).to(device) for part in reading.cut(text, rows, columns))
-            logits, state = model(inputs, state)
-            warming = max(0, reading.warm_up - columns.start) if rows.start else 0
-            total += _sum_of_losses(logits[:, warming:], targets[:, warming:])
-    return total.item()
-
-
-def _sum_of_losses(
-    logits: Float[Tensor, "rows time vocabulary"], targets: Int[Tensor, "rows time"]
-) -> Float[Tensor, ""]:
-    exact = logits.float() if logits.dtype == torch.bfloat16 else logits
-    return causal(exact, targets, reduction="none").sum(dtype=torch.float64)
-
-
-def _protocol(reading: Reading, precision: str, source: Source) -> Protocol:
-    return Protocol(
-        tokenizer=source.tokenizer,
-        data_hash=source.data_hash,
-        split=source.split,
-        context=reading.context,
-        stride=reading.stride,
-        streams=reading.rows if reading.carried else None,
-        warm_up=reading.warm_up,
+    with evaluating(model), torch.no_grad(), autocast:
+        for rows, stretches in cut.batches(batch or positions_on(device, vocabulary)):
+            state = None
+            for columns in stretches:
+                inputs, targets = (torch.from_numpy(part).to(device) for part in cut.cut(text, rows, columns))
+                logits, state = model(inputs, state)
+                skipped = max(0, cut.warm_up - columns.start) if rows.start else 0
+                logits, targets = logits[:, skipped:], targets[:, skipped:]
+                exact = logits.float() if logits.dtype == torch.bfloat16 else logits
+                total += causal(exact, targets, reduction="none").sum(dtype=torch.float64)
+    known = source or TextSource()
+    protocol = Protocol(
+        tokenizer=known.tokenizer,
+        data_hash=known.data_hash,
+        split=known.split,
+        context=cut.context,
+        stride=cut.stride,
+        streams=cut.rows if cut.carried else None,
+        warm_up=cut.warm_up,
         precision=precision,
-        left_out=tuple(_left_out(reading, source)),
+        left_out=tuple(_left_out(cut, known)),
     )
+    return PerplexityScore(total.item() / cut.places, cut.places, bytes, protocol)
 
 
-def _left_out(reading: Reading, source: Source) -> Iterator[str]:
+def _left_out(cut: TextCut, source: TextSource) -> Iterator[str]:
     yield "the first token, which has nothing before it (its bytes count in bits per byte)"
     if source.unknown_characters:
         yield f"{source.unknown_characters:,} characters that are not in the tokenizer's alphabet"
-    if reading.rows == 1:
+    if cut.rows == 1:
         return
-    if not reading.carried:
-        least = reading.warm_up + 1
-        yield f"what lies further back than its window: past the first, a token sees {least} to {reading.length} tokens"
-    elif reading.context is None:
-        yield f"what lies further back than the {reading.warm_up} tokens that warm each stream but the first up"
-
-
-# The perplexity of a split of a dataset, which knows its own tokenizer, hash, bytes and what it left out.
+    if not cut.carried:
+        least = cut.warm_up + 1
+        yield f"what lies further back than its window: past the first, a token sees {least} to {cut.length} tokens"
+    elif cut.context is None:
+        yield f"what lies further back than the {cut.warm_up} tokens that warm each stream but the first up"
 
 
 def perplexity_of_split(
     model: LanguageModel, dataset: Dataset, split: str, *, context: int | None = None, stride: int | None = None
-) -> Score:
+) -> PerplexityScore:
     """Measure a model on one split of a dataset by a full pass."""
-    source = Source(dataset.tokenizer.about, dataset.hash, split, dataset.left_out(split))
+    source = TextSource(dataset.tokenizer.about, dataset.hash, split, dataset.left_out(split))
     tokens, size = dataset.tokens(split), dataset.bytes(split)
     return perplexity(model, tokens, bytes=size, context=context, stride=stride, source=source)

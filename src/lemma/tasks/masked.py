@@ -1,9 +1,8 @@
-"""How well an encoder says what is hidden from it: loss and accuracy over a text, the same tokens hidden always."""
+"""Masked language modelling: an encoder predicts hidden tokens, and whether one piece of text follows another (E3)."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,132 @@ from torch import Tensor
 from torch.nn import functional
 
 from lemma.data.batches import MaskedWindows
+from lemma.data.store import Dataset
 from lemma.models.base import measuring, positions_on
 from lemma.models.transformer import EncoderModel
+from lemma.report.progress import Observer
 from lemma.report.statistics import Lines, lay_out, protocol_lines
+from lemma.runs.load import Run
 from lemma.spec.models import MARKS, Encoder
+from lemma.spec.recipe import Recipe
+from lemma.tasks.base import (
+    Batches,
+    DataArgs,
+    Entropy,
+    LossTerms,
+    Score,
+    TaskLoss,
+    Worker,
+    cross_entropy,
+    protocol_of,
+    refuse_shaping,
+)
+from lemma.tasks.language import TextTask, text_to_evaluate
 
 SEED = 0
 
 
+class MaskedTask(TextTask):
+    """An encoder predicts hidden tokens of a text, whether one part of it follows another, or both."""
+
+    name, unit = "masked", "nats/hidden token"
+    not_shaped = "an encoder learns what is hidden from it"
+
+    def batches(
+        self, model: EncoderModel, examples: Int[np.ndarray, "length"], recipe: Recipe, worker: Worker
+    ) -> "MaskedBatches":
+        """Windows at random places, with some tokens hidden."""
+        return MaskedBatches(examples, model.spec, recipe, worker)
+
+    def loss(self, model: EncoderModel, recipe: Recipe, batches: Any = None) -> "MaskedLoss":
+        """The loss of the hidden tokens, of what follows what, or both."""
+        refuse_shaping(self, recipe)
+        hidden = masked_windows(model.spec.context, model.spec, recipe.mask_rate).hidden
+        return MaskedLoss(model, hidden)
+
+    def validate(self, model: EncoderModel, data: Dataset, recipe: Recipe) -> "MaskedScore":
+        """Hide tokens of the validation text, the same every time, and predict them."""
+        return score_masked(model, data.tokens("validation"), recipe.mask_rate)
+
+    def evaluate(
+        self, run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
+    ) -> "MaskedScore":
+        """Predict hidden tokens of other text, or of the run's own test or validation text."""
+        data, part = text_to_evaluate(run, given, split, observer)
+        encoder = run.require(EncoderModel, "an encoder")
+        return score_masked(encoder, data.tokens(part), run.recipe.mask_rate, protocol=protocol_of(data, part))
+
+
+def masked_windows(length: int, spec: Encoder, rate: float, batch: int = 1, seed: int = 0) -> MaskedWindows:
+    """The windows that an encoder reads of a text of some length."""
+    return MaskedWindows(length, spec.context, batch, seed, rate, spec.objective, spec.vocabulary)
+
+
+class MaskedBatches(Batches):
+    """Windows at random places of a text; what is hidden is a function of the step too."""
+
+    def __init__(self, tokens: Int[np.ndarray, "length"], spec: Encoder, recipe: Recipe, worker: Worker) -> None:
+        super().__init__(recipe, worker, spec.context, recipe.batch * spec.context)
+        self.tokens = tokens
+        self.windows = masked_windows(len(tokens), spec, recipe.mask_rate, recipe.batch, recipe.seed)
+
+    def batch(self, step: int) -> tuple[Int[Tensor, "rows context"], Int[Tensor, "rows context"]]:
+        """Return what the model reads at a step, and what is to be predicted; −1 where nothing is."""
+        inputs, targets = self.windows.batch(self.tokens, step)
+        return self.worker.send(inputs[self.rows]), self.worker.send(targets[self.rows])
+
+
+# The targets of a row are the tokens at the places that were hidden, −1 elsewhere. Its first place is a special token,
+# which is never hidden: its target says whether the second half of the row follows the first (Devlin et al. 2019).
+
+
+def masked(
+    logits: Float[Tensor, "batch time vocabulary"], targets: Int[Tensor, "batch time"], smoothing: float = 0.0
+) -> Entropy:
+    """The loss at every place that was hidden."""
+    return cross_entropy(logits[:, 1:], targets[:, 1:], smoothing)
+
+
+def next_sentence(
+    follows: Float[Tensor, "batch two"], targets: Int[Tensor, "batch time"], smoothing: float = 0.0
+) -> Entropy:
+    """The loss of the logits of 0 (does not follow) and 1 (follows)."""
+    return cross_entropy(follows, targets[:, 0], smoothing)
+
+
+class MaskedLoss(TaskLoss):
+    """An encoder with the loss of the hidden tokens, of what follows what, or their sum."""
+
+    def __init__(self, model: EncoderModel, hidden: int) -> None:
+        """Take the model, and how many tokens of every row are predicted."""
+        super().__init__()
+        self.model, self.hidden = model, hidden
+        self.terms = ("loss", "next_sentence") if model.spec.objective == "both" else ("loss",)
+
+    def forward(
+        self, inputs: Int[Tensor, "rows context"], targets: Int[Tensor, "rows context"], state: Any = None
+    ) -> LossTerms:
+        """Return the sum of the losses, to be minimised, and each of them.
+
+        As many tokens are hidden in every row, so that the output layer need read no other places.
+        """
+        vectors = self.model.vectors(inputs)
+        losses = []
+        if self.model.output is not None:
+            inner = targets[:, 1:]  # the first target says what follows what
+            places = (inner >= 0).byte().argsort(dim=1, descending=True, stable=True)[:, : self.hidden]
+            picked = vectors.gather(1, (places + 1)[..., None].expand(-1, -1, vectors.shape[-1]))
+            losses.append(cross_entropy(self.model.output(picked), inner.gather(1, places)).loss)
+        if self.model.follow is not None:
+            losses.append(next_sentence(self.model.follow(vectors[:, 0]), targets).loss)
+        return torch.stack(losses).sum(), tuple(losses), None
+
+
 @dataclass(frozen=True)
-class MaskedScore:
+class MaskedScore(Score):
     """The mean loss of hidden tokens in nats, the share that was found; the same of what follows what, if learned."""
+
+    title = "Prediction of hidden tokens"
 
     loss: float
     """Of hidden tokens; of an encoder that learned only what follows what, of that."""
@@ -35,11 +149,6 @@ class MaskedScore:
     follows_loss: float | None
     follows_accuracy: float | None
     protocol: Mapping[str, Any]
-
-    @property
-    def perplexity(self) -> float:
-        """exp(loss)."""
-        return math.exp(min(self.loss, 700))
 
     @property
     def figures(self) -> dict[str, float]:
@@ -63,10 +172,6 @@ class MaskedScore:
     def __str__(self) -> str:
         return lay_out(self._lines())
 
-    def _repr_html_(self) -> str:
-        rows = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._lines())
-        return f"<table>{''.join(rows)}</table>"
-
     def _lines(self) -> Lines:
         hidden: Lines = []
         if self.accuracy is not None:
@@ -79,37 +184,6 @@ class MaskedScore:
             share = f"{100 * self.follows_accuracy:.2f} % right of {self.rows:,} windows, half of which follow"
             hidden += [("next sentence", f"{share} ({self.follows_loss:.4f} nats)")]
         return [*hidden, *protocol_lines(self.protocol)]
-
-
-def score_masked(
-    model: EncoderModel,
-    tokens: Integer[np.ndarray, "tokens"],
-    rate: float,
-    *,
-    seed: int = SEED,
-    protocol: Mapping[str, Any] | None = None,
-) -> MaskedScore:
-    """Go through a text window by window with `rate` of its tokens hidden, the same for every model of that context."""
-    windows = _windows(model.spec, len(tokens), rate, seed)
-    hidden, follows, rows = Sums(), Sums(), 0
-    with measuring(model) as device:
-        for numbers in windows.passes(tokens):
-            inputs, targets = (torch.from_numpy(part).to(device) for part in numbers)
-            rows += len(inputs)
-            if windows.hidden:
-                _add_hidden(hidden, model, inputs, targets)
-            if windows.paired:
-                follows.add(model.follows(inputs), targets[:, 0])
-    loss = hidden.loss if hidden.asked else follows.loss
-    return MaskedScore(
-        loss=math.nan if loss is None else loss,
-        accuracy=hidden.accuracy,
-        tokens=hidden.asked,
-        rows=rows,
-        follows_loss=follows.loss,
-        follows_accuracy=follows.accuracy,
-        protocol={**(protocol or {}), **_how(windows, len(tokens), rows, seed)},
-    )
 
 
 @dataclass
@@ -137,25 +211,42 @@ class Sums:
         return self.right / self.asked if self.asked else None
 
 
-def _windows(spec: Encoder, length: int, rate: float, seed: int) -> MaskedWindows:
-    """The windows of a model; of a shorter text one that is as long as the text."""
-    marks = 2 if spec.objective == "masked" else len(MARKS)
-    context = min(spec.context, length + marks)
-    return MaskedWindows(length, context, 1, seed, rate, spec.objective, spec.vocabulary)
-
-
-def _add_hidden(
-    sums: Sums, model: EncoderModel, inputs: Int[Tensor, "rows context"], targets: Int[Tensor, "rows context"]
-) -> None:
-    """Ask for the hidden tokens of some rows, so many at a time that their logits fit."""
-    together = max(1, positions_on(inputs.device, model.spec.vocabulary) // inputs.shape[1])
-    for some, wanted in zip(inputs.split(together), targets[:, 1:].split(together), strict=True):
-        asked = wanted >= 0
-        sums.add(model(some)[:, 1:][asked], wanted[asked])
-
-
-def _how(windows: MaskedWindows, length: int, rows: int, seed: int) -> dict[str, Any]:
-    read = f"{rows:,} windows of {windows.context} places, one after the other"
-    rate = {"hidden": f"{windows.hidden} of {windows.taken} tokens a window, seed {seed}"} if windows.hidden else {}
-    left = length - rows * windows.taken
-    return {"read": read, **rate, **({"left out": f"the last {left:,} tokens"} if left else {})}
+def score_masked(
+    model: EncoderModel,
+    tokens: Integer[np.ndarray, "tokens"],
+    rate: float,
+    *,
+    seed: int = SEED,
+    protocol: Mapping[str, Any] | None = None,
+) -> MaskedScore:
+    """Go through a text window by window with `rate` of its tokens hidden, the same for every model of that context."""
+    marks = 2 if model.spec.objective == "masked" else len(MARKS)
+    context = min(model.spec.context, len(tokens) + marks)  # of a shorter text one window that is as long as the text
+    windows = MaskedWindows(len(tokens), context, 1, seed, rate, model.spec.objective, model.spec.vocabulary)
+    hidden, follows, rows = Sums(), Sums(), 0
+    with measuring(model) as device:
+        together = max(1, positions_on(device, model.spec.vocabulary) // context)  # so that their logits fit
+        for numbers in windows.passes(tokens):
+            inputs, targets = (torch.from_numpy(part).to(device) for part in numbers)
+            rows += len(inputs)
+            for some, wanted in zip(inputs.split(together), targets[:, 1:].split(together), strict=True):
+                if windows.hidden:
+                    asked = wanted >= 0
+                    hidden.add(model(some)[:, 1:][asked], wanted[asked])
+            if windows.paired:
+                follows.add(model.follows(inputs), targets[:, 0])
+    loss = hidden.loss if hidden.asked else follows.loss
+    how: dict[str, Any] = {"read": f"{rows:,} windows of {context} places, one after the other"}
+    if windows.hidden:
+        how["hidden"] = f"{windows.hidden} of {windows.taken} tokens a window, seed {seed}"
+    if left := len(tokens) - rows * windows.taken:
+        how["left out"] = f"the last {left:,} tokens"
+    return MaskedScore(
+        loss=math.nan if loss is None else loss,
+        accuracy=hidden.accuracy,
+        tokens=hidden.asked,
+        rows=rows,
+        follows_loss=follows.loss,
+        follows_accuracy=follows.accuracy,
+        protocol={**(protocol or {}), **how},
+    )

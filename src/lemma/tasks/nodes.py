@@ -1,17 +1,165 @@
-"""What a graph model says of the nodes of a graph."""
+"""Classification of the nodes of a graph: the graph, the loss of a few labelled nodes, accuracy and F1."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
-from lemma.data.graphs import GraphData
+from lemma.data.corpora import GRAPHS
+from lemma.data.graphs import GraphData, GraphNodes, prepare_graph
+from lemma.errors import RunError, SpecError
 from lemma.models.base import measuring
 from lemma.models.graph import GraphInputs, GraphModel, graph_inputs
+from lemma.report.progress import Observer, watched_reading
+from lemma.runs.load import Run
+from lemma.spec.choose import Choice
+from lemma.spec.data import GraphSpec
+from lemma.spec.recipe import Recipe
+from lemma.tasks.base import (
+    Batches,
+    DataArgs,
+    LossTerms,
+    Task,
+    TaskLoss,
+    Worker,
+    choose_split,
+    cross_entropy,
+    refuse_shaping,
+    say_skipped,
+)
+from lemma.tasks.classification import ClassificationScore, score_classes
+
+
+def graph_spec(chosen: Choice, graph: str, nodes: int | str | Path | None = None, **settings: Any) -> GraphSpec:
+    """The data spec of a graph; `nodes` is its table of nodes, or how many a generated graph has."""
+    if nodes is not None:
+        settings["nodes" if isinstance(nodes, int) else "nodes_file"] = nodes
+    return chosen.graph(graph, **settings)
+
+
+class NodesTask(Task):
+    """A graph model says which class each node belongs to."""
+
+    name, option, example, learns = "nodes", "graph", "cora", "a graph"
+    unit, has_perplexity, counts = "nats/node", False, "nodes"
+    text_checks = False  # the same few nodes are read at every step, as they should be
+    data_spec, make_spec = GraphSpec, staticmethod(graph_spec)
+    names, settings, files = GRAPHS, ("nodes",), ("nodes",)
+    not_shaped = "a graph model has fixed weights in its place"
+
+    def __init__(self) -> None:
+        self._laid_out: tuple[GraphData, tuple[torch.device, str], GraphInputs] | None = None
+
+    def load(
+        self,
+        data: GraphSpec,
+        model: Any,
+        recipe: Recipe,
+        observer: Observer,
+        vocabulary: Any = None,
+        labels: tuple[str, ...] = (),
+    ) -> GraphData:
+        """Read a graph; its nodes are divided by the recipe's seed unless the data say another."""
+        progress = watched_reading(observer)
+        return say_skipped(prepare_graph(data, seed=recipe.seed, labels=labels or None, progress=progress), observer)
+
+    def batches(self, model: GraphModel, examples: GraphNodes, recipe: Recipe, worker: Worker) -> "GraphBatches":
+        """The whole graph at every step."""
+        return GraphBatches(model, examples, recipe, worker)
+
+    def loss(self, model: GraphModel, recipe: Recipe, batches: Any = None) -> "NodesLoss":
+        """The cross-entropy of the labelled nodes' classes, with label smoothing."""
+        refuse_shaping(self, recipe)
+        return NodesLoss(model, batches, recipe.label_smoothing)
+
+    def validate(self, model: GraphModel, data: GraphData, recipe: Recipe) -> ClassificationScore:
+        """Classify the validation nodes, without intervals; the graph is laid out for the device only once."""
+        place = next(model.parameters()).device, model.spec.normalise
+        if self._laid_out is None or self._laid_out[0] is not data or self._laid_out[1] != place:
+            self._laid_out = data, place, graph_inputs(data, model.spec.normalise, place[0])
+        return score_nodes(model, data, "validation", samples=0, inputs=self._laid_out[2])
+
+    def evaluate(
+        self, run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
+    ) -> ClassificationScore:
+        """Classify the test nodes of a run, or those of another of its splits, and compare with their labels."""
+        assert isinstance(run.data, GraphSpec)
+        if given.name is not None:
+            raise SpecError(
+                "evaluate: a graph model is evaluated on the validation or test nodes of the graph it was trained on. "
+                "Leave --graph out; --split names the split (train, validation, test)."
+            )
+        progress = watched_reading(observer)
+        graph = prepare_graph(run.data, seed=run.recipe.seed, labels=run.labels or None, progress=progress)
+        if graph.hash != run.data_hash:
+            raise RunError(
+                f"{run.path} was trained on a graph with SHA-256 {run.data_hash}, but {run.data.graph} now has "
+                f"{graph.hash}: its validation and test nodes may have been trained on. Train a new run."
+            )
+        part = choose_split(graph, split)
+        seed = run.recipe.seed if run.data.split is None else run.data.split
+        protocol = {"data": graph.about, "split": f"{part}, drawn by the seed {seed}", "data hash": graph.hash}
+        return score_nodes(run.require(GraphModel, "a graph model"), graph, part, protocol)
+
+
+class GraphBatches(Batches):
+    """The graph on the device, and the nodes whose classes are learned: all of them at every step."""
+
+    fixed_shape = False  # compiling does not pay: sparse products are compiled already
+
+    def __init__(self, model: GraphModel, chosen: GraphNodes, recipe: Recipe, worker: Worker) -> None:
+        if worker.size > 1 or recipe.accumulate > 1:
+            raise SpecError(
+                "a graph is learned as a whole: it is neither shared by several processes nor cut into parts. "
+                "Train it in one process, with accumulate=1."
+            )
+        super().__init__(recipe, worker, 1, len(chosen))
+        self.features, self.adjacency = graph_inputs(chosen.graph, model.spec.normalise, worker.device)
+        self.nodes = torch.from_numpy(chosen.nodes).to(worker.device)
+        self.classes = torch.from_numpy(chosen.classes).to(worker.device)
+
+    def batch(self, step: int) -> tuple[Int[Tensor, "nodes"], Int[Tensor, "nodes"]]:
+        """Return the labelled nodes, and the class of each."""
+        return self.nodes, self.classes
+
+
+class NodesLoss(TaskLoss):
+    """A graph model and the cross-entropy of some nodes' classes, computed through the whole graph."""
+
+    def __init__(self, model: GraphModel, batches: GraphBatches, smoothing: float) -> None:
+        super().__init__()
+        self.model, self.smoothing = model, smoothing
+        self.features, self.adjacency = batches.features, batches.adjacency
+
+    def forward(self, nodes: Int[Tensor, "chosen"], classes: Int[Tensor, "chosen"], state: Any = None) -> LossTerms:
+        """Return the smoothed mean loss, to be minimised, and the true one, to be reported."""
+        logits = self.model(self.features, self.adjacency)[nodes]
+        objective, loss = cross_entropy(logits, classes, self.smoothing)
+        return objective, (loss,), None
 
 
 def classify_nodes(
     model: GraphModel, graph: GraphData, inputs: GraphInputs | None = None
 ) -> Float[np.ndarray, "nodes classes"]:
-    """The probability of each class for each node; `inputs` is the graph where it was laid out before."""
+    """The probability of each class for each node; `inputs` is the graph if it is laid out on the device already."""
     with measuring(model) as device:
         features, adjacency = inputs or graph_inputs(graph, model.spec.normalise, device)
         return model(features, adjacency).double().softmax(-1).cpu().numpy()
+
+
+def score_nodes(
+    model: GraphModel,
+    graph: GraphData,
+    split: str,
+    protocol: Mapping[str, Any] | None = None,
+    samples: int = 1000,
+    inputs: GraphInputs | None = None,
+) -> ClassificationScore:
+    """Classify the nodes of a split, and compare with their labels."""
+    chosen = graph.tokens(split)
+    chances = classify_nodes(model, graph, inputs)[chosen.nodes]
+    return score_classes(chosen.classes, chances, graph.labels, protocol, samples=samples, unit="node")

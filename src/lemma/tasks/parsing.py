@@ -1,25 +1,224 @@
-"""What attention heads know of relations: whether the word attended to most is the governor, or the dependent.
+"""Parsing: treebanks, the loss of heads and relations, UAS and LAS, and what attention heads know of relations."""
 
-For each head and relation, over all arcs between two words of that relation: the share in which the dependent's most
-attended word is its governor, and the share in which the governor's is that dependent (Clark et al. 2019). Beside it
-the best fixed offset: "the word k places on", with the k that fits the same sentences best.
-"""
-
-import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Int64
+import torch
+from jaxtyping import Float, Int, Int64
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from lemma.data.conllu import Sentence
-from lemma.data.treebanks import Lexicon
-from lemma.errors import InputError
-from lemma.models.parser import LogArcs, LogPictures, ParserModel, decode, readings
+from lemma.data.corpora import TREEBANKS
+from lemma.data.treebanks import Lexicon, TreebankData, TreebankSource, Trees, prepare_treebank, read_trees
+from lemma.errors import InputError, RunError, SpecError
+from lemma.layers.attention import Scores, over_dependents, over_governors
+from lemma.models.parser import ParserModel, decode, readings
+from lemma.report.progress import Observer, watched_reading
 from lemma.report.text import fit, label
+from lemma.runs.load import Run
+from lemma.spec.choose import Choice
+from lemma.spec.data import TreebankSpec
+from lemma.spec.models import Parser
+from lemma.spec.recipe import Recipe
+from lemma.tasks.base import DataArgs, ExampleBatches, LossTerms, Score, Task, TaskLoss, Worker, refuse_shaping
+
+WINDOWS = "trees are of whole sentences; --context and --stride cut running text into windows, for perplexity"
+ONE_TREE = "a parser has one tree per sentence; --layer and --head choose among a language model's heads"
+
+
+class ParsingTask(Task):
+    """A parser finds the head and the relation of every word of a sentence."""
+
+    name, option, example, learns = "parsing", "treebank", "ewt", "a treebank"
+    unit, has_perplexity = "nats/word", False
+    data_spec, make_spec = TreebankSpec, staticmethod(Choice.trees)
+    names, settings, files = TREEBANKS, ("dev",), ("dev",)
+    evaluation_settings = ("limit",)
+    no_effect: ClassVar[Mapping[str, str]] = {
+        "context": WINDOWS,
+        "stride": WINDOWS,
+        "layer": ONE_TREE,
+        "head": ONE_TREE,
+        "seed": "a parser's trees need no random weights; seed fixes those a language model is compared with",
+    }
+    splits_given_data = True
+    not_shaped = "a parser's heads are shaped by their relations"
+
+    def load(
+        self,
+        data: TreebankSpec,
+        model: Parser,
+        recipe: Recipe,
+        observer: Observer,
+        vocabulary: Any = None,
+        labels: tuple[str, ...] = (),
+    ) -> TreebankData:
+        """Read a treebank, and say what was skipped."""
+        if not isinstance(model, Parser):
+            raise SpecError(f"a model of the family {model.family} learns text, not trees. Use the family parser.")
+        prepared = prepare_treebank(
+            data,
+            minimum_count=model.minimum_count,
+            buckets=model.buckets,
+            lexicon=vocabulary,
+            progress=watched_reading(observer),
+        )
+        for message in prepared.source.skipped:
+            observer.say(f"skipped in {message}")
+        return prepared
+
+    def batches(self, model: Any, examples: Trees, recipe: Recipe, worker: Worker) -> "TreeBatches":
+        """Sentences of similar length together."""
+        return TreeBatches(examples, recipe, worker)
+
+    def loss(self, model: ParserModel, recipe: Recipe, batches: Any = None) -> "ParsingLoss":
+        """The cross-entropy of the arcs, and B1's loss of the heads' attention."""
+        refuse_shaping(self, recipe)
+        return ParsingLoss(model)
+
+    def validate(self, model: ParserModel, data: TreebankData, recipe: Recipe) -> "ParsingScore":
+        """Parse the validation sentences, and compare."""
+        return score_parser(model, data.tokenizer, data.sentences("validation"))
+
+    def evaluate(
+        self, run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
+    ) -> "ParsingScore":
+        """Compare a parser's trees with those of a treebank, or of its own test or validation split."""
+        limit = checked_limit(settings)
+        if given.name is None:
+            source = self._own_trees(run, split, observer)
+        else:
+            source = read_trees(given.name, watched_reading(observer), split)
+        (gold,) = source.splits.values()
+        protocol = {"model": run.lexicon.about, **tree_protocol(source)}
+        return score_parser(run.require(ParserModel, "a parser"), run.lexicon, gold[:limit], protocol)
+
+    def _own_trees(self, run: Run, split: str | None, observer: Observer) -> TreebankSource:
+        assert isinstance(run.data, TreebankSpec) and isinstance(run.spec, Parser)
+        data = self.load(run.data, run.spec, run.recipe, observer, run.lexicon)
+        if data.hash != run.data_hash:
+            raise RunError(
+                f"{run.path} was trained on trees with SHA-256 {run.data_hash}, but {run.data.treebank} now has "
+                f"{data.hash}: its validation and test splits may contain training data. To evaluate on it anyway, "
+                "name it with --treebank."
+            )
+        chosen = split or ("test" if "test" in data.splits else "validation")
+        return replace(data.source, splits={chosen: data.sentences(chosen)}, about=f"{data.about} ({chosen})")
+
+
+def checked_limit(settings: Mapping[str, Any]) -> int | None:
+    """The number of sentences to read, if it is given."""
+    limit = settings.get("limit")
+    if limit is not None and limit < 1:
+        raise InputError(f"evaluate: limit = {limit}, but at least one sentence must be read.")
+    return limit
+
+
+def tree_protocol(source: TreebankSource) -> dict[str, Any]:
+    """The part of a protocol that tells the treebank."""
+    return {"treebank": source.about, "data hash": source.hash, "skipped": "; ".join(source.skipped) or None}
+
+
+class TreeBatches(ExampleBatches):
+    """Batches of sentences with their trees."""
+
+    def predicted(self, targets: Any) -> Any:
+        """The head of each word."""
+        return targets[..., 0]
+
+
+# Loss
+
+
+TreeTargets = Int[Tensor, "batch words two"]
+"""The head (a place, 0 the root) and the relation of each word; −1 where there is no word or nothing to learn."""
+SCORES_AT_ONCE = 2**23  # 32 MB in float32, of which backward needs several
+Encoded = Float[Tensor, "rows places width"]
+
+
+def arcs(scores: Scores, targets: TreeTargets) -> Float[Tensor, ""]:
+    """Mean −log p(governor, relation | dependent) over the words, in nats: the parser's joint cross-entropy."""
+    there, learned = targets[..., 0] >= 0, targets[..., 1] >= 0
+    log = over_governors(scores, there).flatten(1, 2)
+    place = targets[..., 1] * scores.shape[2] + targets[..., 0]
+    picked = log.gather(1, place.clamp(min=0)[:, None]).squeeze(1)
+    return -torch.where(learned, picked, 0.0).sum() / learned.sum().clamp(min=1)
+
+
+def attention(scores: Scores, null: Float[Tensor, "relations"], targets: TreeTargets) -> Float[Tensor, ""]:
+    """Mean over the words of −Σ_r log α_r on what is right: B1's loss.
+
+    A governor's head is to attend evenly to its dependents of that relation, and to the null place where it has none.
+    """
+    there = targets[..., 0] >= 0
+    log = over_dependents(scores, null, there)
+    right = pictures(targets, scores.shape[1])
+    governs = torch.cat([torch.ones_like(there[:, :1]), there], dim=1)
+    loss = -torch.where(right > 0, right * log, 0.0).sum((1, 3))
+    return (loss * governs).sum() / there.sum().clamp(min=1)
+
+
+def pictures(targets: TreeTargets, relations: int) -> Float[Tensor, "batch relations governors null_and_dependents"]:
+    """What each head should attend to: 1/n on each of a governor's n dependents, 1 on the null place if there is none.
+
+    For "I prefer the morning flight through Denver" the head `dobj` from `prefer` is 1 on `flight`, else 0.
+    """
+    batch, words, _ = targets.shape
+    right = torch.zeros(batch, relations, words + 1, words + 1, device=targets.device)
+    row, word = torch.nonzero((targets >= 0).all(-1), as_tuple=True)
+    governor, relation = targets[row, word].unbind(-1)
+    right[row, relation, governor, word + 1] = 1.0
+    count = right.sum(-1)
+    right[..., 0] = (count == 0).float()
+    return right / count.clamp(min=1)[..., None]
+
+
+class ParsingLoss(TaskLoss):
+    """A parser and its objective in one module: the arcs' cross-entropy and B1's attention loss."""
+
+    def __init__(self, model: ParserModel) -> None:
+        super().__init__()
+        self.model = model
+        self.weight = model.spec.attention_loss
+        self.terms = ("loss", "attention") if self.weight else ("loss",)
+
+    def forward(
+        self, rows: Int[Tensor, "rows places columns"], targets: Int[Tensor, "rows words two"], state: Any = None
+    ) -> LossTerms:
+        """Return the weighted sum of the arcs' and the attention's losses, and each of them."""
+        loss, picture = self._means(self.model.encode(rows), targets)
+        if not self.weight:  # the null place is still touched: a team shares the gradients of all parameters
+            return loss + 0.0 * self.model.heads.null.sum(), (loss,), None
+        return loss + self.weight * picture, (loss, picture), None
+
+    def _means(self, encoded: Encoded, targets: TreeTargets) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+        """The mean losses of a batch; where its scores do not fit in memory, part by part and anew for backward."""
+        step = max(1, SCORES_AT_ONCE // (self.model.spec.relations * encoded.shape[1] ** 2))
+        if step >= len(encoded):
+            return self._terms(encoded, targets)
+        means, shares = [], []
+        for part in zip(encoded.split(step), targets.split(step), strict=True):
+            means.append(torch.stack(checkpoint(self._terms, *part, use_reentrant=False)))  # pyright: ignore[reportArgumentType]
+            shares.append((part[1] >= 0).sum((0, 1)).flip(0))  # words with a relation, words
+        parts, words = torch.stack(means), torch.stack(shares)
+        loss, picture = ((parts * words).sum(0) / words.sum(0).clamp(min=1)).unbind()
+        return loss, picture
+
+    def _terms(self, encoded: Encoded, targets: TreeTargets) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+        scores = self.model.heads(encoded).float()
+        loss = arcs(scores, targets)
+        return loss, attention(scores, self.model.heads.null, targets) if self.weight else torch.zeros_like(loss)
+
+
+# What attention heads know of relations (Clark et al. 2019): for each head and relation, over all arcs between two
+# words, the share in which the dependent attends most to its head word, and the share in which the head word attends
+# most to that dependent; next to the best fixed offset, "the word k places on", with the k that fits the same
+# sentences best.
+
 
 NO_HEAD = "none"
 Direction = Literal["to the governor", "to the dependent"]
@@ -110,7 +309,7 @@ def relation_findings(
     return findings
 
 
-# The result of comparing trees: attachment scores, by relation, beside what knows nothing, with their protocol.
+# Scores
 
 
 NONE = "–"  # a share of nothing
@@ -147,8 +346,10 @@ class RelationScore:
 
 
 @dataclass(frozen=True)
-class ParsingScore:
+class ParsingScore(Score):
     """Attachment scores in per cent, by relation, beside trees that know nothing, and how they were measured."""
+
+    title = "Trees"
 
     sentences: int
     words: int
@@ -170,11 +371,6 @@ class ParsingScore:
     """Of a parser: how often, in per cent, a head is on a right dependent, from governors that have one (B1)."""
     findings: tuple[RelationFinding, ...] = ()
     """For each relation the attention head that finds it best; of unlabelled trees."""
-
-    @property
-    def perplexity(self) -> float:
-        """exp(loss): among so many (governor, relation) the parser hesitates."""
-        return math.exp(min(self.loss, 700)) if self.loss is not None else math.nan
 
     @property
     def figures(self) -> dict[str, float]:
@@ -202,10 +398,6 @@ class ParsingScore:
         lines = [label(name, value, 20) for name, value in self._lines()]
         return fit("\n".join([*lines, *self._table()]))
 
-    def _repr_html_(self) -> str:
-        rows = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._lines())
-        return f"<table>{''.join(rows)}</table><pre>{escape(chr(10).join(self._table()))}</pre>"
-
     def _lines(self) -> list[tuple[str, str]]:
         lines = [("UAS", f"{self.uas:.2f} %  ({_percent(self.uas_without_punctuation)} without punctuation)")]
         if self.las is not None:
@@ -223,23 +415,16 @@ class ParsingScore:
             return [BEST_HEADS, *map(str, self.findings)] if self.findings else []
         head = f"{'relation':<14}{'count':>7}{'recall':>9}{'precision':>11}"
         head += f"{'head':>8}" if self.attended is not None else ""
-        return [head, *map(_line, self.relations)]
-
-
-def _line(score: RelationScore) -> str:
-    attended = f"{score.attended:>8.1f}" if score.attended is not None else ""
-    recall, precision = (NONE if share is None else f"{share:.1f}" for share in (score.recall, score.precision))
-    return f"{score.relation:<14}{score.count:>7,}{recall:>9}{precision:>11}{attended}"
+        lines = [head]
+        for score in self.relations:
+            attended = f"{score.attended:>8.1f}" if score.attended is not None else ""
+            recall, precision = (NONE if share is None else f"{share:.1f}" for share in (score.recall, score.precision))
+            lines.append(f"{score.relation:<14}{score.count:>7,}{recall:>9}{precision:>11}{attended}")
+        return lines
 
 
 def _percent(share: float | None) -> str:
     return NONE if share is None else f"{share:.2f} %"
-
-
-# How good trees are: the share of words with the right governor (UAS), and with the right relation too (LAS).
-#
-# All words count, punctuation too; figures without it stand beside. Functions of plain values: gold and guessed
-# trees.
 
 
 UNLABELLED = "_"
@@ -254,9 +439,25 @@ def score_trees(
     >>> score_trees([tree], [Sentence(("I", "sleep"), (2, 0), ("dobj", "root"))]).to_dict()["las"]
     50.0
     """
-    _refuse_others(gold, guessed)
+    if not gold:
+        raise InputError("no trees to compare. Give a treebank that holds sentences.")
+    if len(gold) != len(guessed):
+        raise InputError(f"{len(gold)} gold trees cannot be compared with {len(guessed)} guessed ones.")
+    for place, (right, tree) in enumerate(zip(gold, guessed, strict=True), start=1):
+        if len(right.words) != len(tree.words):
+            raise InputError(f"sentence {place} has {len(right.words)} words, its guessed tree {len(tree.words)}.")
     labelled = any(relation != UNLABELLED for sentence in guessed for relation in sentence.relations)
-    words = [word for pair in zip(gold, guessed, strict=True) for word in _compared(*pair)]
+    words = [
+        _Word(
+            right.relations[i],
+            tree.relations[i],
+            right.heads[i] == tree.heads[i],
+            right.heads[i] == tree.heads[i] and right.relations[i] == tree.relations[i],
+            mark,
+        )
+        for right, tree in zip(gold, guessed, strict=True)
+        for i, mark in enumerate(right.punctuation())
+    ]
     plain = [word for word in words if not word.punctuation]
     return ParsingScore(
         sentences=len(gold),
@@ -299,20 +500,6 @@ class _Word:
     punctuation: bool
 
 
-def _compared(gold: Sentence, guessed: Sentence) -> list[_Word]:
-    marks = gold.punctuation()
-    return [
-        _Word(
-            gold.relations[i],
-            guessed.relations[i],
-            gold.heads[i] == guessed.heads[i],
-            gold.heads[i] == guessed.heads[i] and gold.relations[i] == guessed.relations[i],
-            marks[i],
-        )
-        for i in range(len(gold.words))
-    ]
-
-
 def _share(words: Sequence[_Word], what: str) -> float | None:
     """In per cent; None of no words."""
     return 100 * sum(getattr(word, what) for word in words) / len(words) if words else None
@@ -336,70 +523,42 @@ def _undirected(gold: Sequence[Sentence], guessed: Sequence[Sentence]) -> float 
     return 100 * found / arcs if arcs else None
 
 
-def _refuse_others(gold: Sequence[Sentence], guessed: Sequence[Sentence]) -> None:
-    if not gold:
-        raise InputError("no trees to compare. Give a treebank that holds sentences.")
-    if len(gold) != len(guessed):
-        raise InputError(f"{len(gold)} gold trees cannot be compared with {len(guessed)} guessed ones.")
-    for place, (right, tree) in enumerate(zip(gold, guessed, strict=True), start=1):
-        if len(right.words) != len(tree.words):
-            raise InputError(f"sentence {place} has {len(right.words)} words, its guessed tree {len(tree.words)}.")
-
-
-# The trees of a trained parser, compared with those of a treebank.
-
-
 def score_parser(
     model: ParserModel, lexicon: Lexicon, gold: Sequence[Sentence], protocol: Mapping[str, Any] | None = None
 ) -> ParsingScore:
-    """Parse a treebank's sentences and compare; beside that the parser's loss on the gold arcs, in nats a word."""
+    """Parse a treebank's sentences and compare; with the parser's loss on the gold arcs, in nats/word.
+
+    Of B1's attention: from each head that has dependents of a relation, whether it attends most to one of them.
+    """
     if not gold:
         raise InputError("no trees to compare. Give a treebank that holds sentences.")
-    guessed: list[Sentence | None] = [None] * len(gold)
+    guessed: dict[int, Sentence] = {}
     total, counted = 0.0, 0
-    attended: Attended = defaultdict(lambda: [0, 0])
+    attended: dict[str, list[int]] = defaultdict(lambda: [0, 0])  # by relation: times on a right dependent, times asked
     for place, log, pictures in readings(model, lexicon, [sentence.words for sentence in gold]):
-        _count_attended(attended, pictures, gold[place], lexicon)
-        guessed[place] = decode(log, gold[place].words, lexicon).sentence
-        lost, words = _loss(log, gold[place], lexicon)
-        total, counted = total + lost, counted + words
-    trees = [tree for tree in guessed if tree is not None]
-    how = {"decoded": "maximum spanning tree with one root", **_unseen(gold, lexicon), **(protocol or {})}
-    score = replace(score_trees(gold, trees, how), loss=total / counted if counted else None)
-    return _with_attended(score, attended)
-
-
-Attended = dict[str, list[int]]
-"""For each relation, how often its head attends most to a right dependent, and of how many times."""
-
-
-def _count_attended(attended: Attended, pictures: LogPictures, gold: Sentence, lexicon: Lexicon) -> None:
-    """Count B1's pictures: from each governor that has dependents of a relation, whether its head is on one of them."""
-    wanted: dict[tuple[int, str], set[int]] = defaultdict(set)
-    for governor, dependent, relation in gold.arcs():
-        wanted[governor, relation].add(dependent)
-    for (governor, relation), dependents in wanted.items():
-        number = lexicon.number(relation)
-        most = int(pictures[number, governor].argmax()) if number >= 0 else 0
-        attended[relation][0] += most in dependents
-        attended[relation][1] += 1
-
-
-def _with_attended(score: ParsingScore, attended: Attended) -> ParsingScore:
-    shares = {relation: 100 * right / asked for relation, (right, asked) in attended.items()}
-    right, asked = (sum(pair[part] for pair in attended.values()) for part in (0, 1))
-    relations = tuple(replace(one, attended=shares.get(one.relation)) for one in score.relations)
-    return replace(score, attended=100 * right / asked, relations=relations)
-
-
-def _loss(log: LogArcs, gold: Sentence, lexicon: Lexicon) -> tuple[float, int]:
-    """The sum of −log p over the words whose relation the parser knows, and how many those are."""
-    relations = np.array([lexicon.number(relation) for relation in gold.relations])
-    known = relations >= 0
-    picked = log[relations[known], np.array(gold.heads)[known], np.flatnonzero(known)]
-    return float(-picked.astype(np.float64).sum()), int(known.sum())
-
-
-def _unseen(gold: Sequence[Sentence], lexicon: Lexicon) -> dict[str, Any]:
+        sentence = gold[place]
+        guessed[place] = decode(log, sentence.words, lexicon).sentence
+        relations = np.array([lexicon.number(relation) for relation in sentence.relations])
+        known = relations >= 0
+        picked = log[relations[known], np.array(sentence.heads)[known], np.flatnonzero(known)]
+        total, counted = total - float(picked.astype(np.float64).sum()), counted + int(known.sum())
+        wanted: dict[tuple[int, str], set[int]] = defaultdict(set)
+        for head, dependent, relation in sentence.arcs():
+            wanted[head, relation].add(dependent)
+        for (head, relation), dependents in wanted.items():
+            number = lexicon.number(relation)
+            most = int(pictures[number, head].argmax()) if number >= 0 else 0
+            attended[relation][0] += most in dependents
+            attended[relation][1] += 1
     unseen = sorted({name for sentence in gold for name in sentence.relations} - set(lexicon.relations))
-    return {"unknown relations": ", ".join(unseen)} if unseen else {}
+    how = {"decoded": "maximum spanning tree with one root"}
+    how |= {"unknown relations": ", ".join(unseen)} if unseen else {}
+    score = score_trees(gold, [guessed[place] for place in range(len(gold))], {**how, **(protocol or {})})
+    right, asked = (sum(pair[part] for pair in attended.values()) for part in (0, 1))
+    shares = {relation: 100 * hits / times for relation, (hits, times) in attended.items()}
+    return replace(
+        score,
+        loss=total / counted if counted else None,
+        attended=100 * right / asked,
+        relations=tuple(replace(one, attended=shares.get(one.relation)) for one in score.relations),
+    )

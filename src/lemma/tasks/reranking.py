@@ -1,27 +1,233 @@
-"""The result of looking twice: recall before and after, what was gained, and how much there was to gain."""
+"""Re-ranking: cross-attention looks again at the first few findings of a dual encoder."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64, UInt8
+from jaxtyping import Bool, Float, Int, Int64, Shaped, UInt8
 from torch import Tensor
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
-from lemma.data.batches import Rows as ExampleRows
+from lemma.data.batches import Rows
+from lemma.data.images import Captioned, ImagesData
 from lemma.models.base import measuring, positions_on
-from lemma.models.dual_encoder import CrossAttentionModel, Pairs
-from lemma.report.statistics import BootstrapEstimate, Lines, lay_out
-from lemma.tasks.image_text import Belonging, RetrievalScore, Scores, blocks_of, places_of, resampled, score_retrieval
+from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel, Pairs, embed_images, embed_texts
+from lemma.report.progress import Observer
+from lemma.report.result import Block
+from lemma.report.statistics import Estimate, Lines, lay_out
+from lemma.runs.folder import RunFolder
+from lemma.runs.load import Run, load
+from lemma.spec.recipe import Recipe
+from lemma.tasks.base import DataArgs, LossTerms, Score, TaskLoss, protocol_of, refuse_shaping
+from lemma.tasks.image_text import (
+    Belonging,
+    ImageTextLogits,
+    ImageTextMask,
+    ImageTextTask,
+    PairScores,
+    RetrievalScore,
+    VectorScores,
+    belonging_of,
+    blocks_of,
+    equal_rows,
+    places_of,
+    refuse_parts,
+    resampled,
+    score_retrieval,
+)
+
+VALIDATED = 1000
+"""Images that a validation looks at, if there are more: looking takes time."""
+
+
+class RerankingTask(ImageTextTask):
+    """A re-ranker learns to find the right one among those that its dual encoder likes best."""
+
+    name = "re-ranking"
+    not_shaped = "a re-ranker learns images and captions"
+    adaptation_batch = 64
+
+    def loss(self, model: CrossAttentionModel, recipe: Recipe, batches: Any = None) -> "RerankingLoss":
+        """The loss among the dual encoder's candidates."""
+        refuse_shaping(self, recipe)
+        return RerankingLoss(model, recipe)
+
+    def validate(self, model: CrossAttentionModel, data: ImagesData, recipe: Recipe) -> "RerankingScore":
+        """Search validation images and re-rank, without intervals."""
+        return rerank(model, part_of(data.tokens("validation"), VALIDATED), samples=0)
+
+    def evaluate(
+        self, run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
+    ) -> "RerankingScore":
+        """What re-ranking gains over the dual encoder alone, on the run's own test split or on other images."""
+        data, part = self._evaluated(run, given, split, observer)
+        model = run.require(CrossAttentionModel, "a re-ranker")
+        base = None
+        if run.adaptation is not None and run.adaptation.method.kind != "frozen":  # the towers have changed since
+            device = next(model.parameters()).device
+            base = load(RunFolder.open(run.path).base().path, str(device)).require(DualEncoderModel, "a dual encoder")
+        return rerank(model, data.tokens(part), base=base, protocol=protocol_of(data, part))
+
+    def samples(self, model: CrossAttentionModel, data: ImagesData) -> list[str]:
+        """The caption that the dual encoder finds for each of the first few validation images."""
+        return super().samples(model.towers, data)
+
+
+def part_of(examples: Captioned, number: int) -> Captioned:
+    """At most so many of the images, with all their captions, the same ones every time."""
+    images = len(examples.first) - 1
+    if images <= number:
+        return examples
+    chosen = np.sort(np.random.default_rng(0).permutation(images)[:number])
+    counts = np.diff(examples.first)[chosen]
+    captions = np.concatenate([np.arange(*examples.first[place : place + 2]) for place in chosen])
+    return Captioned(
+        np.asarray(examples.pixels[chosen]),
+        examples.rows.chosen(captions),
+        np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]),
+        examples.names[captions],
+    )
+
+
+def rerank(
+    model: CrossAttentionModel,
+    examples: Captioned,
+    *,
+    base: DualEncoderModel | None = None,
+    protocol: Mapping[str, Any] | None = None,
+    samples: int = 1000,
+) -> "RerankingScore":
+    """Let a re-ranker find captions by images and images by captions; compare with `base`, or with its own towers."""
+    before, *others = (
+        VectorScores(embed_images(towers, examples.pixels), embed_texts(towers, examples.rows))
+        for towers in (model.towers, *([base] if base else []))
+    )
+    return score_reranking(
+        before,
+        belonging_of(examples),
+        model.spec.candidates,
+        PairLogits(model, examples.pixels, examples.rows),
+        before=others[0] if others else None,
+        protocol=protocol,
+        samples=samples,
+    )
+
+
+# Loss
+
+
+LOOKED_AT_ONCE = 1 << 25
+"""Numbers in the streams of the pairs that are looked at together; of more, blocks are computed twice."""
+
+
+class Candidates(NamedTuple):
+    """Of each image the texts, and of each text the images, that are ranked again."""
+
+    texts: ImageTextMask
+    """Row: the texts among which an image's own is to be found."""
+    images: ImageTextMask
+    """Column: the images among which a text's own is to be found."""
+
+    @property
+    def either(self) -> ImageTextMask:
+        """All pairs that have to be looked at."""
+        return self.texts | self.images
+
+
+def candidates_of(dual: ImageTextLogits, number: int, alike: ImageTextMask | None = None) -> Candidates:
+    """The `number` most alike of each row and of each column, its own (on the diagonal) always among them.
+
+    Where `alike` is true off the diagonal, as where two pictures have one caption, the pair is left out of both.
+
+    >>> dual = torch.tensor([[1.0, 3.0, 2.0], [9.0, 0.0, 1.0], [0.0, 0.0, 5.0]])
+    >>> candidates_of(dual, 2).texts.int().tolist()
+    [[1, 1, 0], [1, 1, 0], [1, 0, 1]]
+    """
+    own = torch.eye(len(dual), dtype=torch.bool, device=dual.device)
+    likings = dual.detach().float()
+    if alike is not None:
+        likings = likings.masked_fill(alike, -torch.inf)
+    likings = likings.masked_fill(own, torch.inf)
+    texts, images = _best(likings, number), _best(likings.T, number).T
+    others = torch.zeros_like(own) if alike is None else alike & ~own
+    return Candidates(texts & ~others, images & ~others)
+
+
+def _best(likings: Float[Tensor, "queries candidates"], number: int) -> Bool[Tensor, "queries candidates"]:
+    best = likings.topk(min(number, likings.shape[1]), dim=1).indices
+    return torch.zeros_like(likings, dtype=torch.bool).scatter_(1, best, True)
+
+
+def reranking(logits: ImageTextLogits, candidates: Candidates) -> Float[Tensor, ""]:
+    """Return −log p(own) among the candidates, the mean of both ways, in nats.
+
+    >>> reranking(torch.zeros(4, 4), candidates_of(torch.zeros(4, 4), 2)).exp().item()  # chance: one of two
+    2.0
+    """
+    own = torch.arange(len(logits), device=logits.device)
+    ways = (logits.masked_fill(~candidates.texts, -torch.inf), logits.T.masked_fill(~candidates.images.T, -torch.inf))
+    return torch.stack([functional.cross_entropy(way, own) for way in ways]).mean()
+
+
+class RerankingLoss(TaskLoss):
+    """Each image picks its text among the dual encoder's k best of the batch, and each text its image.
+
+    Of several processes each finds its candidates among its own rows.
+    """
+
+    compilable = False  # the number of pairs differs
+
+    def __init__(self, model: CrossAttentionModel, recipe: Recipe) -> None:
+        super().__init__()
+        refuse_parts(recipe)
+        self.model = model
+
+    def forward(
+        self, images: Shaped[Tensor, "rows 3 side side"], tokens: Int[Tensor, "rows time"], state: Any = None
+    ) -> LossTerms:
+        """Return the mean loss of both ways; it begins at the dual encoder's own."""
+        logits, candidates = self.logits(images, tokens)
+        loss = reranking(logits, candidates)
+        return loss, (loss,), None
+
+    def logits(
+        self, images: Shaped[Tensor, "rows 3 side side"], tokens: Int[Tensor, "rows time"]
+    ) -> tuple[Float[Tensor, "rows rows"], Candidates]:
+        """The dual encoder's logits of all pairs, with what looking adds to those of the candidates."""
+        towers, there = self.model.towers, tokens >= 0
+        patches, words = towers.patches(images), towers.words(tokens)
+        seen, read = towers.project_image(patches).float(), towers.project_text(words, there).float()
+        with torch.autocast(seen.device.type, enabled=False):  # a logit of 100 has no digits left in bfloat16
+            dual = towers.scale.float() * seen @ read.T
+        candidates = candidates_of(dual, self.model.spec.candidates, equal_rows(tokens))
+        pairs = Pairs(*candidates.either.nonzero(as_tuple=True))
+        added = looked_at(self.model, patches, words, there, pairs)
+        return dual + torch.zeros_like(dual).masked_scatter(candidates.either, added), candidates
+
+
+def looked_at(
+    model: CrossAttentionModel, patches: Tensor, words: Tensor, there: Tensor, pairs: Pairs
+) -> Float[Tensor, "pairs"]:
+    """What the model adds to the logits of many pairs, in blocks where all at once would take too much memory."""
+    at_once = max(1, LOOKED_AT_ONCE // patches[0].numel())
+    if len(pairs.images) <= at_once:
+        return model(patches, words, there, pairs).float()
+    blocks = zip(*(numbers.split(at_once) for numbers in pairs), strict=True)
+    parts = [checkpoint(model, patches, words, there, Pairs(*block), use_reentrant=False) for block in blocks]
+    return torch.cat([part.float() for part in parts if part is not None])
+
+
+# Scores
 
 
 @dataclass(frozen=True)
-class Gain:
+class RerankingGain:
     """What the new order gains one way; shares from 0 to 1."""
 
-    recall: BootstrapEstimate
+    recall: Estimate
     """Recall at 1 after less that before, by a paired bootstrap."""
     better: int
     """Queries whose right one comes first only now."""
@@ -42,24 +248,21 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class RerankingScore:
+class RerankingScore(Score):
     """Recall both ways of the new order, beside that of the dual encoder alone."""
+
+    title = "Re-ranking"
 
     score: RetrievalScore
     candidates: int
     """How many findings are ranked again."""
-    image_to_text: Gain
-    text_to_image: Gain
+    image_to_text: RerankingGain
+    text_to_image: RerankingGain
 
     @property
     def loss(self) -> float:
         """−log p(own) among the few and the right one, mean of both ways, in nats."""
         return self.score.loss
-
-    @property
-    def perplexity(self) -> float:
-        """exp(loss): among so many of the few it hesitates."""
-        return self.score.perplexity
 
     @property
     def figures(self) -> dict[str, float]:
@@ -75,11 +278,12 @@ class RerankingScore:
     def __str__(self) -> str:
         return f"{self.score}\n\n{lay_out(self._lines())}"
 
-    def _repr_html_(self) -> str:
-        rows = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self._lines())
-        return f"{self.score._repr_html_()}<table>{''.join(rows)}</table>"
+    def blocks(self) -> Iterator[Block]:
+        """The score of the new order, and what it gains."""
+        yield from self.score.blocks()
+        yield from super().blocks()
 
-    def _ways(self) -> Iterator[tuple[str, Gain]]:
+    def _ways(self) -> Iterator[tuple[str, RerankingGain]]:
         return iter((("image → text", self.image_to_text), ("text → image", self.text_to_image)))
 
     def _lines(self) -> Lines:
@@ -91,16 +295,12 @@ class RerankingScore:
         return lines
 
 
-# What looking twice is worth: the first few findings of each query put in a new order, and what that gains.
-#
-# All are functions of plain arrays and of a callable that scores pairs.
-
-
 Numbers = Int64[np.ndarray, "pairs"]
 Scorer = Callable[[Numbers, Numbers], Float[np.ndarray, "pairs"]]
 """The logits of pairs, each an image and a text by their numbers."""
 Block = Float[np.ndarray, "queries candidates"]
-Rows = Callable[[slice], Any]
+RowScores = Callable[[slice], Any]
+"""The scores of some queries, or which candidates are right for them."""
 BEFORE = "dual encoder"
 
 
@@ -129,7 +329,7 @@ class Few:
 class Reordered:
     """Scores in which every query's first few are in a new order."""
 
-    scores: Scores
+    scores: PairScores
     texts: Few
     """Of each image."""
     images: Few
@@ -144,19 +344,19 @@ class Reordered:
         return self.images.put(self.scores.of_texts(rows), rows)
 
 
-def first_few(scores: Rows, queries: int, candidates: int, number: int) -> Int64[np.ndarray, "queries few"]:
+def first_few(scores: RowScores, queries: int, candidates: int, number: int) -> Int64[np.ndarray, "queries few"]:
     """The places of each query's best candidates, the best first; of equals the earlier."""
     blocks = blocks_of(queries, candidates)
     return np.concatenate([np.argsort(-scores(rows), axis=1, kind="stable")[:, :number] for rows in blocks])
 
 
 def score_reranking(
-    scores: Scores,
+    scores: PairScores,
     belonging: Belonging,
     number: int,
     score_pairs: Scorer,
     *,
-    before: Scores | None = None,
+    before: PairScores | None = None,
     protocol: Mapping[str, Any] | None = None,
     samples: int = 1000,
     seed: int = 0,
@@ -214,7 +414,7 @@ def _scored(
     return shaped[0], shaped[1], shaped[2]
 
 
-def _right(right: Rows, few: Int64[np.ndarray, "queries few"], candidates: int) -> Bool[np.ndarray, "queries few"]:
+def _right(right: RowScores, few: Int64[np.ndarray, "queries few"], candidates: int) -> Bool[np.ndarray, "queries few"]:
     """Which of the few are right."""
     blocks = blocks_of(len(few), candidates)
     return np.concatenate([np.take_along_axis(right(rows), few[rows], axis=1) for rows in blocks])
@@ -227,7 +427,7 @@ def _loss(
     return float((np.logaddexp.reduce(np.column_stack([own, wrong]), axis=1) - own).mean())
 
 
-def _hits(scores: Rows, right: Rows, queries: int, candidates: int) -> Float[np.ndarray, "queries"]:
+def _hits(scores: RowScores, right: RowScores, queries: int, candidates: int) -> Float[np.ndarray, "queries"]:
     """Whether a right one comes first, of each query."""
     blocks = blocks_of(queries, candidates)
     return np.concatenate([places_of(scores(rows), right(rows)).hits(1) for rows in blocks])
@@ -240,16 +440,13 @@ def _gain(
     ceiling: float,
     samples: int,
     seed: int,
-) -> Gain:
+) -> RerankingGain:
     """The gain in recall at 1; before and after are of the same pictures in every sample of the bootstrap."""
     gained = after - before
     drawn, _ = resampled(after, gained[None], owners, samples, seed)
-    return Gain(
-        BootstrapEstimate.of(float(gained.mean()), drawn[0]), int((gained > 0).sum()), int((gained < 0).sum()), ceiling
+    return RerankingGain(
+        Estimate.of(float(gained.mean()), drawn[0]), int((gained > 0).sum()), int((gained < 0).sum()), ceiling
     )
-
-
-# The logits of many pairs of pictures and captions by a re-ranker, each picture read once.
 
 
 @dataclass(frozen=True)
@@ -258,7 +455,7 @@ class PairLogits:
 
     model: CrossAttentionModel
     pixels: UInt8[np.ndarray, "images channels side side"]
-    rows: ExampleRows
+    rows: Rows
     """The texts' tokens."""
 
     def __call__(self, images: Numbers, texts: Numbers) -> Float[np.ndarray, "pairs"]:

@@ -1,38 +1,195 @@
-"""The results of comparing translations with right ones, and of predicting the right ones."""
+"""Translation: pairs of texts, the loss of the target given the source, BLEU and chrF."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from json import loads
 from typing import Any
 
 import torch
-from torch import nn
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 from torch.nn import functional
 
-from lemma.data.pairs import Pairs
-from lemma.errors import InputError
+from lemma.data.corpora import PAIRED
+from lemma.data.pairs import Pairs, PairsData, prepare_pairs, read_pairs
+from lemma.errors import InputError, SpecError
+from lemma.generation.beam import Beam, translate_texts
 from lemma.models.base import by_length, measuring, positions_on
-from lemma.report.statistics import BootstrapEstimate, Lines, lay_out, needed, protocol_lines
+from lemma.models.encoder_decoder import EncoderDecoderModel
+from lemma.report.progress import Observer, watched_reading
+from lemma.report.statistics import Estimate, Lines, lay_out, needed, protocol_lines
+from lemma.runs.load import Run
+from lemma.spec.choose import Choice
+from lemma.spec.data import PairsSpec
+from lemma.spec.models import EncoderDecoder
+from lemma.spec.recipe import Recipe
+from lemma.tasks.base import (
+    IGNORED,
+    DataArgs,
+    Entropy,
+    ExampleBatches,
+    Headline,
+    LossTerms,
+    Score,
+    Task,
+    TaskLoss,
+    Worker,
+    choose_split,
+    cross_entropy,
+    protocol_of,
+    refuse_changed,
+    refuse_shaping,
+    say_skipped,
+)
+
+SHOWN = 3
+"""Sources translated as samples."""
+TRANSLATED_AT_ONCE = 512
+"""Sources translated before progress is shown."""
+
+
+class TranslationTask(Task):
+    """An encoder–decoder writes the target of a source."""
+
+    name, option, example, learns = "translation", "pairs", "tatoeba-es", "pairs of texts"
+    data_spec, make_spec = PairsSpec, staticmethod(Choice.pairs)
+    names, settings = PAIRED, ("source_column", "target_column")
+    evaluation_settings = ("beam", "length_penalty", "limit")
+    not_shaped = "an encoder-decoder learns to translate"
+
+    def load(
+        self,
+        data: PairsSpec,
+        model: EncoderDecoder,
+        recipe: Recipe,
+        observer: Observer,
+        vocabulary: Any = None,
+        labels: tuple[str, ...] = (),
+    ) -> PairsData:
+        """Read the pairs; those that are too long for the model are skipped."""
+        progress = watched_reading(observer)
+        pairs = prepare_pairs(data, length=model.context, tokenizer=vocabulary, progress=progress)
+        return say_skipped(pairs, observer)
+
+    def batches(self, model: Any, examples: Pairs, recipe: Recipe, worker: Worker) -> "PairBatches":
+        """Pairs of similar length together."""
+        return PairBatches(examples, recipe, worker)
+
+    def loss(self, model: EncoderDecoderModel, recipe: Recipe, batches: Any = None) -> "TranslationLoss":
+        """The cross-entropy of the target, with label smoothing."""
+        refuse_shaping(self, recipe)
+        return TranslationLoss(model, recipe.label_smoothing)
+
+    def validate(self, model: EncoderDecoderModel, data: PairsData, recipe: Recipe) -> "PairsScore":
+        """The loss of the validation targets."""
+        return score_pairs(model, data.tokens("validation"))
+
+    def evaluate(
+        self, run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
+    ) -> "TranslationScore":
+        """Translate the test sources of a run, or those of another file, and compare with their targets."""
+        assert isinstance(run.spec, EncoderDecoder) and isinstance(run.data, PairsSpec)
+        if given.name is not None:
+            data = read_pairs(
+                given.name,
+                length=run.spec.context,
+                tokenizer=run.tokenizer,
+                **given.settings,
+                held_out=run.data.held_out,
+                progress=watched_reading(observer),
+            )
+        else:
+            data = self.load(run.data, run.spec, run.recipe, observer, run.tokenizer)
+            refuse_changed(run, data, run.data.pairs, "pairs")
+        part = choose_split(data, split)
+        beam = Beam(**{name: value for name, value in settings.items() if name != "limit"})
+        limit = settings.get("limit")
+        if limit is not None and (not isinstance(limit, int) or limit < 1):
+            raise SpecError(f"evaluate: limit = {limit!r}, but at least one sentence must be translated.")
+        references = dict(list(data.references(part).items())[:limit])
+        written: list[str] = []
+        observer.begin("translating", len(references), "sentences")
+        for start in range(0, len(references), TRANSLATED_AT_ONCE):
+            some = list(references)[start : start + TRANSLATED_AT_ONCE]
+            model = run.require(EncoderDecoderModel, "a translator")
+            written += [one.text for one in translate_texts(model, run.tokenizer, some, beam)]
+            observer.advance(len(written))
+        observer.end()
+        decoded = f"beam {beam.beam}, length penalty {beam.length_penalty:g}"
+        return score_translations(written, list(references.values()), {**protocol_of(data, part), "decoded": decoded})
+
+    def samples(self, model: EncoderDecoderModel, data: PairsData) -> list[str]:
+        """The first few validation sources, translated."""
+        sources = [pair.source for pair in data.pairs("validation")[:SHOWN]]
+        return [f"{one.source} → {one.text}" for one in translate_texts(model, data.tokenizer, sources, Beam())]
+
+
+class PairBatches(ExampleBatches):
+    """Batches of sources and targets."""
+
+    def predicted(self, targets: Any) -> Any:
+        """All tokens of a target but its first, `<start>`."""
+        return targets[:, 1:]
+
+
+def teacher_forcing(targets: Int[Tensor, "batch time"]) -> tuple[Int[Tensor, "batch fed"], Int[Tensor, "batch fed"]]:
+    """Cut whole targets, <start> … <end>, into what is fed and what comes after it.
+
+    >>> import torch
+    >>> [part.tolist() for part in teacher_forcing(torch.tensor([[7, 1, 2, 8], [7, 3, 8, -1]]))]
+    [[[7, 1, 2], [7, 3, 8]], [[1, 2, 8], [3, 8, -1]]]
+    """
+    return targets[:, :-1], targets[:, 1:]
+
+
+def translation(
+    logits: Float[Tensor, "batch fed vocabulary"], targets: Int[Tensor, "batch time"], smoothing: float = 0.0
+) -> Entropy:
+    """The loss of the logits after each token of whole targets but the last."""
+    return cross_entropy(logits, teacher_forcing(targets)[1], smoothing)
+
+
+class TranslationLoss(TaskLoss):
+    """An encoder–decoder that predicts each target token from the source and the target tokens before it."""
+
+    def __init__(self, model: EncoderDecoderModel, smoothing: float) -> None:
+        super().__init__()
+        self.model, self.smoothing = model, smoothing
+
+    def forward(
+        self, sources: Int[Tensor, "rows source"], targets: Int[Tensor, "rows target"], state: Any = None
+    ) -> LossTerms:
+        """Return the smoothed mean loss, to be minimised, and the true one, to be reported."""
+        fed, _ = teacher_forcing(targets)
+        objective, loss = translation(self.model(sources, fed), targets, self.smoothing)
+        return objective, (loss,), None
 
 
 @dataclass(frozen=True)
-class TranslationScore:
+class TranslationScore(Score):
     """BLEU and chrF from 0 to 100, each with sacrebleu's interval and its signature, which says how it was measured."""
 
+    title = "Translations"
+
     sentences: int
-    bleu: BootstrapEstimate
-    chrf: BootstrapEstimate
+    bleu: Estimate
+    chrf: Estimate
     signatures: Mapping[str, str]
     protocol: Mapping[str, Any]
     short: Mapping[str, str]
     """The same signatures in sacrebleu's short form."""
+    loss: float | None = None
 
     @property
     def figures(self) -> dict[str, float]:
         """The figures by name."""
         return {"bleu": self.bleu.value, "chrf": self.chrf.value}
+
+    @property
+    def headline(self) -> Headline:
+        """BLEU."""
+        return Headline("BLEU", self.bleu.value, self.bleu.interval)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -48,12 +205,8 @@ class TranslationScore:
     def __str__(self) -> str:
         return lay_out(self._lines(self.short))
 
-    def _repr_html_(self) -> str:
-        lines = self._lines(self.signatures)
-        rows = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in lines)
-        return f"<table>{''.join(rows)}</table>"
-
-    def _lines(self, signatures: Mapping[str, str]) -> Lines:
+    def _lines(self, signatures: Mapping[str, str] | None = None) -> Lines:
+        signatures = signatures or self.signatures
         return [
             ("BLEU", self.bleu.shown()),
             ("", signatures["bleu"]),
@@ -65,39 +218,32 @@ class TranslationScore:
 
 
 @dataclass(frozen=True)
-class PairsScore:
+class PairsScore(Score):
     """The mean loss of the right target tokens, each predicted from the source and the right tokens before it."""
+
+    title = "Loss of translations"
 
     loss: float
     tokens: int
     protocol: Mapping[str, Any]
 
-    @property
-    def perplexity(self) -> float:
-        """exp(loss)."""
-        return math.exp(min(self.loss, 700))
-
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values that are good JSON: None stands for what is infinite or no number."""
+        """Return plain values that are good JSON: None for what is infinite or NaN."""
         loss = self.loss if math.isfinite(self.loss) else None
-        return {"perplexity": loss and self.perplexity, "loss": loss, "tokens": self.tokens, **_kept(self.protocol)}
+        protocol = {"protocol": dict(self.protocol)} if self.protocol else {}
+        return {"perplexity": loss and self.perplexity, "loss": loss, "tokens": self.tokens, **protocol}
 
     def __str__(self) -> str:
+        return lay_out(self._lines())
+
+    def _lines(self) -> Lines:
         lines = [("perplexity", f"{self.perplexity:,.4f}"), ("loss", f"{self.loss:.4f} nats/token")]
-        return lay_out([*lines, ("tokens", f"{self.tokens:,}"), *protocol_lines(self.protocol)])
-
-
-def _kept(protocol: Mapping[str, Any]) -> dict[str, Any]:
-    return {"protocol": dict(protocol)} if protocol else {}
-
-
-# How good translations are: BLEU and chrF by sacrebleu, with its signatures; and the loss of the right ones.
+        return [*lines, ("tokens", f"{self.tokens:,}"), *protocol_lines(self.protocol)]
 
 
 SAMPLES = 1000
 AT_ONCE = 4_000_000
 """Sentences drawn in all samples together: sacrebleu holds what it knows of each in memory at once."""
-IGNORED = -1
 
 
 def score_translations(
@@ -109,11 +255,17 @@ def score_translations(
 ) -> TranslationScore:
     """Compare translations with one or several right ones each."""
     several = [(one,) if isinstance(one, str) else tuple(one) for one in references]
-    _refuse_others(hypotheses, several)
+    if not hypotheses:
+        raise InputError("no translations to score. Give pairs to translate.")
+    if len(hypotheses) != len(several):
+        raise InputError(f"{len(hypotheses)} translations cannot be compared with the targets of {len(several)}.")
+    if bare := [place for place, some in enumerate(several, start=1) if not some]:
+        raise InputError(f"translation {bare[0]} has nothing to be compared with. Give each at least one target.")
     metrics = needed("sacrebleu.metrics", "sacrebleu", "scoring translations")
     streams = [[one[place] if place < len(one) else None for one in several] for place in range(max(map(len, several)))]
     draws = 0 if samples < 2 else max(2, min(samples, AT_ONCE // len(hypotheses)))
-    scored = {name: _scored(metric, hypotheses, streams, draws) for name, metric in _metrics(metrics).items()}
+    kinds = {"bleu": metrics.BLEU(force=True), "chrf": metrics.CHRF()}  # force: no warning of spaces before full stops
+    scored = {name: _scored(metric, hypotheses, streams, draws) for name, metric in kinds.items()}
     return TranslationScore(
         sentences=len(hypotheses),
         bleu=scored["bleu"][0],
@@ -124,53 +276,46 @@ def score_translations(
     )
 
 
-def _metrics(metrics: Any) -> dict[str, Any]:
-    return {"bleu": metrics.BLEU(force=True), "chrf": metrics.CHRF()}  # force: no warning of spaces before full stops
+def _scored(metric: Any, hypotheses: Sequence[str], streams: Sequence[Any], samples: int) -> tuple[Estimate, Any]:
+    try:
+        score = metric.corpus_score(list(hypotheses), streams, n_bootstrap=max(1, samples))
+    except TypeError:  # sacrebleu cannot average samples without a match, a float 0.0, with others, NumPy's float32
+        compute = metric._compute_score_from_stats
 
+        def in_floats(statistics: Any) -> Any:
+            sample = compute(statistics)
+            sample.score = float(sample.score)
+            return sample
 
-def _scored(
-    metric: Any, hypotheses: Sequence[str], streams: Sequence[Any], samples: int
-) -> tuple[BootstrapEstimate, Any]:
-    score = metric.corpus_score(list(hypotheses), streams, n_bootstrap=max(1, samples))
+        metric._compute_score_from_stats = in_floats
+        score = metric.corpus_score(list(hypotheses), streams, n_bootstrap=max(1, samples))
     signature = metric.get_signature()
     if not samples:
-        return BootstrapEstimate(score.score), signature
+        return Estimate(score.score), signature
     told = loads(score.format(width=6, signature=signature.format(), is_json=True))
     mean, half = told.get("confidence_mean", 0.0), told.get("confidence_var", 0.0)
-    return BootstrapEstimate(score.score, mean - half, mean + half), signature
+    return Estimate(score.score, bounds=(mean - half, mean + half)), signature
 
 
 def score_pairs(model: nn.Module, pairs: Pairs, protocol: Mapping[str, Any] | None = None) -> PairsScore:
     """Measure how well a model predicts the right targets of pairs."""
-    loss, tokens = loss_of_pairs(model, pairs)
-    return PairsScore(loss, tokens, dict(protocol or {}))
+    return PairsScore(*loss_of_pairs(model, pairs), dict(protocol or {}))
 
 
 def loss_of_pairs(model: nn.Module, pairs: Pairs) -> tuple[float, int]:
     """The mean of −log p over all target tokens, `<end>` too, in nats, and how many they are."""
     if not len(pairs):
         raise InputError("no pairs to measure: there are none, or all are longer than the model reads.")
-    total, count = 0.0, 0
+    count = 0
     with measuring(model) as device:
-        sum_of = torch.zeros((), dtype=torch.float64, device=device)
+        total = torch.zeros((), dtype=torch.float64, device=device)
         vocabulary = getattr(getattr(model, "spec", None), "vocabulary", 1)
         for group in by_length(pairs.lengths, positions_on(device, vocabulary)):
             sources, targets = (torch.from_numpy(part).to(device) for part in pairs.batch(group))
             logits = model(sources, targets[:, :-1])
             wanted = targets[:, 1:].flatten()
-            losses = functional.cross_entropy(
-                logits.float().flatten(0, 1), wanted, ignore_index=IGNORED, reduction="none"
-            )
-            sum_of += losses.sum(dtype=torch.float64)
+            flat = logits.float().flatten(0, 1)
+            losses = functional.cross_entropy(flat, wanted, ignore_index=IGNORED, reduction="none")
+            total += losses.sum(dtype=torch.float64)
             count += int((wanted != IGNORED).sum())
-        total = sum_of.item()
-    return total / count, count
-
-
-def _refuse_others(hypotheses: Sequence[str], references: Sequence[tuple[str, ...]]) -> None:
-    if not hypotheses:
-        raise InputError("no translations to score. Give pairs to translate.")
-    if len(hypotheses) != len(references):
-        raise InputError(f"{len(hypotheses)} translations cannot be compared with the targets of {len(references)}.")
-    if bare := [place for place, several in enumerate(references, start=1) if not several]:
-        raise InputError(f"translation {bare[0]} has nothing to be compared with. Give each at least one target.")
+    return total.item() / count, count

@@ -1,4 +1,4 @@
-"""Training: one loop, from a fresh model or a checkpoint to a finished run."""
+"""Training: one loop, from a new model or a checkpoint to a finished run."""
 
 import ctypes
 import shutil
@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -16,83 +16,206 @@ from typing import Any, Literal
 
 import torch
 
+from lemma.errors import SpecError
 from lemma.models.base import count_parameters
+from lemma.report.progress import Observer, Silent
 from lemma.runs.checkpoint import put_weights, weights_of
 from lemma.runs.folder import RunFolder, only_writer, refuse_occupied
 from lemma.runs.load import first_model
 from lemma.spec.data import AnyDataSpec
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import AdaptationSpec, Recipe
-from lemma.training.checkpointing import refuse_finished, refuse_other_text, restore_latest, save_session
-from lemma.training.distributed import Team, teamwork
-from lemma.training.losses import AnyData, Evaluate, refuse_other_kind
-from lemma.training.optimizer import clip, learning_rate, logs, saves, set_rate, validates
+from lemma.tasks.base import sized
+from lemma.tasks.registry import OPTIONS, task_for
+from lemma.training.checkpointing import refuse_finished, refuse_other_data, restore_latest, save_session
+from lemma.training.distributed import Distributed, joined
+from lemma.training.optimizer import logs, saves, validates
 from lemma.training.precision import fork_random, matrix_products, product_precision
-from lemma.training.progress import Journal, Observer, Silent, board_kind
+from lemma.training.progress import MetricsLog, tensorboard_writer
 from lemma.training.result import TrainingResult
 from lemma.training.session import Session
 
-# The end of a run: its result, its weights, its samples.
-
-
+Evaluate = Callable[[Any], Any]
+"""What validates a model: its result has a `loss`, a `perplexity` and, if it wants, `figures`."""
 Sample = Callable[[Any], list[str]]
 Stopped = Literal["done", "early", "interrupted"]
+AGREE_EVERY = 10  # steps after which several processes ask whether one of them was told to stop
 
 
-def finish(
-    session: Session, folder: RunFolder, sample: Sample, stopped: Stopped, setup_seconds: float
+def train(
+    model_spec: ModelSpec,
+    recipe: Recipe,
+    data_spec: AnyDataSpec,
+    data: Any,
+    out: Path,
+    *,
+    evaluate: Evaluate | None = None,
+    sample: Sample | None = None,
+    observer: Observer | None = None,
+    overwrite: bool = False,
+    adaptation: AdaptationSpec | None = None,
 ) -> TrainingResult:
-    """Sum a run up; if it came to its end, have the leader write the weights that the recipe keeps, and samples."""
-    result = sum_up(session, folder, stopped, setup_seconds)
-    if stopped == "interrupted" or not session.team.leads:
+    """Train a new model into the folder `out`; its sizes are those of its data.
+
+    With an `adaptation` it starts from the weights of a base, and keeps only what it changed. The model's task
+    validates it and writes samples, unless `evaluate` and `sample` are given.
+    """
+    task, observer = task_for(model_spec), observer or Silent()
+    if not isinstance(data_spec, task.data_spec):
+        other = next(other.learns for other in OPTIONS.values() if isinstance(data_spec, other.data_spec))
+        raise SpecError(f"a model of the family {model_spec.family} learns {task.learns}, not {other}.")
+    with _environment(recipe) as processes:
+        if processes.leads:
+            refuse_occupied(out, overwrite)
+        folder = RunFolder(out, sized(model_spec, data), recipe, data_spec, data.hash, adaptation)
+        begin = time.perf_counter()
+        session = _session(folder, data, processes, observer)
+        if processes.leads:
+            folder.create(data.tokenizer, overwrite, getattr(data, "labels", ()))
+        setup_seconds = time.perf_counter() - begin
+        return _complete(session, folder, data, evaluate, sample, observer, setup_seconds)
+
+
+def resume(
+    path: Path,
+    data: Any,
+    *,
+    evaluate: Evaluate | None = None,
+    sample: Sample | None = None,
+    observer: Observer | None = None,
+    changes: Mapping[str, Any] | None = None,
+) -> TrainingResult:
+    """Resume a run from its last good checkpoint, or from the start if it had none; `changes` are recipe settings."""
+    observer = observer or Silent()
+    folder = RunFolder.open(path)
+    refuse_finished(folder)
+    refuse_other_data(folder, data)
+    folder = replace(folder, recipe=folder.recipe.replace(**(changes or {})))
+    with _environment(folder.recipe) as processes:
+        begin = time.perf_counter()
+        session = _session(folder, data, processes, observer)
+        restore_latest(session, folder)
+        setup_seconds = time.perf_counter() - begin
+        return _complete(session, folder, data, evaluate, sample, observer, setup_seconds)
+
+
+def run_steps(session: Session, folder: RunFolder, log: MetricsLog, evaluate: Evaluate, stop: "Stop") -> Stopped:
+    """The loop: step after step until all are taken, validation stops improving, or someone asks to stop."""
+    recipe, state = session.recipe, session.state
+    while not (stopped := reason_to_stop(session, stop)):
+        session.step()
+        log.observer.advance(state.step)
+        if logs(recipe, state.step):
+            row = session.measure()
+            if validates(recipe, state.step):
+                row |= session.validate(evaluate)
+            log.write(row)
+        if saves(recipe, state.step):
+            save_session(session, folder)
+    return stopped
+
+
+def reason_to_stop(session: Session, stop: "Stop") -> Stopped | None:
+    """Say why the loop ends here, or None if it continues; every process says the same."""
+    recipe, state, processes = session.recipe, session.state, session.processes
+    if state.step >= recipe.steps:
+        return "done"
+    if recipe.patience and state.without_better >= recipe.patience:
+        return "early"
+    if processes.size > 1 and state.step % AGREE_EVERY:
+        return None
+    return "interrupted" if processes.any(stop.asked) else None
+
+
+@contextmanager
+def _environment(recipe: Recipe) -> Iterator[Distributed]:
+    """Join the other processes, and leave the program's random state and arithmetic as they were."""
+    with (
+        joined(recipe) as processes,
+        fork_random(processes.device),
+        steady_heap(processes.device),
+        matrix_products(product_precision(processes.device)),
+    ):
+        yield processes
+
+
+def _session(folder: RunFolder, data: Any, processes: Distributed, observer: Observer) -> Session:
+    if folder.recipe.tensorboard:
+        tensorboard_writer()  # an early word if it is missing
+    tell = observer.say if processes.leads else Silent().say
+    return Session(folder.spec, folder.recipe, data.tokens("train"), processes, tell, partial(first_model, folder))
+
+
+def _complete(
+    session: Session,
+    folder: RunFolder,
+    data: Any,
+    evaluate: Evaluate | None,
+    sample: Sample | None,
+    observer: Observer,
+    setup_seconds: float,
+) -> TrainingResult:
+    """Run the loop to its end, save a checkpoint, and finish the run unless it was interrupted."""
+    task, processes = session.task, session.processes
+    with ExitStack() as stack:
+        if processes.leads:
+            stack.enter_context(only_writer(folder.path))
+        stack.enter_context(closing(session.batches))
+        stop = stack.enter_context(stoppable(processes.size > 1))
+        log = stack.enter_context(closing(MetricsLog(folder, observer, processes, session.state.step)))
+        session.restart_clock()
+        validation = evaluate or (lambda model: task.validate(model, data, session.recipe))
+        stopped = run_steps(session, folder, log, validation, stop)
+        if session.saved != session.state.step:
+            save_session(session, folder)
+        result = _result(session, folder, stopped, setup_seconds)
+        if stopped == "interrupted" or not processes.leads:
+            return result
+        weights = session.best if session.best and folder.recipe.keep == "best" else weights_of(session.model)
+        put_weights(session.model, weights, folder.path)
+        with session.evaluating():
+            written = sample(session.model) if sample else task.samples(session.model, data)
+        result = replace(result, samples=tuple(written))
+        folder.finish(weights, result.to_dict())
+        if folder.adaptation:  # many tasks on one base are to be small on the disk
+            shutil.rmtree(folder.checkpoints, ignore_errors=True)
         return result
-    weights = session.best if session.best and folder.recipe.keep == "best" else weights_of(session.model)
-    put_weights(session.model, weights, folder.path)
-    with session.aside():
-        result = replace(result, samples=tuple(sample(session.model)))
-    folder.finish(weights, result.to_dict())
-    if folder.adaptation:  # many tasks on one base are to be small on the disk
-        shutil.rmtree(folder.checkpoints, ignore_errors=True)
-    return result
 
 
-def sum_up(session: Session, folder: RunFolder, stopped: Stopped, setup_seconds: float) -> TrainingResult:
-    """Gather the figures of a run."""
-    standing = session.standing
+def _result(session: Session, folder: RunFolder, stopped: Stopped, setup_seconds: float) -> TrainingResult:
+    state = session.state
     return TrainingResult(
         path=folder.path,
         family=folder.spec.family,
-        steps=standing.step,
+        steps=state.step,
         planned_steps=folder.recipe.steps,
         stopped=stopped,
         parameters=count_parameters(session.model),
         learned=sum(tensor.numel() for tensor in session.model.parameters() if tensor.requires_grad),
-        tokens=standing.tokens,
-        training_loss=standing.training_loss,
-        validation_loss=standing.validation_loss,
-        perplexity=standing.perplexity,
-        best_loss=standing.best_loss,
-        best_perplexity=standing.best_perplexity,
-        best_step=standing.best_step,
-        seconds=standing.seconds,
+        tokens=state.tokens,
+        training_loss=state.training_loss,
+        validation_loss=state.validation_loss,
+        perplexity=state.perplexity,
+        best_loss=state.best_loss,
+        best_perplexity=state.best_perplexity,
+        best_step=state.best_step,
+        seconds=state.seconds,
         setup_seconds=setup_seconds,
-        tokens_per_second=standing.tokens / standing.seconds if standing.seconds else None,
+        tokens_per_second=state.tokens / state.seconds if state.seconds else None,
         data_hash=folder.data_hash,
-        warnings=tuple(standing.warnings.values()),
-        figures=dict(standing.figures),
-        best_figures=dict(standing.best_figures),
+        warnings=tuple(state.warnings.values()),
+        figures=dict(state.figures),
+        best_figures=dict(state.best_figures),
     )
 
 
-# Memory that is freed and asked for again at every step stays with the process while a model is trained on a CPU.
-#
-# The C library else gives it back to the system after each step and takes it anew, page by page, at the next: of a
-# small
+# Memory that is freed and allocated at every step stays with the process while a model is trained on a CPU. Otherwise
+# the C library gives it back to the system after each step and takes it again, page by page, at the next: of a small
 # Transformer's step that was a seventh.
 
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # mallopt's names for the two settings, in glibc's malloc.h
-KEPT = {TRIM_THRESHOLD: 1 << 30, MMAP_THRESHOLD: 32 << 20}  # bytes; more than 32 MB a block glibc refuses
+KEPT = {TRIM_THRESHOLD: 1 << 30, MMAP_THRESHOLD: 32 << 20}  # bytes; glibc refuses more than 32 MB per block
 USUAL = {TRIM_THRESHOLD: 128 << 10, MMAP_THRESHOLD: 128 << 10}
 
 
@@ -118,11 +241,11 @@ def _set(options: dict[int, int]) -> None:
         mallopt(name, value)
 
 
-# Ctrl-C and SIGTERM: ask training to stop after the step at hand.
+# Ctrl-C and SIGTERM: ask training to stop after the current step.
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-ECHO = 2.0  # seconds in which torchrun may pass on to a team a Ctrl-C that the terminal has sent already
+ECHO = 2.0  # seconds in which torchrun may pass on a Ctrl-C that the terminal has sent already
 
 
 class Stop:
@@ -141,9 +264,9 @@ class Stop:
 
 
 @contextmanager
-def stoppable(team: bool = False) -> Iterator[Stop]:
-    """Listen to Ctrl-C and SIGTERM for a while; signals can only be heard in the main thread."""
-    stop = Stop(ECHO if team else 0.0)
+def stoppable(several: bool = False) -> Iterator[Stop]:
+    """Listen to Ctrl-C and SIGTERM for a while; signals reach only the main thread."""
+    stop = Stop(ECHO if several else 0.0)
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
@@ -153,145 +276,3 @@ def stoppable(team: bool = False) -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-# Training: one loop, from a fresh model or from a checkpoint to a finished run.
-
-
-AGREE_EVERY = 10  # steps after which a team asks whether one of its processes was told to stop
-
-
-def advance(session: Session, folder: RunFolder, journal: Journal, evaluate: Evaluate, stop: Stop) -> Stopped:
-    """The loop: step after step until all are taken, validation stops improving, or someone asks to stop."""
-    recipe, standing = session.recipe, session.standing
-    while not (stopped := reason_to_stop(session, stop)):
-        take_step(session)
-        journal.observer.advance(standing.step)
-        if logs(recipe, standing.step):
-            row = session.measure()
-            if validates(recipe, standing.step):
-                row |= session.validate(evaluate)
-            journal.write(row)
-        if saves(recipe, standing.step):
-            save_session(session, folder)
-    return stopped
-
-
-def take_step(session: Session) -> None:
-    """One step: the batch's gradients, clipped, move the weights."""
-    session.standing.step += 1
-    set_rate(session.optimizer, learning_rate(session.recipe, session.standing.step))
-    terms = session.gradients()
-    norm = clip(session.model, session.recipe.clip)
-    session.count(terms, norm)
-    session.optimizer.step()
-    session.optimizer.zero_grad(set_to_none=True)
-
-
-def reason_to_stop(session: Session, stop: Stop) -> Stopped | None:
-    """Say why the loop ends here, or None if it goes on; every process of a team says the same."""
-    recipe, standing, team = session.recipe, session.standing, session.team
-    if standing.step >= recipe.steps:
-        return "done"
-    if recipe.patience and standing.without_better >= recipe.patience:
-        return "early"
-    if team.size > 1 and standing.step % AGREE_EVERY:
-        return None
-    return "interrupted" if team.agree(stop.asked) else None
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What training is handed from outside: how to validate, how to sample, whom to tell."""
-
-    evaluate: Evaluate
-    sample: Sample
-    observer: Observer = field(default_factory=Silent)
-
-
-def train(
-    model_spec: ModelSpec,
-    recipe: Recipe,
-    data_spec: AnyDataSpec,
-    dataset: AnyData,
-    out: Path,
-    *,
-    evaluate: Evaluate,
-    sample: Sample,
-    observer: Observer | None = None,
-    overwrite: bool = False,
-    adaptation: AdaptationSpec | None = None,
-) -> TrainingResult:
-    """Train a new model into the folder `out`; its vocabulary is the tokenizer's, or the treebank's.
-
-    With an `adaptation` it starts from the weights of a base, of which it keeps only what it changed.
-    """
-    given = Surroundings(evaluate, sample, observer or Silent())
-    refuse_other_kind(model_spec, dataset)
-    with _at_work(recipe) as team:
-        if team.leads:
-            refuse_occupied(out, overwrite)
-        spec = model_spec.sized(dataset.sizes())
-        folder = RunFolder(out, spec, recipe, data_spec, dataset.hash, adaptation)
-        begin = time.perf_counter()
-        session = _session(folder, dataset, team, given)
-        if team.leads:
-            folder.create(dataset.tokenizer, overwrite, getattr(dataset, "labels", ()))
-        return _complete(session, folder, given, time.perf_counter() - begin)
-
-
-def resume(
-    path: Path,
-    dataset: AnyData,
-    *,
-    evaluate: Evaluate,
-    sample: Sample,
-    observer: Observer | None = None,
-    changes: Mapping[str, Any] | None = None,
-) -> TrainingResult:
-    """Go on with a run from its last good checkpoint, or from the start if it had none; `changes` are recipe words."""
-    given = Surroundings(evaluate, sample, observer or Silent())
-    folder = RunFolder.open(path)
-    refuse_finished(folder)
-    refuse_other_text(folder, dataset)
-    folder = replace(folder, recipe=folder.recipe.replace(**(changes or {})))
-    with _at_work(folder.recipe) as team:
-        begin = time.perf_counter()
-        session = _session(folder, dataset, team, given)
-        restore_latest(session, folder)
-        return _complete(session, folder, given, time.perf_counter() - begin)
-
-
-@contextmanager
-def _at_work(recipe: Recipe) -> Iterator[Team]:
-    """Join the team, and leave the program's random state and arithmetic as they were."""
-    with (
-        teamwork(recipe) as team,
-        fork_random(team.device),
-        steady_heap(team.device),
-        matrix_products(product_precision(team.device)),
-    ):
-        yield team
-
-
-def _session(folder: RunFolder, dataset: AnyData, team: Team, given: Surroundings) -> Session:
-    if folder.recipe.tensorboard:
-        board_kind()  # an early word if it is missing
-    tell = given.observer.say if team.leads else Silent().say
-    tokens: Any = dataset.tokens("train")
-    return Session(folder.spec, folder.recipe, tokens, team, tell, partial(first_model, folder))
-
-
-def _complete(session: Session, folder: RunFolder, given: Surroundings, setup_seconds: float) -> TrainingResult:
-    """Run the loop to its end, save where it stands, and finish the run unless it was interrupted."""
-    with ExitStack() as stack:
-        if session.team.leads:
-            stack.enter_context(only_writer(folder.path))
-        stack.enter_context(closing(session.feed))
-        stop = stack.enter_context(stoppable(session.team.size > 1))
-        journal = stack.enter_context(closing(Journal(folder, given.observer, session.team, session.standing.step)))
-        session.restart_clock()
-        stopped = advance(session, folder, journal, given.evaluate, stop)
-        if session.unsaved():
-            save_session(session, folder)
-        return finish(session, folder, given.sample, stopped, setup_seconds)

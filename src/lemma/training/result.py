@@ -1,30 +1,23 @@
 """What a training run came to."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal, Self
 
-from lemma.report.text import fit, label
-
-UNITS = {
-    "parser": "nats a word",
-    "encoder": "nats a hidden token",
-    "classifier": "nats a text",
-    "graph": "nats a node",
-    "dual-encoder": "nats a pair",
-    "cross-attention": "nats a pair",
-}
-"""What the loss of some families is the mean of."""
-ALONE = ("parser", "classifier", "graph", "dual-encoder", "cross-attention")
-"""Families of trees, classes and pairs, whose loss makes no perplexity that is comparable with any other."""
+from lemma.report.result import Block, Result, Text
+from lemma.report.text import label
+from lemma.tasks.base import Task
+from lemma.tasks.registry import task_of_family
 
 
 @dataclass(frozen=True)
-class TrainingResult:
+class TrainingResult(Result):
     """The figures of a run that is done, stopped early or was interrupted."""
+
+    title = "Training run"
 
     path: Path
     family: str
@@ -32,12 +25,12 @@ class TrainingResult:
     planned_steps: int
     stopped: Literal["done", "early", "interrupted"]
     parameters: int
-    """All that the model has, learned or not."""
+    """All of the model, trained or not."""
     learned: int
-    """Those that training changes; fewer where a base is adapted."""
+    """Those that are trained; fewer where a base is adapted."""
     tokens: int
     training_loss: float | None
-    """Mean loss of the last logged stretch of steps, in nats a token."""
+    """Mean loss of the steps since the last row of metrics."""
     validation_loss: float | None
     perplexity: float | None
     """Of the last validation, as the line above."""
@@ -67,77 +60,66 @@ class TrainingResult:
         return cls(**own, figures=figures)  # pyright: ignore[reportArgumentType]
 
     @property
+    def task(self) -> Task:
+        """The task of its family."""
+        return task_of_family(self.family)
+
+    @property
     def interrupted(self) -> bool:
         """Whether it was stopped from outside, and can go on."""
         return self.stopped == "interrupted"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values that are good JSON: None stands for what is infinite or no number."""
+        """Return plain values that are good JSON: None for what is infinite or NaN."""
         plain = {**asdict(self), "path": str(self.path), "warnings": list(self.warnings), "samples": list(self.samples)}
         plain |= plain.pop("figures")
-        if self.family in ALONE:
+        if not self.task.has_perplexity:
             del plain["perplexity"], plain["best_perplexity"]
-        return {name: None if _no_number(value) else value for name, value in plain.items()}
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in plain.items()
+        }
 
-    def __str__(self) -> str:
-        lines = [self._head(), self._speed(), *self._scores(), f"data        {self.data_hash}"]
-        lines += [label("warning", warning, 11) for warning in self.warnings]
-        lines += [label("sample", repr(sample), 11, anywhere=True) for sample in self.samples]
-        return fit("\n".join([*lines, self._next_step()]))
-
-    def _head(self) -> str:
-        ways = {"done": "done", "early": "stopped early, since validation no longer got better", "interrupted": ""}
-        way = ways[self.stopped] or "interrupted"
-        learned = f", of which {self.learned:,} are learned" if self.learned < self.parameters else ""
-        steps = f"{self.steps:,} of {self.planned_steps:,} steps"
-        return f"{self.family}, {self.parameters:,} parameters{learned}: {steps}, {way}"
-
-    def _speed(self) -> str:
-        shown = self.tokens_per_second and self.family != "graph"  # its steps read the whole graph, not its few nodes
+    def blocks(self) -> Iterator[Block]:
+        """All figures, a line each, and what to type next."""
+        task = self.task
+        ways = {"done": "done", "early": "stopped early, since validation no longer improved"}
+        learned = f", of which {self.learned:,} are trained" if self.learned < self.parameters else ""
+        steps = f"{self.steps:,} of {self.planned_steps:,} steps, {ways.get(self.stopped, 'interrupted')}"
+        shown = self.tokens_per_second and task.counts == "tokens"  # a graph's steps read all of it, not its few nodes
         speed = f" ({self.tokens_per_second:,.0f} tokens/s)" if shown else ""
-        read = "nodes" if self.family == "graph" else "tokens"
-        return (
-            f"time        {self.seconds:.1f} s for {self.tokens:,} {read}{speed}, {self.setup_seconds:.1f} s of set-up"
-        )
-
-    def _scores(self) -> list[str]:
-        lines = []
+        lines = [
+            f"{self.family}, {self.parameters:,} parameters{learned}: {steps}",
+            f"time        {self.seconds:.1f} s for {self.tokens:,} {task.counts}{speed}, {self.setup_seconds:.1f} s of "
+            "set-up",
+        ]
         if self.training_loss is not None:
-            lines.append(f"training    loss {self.training_loss:.4f} {self._unit}")
+            lines.append(f"training    loss {self.training_loss:.4f} {task.unit}")
         if self.validation_loss is not None:
             lines.append(f"validation  {self._loss(self.validation_loss, self.perplexity)}")
         if self.figures:
-            said = ", ".join(_figure(name, value) for name, value in self.figures.items())
-            lines.append(f"validation  {said}")
+            lines.append(f"validation  {', '.join(_figure(name, value) for name, value in self.figures.items())}")
         if self.best_loss is not None:
             best = self._loss(self.best_loss, self.best_perplexity)
-            said = "".join(f", {_figure(name, value)}" for name, value in self.best_figures.items())
-            lines.append(f"best        {best}{said}, at step {self.best_step:,}")
-        return lines
-
-    @property
-    def _unit(self) -> str:
-        return UNITS.get(self.family, "nats/token")
+            figures = "".join(f", {_figure(name, value)}" for name, value in self.best_figures.items())
+            lines.append(f"best        {best}{figures}, at step {self.best_step:,}")
+        lines.append(f"data        {self.data_hash}")
+        lines += [label("warning", warning, 11) for warning in self.warnings]
+        lines += [label("sample", repr(sample), 11, anywhere=True) for sample in self.samples]
+        path = quote(str(self.path))
+        if self.interrupted:
+            lines.append(f"To resume: lemma train --resume {path}")
+        else:
+            lines.append(f"The run is in {self.path}. To evaluate it: lemma evaluate {path}")
+        yield Text("\n".join(lines))
 
     def _loss(self, loss: float, perplexity: float | None) -> str:
-        return (
-            f"loss {loss:.4f} {self._unit}"
-            if self.family in ALONE
-            else f"loss {loss:.4f}, perplexity {perplexity:,.2f}"
-        )
-
-    def _next_step(self) -> str:
-        if self.stopped == "interrupted":
-            return f"To go on: lemma train --resume {quote(str(self.path))}"
-        judged = f". To judge it: lemma evaluate {quote(str(self.path))}" if self.family in UNITS else ""
-        return f"The run is in {self.path}{judged}"
+        if self.task.has_perplexity:
+            return f"loss {loss:.4f}, perplexity {perplexity:,.2f}"
+        return f"loss {loss:.4f} {self.task.unit}"
 
 
 def _figure(name: str, value: float) -> str:
     """A figure of a validation: shares to three places, percentages to two."""
-    said = name.replace("_at_", "@").replace("_", " ")
-    return f"{name.upper()} {value:.2f}" if name in ("uas", "las") else f"{said} {value:.3f}"
-
-
-def _no_number(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
+    shown = name.replace("_at_", "@").replace("_", " ")
+    return f"{name.upper()} {value:.2f}" if name in ("uas", "las") else f"{shown} {value:.3f}"

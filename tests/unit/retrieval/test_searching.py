@@ -14,7 +14,7 @@ import torch
 import lemma
 from lemma.data.images import levelled, read_picture
 from lemma.errors import DataError, InputError, LemmaError, RunError, SpecError
-from lemma.models.dual_encoder import CrossAttentionModel
+from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel
 from lemma.retrieval.index import Embedder
 from lemma.retrieval.result import Counts, SearchResult
 from lemma.runs.load import Run, load
@@ -48,10 +48,13 @@ def cosines(run: Run, folder: Path, text: str) -> dict[str, float]:
     inside = run.tokenizer.encode(levelled(text))[:6]  # the context has room for eight, marks included
     tokens = torch.tensor([[run.tokenizer.vocabulary, *inside, run.tokenizer.vocabulary + 1]])
     with torch.no_grad():
-        sought = run.dual_encoder.text_vectors(tokens)
+        sought = run.require(DualEncoderModel, "a dual encoder").text_vectors(tokens)
         return {
             path.relative_to(folder).as_posix(): float(
-                run.dual_encoder.image_vectors(torch.from_numpy(read_picture(path, SPEC.side))[None]) @ sought[0]
+                run.require(DualEncoderModel, "a dual encoder").image_vectors(
+                    torch.from_numpy(read_picture(path, SPEC.side))[None]
+                )
+                @ sought[0]
             )
             for path in folder.rglob("*.png")
         }
@@ -155,7 +158,9 @@ def test_a_body_without_marks_is_read_without_them(folder: Path, tmp_path: Path)
     run = load(untrained_run(tmp_path / "lstm", spec=LSTM))
     vectors, _ = Embedder(run).texts(["a red", "a blue square"])
     with torch.no_grad():
-        alone = run.dual_encoder.text_vectors(torch.from_numpy(run.tokenizer.encode(levelled("a red")))[None])
+        alone = run.require(DualEncoderModel, "a dual encoder").text_vectors(
+            torch.from_numpy(run.tokenizer.encode(levelled("a red")))[None]
+        )
     np.testing.assert_allclose(vectors[0], alone[0].numpy(), atol=1e-5)
 
 

@@ -24,6 +24,7 @@ from lemma.models.base import count_parameters
 from lemma.models.build import build
 from lemma.report import result as report
 from lemma.report.curves import can_draw
+from lemma.report.progress import Silent
 from lemma.report.statistics import Estimate
 from lemma.report.text import table
 from lemma.runs.load import load
@@ -44,7 +45,6 @@ from lemma.studies.classifiers import (
 from lemma.studies.experiment import paired
 from lemma.studies.result import StudyResult
 from lemma.studies.run import run_study
-from lemma.training.progress import Silent
 
 Make = Callable[..., ClassifiersStudy]
 TINY = {"width": 6, "hidden": 8, "steps": 12, "batch": 8, "device": "cpu", "learning_rate": 0.02}
@@ -81,7 +81,7 @@ def test_the_scores_of_a_run_are_those_of_its_test_texts(small: Make, tmp_path: 
     data = held_out_of(trained)
     tokens = [torch.from_numpy(trained.tokenizer.encode(text).astype("int64"))[None] for text, _ in data]
     with torch.no_grad():
-        guesses = [trained.labels[int(trained.classifier(row).argmax())] for row in tokens]
+        guesses = [trained.labels[int(trained.module(row).argmax())] for row in tokens]
     truths = [label for _, label in data]
     precision, recall, f1, _ = precision_recall_fscore_support(truths, guesses, average="macro", zero_division=0)  # pyright: ignore[reportArgumentType]
     assert run.measures.accuracy == pytest.approx(accuracy_score(truths, guesses))

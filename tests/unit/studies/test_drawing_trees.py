@@ -13,12 +13,12 @@ from lemma.data.conllu import Sentence, to_conllu
 from lemma.data.labels import DrawnText
 from lemma.errors import RunError, SpecError
 from lemma.inspection.trees import parse_text
+from lemma.report.progress import Silent
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
-from lemma.studies import parse_texts as drawing_trees
-from lemma.studies import parse_texts as drawn_trees
-from lemma.studies.parse_texts import draw_texts, kept_trees, parser_drawer, sentences_of
-from lemma.training.progress import Silent
+from lemma.tasks import parse_texts as drawing_trees
+from lemma.tasks import parse_texts as drawn_trees
+from lemma.tasks.parse_texts import cached_trees, draw_texts, parser_drawer, sentences_of
 from treebanks import tiny
 
 PARSER: dict[str, Any] = {"steps": 6, "batch": 4, "width": 8, "buckets": 100, "device": "cpu"}
@@ -104,20 +104,22 @@ def test_trees_are_kept_by_text_and_parser_and_damaged_ones_are_drawn_again(
         return [DrawnText(tuple(text.split()), tuple(range(-1, len(text.split()) - 1))) for text in texts]
 
     texts = ["a b", "", "c d é", "a b"]
-    first = kept_trees(texts, "p", draw)
-    assert kept_trees(texts[::-1], "p", draw) == first[::-1] and calls == [["a b", "", "c d é"]]
-    kept_trees(["e", "a b"], "p", draw)
-    kept_trees(["a b"], "q", draw)
+    first = cached_trees(texts, "p", draw)
+    assert cached_trees(texts[::-1], "p", draw) == first[::-1] and calls == [["a b", "", "c d é"]]
+    cached_trees(["e", "a b"], "p", draw)
+    cached_trees(["a b"], "q", draw)
     assert calls[1:] == [["e"], ["a b"]]
-    assert kept_trees(["e", *texts], "p", draw)[1:] == first and len(calls) == 3
+    assert cached_trees(["e", *texts], "p", draw)[1:] == first and len(calls) == 3
     monkeypatch.setattr(drawn_trees, "OFTEN", 1)
     with pytest.raises(ZeroDivisionError):
-        kept_trees(["f", "g"], "p", lambda texts: (DrawnText((text,), (-1,)) for text in texts if text == "f" or 1 / 0))
-    kept_trees(["f", "g"], "p", draw)
+        cached_trees(
+            ["f", "g"], "p", lambda texts: (DrawnText((text,), (-1,)) for text in texts if text == "f" or 1 / 0)
+        )
+    cached_trees(["f", "g"], "p", draw)
     assert calls.pop() == ["g"]
     for path in (home / "other-home" / "trees").iterdir():
         path.write_bytes(path.read_bytes()[:40])
-    assert kept_trees(texts, "p", draw) == first and len(calls) == 4
+    assert cached_trees(texts, "p", draw) == first and len(calls) == 4
 
 
 def test_a_file_of_trees_needs_no_parser_and_its_arcs_decide(home: Path) -> None:

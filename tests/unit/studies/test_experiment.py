@@ -16,6 +16,7 @@ from lemma.data.tokenizers import learn_tokenizer
 from lemma.errors import DataError, RunError, SpecError
 from lemma.generation.decode import Generation
 from lemma.generation.loops import Loop as FoundLoop
+from lemma.report.progress import Silent
 from lemma.runs.load import load
 from lemma.spec.data import BytePairs, Words
 from lemma.spec.studies import ComparedModel, GridStudy, StudyBudget
@@ -23,7 +24,6 @@ from lemma.studies import experiment, grid
 from lemma.studies.measures import LanguageMeasures, cut_loop
 from lemma.studies.result import StudyResult
 from lemma.studies.run import run_study
-from lemma.training.progress import Silent
 
 MakeStudy = Callable[..., GridStudy]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from lemma.errors import DataError, RunError, SpecError
+from lemma.report.progress import Silent
 from lemma.report.statistics import estimate
 from lemma.spec.studies import GraphStudy, read_study
 from lemma.studies.run import run_study
-from lemma.training.progress import Silent
 
 WORDS = {"steps": 15, "device": "cpu"}
 

@@ -10,11 +10,11 @@ import lemma
 from lemma.data.batches import Rows
 from lemma.data.images import Captioned
 from lemma.errors import RunError, SpecError
-from lemma.models.dual_encoder import embed_images, embed_texts
+from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel, embed_images, embed_texts
 from lemma.runs.checkpoint import read_weights
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
-from lemma.studies.task_data import retrieved
+from lemma.tasks.image_text import retrieve
 from picture_runs import QUICK, SPEC, made_up, shapes, token_names
 
 CLOCK = {"seconds", "tokens_per_second"}
@@ -40,7 +40,7 @@ def test_twelve_coloured_shapes_are_learned(run: Path, folder: Path) -> None:
 
 
 def test_the_score_is_of_the_vectors_of_the_model(run: Path) -> None:
-    model, examples = load(run).dual_encoder, made_up(7, captions=2, vocabulary=8)
+    model, examples = load(run).require(DualEncoderModel, "a dual encoder"), made_up(7, captions=2, vocabulary=8)
     images = torch.stack([model.image_vectors(torch.from_numpy(one[None]))[0] for one in examples.pixels]).detach()
     rows = [torch.from_numpy(examples.rows.beside([row])) for row in range(14)]
     texts = torch.cat([model.text_vectors(row) for row in rows]).detach()
@@ -48,7 +48,7 @@ def test_the_score_is_of_the_vectors_of_the_model(run: Path) -> None:
     np.testing.assert_allclose(embed_texts(model, examples.rows), texts, atol=1e-5)
     table = (images @ texts.T).numpy()
     found = [min(np.argsort(-row).tolist().index(own) for own in (2 * i, 2 * i + 1)) for i, row in enumerate(table)]
-    score = retrieved(model, examples, 7, samples=0)
+    score = retrieve(model, examples, 7, samples=0)
     assert score.found.image_to_text.recall[5].value == pytest.approx(np.mean(np.array(found) < 5))
     assert score.found.text_to_image.queries == 14
 
@@ -80,16 +80,16 @@ def test_a_run_that_is_stopped_and_resumed_equals_the_one_left_alone(folder: Pat
     given = {"images": folder, "progress": False, "tokenizer": "words"}
     lemma.train(SPEC, **given, out=tmp_path / "whole", **words)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
-        from lemma.training import loop
+        from lemma.training.session import Session
 
-        step = loop.take_step
+        step = Session.step
 
         def some(session) -> None:
-            if session.standing.step == 9:
+            if session.state.step == 9:
                 raise Stopped
             step(session)
 
-        patch.setattr(loop, "take_step", some)
+        patch.setattr(Session, "step", some)
         lemma.train(SPEC, **given, out=tmp_path / "stopped", **words)
     lemma.resume(tmp_path / "stopped", progress=False)
     one, other = (read_weights(tmp_path / name / "model.safetensors")[0] for name in ("whole", "stopped"))
@@ -105,7 +105,7 @@ def test_a_dual_encoder_writes_nothing_and_says_what_it_is_for(run: Path) -> Non
     with pytest.raises(RunError, match=r"dual encoder, which writes nothing.*lemma search"):
         lemma.generate(run, "a red")
     with pytest.raises(RunError, match=r"no re-ranker.*--rerank"):
-        _ = load(run).reranker
+        _ = load(run).require(CrossAttentionModel, "a re-ranker")
     with pytest.raises(SpecError, match="judged by images"):
         lemma.evaluate(run, text=__file__, progress=False)
     with pytest.raises(SpecError, match="stride has no effect"):
@@ -132,7 +132,7 @@ def test_a_tree_reads_no_captions(folder: Path, tmp_path: Path) -> None:
 def test_duplicate_captions_are_right_for_both_pictures() -> None:
     examples = made_up(4)
     rows = Rows(np.array([3, 4, 3, 5]), np.arange(5))
-    score = retrieved(load_small(), Captioned(examples.pixels, rows, np.arange(5), token_names(rows)), 4, samples=0)
+    score = retrieve(load_small(), Captioned(examples.pixels, rows, np.arange(5), token_names(rows)), 4, samples=0)
     assert score.found.image_to_text.chance[1] == pytest.approx((2 + 1 + 2 + 1) / 16)
 
 

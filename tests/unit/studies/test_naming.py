@@ -8,7 +8,7 @@ import lemma
 from labelled_tables import made_texts, write_table
 from lemma.errors import InputError
 from lemma.runs.load import Run, load
-from lemma.studies.classify import name_texts
+from lemma.tasks.classification import name_texts
 
 
 @pytest.fixture(scope="module")

@@ -16,12 +16,13 @@ from lemma.cli.main import app
 from lemma.data.batches import Rows
 from lemma.data.images import Captioned, read_images
 from lemma.errors import LemmaError, SpecError
+from lemma.models.classifier import ClassifierModel
+from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel
 from lemma.runs.checkpoint import read_tensors
 from lemma.runs.load import load
 from lemma.studies import compare_methods as boarding
-from lemma.studies.data_args import Asked
-from lemma.studies.task_data import part_of
-from lemma.tasks.reranking import PairLogits, RerankingScore
+from lemma.tasks.registry import data_args
+from lemma.tasks.reranking import PairLogits, RerankingScore, part_of
 from picture_runs import shapes
 from two_colours import COLOURS, folder_of_halves
 
@@ -81,7 +82,7 @@ def test_looking_twice_tells_what_two_dimensions_cannot(dual: Path, pictures: Pa
 def test_a_stopped_re_ranker_goes_on_to_the_same_bits(frozen: Path, dual: Path, pictures: Path) -> None:
     words = {"steps": 8, "candidates": 6, "checkpoint_every": 3, **QUICK}
     words.pop("progress")
-    asked, stopped = Asked(images=pictures), dual.parent / "stopped"
+    asked, stopped = data_args({"images": pictures}), dual.parent / "stopped"
     result = boarding.adapt_to(dual, asked, "frozen", words, stopped, StopAt(4), rerank=True)
     assert getattr(result, "stopped", "") == "interrupted"
     lemma.resume(stopped, progress=False)
@@ -123,7 +124,10 @@ def test_without_rerank_a_dual_encoder_learns_other_pictures_by_any_method(dual:
 
 def test_a_re_ranker_learns_on_from_where_it_stands(frozen: Path, pictures: Path, tmp_path: Path) -> None:
     lemma.adapt(frozen, images=pictures, out=tmp_path / "on", method="frozen", steps=1, learning_rate=1e-9, **QUICK)
-    one, other = load(frozen).reranker, load(tmp_path / "on").reranker
+    one, other = (
+        load(frozen).require(CrossAttentionModel, "a re-ranker"),
+        load(tmp_path / "on").require(CrossAttentionModel, "a re-ranker"),
+    )
     assert other.spec.candidates == 6
     torch.testing.assert_close(other.score.weight, one.score.weight, atol=1e-6, rtol=0)
     assert one.score.weight.abs().max() > 1e-4
@@ -134,7 +138,10 @@ def test_a_text_tower_becomes_a_classifiers_body(dual: Path, tmp_path: Path) -> 
     rows = [f"{one} left of {two} {three},{one}" for one, two, three in permutations(COLOURS, 3)]
     table.write_text("\n".join(["text,label", *rows]) + "\n")
     lemma.adapt(dual, labels=table, out=tmp_path / "classes", method="frozen", steps=2, device="cpu", progress=False)
-    ours, base = load(tmp_path / "classes").classifier.body.state_dict(), load(dual).dual_encoder.body.state_dict()
+    ours, base = (
+        load(tmp_path / "classes").require(ClassifierModel, "a classifier").body.state_dict(),
+        load(dual).require(DualEncoderModel, "a dual encoder").body.state_dict(),
+    )
     assert ours.keys() == base.keys() and all(torch.equal(ours[name], base[name]) for name in ours)
 
 
@@ -210,7 +217,9 @@ def test_a_search_finds_by_the_towers_and_orders_the_first_few_by_looking_again(
     places = np.array(
         [next(i for i, name in enumerate(names) if Path(name).name == Path(hit.name).name) for hit in hits]
     )
-    logits = PairLogits(run.reranker, examples.pixels, examples.rows)(places[:6], np.full(6, text))
+    logits = PairLogits(run.require(CrossAttentionModel, "a re-ranker"), examples.pixels, examples.rows)(
+        places[:6], np.full(6, text)
+    )
     np.testing.assert_allclose(again, logits, rtol=1e-4)
     assert "again" in str(found)
 

@@ -9,8 +9,7 @@ from lemma.errors import PackageError, SpecError
 from lemma.models.build import build
 from lemma.spec.models import Decoder
 from lemma.spec.recipe import ChosenObjective, Recipe
-from lemma.tasks.losses import causal, loss_of
-from lemma.training.losses import lesson_for
+from lemma.tasks.language import LanguageTask, causal, loss_of
 
 SPEC = """
 from typing import ClassVar, Literal
@@ -43,7 +42,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_it_is_minimised_and_the_causal_loss_is_reported(install) -> None:
     install("doubled", TWICE)
     model = build(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=9))
-    lesson = lesson_for(model, Recipe(objective={"kind": "doubled", "weight": 3.0}))
+    lesson = LanguageTask().loss(model, Recipe(objective={"kind": "doubled", "weight": 3.0}))
     minimised, terms, _ = lesson(TOKENS, TOKENS + 1, None)
     plain = causal(model(TOKENS)[0], TOKENS + 1)
     assert lesson.terms == ("loss", "objective")
@@ -57,7 +56,7 @@ def test_it_is_minimised_and_the_causal_loss_is_reported(install) -> None:
 def test_it_goes_together_with_shaping(install) -> None:
     install("doubled_too", TWICE)
     model = build(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=9))
-    lesson = lesson_for(model, Recipe(objective="doubled_too", focus=0.5))
+    lesson = LanguageTask().loss(model, Recipe(objective="doubled_too", focus=0.5))
     minimised, (loss, objective, focus, _), _ = lesson(TOKENS, TOKENS + 1, None)
     assert lesson.terms == ("loss", "objective", "focus", "near")
     torch.testing.assert_close(objective, 2 * loss)
@@ -76,4 +75,4 @@ def test_what_is_no_loss_is_refused_before_anything_is_trained(install, formula:
 
 def test_one_that_is_not_installed_is_told() -> None:
     with pytest.raises(SpecError, match=r"recipe.objective = 'gone' is unknown"):
-        lesson_for(build(Decoder()), Recipe(objective="gone"))
+        LanguageTask().loss(build(Decoder()), Recipe(objective="gone"))

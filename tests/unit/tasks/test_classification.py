@@ -14,7 +14,7 @@ from lemma.data.batches import Rows
 from lemma.data.labels import Labelled
 from lemma.errors import InputError
 from lemma.models.base import by_length
-from lemma.report.statistics import BootstrapEstimate
+from lemma.report.statistics import Estimate
 from lemma.tasks.classification import classify, resample, score_classes
 
 GOLD = [0, 0, 0, 1, 1, 2]
@@ -99,7 +99,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     for _ in range(200):
         gold = random.integers(0, 2, size=300)
         guessed = np.where(random.random(300) < 0.8, gold, 1 - gold)
-        found = BootstrapEstimate.of(0.0, resample(gold, guessed, 2, 200, seed=1)[0])
+        found = Estimate.of(0.0, resample(gold, guessed, 2, 200, seed=1)[0])
         covered += (found.low or 0) <= 0.8 <= (found.high or 0)
     assert 178 <= covered <= 200  # 95 % of 200, and four standard deviations less
 

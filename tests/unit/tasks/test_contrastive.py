@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.tasks.losses import contrastive, equal_rows
+from lemma.tasks.image_text import contrastive, equal_rows
 
 
 def by_hand(logits: np.ndarray, alike: np.ndarray) -> float:

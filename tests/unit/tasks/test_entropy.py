@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lemma.tasks.losses import cross_entropy, masked, next_sentence, teacher_forcing, translation
+from lemma.tasks.base import cross_entropy
+from lemma.tasks.masked import masked, next_sentence
+from lemma.tasks.translation import teacher_forcing, translation
 
 LOGITS = torch.randn(3, 5, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 TARGETS = torch.tensor([[0, 3, -1, 6, -1], [2, -1, -1, -1, -1], [1, 1, 4, 5, 6]])

@@ -8,7 +8,7 @@ from lemma.errors import DataError, InputError
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.spec.models import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn, TableA5
-from lemma.tasks.language import WARM_UP, Score, Source, perplexity
+from lemma.tasks.language import WARM_UP, PerplexityScore, TextSource, perplexity
 
 V = 11
 FEED_FORWARD = FeedForward(V=V, d=4, d_h=8, N=4)
@@ -204,8 +204,8 @@ def test_a_loss_that_is_no_number_is_reported_as_such() -> None:
 
 
 def test_the_source_goes_into_the_protocol() -> None:
-    source = Source(tokenizer="characters, V = 11", data_hash="abc123", split="validation")
-    score: Score = perplexity(build(DECODER), text(30), bytes=30, source=source)
+    source = TextSource(tokenizer="characters, V = 11", data_hash="abc123", split="validation")
+    score: PerplexityScore = perplexity(build(DECODER), text(30), bytes=30, source=source)
     protocol = score.to_dict()["protocol"]
     assert {name: protocol[name] for name in ("tokenizer", "data_hash", "split")} == {
         "tokenizer": "characters, V = 11",
@@ -217,12 +217,12 @@ def test_the_source_goes_into_the_protocol() -> None:
 
 
 def test_what_was_left_out_is_told_for_each_way_of_reading() -> None:
-    def left_out(spec: ModelSpec, length: int, source: Source | None = None) -> tuple[str, ...]:
+    def left_out(spec: ModelSpec, length: int, source: TextSource | None = None) -> tuple[str, ...]:
         return perplexity(build(spec), text(length), source=source).protocol.left_out[1:]
 
     assert left_out(FEED_FORWARD, 40) == left_out(LSTM, 40) == left_out(DECODER, 7) == ()
     assert left_out(LSTM, 2100) == (
         "what lies further back than the 128 tokens that warm each stream but the first up",
     )
-    unknown = Source(unknown_characters=1234)
+    unknown = TextSource(unknown_characters=1234)
     assert left_out(LSTM, 40, unknown) == ("1,234 characters that are not in the tokenizer's alphabet",)

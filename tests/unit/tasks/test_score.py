@@ -5,12 +5,12 @@ import math
 
 import pytest
 
-from lemma.tasks.language import Protocol, Score
+from lemma.tasks.language import PerplexityScore, Protocol
 
 
-def score(loss: float, bytes: int | None = None, streams: int | None = None) -> Score:
+def score(loss: float, bytes: int | None = None, streams: int | None = None) -> PerplexityScore:
     protocol = Protocol("characters", "abc", "<test>", 8, 4, streams, 4, "float32", ("the first token",))
-    return Score(loss, 1000, bytes, protocol)
+    return PerplexityScore(loss, 1000, bytes, protocol)
 
 
 def test_perplexity_and_bits_follow_from_the_loss() -> None:

@@ -94,3 +94,11 @@ def test_without_sacrebleu_the_error_says_how_to_get_it(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
     with pytest.raises(InputError, match=r"scoring translations needs sacrebleu.*pip install sacrebleu"):
         score_translations(["a"], ["a"])
+
+
+@pytest.mark.parametrize(("good", "bad"), [("a b c d e", "q"), ("a b c d e", ""), ("x", "")])
+def test_samples_without_any_match_can_be_averaged_with_others(good: str, bad: str) -> None:
+    """sacrebleu's own mean refuses them: a sample without a match is a float 0.0 there, others are NumPy's float32."""
+    score = score_translations([good, bad], [good, "p q r"], samples=50)
+    assert score.bleu.interval and score.bleu.low <= score.bleu.high
+    assert score.chrf.interval and score.chrf.low < score.chrf.high

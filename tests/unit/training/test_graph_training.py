@@ -14,13 +14,12 @@ from lemma.data.graphs import Compressed, prepare_graph
 from lemma.errors import RunError, SpecError
 from lemma.layers import graph as sparse
 from lemma.models.build import build
-from lemma.models.graph import graph_inputs
+from lemma.models.graph import GraphModel, graph_inputs
 from lemma.runs.folder import RunFolder
 from lemma.spec.choose import choose
 from lemma.spec.data import GraphSpec
 from lemma.spec.models import Graph
-from lemma.training.distributed import Team
-from lemma.training.loop import take_step
+from lemma.training.distributed import Distributed
 from lemma.training.session import Session
 
 
@@ -41,10 +40,8 @@ def test_a_run_learns_the_club_and_is_judged_on_the_nodes_held_out(tmp_path: Pat
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_weights_bit_for_bit(tmp_path: Path, monkeypatch) -> None:
-    from lemma.training import loop
-
     trained(tmp_path / "whole", checkpoint_every=20)
-    real, taken = loop.take_step, []
+    real, taken = Session.step, []
 
     def stopping(session: Session) -> None:
         real(session)
@@ -52,12 +49,14 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights_bit_for_bit(tmp_path
         if len(taken) == 33:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop, "take_step", stopping)
+    monkeypatch.setattr(Session, "step", stopping)
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "parts", checkpoint_every=20)
     monkeypatch.undo()
     lemma.resume(tmp_path / "parts", progress=False)
-    ones, others = (lemma.load(tmp_path / name).graph.state_dict() for name in ("whole", "parts"))
+    ones, others = (
+        lemma.load(tmp_path / name).require(GraphModel, "a graph model").state_dict() for name in ("whole", "parts")
+    )
     assert all(torch.equal(ones[name], others[name]) for name in ones)
 
 
@@ -71,9 +70,9 @@ def test_going_on_with_another_seed_leaves_the_split_as_it_was(tmp_path: Path) -
 def test_a_graph_model_has_no_tokenizer_and_says_what_it_is_for(tmp_path: Path) -> None:
     trained(tmp_path / "run", steps=2)
     run = lemma.load(tmp_path / "run")
-    with pytest.raises(RunError, match="a model of a graph's nodes"):
+    with pytest.raises(RunError, match="a classifier of a graph's nodes"):
         _ = run.tokenizer
-    with pytest.raises(RunError, match="a model of a graph's nodes"):
+    with pytest.raises(RunError, match="a classifier of a graph's nodes"):
         lemma.generate(run, "a")
     with pytest.raises(RunError, match=r"answers no source: .*a graph's nodes.*lemma evaluate \S+$"):
         lemma.generate(run, source="a")
@@ -159,7 +158,7 @@ def test_a_step_is_that_of_plain_autograd_on_dense_matrices() -> None:
     graph = prepare_graph(GraphSpec(graph="blocks", nodes=80, edges=200), seed=1)
     chosen = choose("graph", {"dropout": 0.0, "weight_decay": 0.0, "clip": 0.0, "bias": False})
     spec = chosen.model.sized(graph.sizes())
-    session = Session(spec, chosen.recipe, graph.tokens("train"), Team(torch.device("cpu")), print)
+    session = Session(spec, chosen.recipe, graph.tokens("train"), Distributed(torch.device("cpu")), print)
     weights = [parameter.detach().clone().requires_grad_() for parameter in session.model.parameters()]
     dense = graph_inputs(graph, "symmetric")[1].to_dense()
     hidden = torch.relu(dense @ torch.from_numpy(graph.features) @ weights[0].T)
@@ -173,7 +172,7 @@ def test_a_step_is_that_of_plain_autograd_on_dense_matrices() -> None:
 
 
 def _gradients(session: Session) -> list[torch.Tensor]:
-    session.standing.step += 1
+    session.state.step += 1
     return session.gradients()
 
 
@@ -182,17 +181,17 @@ def test_memory_of_a_step_grows_with_the_edges_and_not_with_the_pairs_of_nodes(m
     graph = prepare_graph(GraphSpec(graph="blocks", nodes=4_000, edges=12_000), seed=1)
     chosen = choose("graph", {"hidden": 8})
     session = Session(
-        chosen.model.sized(graph.sizes()), chosen.recipe, graph.tokens("train"), Team(torch.device("cpu")), print
+        chosen.model.sized(graph.sizes()), chosen.recipe, graph.tokens("train"), Distributed(torch.device("cpu")), print
     )
     assert _largest_of(session) <= 4_000 * 16
-    assert session.feed.adjacency.values.numel() == 4_000 + 2 * 12_000  # pyright: ignore
+    assert session.batches.adjacency.values.numel() == 4_000 + 2 * 12_000  # pyright: ignore
     monkeypatch.setattr(sparse, "_multiplied", lambda rows, dense: rows.to_dense() @ dense)
     assert _largest_of(session) >= 4_000**2, "the measure would see a dense product"
 
 
 def _largest_of(session: Session) -> int:
     with Largest() as seen:
-        take_step(session)
+        session.step()
     return seen.entries
 
 

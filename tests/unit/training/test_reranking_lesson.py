@@ -10,9 +10,8 @@ from lemma.models.build import build
 from lemma.models.dual_encoder import CrossAttentionModel
 from lemma.spec.models import CrossAttention
 from lemma.spec.recipe import Recipe
-from lemma.tasks.losses import candidates_of, reranking
-from lemma.training import losses as reranking_lesson
-from lemma.training.losses import RerankingLesson
+from lemma.tasks import reranking as module
+from lemma.tasks.reranking import RerankingLoss, candidates_of, reranking
 from picture_runs import SPEC
 
 IMAGES = torch.rand(7, 3, 16, 16, generator=torch.Generator().manual_seed(4))
@@ -20,13 +19,13 @@ TOKENS = torch.randint(0, 20, (7, 5), generator=torch.Generator().manual_seed(5)
 TOKENS[2:4, 3:] = -1
 
 
-def lesson(candidates: int = 3, trained: bool = True) -> RerankingLesson:
+def lesson(candidates: int = 3, trained: bool = True) -> RerankingLoss:
     torch.manual_seed(6)
     towers = SPEC.replace(body={**SPEC.body.to_dict(), "vocabulary": 24})
     model = build(CrossAttention(towers=towers, candidates=candidates)).double().eval()
     if trained:
         torch.nn.init.normal_(model.score.weight)
-    return RerankingLesson(model, Recipe())
+    return RerankingLoss(model, Recipe())
 
 
 def pair_logit(model: CrossAttentionModel, image: int, text: int) -> float:
@@ -70,7 +69,7 @@ def test_blocks_change_neither_the_loss_nor_a_gradient(monkeypatch: pytest.Monke
     taught = lesson()
     whole, _, _ = taught(IMAGES.double(), TOKENS)
     wanted = torch.autograd.grad(whole, list(taught.parameters()))
-    monkeypatch.setattr(reranking_lesson, "BLOCK", 4 * 16 * 32)  # four pairs
+    monkeypatch.setattr(module, "LOOKED_AT_ONCE", 4 * 16 * 32)  # four pairs
     blocks, _, _ = taught(IMAGES.double(), TOKENS)
     torch.testing.assert_close(blocks, whole)
     torch.testing.assert_close(torch.autograd.grad(blocks, list(taught.parameters())), wanted)
@@ -103,4 +102,4 @@ def test_frozen_towers_get_no_gradient_and_the_added_parts_all_do() -> None:
 
 def test_a_batch_cut_into_parts_is_refused() -> None:
     with pytest.raises(SpecError, match="accumulate"):
-        RerankingLesson(lesson().model, Recipe(accumulate=2))
+        RerankingLoss(lesson().model, Recipe(accumulate=2))

@@ -13,11 +13,10 @@ from lemma.errors import SpecError
 from lemma.models.build import build
 from lemma.spec.models import Classifier, EncoderDecoder, Gru
 from lemma.spec.recipe import Recipe
-from lemma.training.batches import ExampleFeed
-from lemma.training.distributed import Team
-from lemma.training.losses import lesson_of
+from lemma.tasks.registry import task_for
+from lemma.training.distributed import Distributed
 
-CPU = Team(torch.device("cpu"))
+CPU = Distributed(torch.device("cpu"))
 TINY = {"tokenizer": "characters", "device": "cpu", "progress": False}
 DIGITS = {
     "width": 64,
@@ -86,13 +85,14 @@ def test_parts_of_a_batch_of_labels_give_the_gradient_of_the_whole(tmp_path: Pat
 
 def _compare_parts(model: Any, examples: Any) -> None:
     recipe = Recipe(batch=12, label_smoothing=0.1)
-    lesson, feed = lesson_of(model, recipe), ExampleFeed(examples, recipe, CPU)
-    inputs, targets = feed.batch(0)
-    lesson(inputs, targets, None)[0].backward()
+    task = task_for(model.spec)
+    loss, batches = task.loss(model, recipe), task.batches(model, examples, recipe, CPU)
+    inputs, targets = batches.batch(0)
+    loss(inputs, targets, None)[0].backward()
     whole = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
     for part in zip(inputs.chunk(5), targets.chunk(5), strict=True):
-        (lesson(*part, None)[0] * feed.share(part[1], 5)).backward()
+        (loss(*part, None)[0] * batches.weight(part[1], 5)).backward()
     for one, parameter in zip(whole, model.parameters(), strict=True):
         torch.testing.assert_close(one, parameter.grad, rtol=1e-9, atol=1e-12)
 

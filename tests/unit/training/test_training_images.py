@@ -14,16 +14,15 @@ from lemma.errors import SpecError
 from lemma.models.build import build
 from lemma.spec.models import CrossAttention
 from lemma.spec.recipe import Recipe
-from lemma.tasks.losses import contrastive
-from lemma.training.batches import YIQ, ImageFeed, augment, changes, fitting
-from lemma.training.distributed import Team
-from lemma.training.loop import take_step
-from lemma.training.losses import lesson_of
+from lemma.tasks.augmentation import YIQ, augment, changes
+from lemma.tasks.image_text import ImageBatches, contrastive
+from lemma.tasks.registry import task_for
+from lemma.training.distributed import Distributed
 from lemma.training.progress import nothing_learned
 from lemma.training.session import Session
 from picture_runs import LSTM, SPEC, made_up
 
-CPU = Team(torch.device("cpu"))
+CPU = Distributed(torch.device("cpu"))
 RECIPE = Recipe(batch=6, seed=3, steps=100)
 STILL = changes(0, 0, 4, 0.0)
 
@@ -33,8 +32,8 @@ def pictures(count: int = 4, side: int = 16, seed: int = 0) -> torch.Tensor:
 
 
 def test_a_batch_is_a_function_of_its_step_alone() -> None:
-    feed, other = (ImageFeed(made_up(captions=3), RECIPE, CPU) for _ in range(2))
-    later = [feed.batch(step) for step in range(5)]
+    source, other = (ImageBatches(made_up(captions=3), RECIPE, CPU) for _ in range(2))
+    later = [source.batch(step) for step in range(5)]
     for tensor, again in zip(later[4], other.batch(4), strict=True):
         assert torch.equal(tensor, again)
     assert not torch.equal(later[3][0], later[4][0])
@@ -43,16 +42,16 @@ def test_a_batch_is_a_function_of_its_step_alone() -> None:
 @pytest.mark.parametrize("strength", [0.0, 1.0])
 def test_the_processes_of_a_team_share_the_batch_of_one(strength: float) -> None:
     recipe = RECIPE.replace(augment=strength)
-    whole = ImageFeed(made_up(captions=2), recipe, CPU).batch(7)
-    parts = [ImageFeed(made_up(captions=2), recipe, replace(CPU, rank=rank, size=2)).batch(7) for rank in range(2)]
+    whole = ImageBatches(made_up(captions=2), recipe, CPU).batch(7)
+    parts = [ImageBatches(made_up(captions=2), recipe, replace(CPU, rank=rank, size=2)).batch(7) for rank in range(2)]
     for place in range(2):
         torch.testing.assert_close(torch.cat([part[place] for part in parts]), whole[place])
 
 
 def test_every_epoch_shows_every_picture_once_in_a_new_order_and_all_batches_have_one_shape() -> None:
     examples = made_up(12, captions=3)
-    feed = ImageFeed(examples, RECIPE.replace(augment=0.0), CPU)
-    batches = [feed.batch(step) for step in range(4)]
+    source = ImageBatches(examples, RECIPE.replace(augment=0.0), CPU)
+    batches = [source.batch(step) for step in range(4)]
     assert {tuple(tokens.shape) for _, tokens in batches} == {(6, int(examples.rows.lengths.max()))}
     seen = [np.round(255 * images.numpy()).astype(np.uint8) for images, _ in batches]
     epochs = [np.concatenate(seen[:2]), np.concatenate(seen[2:])]
@@ -64,8 +63,8 @@ def test_every_epoch_shows_every_picture_once_in_a_new_order_and_all_batches_hav
 def test_captions_of_unlike_length_are_mixed_and_filled_up_to_the_longest_of_all() -> None:
     lengths = np.array([2] * 6 + [3] * 5 + [7])
     rows = Rows(np.arange(lengths.sum()) % 20, np.concatenate([[0], np.cumsum(lengths)]))
-    feed = ImageFeed(Captioned(made_up(12).pixels, rows, np.arange(13), np.arange(12)), RECIPE, CPU)
-    batches = [feed.batch(step)[1] for step in range(8)]
+    source = ImageBatches(Captioned(made_up(12).pixels, rows, np.arange(13), np.arange(12)), RECIPE, CPU)
+    batches = [source.batch(step)[1] for step in range(8)]
     assert {tuple(tokens.shape) for tokens in batches} == {(6, 7)}
     short = [int(((tokens >= 0).sum(1) == 2).sum()) for tokens in batches]
     assert any(0 < number < 6 for number in short)
@@ -73,11 +72,11 @@ def test_captions_of_unlike_length_are_mixed_and_filled_up_to_the_longest_of_all
 
 def test_each_picture_comes_with_its_own_captions_and_over_time_with_all() -> None:
     examples = made_up(6, captions=3)
-    feed = ImageFeed(examples, RECIPE.replace(augment=0.0), CPU)
+    source = ImageBatches(examples, RECIPE.replace(augment=0.0), CPU)
     known = {picture.tobytes(): place for place, picture in enumerate(examples.pixels)}
     met: set[tuple[int, int]] = set()
     for step in range(40):
-        images, tokens = feed.batch(step)
+        images, tokens = source.batch(step)
         for image, caption in zip(images, tokens, strict=True):
             place = known[np.round(255 * image.numpy()).astype(np.uint8).tobytes()]
             own = [examples.rows.beside([row])[0].tolist() for row in range(3 * place, 3 * place + 3)]
@@ -86,10 +85,11 @@ def test_each_picture_comes_with_its_own_captions_and_over_time_with_all() -> No
 
 
 def test_a_picture_twice_in_a_batch_has_the_same_caption_so_that_it_is_no_negative_of_itself() -> None:
-    images, tokens = ImageFeed(made_up(2, captions=5), RECIPE.replace(augment=0.0), CPU).batch(0)
+    chosen = np.array([0, 1, 1, 0, 1, 0])
+    tokens = ImageBatches(made_up(2, captions=5), RECIPE.replace(augment=0.0), CPU)._captions(chosen, 0)
     for one in range(6):
         for other in range(6):
-            assert torch.equal(images[one], images[other]) == torch.equal(tokens[one], tokens[other])
+            assert (chosen[one] == chosen[other]) == np.array_equal(tokens[one], tokens[other])
 
 
 def test_at_strength_nought_nothing_changes() -> None:
@@ -207,16 +207,16 @@ def test_changed_pictures_stay_pictures() -> None:
 @pytest.mark.parametrize("spec", [SPEC, LSTM])
 def test_the_lesson_is_the_contrastive_loss_of_the_logits(spec) -> None:
     model = build(spec.sized({"vocabulary": 20})).eval()
-    images, tokens = ImageFeed(made_up(), RECIPE, CPU).batch(0)
-    found, terms, state = lesson_of(model, RECIPE)(images, tokens)
+    images, tokens = ImageBatches(made_up(), RECIPE, CPU).batch(0)
+    found, terms, state = task_for(model.spec).loss(model, RECIPE)(images, tokens)
     torch.testing.assert_close(found, contrastive(model(images, tokens)).loss)
     assert torch.equal(terms[0], found) and terms[1].item() == pytest.approx(spec.temperature) and state is None
 
 
 def test_what_is_smoothed_is_minimised_and_what_is_true_is_reported() -> None:
     model = build(SPEC.sized({"vocabulary": 20})).eval()
-    images, tokens = ImageFeed(made_up(), RECIPE, CPU).batch(0)
-    found, terms, _ = lesson_of(model, RECIPE.replace(label_smoothing=0.3))(images, tokens)
+    images, tokens = ImageBatches(made_up(), RECIPE, CPU).batch(0)
+    found, terms, _ = task_for(model.spec).loss(model, RECIPE.replace(label_smoothing=0.3))(images, tokens)
     logits = model(images, tokens)
     torch.testing.assert_close(found, contrastive(logits, smoothing=0.3).objective)
     torch.testing.assert_close(terms[0], contrastive(logits).loss)
@@ -226,31 +226,30 @@ def test_equal_captions_in_a_batch_do_not_fight() -> None:
     examples = made_up(6)
     rows = Rows(np.tile([4, 5], 6), 2 * np.arange(7))
     same = Captioned(examples.pixels, rows, examples.first, np.zeros(6, dtype=np.int64))
-    images, tokens = ImageFeed(same, RECIPE, CPU).batch(0)
+    images, tokens = ImageBatches(same, RECIPE, CPU).batch(0)
     model = build(SPEC.sized({"vocabulary": 20}))
-    assert lesson_of(model, RECIPE)(images, tokens)[0].item() == pytest.approx(0, abs=1e-6)
+    assert task_for(model.spec).loss(model, RECIPE)(images, tokens)[0].item() == pytest.approx(0, abs=1e-6)
 
 
 def test_a_batch_in_parts_is_refused_with_the_reason() -> None:
-    with pytest.raises(SpecError, match="compares every picture with every caption"):
-        lesson_of(build(SPEC), RECIPE.replace(accumulate=2))
+    with pytest.raises(SpecError, match="compares every image with every caption"):
+        task_for(SPEC).loss(build(SPEC), RECIPE.replace(accumulate=2))
 
 
 def test_a_batch_of_one_is_refused_since_it_has_nothing_to_tell_apart() -> None:
     for spec in (SPEC, CrossAttention(towers=SPEC)):
         with pytest.raises(SpecError, match="batch=2 or more"):
-            lesson_of(build(spec), RECIPE.replace(batch=1))
+            task_for(spec).loss(build(spec), RECIPE.replace(batch=1))
 
 
 def test_a_batch_larger_than_all_pictures_is_cut_to_these_and_said() -> None:
     heard: list[str] = []
     cut = session(Recipe(batch=500, steps=5, device="cpu"), heard.append)
-    assert heard == ["batch = 500 is more than the 64 training pictures: batch=64 is taken."]
+    assert heard == ["batch = 500 is more than the 64 training images: batch=64 is used."]
     assert cut.chance == (64, "captions", "B")
-    images, _ = cut.feed.batch(0)
+    images, _ = cut.batches.batch(0)
     assert len({image.numpy().tobytes() for image in images}) == len(images) == 64
-    two = replace(CPU, size=3)
-    assert fitting(Recipe(batch=500), made_up(64), two, heard.append).batch == 63
+    assert ImageBatches(made_up(64), Recipe(batch=500), replace(CPU, size=3)).recipe.batch == 63
 
 
 def session(recipe: Recipe, tell=lambda message: None) -> Session:
@@ -263,7 +262,7 @@ def test_a_loss_that_stays_at_the_logarithm_of_the_batch_is_warned_of() -> None:
     asleep = session(recipe, heard.append)
     asleep.model.log_scale.data.zero_()  # cosines of about nought: chance
     for _ in range(50):
-        take_step(asleep)
+        asleep.step()
     row = asleep.measure()
     assert row["loss"] == pytest.approx(math.log(16), abs=0.05) and "temperature" in row
     assert len(heard) == 1 and "guessing among 16 captions gives ln B = 2.773" in heard[0]

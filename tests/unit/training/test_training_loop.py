@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from lemma.errors import RunError, SpecError, TrainingError
+from lemma.report.progress import Silent
 from lemma.runs.checkpoint import latest_good, read_weights, weights_of
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
-from lemma.training.progress import Silent
 from small_runs import MODELS, QuickScore, resume_small, train_small
 
 

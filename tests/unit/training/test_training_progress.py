@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from lemma.training.progress import Bar, Lines, Silent, observer, watched_reading
+from lemma.report.progress import Bar, Lines, Silent, observer, watched_reading
 
 
 class Terminal(io.StringIO):

@@ -9,9 +9,8 @@ from lemma.data.batches import RandomWindows, Streams
 from lemma.errors import DataError, SpecError
 from lemma.models.build import build
 from lemma.spec.recipe import Recipe
-from lemma.tasks.losses import causal
-from lemma.training.batches import Feed, feed_for, stretch_of
-from lemma.training.distributed import Team
+from lemma.tasks.language import LanguageTask, TextBatches, causal, stretch_of
+from lemma.training.distributed import Distributed
 from lemma.training.session import Session
 from small_runs import MODELS, QUICK
 
@@ -19,13 +18,13 @@ CPU = torch.device("cpu")
 TEXT = np.random.default_rng(0).integers(0, 9, 700).astype(np.uint16)
 
 
-def session_of(family: str, team: Team | None = None, **words) -> Session:
+def session_of(family: str, team: Distributed | None = None, **words) -> Session:
     spec = MODELS[family].replace(vocabulary=9)
-    return Session(spec, Recipe(**{**QUICK, **words}), TEXT, team or Team(CPU), print)
+    return Session(spec, Recipe(**{**QUICK, **words}), TEXT, team or Distributed(CPU), print)
 
 
 def take_gradients(session: Session) -> tuple[float, dict[str, torch.Tensor]]:
-    session.standing.step += 1
+    session.state.step += 1
     session.model.zero_grad()
     loss = session.gradients()[0]
     return loss.item(), {name: p.grad.clone() for name, p in session.model.named_parameters()}
@@ -33,26 +32,26 @@ def take_gradients(session: Session) -> tuple[float, dict[str, torch.Tensor]]:
 
 @pytest.mark.parametrize("order", [RandomWindows(700, 12, 8, 3), Streams(700, 12, 8, 3)])
 def test_a_batch_is_cut_where_the_order_says_and_targets_are_one_further_on(order) -> None:
-    feed = Feed(TEXT, order, 12, Team(CPU), 8)
+    batches = TextBatches(TEXT, order, 12, Recipe(batch=8), Distributed(CPU))
     for step in (0, 1, 50):
-        inputs, targets = feed.batch(step)
+        inputs, targets = batches.batch(step)
         for row, offset in enumerate(order.offsets(step)):
             assert inputs[row].tolist() == TEXT[offset : offset + 12].tolist()
             assert targets[row].tolist() == TEXT[offset + 1 : offset + 13].tolist()
-        assert inputs.dtype == torch.int64 and feed.fresh(step) == (
+        assert inputs.dtype == torch.int64 and batches.restarts(step) == (
             isinstance(order, RandomWindows) or order.fresh(step)
         )
 
 
 def test_the_slices_of_a_team_make_up_the_batch_of_one() -> None:
     order = RandomWindows(700, 12, 8, 3)
-    whole = Feed(TEXT, order, 12, Team(CPU), 8).batch(5)[0]
-    parts = [Feed(TEXT, order, 12, Team(CPU, rank, 4), 8).batch(5)[0] for rank in range(4)]
+    whole = TextBatches(TEXT, order, 12, Recipe(batch=8), Distributed(CPU)).batch(5)[0]
+    parts = [TextBatches(TEXT, order, 12, Recipe(batch=8), Distributed(CPU, rank, 4)).batch(5)[0] for rank in range(4)]
     assert torch.equal(torch.cat(parts), whole)
 
 
 def test_recurrent_models_read_streams_and_others_windows() -> None:
-    kinds = {name: type(session_of(name).feed.order) for name in ("lstm", "decoder", "feed-forward")}
+    kinds = {name: type(session_of(name).batches.order) for name in ("lstm", "decoder", "feed-forward")}
     assert kinds == {"lstm": Streams, "decoder": RandomWindows, "feed-forward": RandomWindows}
 
 
@@ -63,7 +62,7 @@ def test_the_stretch_is_the_recipe_s_or_the_context_or_64() -> None:
 
 def test_a_text_that_is_too_short_is_refused() -> None:
     with pytest.raises(DataError, match="700 tokens"):
-        feed_for(build(MODELS["lstm"]), TEXT, Recipe(stretch=100), Team(CPU))
+        LanguageTask().batches(build(MODELS["lstm"]), TEXT, Recipe(stretch=100), Distributed(CPU))
 
 
 @pytest.mark.parametrize("family", ["decoder", "lstm", "feed-forward"])
@@ -79,7 +78,7 @@ def test_the_gradient_of_a_batch_cut_into_parts_is_that_of_the_whole(family: str
 
 def test_a_carried_state_makes_stretches_one_long_reading_until_the_streams_begin_anew() -> None:
     session = session_of("lstm")
-    streams = session.feed.order
+    streams = session.batches.order
     assert isinstance(streams, Streams) and streams.steps > 2
     for epoch in range(2):
         for place in range(streams.steps):
@@ -100,7 +99,7 @@ def test_no_gradient_flows_back_into_the_stretch_before() -> None:
 
 def test_an_uneven_batch_is_refused_with_the_nearest_that_fits() -> None:
     with pytest.raises(SpecError, match=r"batch = 8 .* 3 processes × accumulate 1\. Nearest batch: 9"):
-        session_of("decoder", Team(CPU, 0, 3))
+        session_of("decoder", Distributed(CPU, 0, 3))
     with pytest.raises(SpecError, match="accumulate 3"):
         session_of("decoder", accumulate=3)
 
@@ -119,9 +118,9 @@ def test_bfloat16_is_close_to_float32_but_not_equal() -> None:
 def test_a_team_parts_with_its_reducers_before_its_group() -> None:
     """In the other order PyTorch's destructors may wait for each other for ever, which shows only on a busy machine."""
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    team = Team(CPU, 0, 2)
+    team = Distributed(CPU, 0, 2)
     shared = team.wrap(torch.nn.Linear(3, 2))
     shared(torch.ones(1, 3)).sum().backward()
-    team.part()
+    team.leave()
     assert not distributed.is_initialized()
     assert team.wrapped == [] and not hasattr(shared, "reducer") and not hasattr(shared, "logger")

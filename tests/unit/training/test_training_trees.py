@@ -6,13 +6,13 @@ import torch
 from lemma.data.treebanks import Lexicon, encode_trees
 from lemma.spec.models import Parser
 from lemma.spec.recipe import Recipe
-from lemma.training import losses as parsing
-from lemma.training.distributed import Team
+from lemma.tasks import parsing
+from lemma.training.distributed import Distributed
 from lemma.training.session import Session
 from treebanks import tiny
 
 
-def gradients(parts: int, team: Team | None = None) -> dict[str, torch.Tensor]:
+def gradients(parts: int, team: Distributed | None = None) -> dict[str, torch.Tensor]:
     lexicon = Lexicon.learn(tiny(), 1, 100)
     spec = Parser(
         vocabulary=lexicon.vocabulary,
@@ -23,8 +23,10 @@ def gradients(parts: int, team: Team | None = None) -> dict[str, torch.Tensor]:
         encoder={"kind": "bilstm", "hidden": 8, "depth": 1},
     )
     recipe = Recipe(batch=4, accumulate=parts, dropout=0.0, seed=3)
-    session = Session(spec, recipe, encode_trees(tiny(), lexicon), team or Team(torch.device("cpu")), lambda _: None)
-    session.standing.step = 1
+    session = Session(
+        spec, recipe, encode_trees(tiny(), lexicon), team or Distributed(torch.device("cpu")), lambda _: None
+    )
+    session.state.step = 1
     session.gradients()
     return {name: parameter.grad for name, parameter in session.model.named_parameters() if parameter.grad is not None}
 
@@ -45,9 +47,9 @@ def test_scores_that_do_not_fit_in_memory_are_worked_out_part_by_part(monkeypatc
 
 
 def test_the_mean_over_two_processes_is_the_gradient_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Team, "wrap", lambda team, module: module)  # no processes: each half is worked out here
+    monkeypatch.setattr(Distributed, "wrap", lambda team, module: module)  # no processes: each half is worked out here
     whole = gradients(1)
-    halves = [gradients(1, Team(torch.device("cpu"), rank, 2)) for rank in (0, 1)]
+    halves = [gradients(1, Distributed(torch.device("cpu"), rank, 2)) for rank in (0, 1)]
     for name, gradient in whole.items():
         mean = (halves[0][name] + halves[1][name]) / 2
         torch.testing.assert_close(mean, gradient, rtol=1e-4, atol=1e-6)

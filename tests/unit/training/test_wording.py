@@ -4,7 +4,7 @@ import numpy as np
 
 from lemma.data.batches import Rows
 from lemma.data.images import levelled
-from lemma.training.batches import inner_tokens, reworded
+from lemma.tasks.augmentation import inner_tokens, reworded
 
 CAPTIONS = np.array([[90, 1, 2, 3, 91, -1, -1], [90, 4, 91, -1, -1, -1, -1], [90, 5, 6, 7, 8, 9, 91]])
 STRAYS = np.array([50, 51])

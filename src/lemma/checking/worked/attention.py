@@ -1,36 +1,107 @@
-"""The three matrices of attention, checked against the vectors that they act on."""
+"""Attention and cross-attention worked by hand, step by step (after Vaswani et al. 2017)."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, overload
+from typing import Annotated, Any, ClassVar, Literal, overload
 
 import numpy as np
 from jaxtyping import Bool, Float
+from pydantic import Field, field_validator
 
 from lemma.checking.worked.case import (
-    MOST_WORDS,
-    Attending,
-    AttentionCase,
-    CrossCase,
-    Examples,
+    Array,
+    Case,
+    CaseExamples,
+    CaseLike,
+    Expected,
+    ExpectedNumbers,
+    ExpectedWords,
     Found,
-    Given,
+    Labels,
+    NumberRow,
+    NumberRows,
+    WorkedCase,
+    check_sizes,
     directions,
+    expect,
     largest,
     list_examples,
+    numbered,
+    plain_rows,
     read_case,
+    rectangle,
 )
-from lemma.errors import InputError, SpecError, unknown
-from lemma.report.blocks import Block, Blocks, Grid, Heading, Matrix, Words, Worked
+from lemma.errors import SpecError, unknown
 from lemma.report.numbers import counted, numeral, printable, vector
+from lemma.report.result import Block, Heading, Matrix, Table, Text
 
-Columns = Float[np.ndarray, "rows columns"]
+NamedVectors = Annotated[dict[str, NumberRow], Field(min_length=1, max_length=100)]
+MOST_WORDS = 100
+"""A longer sentence is not a small case: its tables could not be read."""
+LARGE = 50.0
+"""From a score of this size on, exponentials are taken of the distance to the row's largest score."""
+SHORT = 6
+"""Of a sentence of at most this many words everything is printed, unless some of its words are in focus."""
+HINT = "--full prints q, k, v and scores; --word WORD the arithmetic of one row"
+
+
+class AttendingCase(Case):
+    """What attention and cross-attention have in common."""
+
+    focus: tuple[str, ...] = ()
+    """The words, or named vectors, whose row of arithmetic is shown."""
+    scaled: bool = True
+    """Whether q·k is divided by the square root of the key's length."""
+    apply: Literal["W x", "x W"] = "W x"
+    """How a matrix is written: with a row for each output, or with a row for each input."""
+    W_Q: NumberRows
+    """The query map."""
+    W_K: NumberRows
+    """The key map."""
+    W_V: NumberRows
+    """The value map."""
+
+    @field_validator("focus", "sentences", mode="before", check_fields=False)
+    @classmethod
+    def _one(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+
+class AttentionCase(AttendingCase):
+    """Sentences whose words look at each other."""
+
+    kind: ClassVar[str] = "attention"
+
+    sentences: Annotated[tuple[str, ...], Field(min_length=1, max_length=20)]
+    """Each a text whose words stand between white space."""
+    passes: Annotated[int, Field(strict=True, ge=1, le=50)] = 1
+    """How often attention is applied; the outputs of one pass are the encodings of the next."""
+    mask: Literal["none", "causal"] = "none"
+    """Whether later words are hidden."""
+    vectors: dict[str, NumberRow] = Field(default_factory=dict)
+    """The encoding of each word."""
+    other_words: NumberRow | None = None
+    """The encoding of every word that is not listed."""
+
+
+class CrossCase(AttendingCase):
+    """Named vectors that look at other named vectors."""
+
+    kind: ClassVar[str] = "cross"
+
+    queries: NamedVectors
+    """The vectors that look."""
+    source: NamedVectors
+    """The vectors that are looked at."""
+
+
+# The steps: one mechanism behind self- and cross-attention
 
 
 @dataclass(frozen=True, eq=False)
-class Maps:
+class AttentionMaps:
     """Query, key and value map, all turned so that they act on row vectors from the right: q = x W."""
 
     query: Float[np.ndarray, "query_input key_width"]
@@ -38,6 +109,19 @@ class Maps:
     value: Float[np.ndarray, "source_input value_width"]
     apply: str
     scaled: bool
+
+    @classmethod
+    def of(cls, case: AttendingCase, query_width: int, source_width: int, where: str) -> "AttentionMaps":
+        """The maps of a case, for vectors of these lengths."""
+        query = _map(case, "W_Q", query_width, where)
+        key = _map(case, "W_K", source_width, where)
+        value = _map(case, "W_V", source_width, where)
+        if query.shape[1] != key.shape[1]:
+            raise SpecError(
+                f"{where}: W_Q makes vectors of length {query.shape[1]}, W_K of length {key.shape[1]}; "
+                "q·k needs equal lengths."
+            )
+        return cls(query, key, value, case.apply, case.scaled)
 
     @property
     def divisor(self) -> float:
@@ -50,20 +134,7 @@ class Maps:
         return f"{letter} = {name} x" if self.apply == "W x" else f"{letter} = x {name}"
 
 
-def make_maps(case: Attending, query_width: int, source_width: int, where: str) -> Maps:
-    """The maps of a case for vectors of these lengths."""
-    query = _matrix(case, "W_Q", query_width, where)
-    key = _matrix(case, "W_K", source_width, where)
-    value = _matrix(case, "W_V", source_width, where)
-    if query.shape[1] != key.shape[1]:
-        raise SpecError(
-            f"{where}: W_Q makes vectors of length {query.shape[1]}, W_K of length {key.shape[1]}; "
-            "q·k needs equal lengths."
-        )
-    return Maps(query, key, value, case.apply, case.scaled)
-
-
-def _matrix(case: Attending, name: str, width: int, where: str) -> Columns:
+def _map(case: AttendingCase, name: str, width: int, where: str) -> Float[np.ndarray, "input output"]:
     written = rectangle(name, getattr(case, name), where)
     turned = written.T if case.apply == "W x" else written
     if turned.shape[0] == width:
@@ -76,43 +147,13 @@ def _matrix(case: Attending, name: str, width: int, where: str) -> Columns:
     )
 
 
-def rectangle(name: str, rows: Sequence[Sequence[float]], where: str) -> Columns:
-    """A matrix as it was written; its rows must be equally long."""
-    odd = next((number for number, row in enumerate(rows, 1) if len(row) != len(rows[0])), None)
-    if odd is not None:
-        raise SpecError(
-            f"{where}: {name}: row {odd} has {counted(len(rows[odd - 1]), 'number')}, row 1 has {len(rows[0])}; "
-            "all rows of a matrix are equally long."
-        )
-    return np.array(rows, dtype=np.float64)
-
-
-def stack(names: Sequence[str], vectors: Sequence[Sequence[float]], what: str, where: str) -> Columns:
-    """Named vectors as the rows of a matrix; they must be equally long."""
-    for name, one in zip(names, vectors, strict=True):
-        if len(one) != len(vectors[0]):
-            raise SpecError(
-                f"{where}: {what}: '{name}' has {counted(len(one), 'number')}, '{names[0]}' has {len(vectors[0])}; "
-                "all vectors are equally long."
-            )
-    return np.array(vectors, dtype=np.float64)
-
-
-# One pass of attention with every number on the way: the one mechanism behind self- and cross-attention.
-
-
-LARGEST = 1e100
-LARGE = 50.0
-"""From a score of this size on, exponentials are taken of the distance to the row's largest score."""
-
-
 @dataclass(frozen=True, eq=False)
-class Steps:
+class AttentionSteps:
     """softmax(q kᵀ / divisor) v, step by step, for `rows` that look at `columns`."""
 
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    maps: Maps
+    rows: Labels
+    columns: Labels
+    maps: AttentionMaps
     inputs: Float[np.ndarray, "rows query_input"]
     source: Float[np.ndarray, "columns source_input"]
     allowed: Bool[np.ndarray, "rows columns"]
@@ -144,14 +185,13 @@ class Steps:
 
     @cached_property
     def shifted(self) -> bool:
-        """Whether the row's largest score is taken off before exponentials, which leaves the weights as they are."""
+        """Whether the row's largest score is subtracted before exponentials, which leaves the weights as they are."""
         return bool(np.abs(self.scores[self.allowed]).max() > LARGE)
 
     @cached_property
     def exponentials(self) -> Float[np.ndarray, "rows columns"]:
         """exp(score), or exp(score − the row's largest) where scores are large."""
-        shift = self.scores.max(axis=1, keepdims=True) if self.shifted else 0.0
-        return np.exp(self.scores - shift)
+        return np.exp(self.scores - (self.scores.max(axis=1, keepdims=True) if self.shifted else 0.0))
 
     @cached_property
     def sums(self) -> Float[np.ndarray, "rows"]:
@@ -174,170 +214,225 @@ class Steps:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; a score that is None belongs to what may not be looked at."""
-        named = {
-            "queries": self.queries,
-            "keys": self.keys,
-            "values": self.values,
-            "products": self.products,
-            "exponentials": self.exponentials,
-            "sums": self.sums,
-            "weights": self.weights,
-            "outputs": self.outputs,
+        names = ("queries", "keys", "values", "products", "exponentials", "sums", "weights", "outputs")
+        return {
+            "inputs": self.inputs.tolist(),
+            "source": self.source.tolist(),
+            "divisor": self.maps.divisor,
+            "largest_score_subtracted": self.shifted,
+            **{name: getattr(self, name).tolist() for name in names},
+            "scores": plain_rows(self.scores),
         }
-        about = {"inputs": self.inputs.tolist(), "source": self.source.tolist(), "divisor": self.maps.divisor}
-        shift = {"largest_score_subtracted": self.shifted}
-        plain = {name: values.tolist() for name, values in named.items()}
-        return about | shift | plain | {"scores": plain_rows(self.scores)}
-
-
-def plain_rows(values: Float[np.ndarray, "rows columns"]) -> list[list[float | None]]:
-    """The rows of a matrix; None for what is no finite number, since JSON has no word for it."""
-    return [[value if np.isfinite(value) else None for value in row] for row in values.tolist()]
 
 
 def attend(
-    rows: tuple[str, ...],
-    columns: tuple[str, ...],
+    rows: Labels,
+    columns: Labels,
     inputs: Float[np.ndarray, "rows query_input"],
     source: Float[np.ndarray, "columns source_input"],
-    maps: Maps,
+    maps: AttentionMaps,
     *,
     causal: bool = False,
     where: str = "attention",
-) -> Steps:
+) -> AttentionSteps:
     """Let `inputs` look at `source`; causal hides the columns after a row's own place."""
     allowed = np.ones((len(rows), len(columns)), dtype=bool)
-    steps = Steps(rows, columns, maps, inputs, source, np.tril(allowed) if causal else allowed)
-    with np.errstate(over="ignore", invalid="ignore"):
-        kept = [np.abs(made).max() <= LARGEST for made in (steps.queries, steps.keys, steps.values, steps.products)]
-    if not all(kept):
-        raise InputError(f"{where}: a number grows past {LARGEST:.0e}, too large to work with. Give smaller ones.")
+    steps = AttentionSteps(rows, columns, maps, inputs, source, np.tril(allowed) if causal else allowed)
+    check_sizes(where, lambda: (steps.queries, steps.keys, steps.values, steps.products))
     return steps
 
 
-# The steps of attention as blocks: every matrix, and the arithmetic of one row.
+def stack(names: Sequence[str], vectors: Sequence[Sequence[float]], what: str, where: str) -> Array:
+    """Named vectors as the rows of a matrix; they must be equally long."""
+    for name, one in zip(names, vectors, strict=True):
+        if len(one) != len(vectors[0]):
+            raise SpecError(
+                f"{where}: {what}: '{name}' has {counted(len(one), 'number')}, '{names[0]}' has {len(vectors[0])}; "
+                "all vectors are equally long."
+            )
+    return np.array(vectors, dtype=np.float64)
 
 
-def describe_maps(steps: Steps, causal: bool = False) -> Words:
+# The steps as blocks: every matrix, and the arithmetic of one row
+
+
+def describe_maps(steps: AttentionSteps, causal: bool = False) -> Text:
     """How a pass is computed, in one paragraph."""
-    width = steps.keys.shape[1]
-    scores = f"score = q·k / √{width}" if steps.maps.scaled else "score = q·k, not scaled"
+    scores = f"score = q·k / √{steps.keys.shape[1]}" if steps.maps.scaled else "score = q·k, not scaled"
     hidden = "; later words are hidden (score −∞)" if causal else ""
     maps = ", ".join(steps.maps.formula(letter) for letter in "qkv")
-    return Words(f"{maps}; {scores}{hidden}; α = exp(score) / sum over the row; output = Σ α·v")
+    return Text(f"{maps}; {scores}{hidden}; α = exp(score) / sum over the row; output = Σ α·v")
 
 
-def matrices(steps: Steps, decimals: int) -> list[Block]:
+def matrices(steps: AttentionSteps, decimals: int) -> list[Block]:
     """Every matrix of a pass, in the order in which they arise."""
-    vectors = [
-        *_inputs(steps, decimals),
-        _vectors(f"queries {steps.maps.formula('q')}", steps.rows, steps.queries, decimals),
-        _vectors(f"keys {steps.maps.formula('k')}", steps.columns, steps.keys, decimals),
-        _vectors(f"values {steps.maps.formula('v')}", steps.columns, steps.values, decimals),
+
+    def vectors(title: str, names: Labels, values: Array) -> Matrix:
+        return Matrix(title, names, numbered(values.shape[1]), values, decimals=decimals)
+
+    def square(title: str, values: Array, sums: Sequence[float] = ()) -> Matrix:
+        return Matrix(title, steps.rows, steps.columns, values, sums=sums, decimals=decimals)
+
+    if steps.inputs is steps.source:
+        found = [vectors("encodings x", steps.rows, steps.inputs)]
+    else:
+        found = [vectors("vectors x that look", steps.rows, steps.inputs)]
+        found += [vectors("vectors x looked at", steps.columns, steps.source)]
+    found += [
+        vectors(f"queries {steps.maps.formula('q')}", steps.rows, steps.queries),
+        vectors(f"keys {steps.maps.formula('k')}", steps.columns, steps.keys),
+        vectors(f"values {steps.maps.formula('v')}", steps.columns, steps.values),
+        square("q·k", steps.products),
     ]
-    return [*vectors, *_squares(steps, decimals), _vectors("outputs Σ α·v", steps.rows, steps.outputs, decimals)]
+    if steps.maps.scaled or not steps.allowed.all():
+        over = f" / √{steps.keys.shape[1]}" if steps.maps.scaled else ""
+        found.append(square(f"scores q·k{over}", steps.scores))
+    exponential = "exp(score − row's largest)" if steps.shifted else "exp(score)"
+    return [*found, square(exponential, steps.exponentials, steps.sums.tolist()), *weights_and_outputs(steps, decimals)]
 
 
-def weights(steps: Steps, decimals: int) -> Matrix:
-    """The matrix of attention weights."""
-    return Matrix("weights α", steps.rows, steps.columns, steps.weights, "share", decimals=decimals)
-
-
-def outputs(steps: Steps, decimals: int) -> Matrix:
-    """The matrix of outputs."""
-    return _vectors("outputs Σ α·v", steps.rows, steps.outputs, decimals)
-
-
-def row_arithmetic(steps: Steps, row: int, decimals: int) -> list[Block]:
-    """All that happens to one row: its query, then column by column the key, the score, the weight and α·v."""
-    name = steps.rows[row]
-    asked = f"q({name}) = {vector(steps.queries[row], decimals)}"
-    given = vector(steps.outputs[row], decimals)
+def weights_and_outputs(steps: AttentionSteps, decimals: int) -> list[Block]:
+    """The matrices of attention weights and of outputs."""
+    columns = numbered(steps.outputs.shape[1])
     return [
-        Words(f"{asked}, from x({name}) = {vector(steps.inputs[row], decimals)}"),
-        _arithmetic(steps, row, decimals),
-        Words(f"output({name}) = Σ α·v = {given}"),
+        Matrix("weights α", steps.rows, steps.columns, steps.weights, "share", decimals=decimals),
+        Matrix("outputs Σ α·v", steps.rows, columns, steps.outputs, decimals=decimals),
     ]
 
 
-def ranking(steps: Steps, row: int, decimals: int, most: int = 12) -> Words:
+def row_arithmetic(steps: AttentionSteps, row: int, decimals: int) -> list[Block]:
+    """All that happens to one row: its query, then column by column the key, the score, the weight and α·v."""
+
+    def vectors(some: Array) -> list[str]:
+        return [vector(one, decimals) for one in some]
+
+    def numbers(some: Array) -> list[str]:
+        return [numeral(one, decimals) for one in some]
+
+    name, output = steps.rows[row], vector(steps.outputs[row], decimals)
+    exponential = "exp(score − largest)" if steps.shifted else "exp"
+    columns: dict[str, Iterable[str]] = {
+        "": steps.columns,
+        "x": vectors(steps.source),
+        "k": vectors(steps.keys),
+        "q·k": numbers(steps.products[row]),
+        "score": numbers(steps.scores[row]),
+        exponential: numbers(steps.exponentials[row]),
+        "α": numbers(steps.weights[row]),
+        "v": vectors(steps.values),
+        "α·v": vectors(steps.contributions(row)),
+    }
+    if not steps.maps.scaled and steps.allowed[row].all():
+        del columns["score"]
+    total = {"": "sum", exponential: numeral(steps.sums[row], decimals), "α": "1", "α·v": output}
+    asked = f"q({name}) = {vector(steps.queries[row], decimals)}"
+    return [
+        Text(f"{asked}, from x({name}) = {vector(steps.inputs[row], decimals)}"),
+        Table(
+            tuple(columns),
+            tuple(zip(*columns.values(), strict=True)),
+            bars=steps.weights[row].tolist(),
+            total=[total.get(column, "") for column in columns],
+        ),
+        Text(f"output({name}) = Σ α·v = {output}"),
+    ]
+
+
+def ranking(steps: AttentionSteps, row: int, decimals: int, most: int = 12) -> Text:
     """What a row attends to, the most attended first."""
     order = np.argsort(-steps.weights[row], kind="stable")[:most]
     named = " · ".join(f"{steps.columns[place]} {numeral(steps.weights[row][place], decimals)}" for place in order)
     left = len(steps.columns) - len(order)
-    return Words(f"{steps.rows[row]} attends to: {named}" + (f" · and {left} more" if left else ""))
+    return Text(f"{steps.rows[row]} attends to: {named}" + (f" · and {left} more" if left else ""))
 
 
-def _inputs(steps: Steps, decimals: int) -> list[Block]:
-    if steps.inputs is steps.source:
-        return [_vectors("encodings x", steps.rows, steps.inputs, decimals)]
+# What may be claimed, and what usual slips make of it
+
+
+SPELLINGS: dict[str, Labels] = {
+    "x": ("encodings", "inputs"),
+    "y": ("source",),
+    "q": ("queries", "query", "Q"),
+    "k": ("keys", "key", "K"),
+    "v": ("values", "value", "V"),
+    "qk": ("q·k", "q.k", "products", "product", "QK"),
+    "score": ("scores", "s"),
+    "exp": ("exponentials", "exponential", "exp(score)"),
+    "sum": ("sums", "Z"),
+    "alpha": ("α", "weights", "weight"),
+    "output": ("outputs", "out"),
+    "preferred": ("prefers", "most", "argmax"),
+    "cosine": ("cosines", "cos"),
+    "preferred_cosine": ("prefers_cosine",),
+}
+
+
+def expected_of(steps: AttentionSteps, cross: bool = False) -> list[Expected]:
+    """One pass: x, q, k, v, q·k, scores, exponentials, sums, weights, outputs, and what each row attends to most."""
+    rows, columns, formula, slips = steps.rows, steps.columns, steps.maps.formula, _slips(steps)
+
+    def vectors(name: str, values: Array, labels: Labels, meaning: str) -> ExpectedNumbers:
+        return expect(name, values, (labels, numbered(values.shape[1])), meaning, SPELLINGS[name], slips.get(name))
+
+    def square(name: str, values: Array, meaning: str) -> ExpectedNumbers:
+        return expect(name, values, (rows, columns), meaning, SPELLINGS[name], slips.get(name))
+
+    over = f"/√{steps.keys.shape[1]}" if steps.maps.scaled else ""
+    shifted = " − row's largest" if steps.shifted else ""
+    best = tuple(largest(columns, weights) for weights in steps.weights)
     return [
-        _vectors("vectors x that look", steps.rows, steps.inputs, decimals),
-        _vectors("vectors x looked at", steps.columns, steps.source, decimals),
+        vectors("x", steps.inputs, rows, "vectors that look" if cross else "encodings"),
+        *([vectors("y", steps.source, columns, "vectors looked at")] if cross else []),
+        vectors("q", steps.queries, rows, formula("q")),
+        vectors("k", steps.keys, columns, formula("k")),
+        vectors("v", steps.values, columns, formula("v")),
+        square("qk", steps.products, "q·k"),
+        square("score", steps.scores, f"q·k{over}"),
+        square("exp", steps.exponentials, f"exp(score{shifted})"),
+        expect("sum", steps.sums, (rows,), "sum of a row's exponentials", SPELLINGS["sum"], slips["sum"]),
+        square("alpha", steps.weights, "weights: exp / sum"),
+        vectors("output", steps.outputs, rows, "Σ α·v"),
+        ExpectedWords("preferred", best, (rows,), "what each attends to most", SPELLINGS["preferred"]),
     ]
 
 
-def _squares(steps: Steps, decimals: int) -> list[Block]:
-    """The matrices with a row for each query and a column for each key."""
-    square = [Matrix("q·k", steps.rows, steps.columns, steps.products, decimals=decimals)]
-    if steps.maps.scaled or not steps.allowed.all():
-        over = f" / √{steps.keys.shape[1]}" if steps.maps.scaled else ""
-        square.append(Matrix(f"scores q·k{over}", steps.rows, steps.columns, steps.scores, decimals=decimals))
-    exponentials = Matrix(
-        "exp(score − row's largest)" if steps.shifted else "exp(score)",
-        steps.rows,
-        steps.columns,
-        steps.exponentials,
-        sums=tuple(steps.sums.tolist()),
-        decimals=decimals,
-    )
-    return [*square, exponentials, weights(steps, decimals)]
+def _slips(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
+    """What comes out by each slip, by the quantity in which it shows."""
+    width, values = steps.keys.shape[1], steps.values
+    found: dict[str, dict[str, Array]] = {name: {} for name in ("score", "exp", "sum", "alpha", "output")}
+    if steps.maps.scaled:
+        divisors = {
+            f"scores are not divided by √{width}": 1.0,
+            f"scores are divided by {width} in place of √{width}": float(width),
+            f"scores are multiplied by √{width}; they must be divided": width**-0.5,
+        }
+    else:
+        divisors = {f"scores are divided by √{width}; this case does not scale": width**0.5}
+    for said, divisor in divisors.items():
+        scores = steps.products / divisor
+        weights = _softmax(scores, steps.allowed)
+        found["score"][said], found["exp"][said] = scores, np.exp(scores)
+        found["sum"][said] = np.exp(scores).sum(axis=1)
+        found["alpha"][said], found["output"][said] = weights, weights @ values
+    down = steps.exponentials / steps.exponentials.sum(axis=0)
+    said = "the softmax is taken down the columns; each row must sum to one"
+    found["alpha"][said], found["output"][said] = down, down @ values
+    said = "the weights are not normalised: divide by the sum of the row"
+    found["output"][said] = steps.exponentials @ values
+    if not steps.allowed.all():
+        said = "later words are not hidden"
+        weights = _softmax(steps.products / steps.maps.divisor, np.ones_like(steps.allowed))
+        found["alpha"][said], found["output"][said] = weights, weights @ values
+    return found
 
 
-def _arithmetic(steps: Steps, row: int, decimals: int) -> Grid:
-    exponential = "exp(score − largest)" if steps.shifted else "exp"
-    columns: dict[str, Iterable[str]] = {
-        "": steps.columns,
-        "x": _written(steps.source, decimals),
-        "k": _written(steps.keys, decimals),
-        "q·k": _numbers(steps.products[row], decimals),
-        "score": _numbers(steps.scores[row], decimals),
-        exponential: _numbers(steps.exponentials[row], decimals),
-        "α": _numbers(steps.weights[row], decimals),
-        "v": _written(steps.values, decimals),
-        "α·v": _written(steps.contributions(row), decimals),
-    }
-    if not steps.maps.scaled and steps.allowed[row].all():
-        del columns["score"]
-    total = {"": "sum", exponential: numeral(steps.sums[row], decimals), "α": "1"}
-    total["α·v"] = vector(steps.outputs[row], decimals)
-    return Grid(
-        "",
-        tuple(columns),
-        tuple(zip(*columns.values(), strict=True)),
-        bars=tuple(steps.weights[row].tolist()),
-        total=tuple(total.get(name, "") for name in columns),
-    )
+def _softmax(scores: Array, allowed: Bool[np.ndarray, "rows columns"]) -> Array:
+    scores = np.where(allowed, scores, -np.inf)
+    made = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return made / made.sum(axis=1, keepdims=True)
 
 
-def _vectors(title: str, names: tuple[str, ...], values: Float[np.ndarray, "names width"], decimals: int) -> Matrix:
-    return Matrix(title, names, tuple(str(place) for place in range(1, values.shape[1] + 1)), values, decimals=decimals)
-
-
-def _written(vectors: Float[np.ndarray, "names width"], decimals: int) -> list[str]:
-    return [vector(values, decimals) for values in vectors]
-
-
-def _numbers(values: Float[np.ndarray, "names"], decimals: int) -> list[str]:
-    return [numeral(value, decimals) for value in values]
-
-
-# What attention worked by hand holds, and how it is shown.
-
-
-SHORT = 6
-"""Of a sentence of so many words everything is printed, unless some of its words are in focus."""
-HINT = "--full prints q, k, v and scores; --word WORD the arithmetic of one row"
+# Attention: words with vectors look at each other, pass after pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,9 +440,9 @@ class WorkedSentence:
     """One sentence: its words, the places in focus, and every pass over it."""
 
     text: str
-    words: tuple[str, ...]
+    words: Labels
     focus: tuple[int, ...]
-    passes: tuple[Steps, ...]
+    passes: tuple[AttentionSteps, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; α·v for the words in focus."""
@@ -359,28 +454,23 @@ class WorkedSentence:
 
 
 @dataclass(frozen=True, eq=False)
-class WorkedAttention(Worked):
+class WorkedAttention(WorkedCase):
     """Attention with every step. Long sentences are printed short unless `full`; files and notebooks show it all."""
 
+    untitled: ClassVar[str] = "Attention by hand"
+
     case: AttentionCase
-    source: str
-    """The case as it was written."""
     sentences: tuple[WorkedSentence, ...]
     notes: tuple[str, ...] = ()
     full: bool = False
     decimals: int = 3
 
-    @property
-    def heading(self) -> str:
-        """The title of the case."""
-        return printable(self.case.title) or "Attention by hand"
-
-    def shown(self) -> Blocks:
+    def blocks(self) -> list[Block]:
         """The arithmetic of the words in focus; without them everything, of a long sentence only if `full`."""
         cut = not self.case.focus and not all(map(self._whole, self.sentences))
         return [*self._blocks(every_matrix=False), *([Heading(HINT)] if cut else [])]
 
-    def drawn(self) -> Blocks:
+    def details(self) -> list[Block]:
         """Every matrix, and the arithmetic of the words in focus."""
         return self._blocks(every_matrix=True)
 
@@ -389,48 +479,46 @@ class WorkedAttention(Worked):
         sentences = [sentence.to_dict() for sentence in self.sentences]
         return {"case": self.case.to_dict(), "notes": list(self.notes), "sentences": sentences}
 
-    def writers(self) -> dict[str, Callable[[], str]]:
-        """The usual files, and the case itself to start another from."""
-        return super().writers() | {".toml": lambda: self.source}
+    def expected(self) -> list[Expected]:
+        """Every pass, its number behind the names where there are several; `sentence2.` begins those of sentence 2."""
+        found: list[Expected] = []
+        for number, sentence in enumerate(self.sentences, 1):
+            for place, steps in enumerate(sentence.passes, 1):
+                for one in expected_of(steps):
+                    own = (one.name, *one.spellings)
+                    with_pass = tuple(f"{name}{place}" for name in own)
+                    names = with_pass if len(sentence.passes) > 1 else (*own, *with_pass)
+                    prefixed = tuple(f"sentence{number}.{name}" for name in names)
+                    first, *others = (*names, *prefixed) if number == 1 else prefixed
+                    found.append(replace(one, name=first, spellings=tuple(others)))
+        return found
 
     def _whole(self, sentence: WorkedSentence) -> bool:
         """Whether every matrix and every row of it is printed."""
         return self.full or (not self.case.focus and len(sentence.words) <= SHORT)
 
     def _blocks(self, every_matrix: bool) -> list[Block]:
-        causal = self.case.mask == "causal"
-        blocks: list[Block] = [Heading(self.heading, 1), describe_maps(self.sentences[0].passes[0], causal)]
-        blocks += [Words(note) for note in self.notes]
+        about = describe_maps(self.sentences[0].passes[0], causal=self.case.mask == "causal")
+        blocks: list[Block] = [self.headline, about, *map(Text, self.notes)]
         for sentence in self.sentences:
             whole = self.full if every_matrix else self._whole(sentence)
-            rows = tuple(range(len(sentence.words))) if whole else sentence.focus
+            rows = range(len(sentence.words)) if whole else sentence.focus
             for number, steps in enumerate(sentence.passes, 1):
                 blocks.append(Heading(f"{sentence.text}: pass {number} of {len(sentence.passes)}"))
-                blocks += [*self._tables(steps, every_matrix or whole, bool(rows)), *self._arithmetic(steps, rows)]
+                if every_matrix or whole:
+                    blocks += matrices(steps, self.decimals)
+                elif not rows:  # otherwise the arithmetic of some rows says enough
+                    blocks += weights_and_outputs(steps, self.decimals)
+                for row in rows:
+                    blocks += [*row_arithmetic(steps, row, self.decimals), ranking(steps, row, self.decimals)]
         return blocks
 
-    def _tables(self, steps: Steps, every_matrix: bool, focused: bool) -> list[Block]:
-        """Every matrix; else the weights and outputs, unless the arithmetic of some rows says enough."""
-        if every_matrix:
-            return matrices(steps, self.decimals)
-        return [] if focused else [weights(steps, self.decimals), outputs(steps, self.decimals)]
-
-    def _arithmetic(self, steps: Steps, rows: Sequence[int]) -> list[Block]:
-        return [
-            block
-            for row in rows
-            for block in (*row_arithmetic(steps, row, self.decimals), ranking(steps, row, self.decimals))
-        ]
-
-
-# Attention worked by hand: words with vectors look at each other, pass after pass (after Vaswani et al. 2017).
-
 
 @overload
-def attention_by_hand(example: None = None) -> Examples: ...
+def attention_by_hand(example: None = None) -> CaseExamples: ...
 @overload
 def attention_by_hand(
-    example: Given,
+    example: CaseLike,
     *,
     words: Sequence[str] | None = None,
     passes: int | None = None,
@@ -440,7 +528,7 @@ def attention_by_hand(
     decimals: int = 3,
 ) -> WorkedAttention: ...
 def attention_by_hand(
-    example: Given | None = None,
+    example: CaseLike | None = None,
     *,
     words: Sequence[str] | None = None,
     passes: int | None = None,
@@ -448,7 +536,7 @@ def attention_by_hand(
     mask: str | None = None,
     full: bool = False,
     decimals: int = 3,
-) -> WorkedAttention | Examples:
+) -> WorkedAttention | CaseExamples:
     """Work attention out step by step, for an example by name, a TOML file or a table of the same words.
 
     α_ij = softmax_j(q_i·k_j / √d_k), output_i = Σ_j α_ij v_j; the outputs are the encodings of the next pass. `words`
@@ -463,49 +551,49 @@ def attention_by_hand(
         return list_examples("attention")
     changes = {"focus": words or None, "passes": passes, "scaled": scaled, "mask": mask}
     found = read_case(AttentionCase, example, changes)
-    sentences = [_split(sentence, found.where) for sentence in found.case.sentences]
-    _check_focus(found, sentences)
-    worked = tuple(_work(found, words) for words in sentences)
-    return WorkedAttention(found.case, found.text, worked, _notes(found.case, sentences), full, decimals)
-
-
-def _split(sentence: str, where: str) -> list[str]:
-    words = sentence.split()
-    if not words or len(words) > MOST_WORDS:
-        raise SpecError(
-            f"{where}: sentences: {sentence[:40]!r} has {len(words)} words; give from 1 to {MOST_WORDS}. "
-            "For longer text: lemma look RUN --text"
-        )
-    return words
+    case, where = found.case, found.where
+    sentences = [sentence.split() for sentence in case.sentences]
+    for sentence, split in zip(case.sentences, sentences, strict=True):
+        if not split or len(split) > MOST_WORDS:
+            raise SpecError(
+                f"{where}: sentences: {sentence[:40]!r} has {len(split)} words; give from 1 to {MOST_WORDS}. "
+                "For longer text: lemma look RUN --text"
+            )
+    there = {name: None for split in sentences for name in (*split, *_labels(split))}
+    for word in case.focus:
+        if word not in there:
+            raise SpecError(f"{where}: " + unknown("focus", word, there))
+    used = {word for split in sentences for word in split}
+    idle = [printable(word) for word in case.vectors if word not in used]
+    notes = (f"In no sentence, so not used: {', '.join(idle)}",) if idle else ()
+    return WorkedAttention(case, found.text, tuple(_work(found, split) for split in sentences), notes, full, decimals)
 
 
 def _work(found: Found[AttentionCase], words: list[str]) -> WorkedSentence:
-    case, labels = found.case, _labels(words)
-    vectors = stack(labels, [_vector(found, word) for word in words], "vectors", found.where)
+    """All passes over one sentence."""
+    case, where, labels = found.case, found.where, _labels(words)
+    for word in words:
+        if word not in case.vectors and case.other_words is None:
+            known = unknown("the word", word, case.vectors) if case.vectors else f"'{word}' has no vector."
+            raise SpecError(f"{where}: vectors: {known} Give it a vector, or set other_words for all that have none.")
+    vectors = stack(labels, [case.vectors.get(word, case.other_words or ()) for word in words], "vectors", where)
     width = vectors.shape[1]
-    maps = make_maps(case, width, width, found.where)
+    maps = AttentionMaps.of(case, width, width, where)
     if case.passes > 1 and maps.value.shape[1] != width:
         raise SpecError(
-            f"{found.where}: W_V makes vectors of length {maps.value.shape[1]} from vectors of length {width}, so that "
+            f"{where}: W_V makes vectors of length {maps.value.shape[1]} from vectors of length {width}, so that "
             "its outputs cannot be encodings again. Set passes = 1, or give a W_V that keeps the length."
         )
-    focus = tuple(place for place, label in enumerate(labels) if {label, words[place]} & set(case.focus))
-    passes = _passes(found, labels, vectors, maps)
-    return WorkedSentence(printable(" ".join(words)), tuple(labels), focus, passes)
-
-
-def _passes(
-    found: Found[AttentionCase], labels: tuple[str, ...], vectors: Float[np.ndarray, "words width"], maps: Maps
-) -> tuple[Steps, ...]:
-    passes: list[Steps] = []
-    for number in range(1, found.case.passes + 1):
-        where = f"{found.where}: pass {number}"
-        passes.append(attend(labels, labels, vectors, vectors, maps, causal=found.case.mask == "causal", where=where))
+    passes: list[AttentionSteps] = []
+    for number in range(1, case.passes + 1):
+        about = f"{where}: pass {number}"
+        passes.append(attend(labels, labels, vectors, vectors, maps, causal=case.mask == "causal", where=about))
         vectors = passes[-1].outputs
-    return tuple(passes)
+    focus = tuple(place for place, label in enumerate(labels) if {label, words[place]} & set(case.focus))
+    return WorkedSentence(printable(" ".join(words)), labels, focus, tuple(passes))
 
 
-def _labels(words: list[str]) -> tuple[str, ...]:
+def _labels(words: list[str]) -> Labels:
     """The words, numbered where one occurs twice: the#1, the#2."""
     counts, seen = Counter(words), Counter[str]()
     labels: list[str] = []
@@ -515,29 +603,7 @@ def _labels(words: list[str]) -> tuple[str, ...]:
     return tuple(labels)
 
 
-def _vector(found: Found[AttentionCase], word: str) -> Sequence[float]:
-    vector = found.case.vectors.get(word, found.case.other_words)
-    if vector is None:
-        known = unknown("the word", word, found.case.vectors) if found.case.vectors else f"'{word}' has no vector."
-        raise SpecError(f"{found.where}: vectors: {known} Give it a vector, or set other_words for all that have none.")
-    return vector
-
-
-def _check_focus(found: Found[AttentionCase], sentences: list[list[str]]) -> None:
-    there = {name: None for words in sentences for name in (*words, *_labels(words))}
-    for word in found.case.focus:
-        if word not in there:
-            raise SpecError(f"{found.where}: " + unknown("focus", word, there))
-
-
-def _notes(case: AttentionCase, sentences: list[list[str]]) -> tuple[str, ...]:
-    """What a person may have meant otherwise: vectors of words that are in no sentence."""
-    used = {word for words in sentences for word in words}
-    idle = [printable(word) for word in case.vectors if word not in used]
-    return (f"In no sentence, so not used: {', '.join(idle)}",) if idle else ()
-
-
-# Cross-attention worked by hand: some vectors look at others, as images at sentences.
+# Cross-attention: some vectors look at others, as images at sentences
 
 
 @dataclass(frozen=True)
@@ -545,12 +611,12 @@ class Preference:
     """What one vector prefers: by weight (and so by score), and by the cosine of query and key."""
 
     name: str
-    by_weight: tuple[str, ...]
+    by_weight: Labels
     """The most attended; several if they tie."""
     weight: float
-    by_cosine: tuple[str, ...]
+    by_cosine: Labels
     cosine: float | None
-    """None where a query or all keys are zero."""
+    """None where the query or all keys are zero."""
 
     @property
     def agree(self) -> bool:
@@ -559,78 +625,75 @@ class Preference:
 
 
 @dataclass(frozen=True, eq=False)
-class WorkedCross(Worked):
+class WorkedCross(WorkedCase):
     """Cross-attention with every step, and what each vector prefers."""
 
+    untitled: ClassVar[str] = "Cross-attention by hand"
+
     case: CrossCase
-    source: str
-    """The case as it was written."""
-    steps: Steps
+    steps: AttentionSteps
     cosines: Float[np.ndarray, "queries source"]
     preferences: tuple[Preference, ...]
     focus: tuple[int, ...]
     full: bool = False
     decimals: int = 4
 
-    @property
-    def heading(self) -> str:
-        """The title of the case."""
-        return printable(self.case.title) or "Cross-attention by hand"
-
-    def shown(self) -> Blocks:
+    def blocks(self) -> list[Block]:
         """The arithmetic of the vectors in focus and the comparison; with `full` every matrix."""
-        tables = matrices(self.steps, self.decimals) if self.full else []
-        ends = [] if self.full else [weights(self.steps, self.decimals), outputs(self.steps, self.decimals)]
-        return [*self._begin(), *tables, *self._arithmetic(), *ends, *self._end()]
+        return self._blocks(self.full)
 
-    def drawn(self) -> Blocks:
+    def details(self) -> list[Block]:
         """Everything."""
-        return [*self._begin(), *matrices(self.steps, self.decimals), *self._arithmetic(), *self._end()]
+        return self._blocks(every_matrix=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        cosines = plain_rows(self.cosines)
         preferences = [asdict(one) | {"agree": one.agree} for one in self.preferences]
         steps = {"queries_from": list(self.steps.rows), "source": list(self.steps.columns), **self.steps.to_dict()}
+        cosines = plain_rows(self.cosines)
         return {"case": self.case.to_dict(), "steps": steps, "cosines": cosines, "preferences": preferences}
 
-    def writers(self) -> dict[str, Callable[[], str]]:
-        """The usual files, and the case itself to start another from."""
-        return super().writers() | {".toml": lambda: self.source}
+    def expected(self) -> list[Expected]:
+        """The steps, the cosines, and what is nearest by cosine."""
+        rows, columns = self.steps.rows, self.steps.columns
+        best = tuple(one.by_cosine for one in self.preferences)
+        return [
+            *expected_of(self.steps, cross=True),
+            expect("cosine", self.cosines, (rows, columns), "cosine of q and k", SPELLINGS["cosine"]),
+            ExpectedWords("preferred_cosine", best, (rows,), "nearest by cosine", SPELLINGS["preferred_cosine"]),
+        ]
 
-    def _begin(self) -> list[Block]:
-        return [Heading(self.heading, 1), describe_maps(self.steps)]
-
-    def _arithmetic(self) -> list[Block]:
-        blocks: list[Block] = []
+    def _blocks(self, every_matrix: bool) -> list[Block]:
+        steps, decimals = self.steps, self.decimals
+        blocks: list[Block] = [self.headline, describe_maps(steps)]
+        blocks += matrices(steps, decimals) if every_matrix else []
         for row in self.focus:
-            blocks += [Heading(f"From {self.steps.rows[row]}"), *row_arithmetic(self.steps, row, self.decimals)]
-        return blocks
-
-    def _end(self) -> list[Block]:
-        cosines = Matrix("cosine of q and k", self.steps.rows, self.steps.columns, self.cosines, decimals=self.decimals)
-        return [Heading("What each prefers"), cosines, self._comparison()]
-
-    def _comparison(self) -> Grid:
-        rows = tuple(
+            blocks += [Heading(f"From {steps.rows[row]}"), *row_arithmetic(steps, row, decimals)]
+        blocks += [] if every_matrix else weights_and_outputs(steps, decimals)
+        rows = [
             (
                 one.name,
                 " = ".join(one.by_weight),
-                numeral(one.weight, self.decimals),
+                numeral(one.weight, decimals),
                 " = ".join(one.by_cosine) or "none",
-                "undefined" if one.cosine is None else numeral(one.cosine, self.decimals),
+                "undefined" if one.cosine is None else numeral(one.cosine, decimals),
                 "yes" if one.agree else "no",
             )
             for one in self.preferences
-        )
-        return Grid("", ("", "most attended", "α", "by cosine", "cosine", "agree"), rows, plain=True)
+        ]
+        return [
+            *blocks,
+            Heading("What each prefers"),
+            Matrix("cosine of q and k", steps.rows, steps.columns, self.cosines, decimals=decimals),
+            Table(("", "most attended", "α", "by cosine", "cosine", "agree"), rows, plain=True),
+        ]
 
 
 @overload
-def cross_by_hand(example: None = None) -> Examples: ...
+def cross_by_hand(example: None = None) -> CaseExamples: ...
 @overload
 def cross_by_hand(
-    example: Given,
+    example: CaseLike,
     *,
     words: Sequence[str] | None = None,
     scaled: bool | None = None,
@@ -638,13 +701,13 @@ def cross_by_hand(
     decimals: int = 4,
 ) -> WorkedCross: ...
 def cross_by_hand(
-    example: Given | None = None,
+    example: CaseLike | None = None,
     *,
     words: Sequence[str] | None = None,
     scaled: bool | None = None,
     full: bool = False,
     decimals: int = 4,
-) -> WorkedCross | Examples:
+) -> WorkedCross | CaseExamples:
     """Work cross-attention out step by step, for an example by name, a TOML file or a table of the same words.
 
     q = W_Q x of the vectors that look, k = W_K y and v = W_V y of those looked at, α = softmax(q·k / √d_k).
@@ -661,34 +724,17 @@ def cross_by_hand(
     rows, columns = tuple(map(printable, case.queries)), tuple(map(printable, case.source))
     inputs = stack(rows, list(case.queries.values()), "queries", where)
     source = stack(columns, list(case.source.values()), "source", where)
-    maps = make_maps(case, inputs.shape[1], source.shape[1], where)
-    steps = attend(rows, columns, inputs, source, maps, where=where)
-    cosines = _cosines(steps)
-    preferences = tuple(_preference(steps, cosines, row) for row in range(len(rows)))
-    return WorkedCross(case, found.text, steps, cosines, preferences, _focus(case, where), full, decimals)
-
-
-def _focus(case: CrossCase, where: str) -> tuple[int, ...]:
-    """The places of the vectors in focus; all of them if none is named."""
-    names = list(case.queries)
-    for name in case.focus:
-        if name not in names:
-            raise SpecError(f"{where}: " + unknown("focus", name, names))
-    return tuple(place for place, name in enumerate(names) if not case.focus or name in case.focus)
-
-
-def _cosines(steps: Steps) -> Float[np.ndarray, "rows columns"]:
-    """q·k / (|q| |k|); no number where one of them is zero."""
-    return directions(steps.queries) @ directions(steps.keys).T
-
-
-def _preference(steps: Steps, cosines: Float[np.ndarray, "rows columns"], row: int) -> Preference:
-    known = cosines[row][~np.isnan(cosines[row])]
-    best = float(known.max()) if known.size else None
-    return Preference(
-        steps.rows[row],
-        largest(steps.columns, steps.weights[row]),
-        float(steps.weights[row].max()),
-        largest(steps.columns, cosines[row]) if best is not None else (),
-        best,
+    steps = attend(
+        rows, columns, inputs, source, AttentionMaps.of(case, inputs.shape[1], source.shape[1], where), where=where
     )
+    for name in case.focus:
+        if name not in case.queries:
+            raise SpecError(f"{where}: " + unknown("focus", name, case.queries))
+    focus = tuple(place for place, name in enumerate(case.queries) if not case.focus or name in case.focus)
+    cosines = directions(steps.queries) @ directions(steps.keys).T
+    preferences: list[Preference] = []
+    for name, weights, row in zip(rows, steps.weights, cosines, strict=True):
+        known = row[~np.isnan(row)]
+        best, by_cosine = (float(known.max()), largest(columns, row)) if known.size else (None, ())
+        preferences.append(Preference(name, largest(columns, weights), float(weights.max()), by_cosine, best))
+    return WorkedCross(case, found.text, steps, cosines, tuple(preferences), focus, full, decimals)

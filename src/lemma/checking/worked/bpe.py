@@ -1,86 +1,44 @@
-"""The pieces of a trace of byte-pair encoding: counts, words in symbols, merges."""
+"""Byte-pair encoding worked by hand: every step with all its pair counts, until no pair occurs often enough.
+
+Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subword Units, 2016.
+"""
 
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from heapq import nsmallest
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from lemma.checking.worked.case import Expected, ExpectedWords, Labels, expect, numbered
 from lemma.data.corpora import CORPORA, corpus_files
 from lemma.data.store import whole_source
-from lemma.data.text import Section, decode, open_text
+from lemma.data.text import decode, open_text
 from lemma.errors import InputError
-from lemma.report.blocks import Block, Blocks, Grid, Heading, Words, Worked
 from lemma.report.numbers import counted, printable, shortened, times
-
-
-@dataclass(frozen=True)
-class PairCount:
-    """Two neighbouring symbols and how often they occur."""
-
-    pair: str
-    count: int
-
-    def __str__(self) -> str:
-        return f"{self.pair} {self.count}"
-
-
-@dataclass(frozen=True)
-class Segmented:
-    """A word, how often it occurs, and its symbols by name and as they are spelled."""
-
-    word: str
-    times: int
-    symbols: tuple[str, ...]
-    spelled: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return " ".join(self.symbols) + (f" ×{self.times}" if self.times > 1 else "")
-
-
-@dataclass(frozen=True)
-class MergeStep:
-    """One merge: the counts before it, the pair that was chosen and the words after it."""
-
-    number: int
-    symbol: str
-    pair: str
-    spelled: str
-    parts: tuple[str, str]
-    count: int
-    ties: tuple[str, ...]
-    """The other pairs that occur as often."""
-    counts: tuple[PairCount, ...]
-    """The pairs before the merge, the most frequent first; of a long text the first few."""
-    pairs: int
-    """How many different pairs there are."""
-    words: tuple[Segmented, ...]
-    """The words after the merge; of a long text none."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """Whether the tokenizers library makes the same merges, and if not, from which on they differ."""
-
-    agrees: bool
-    first_difference: int | None
-
-
-# Byte-pair encoding as it is learned: count all pairs of neighbours, merge the most frequent, again and again.
-#
-# Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subword Units, 2016.
-
+from lemma.report.result import Block, Heading, Result, Table, Text
 
 Pair = tuple[int, int]
+SMALL = 1000
+"""Of at most this many characters given directly everything is shown; of more the beginning."""
+FIRST, SHOWN = 20, 10
+"""Of a long text: how many merges are made, and how many pairs are shown at each."""
+LIBRARY_END = "\U0010fffd"
+"""The end of word for the library: a private character that comes after all others, and so is numbered after them."""
+MOST_ORDERS, MOST_STEPS = 200, 300
+"""Of a judged text: orders of ties that are tried, and merges of each."""
 
 
-class Merging:
+# Learning: count all pairs of neighbours, merge the most frequent, again and again
+
+
+class BytePairMerger:
     """Words as symbols, with the counts of all pairs kept up to date.
 
     Symbols are numbered: the characters in the order of their code points, the end of word after them, then every
@@ -167,37 +125,38 @@ def join_pairs(word: list[int], pair: Pair, symbol: int) -> list[int]:
     return joined
 
 
-# Names for the symbols of byte-pair encoding: letters where there are enough, else what they spell.
-
-
-class Names:
+class SymbolNames:
     """The name and the spelling of every symbol by its number."""
 
-    def __init__(self, merging: Merging, end_of_word: str, letters: bool) -> None:
-        ends = [end_of_word] if end_of_word else []
-        self.spelled = [*map(printable, merging.alphabet), *ends]
-        for left, right in merging.merged:
+    def __init__(self, merger: BytePairMerger, end_of_word: str, letters: bool) -> None:
+        self.spelled = [*map(printable, merger.alphabet), *([end_of_word] if end_of_word else [])]
+        for left, right in merger.merged:
             self.spelled.append(self.spelled[left] + self.spelled[right])
-        free = [letter for letter in ascii_uppercase if letter not in merging.alphabet]
-        made = len(merging.merged)
+        free = [letter for letter in ascii_uppercase if letter not in merger.alphabet]
+        made = len(merger.merged)
         self.letters = letters and made <= len(free)
         """Whether merged symbols are called A, B, C …, letters that the text does not use."""
-        named = free[:made] if self.letters else self.spelled[merging.first_merged :]
-        self.names = [*self.spelled[: merging.first_merged], *named]
+        named = free[:made] if self.letters else self.spelled[merger.first_merged :]
+        self.names = [*self.spelled[: merger.first_merged], *named]
 
-    def pair(self, pair: Pair) -> str:
-        """Two names side by side."""
-        return f"{self.names[pair[0]]} {self.names[pair[1]]}"
+    def join(self, symbols: Sequence[int]) -> str:
+        """The names of symbols side by side."""
+        return " ".join(self.names[one] for one in symbols)
+
+    def spell(self, symbols: Sequence[int]) -> str:
+        """The spellings of symbols side by side."""
+        return " ".join(self.spelled[one] for one in symbols)
 
 
-# The words of a text and how often each occurs; a corpus is counted in a stream.
+# The words of a text; a corpus is counted in a stream
 
 
 def count_words(names: Sequence[str]) -> Counter[str]:
     """Count the words of corpora by name, each with all its parts, and of files."""
     counts: Counter[str] = Counter()
     for name in names:
-        for section in _sections(name):
+        corpus = CORPORA.get(name)
+        for section in map(open_text, corpus_files(corpus)) if corpus else whole_source([name]).splits["text"]:
             for words in split_stream(decode(section)):
                 counts.update(words)
     return counts
@@ -218,30 +177,19 @@ def split_stream(pieces: Iterable[str]) -> Iterator[list[str]]:
         yield [rest]
 
 
-def _sections(name: str) -> Iterator[Section]:
-    if name in CORPORA:
-        yield from map(open_text, corpus_files(CORPORA[name]))
-    else:
-        yield from whole_source([name]).splits["text"]
-
-
-# The same merges learned by the `tokenizers` library, to compare with.
-
-
-END = "\U0010fffd"
-"""Stands for the end of word: a private character that comes after all others, and so is numbered after them."""
+# The same merges by the tokenizers library, to compare with
 
 
 def library_merges(words: Mapping[str, int], merges: int, minimum: int, end_of_word: bool) -> list[tuple[str, str]]:
-    """The library's first merges, each as the texts of its two parts, with END for the end of word."""
+    """The library's first merges, each as the texts of its two parts, with LIBRARY_END for the end of word."""
     alphabet = set().union(*words)
-    if end_of_word and max(alphabet) >= END:
+    if end_of_word and max(alphabet) >= LIBRARY_END:
         raise InputError("the text holds the last private character, which the comparison needs for the end of word.")
     engine = Tokenizer(models.BPE())
     engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     size = len(alphabet) + end_of_word + merges
     trainer: Any = trainers.BpeTrainer(vocab_size=size, min_frequency=minimum, show_progress=False)
-    engine.train_from_iterator(_lines(words, END if end_of_word else ""), trainer)
+    engine.train_from_iterator(_lines(words, LIBRARY_END if end_of_word else ""), trainer)
     return [(left, right) for left, right in json.loads(engine.to_str())["model"]["merges"]]
 
 
@@ -252,12 +200,66 @@ def _lines(words: Mapping[str, int], end: str) -> Iterator[str]:
             yield f"{word}{end} " * min(step, number - done)
 
 
-# What a trace of byte-pair encoding holds, and how it is shown.
+# The trace
 
 
 @dataclass(frozen=True)
-class BytePairTrace(Worked):
+class PairCount:
+    """Two neighbouring symbols and how often they occur."""
+
+    pair: str
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.pair} {self.count}"
+
+
+@dataclass(frozen=True)
+class Segmented:
+    """A word, how often it occurs, and its symbols by name and as they are spelled."""
+
+    word: str
+    times: int
+    symbols: tuple[str, ...]
+    spelled: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join(self.symbols) + (f" ×{self.times}" if self.times > 1 else "")
+
+
+@dataclass(frozen=True)
+class MergeStep:
+    """One merge: the counts before it, the pair that was chosen and the words after it."""
+
+    number: int
+    symbol: str
+    pair: str
+    spelled: str
+    parts: tuple[str, str]
+    count: int
+    ties: tuple[str, ...]
+    """The other pairs that occur as often."""
+    counts: tuple[PairCount, ...]
+    """The pairs before the merge, the most frequent first; of a long text the first few."""
+    pairs: int
+    """How many different pairs there are."""
+    words: tuple[Segmented, ...]
+    """The words after the merge; of a long text none."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Whether the tokenizers library makes the same merges, and if not, from which on they differ."""
+
+    agrees: bool
+    first_difference: int | None
+
+
+@dataclass(frozen=True)
+class BytePairTrace(Result):
     """Byte-pair encoding, learned step by step."""
+
+    indent: ClassVar[str] = "  "
 
     about: str
     words: int
@@ -290,26 +292,31 @@ class BytePairTrace(Worked):
         )
 
     @property
-    def heading(self) -> str:
+    def title(self) -> str:
         """What was encoded."""
         return f"Byte-pair encoding of {self.about}"
 
-    def shown(self) -> Blocks:
+    def blocks(self) -> list[Block]:
         """Every step, then the symbols and the words as they end up."""
-        steps = self._small_steps() if self.small else [self._steps_grid()]
+        if not self.small:
+            return [*self._begin(), self._merges(), *self._end()]
+        steps: list[Block] = []
+        for step in self.steps:
+            counts = Text("counts: " + _listed(step.counts, step.pairs))
+            steps += [_step_title(step), counts, *_ties(step), Text("then: " + " | ".join(map(str, step.words)))]
         return [*self._begin(), *steps, *self._end()]
 
-    def drawn(self) -> Blocks:
+    def details(self) -> list[Block]:
         """The same with a table of counts for every step."""
-        tables: list[Block] = []
+        steps: list[Block] = [] if self.small else [self._merges()]
         for step in self.steps:
-            tables += [
-                Heading(_title(step)),
-                *self._ties(step),
-                _count_grid(step.counts, step.pairs),
-                *([Words("then: " + _joined(step.words))] if step.words else []),
-            ]
-        return [*self._begin(), *([] if self.small else [self._steps_grid()]), *tables, *self._end()]
+            most, more = step.counts[0].count, step.pairs - len(step.counts)
+            rows = [(shortened(one.pair), f"{one.count:,}") for one in step.counts]
+            rows += [(f"and {more:,} more", "")] if more > 0 else []
+            bars = [*(one.count / most for one in step.counts), *([0.0] if more > 0 else [])]
+            after = [Text("then: " + " | ".join(map(str, step.words)))] if step.words else []
+            steps += [_step_title(step), *_ties(step), Table(("pair", "count"), rows, bars=bars), *after]
+        return [*self._begin(), *steps, *self._end()]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -321,107 +328,69 @@ class BytePairTrace(Worked):
             f"{counted(self.words, 'word')}, {self.different_words:,} different; {end}; a pair is merged if it occurs "
             f"at least {times(self.minimum)} (overlapping occurrences count)."
         )
-        start = [Words(f"start: {_joined(self.start)}")] if self.start else []
-        return [Heading(self.heading, 1), Words(facts), Words(f"Tie rule: {self.tie_rule}."), *start]
+        start = [Text(f"start: {' | '.join(map(str, self.start))}")] if self.start else []
+        headline = Heading(self.title, 1, underlined=True)
+        return [headline, Text(facts), Text(f"Tie rule: {self.tie_rule}."), *start]
 
-    def _small_steps(self) -> list[Block]:
-        blocks: list[Block] = []
-        for step in self.steps:
-            blocks += [
-                Heading(_title(step)),
-                Words("counts: " + _listed(step.counts, step.pairs)),
-                *self._ties(step),
-                Words("then: " + _joined(step.words)),
-            ]
-        return blocks
-
-    def _ties(self, step: MergeStep) -> list[Block]:
-        if not step.ties:
-            return []
-        others = " · ".join(map(shortened, step.ties[:10])) + (
-            f" and {len(step.ties) - 10} more" if len(step.ties) > 10 else ""
-        )
-        return [Words(f"tie at {step.count}: {step.pair} comes before {others}")]
-
-    def _steps_grid(self) -> Grid:
-        rows = tuple(
+    def _merges(self) -> Table:
+        """The merges of a long text."""
+        rows = [
             (
                 str(step.number),
                 shortened(step.pair),
                 shortened(step.spelled),
                 f"{step.count:,}",
                 " · ".join(map(shortened, step.ties[:3])) + (" …" if len(step.ties) > 3 else ""),
-                _listed(step.counts[1:4], 0),
+                _listed(step.counts[1:4]),
             )
             for step in self.steps
-        )
-        return Grid("Merges", ("", "pair", "symbol", "count", "ties with", "next"), rows, plain=True)
+        ]
+        return Table(("", "pair", "symbol", "count", "ties with", "next"), rows, "Merges", plain=True)
 
     def _end(self) -> list[Block]:
-        left = f": {_listed(self.left, self.left_pairs)}" if self.left else ""
-        size = f"The text takes {counted(self.symbols_after, 'symbol')}, at first {self.symbols_before:,}."
-        return [
-            Heading(f"Stop: {self.stopped}"),
-            *([Words(f"counts left{left}")] if left else []),
-            *([self._symbols()] if self.small and self.steps else []),
-            self._words(),
-            Words(size),
-            *self._verdict(),
-        ]
-
-    def _symbols(self) -> Grid:
-        rows = tuple((step.symbol, step.pair, step.spelled, f"{step.count:,}") for step in self.steps)
-        return Grid("Symbols", ("", "pair", "spells", "count"), rows, plain=True)
-
-    def _words(self) -> Grid:
+        blocks: list[Block] = [Heading(f"Stop: {self.stopped}")]
+        if self.left:
+            blocks.append(Text(f"counts left: {_listed(self.left, self.left_pairs)}"))
+        if self.small and self.steps:
+            symbols = [(step.symbol, step.pair, step.spelled, f"{step.count:,}") for step in self.steps]
+            blocks.append(Table(("", "pair", "spells", "count"), symbols, "Symbols", plain=True))
         several = f"the {len(self.segmentation)} most frequent words" if len(self.segmentation) > 1 else "the only word"
-        title = "Segmentation" if self.small else f"Segmentation of {several}"
-        rows = tuple(
-            (shortened(one.word), f"{one.times:,}", shortened(" ".join(one.symbols)), shortened(" ".join(one.spelled)))
+        columns = 4 if self.letters else 3
+        header = ("word", "times", "symbols", "spelled")[:columns]
+        rows = [
+            (
+                shortened(one.word),
+                f"{one.times:,}",
+                shortened(" ".join(one.symbols)),
+                shortened(" ".join(one.spelled)),
+            )[:columns]
             for one in self.segmentation
-        )
-        if self.letters:
-            return Grid(title, ("word", "times", "symbols", "spelled"), rows, plain=True)
-        return Grid(title, ("word", "times", "symbols"), tuple(row[:3] for row in rows), plain=True)
-
-    def _verdict(self) -> list[Block]:
-        if self.library is None:
-            return []
-        if self.library.agrees:
-            return [Words(f"The tokenizers library makes the same {counted(len(self.steps), 'merge')}.")]
-        return [Words(f"The tokenizers library differs from merge {self.library.first_difference} on.")]
+        ]
+        title = "Segmentation" if self.small else f"Segmentation of {several}"
+        size = f"The text takes {counted(self.symbols_after, 'symbol')}, at first {self.symbols_before:,}."
+        blocks += [Table(header, rows, title, plain=True), Text(size)]
+        if self.library:
+            same = f"makes the same {counted(len(self.steps), 'merge')}"
+            differs = f"differs from merge {self.library.first_difference} on"
+            blocks.append(Text(f"The tokenizers library {same if self.library.agrees else differs}."))
+        return blocks
 
 
-def _title(step: MergeStep) -> str:
-    return f"Step {step.number}: {shortened(step.symbol)} = {shortened(step.pair)}, {times(step.count)}"
+def _step_title(step: MergeStep) -> Heading:
+    return Heading(f"Step {step.number}: {shortened(step.symbol)} = {shortened(step.pair)}, {times(step.count)}")
 
 
-def _joined(words: Sequence[Segmented]) -> str:
-    return " | ".join(map(str, words))
+def _ties(step: MergeStep) -> list[Block]:
+    if not step.ties:
+        return []
+    more = f" and {len(step.ties) - 10} more" if len(step.ties) > 10 else ""
+    others = " · ".join(map(shortened, step.ties[:10]))
+    return [Text(f"tie at {step.count}: {step.pair} comes before {others}{more}")]
 
 
-def _listed(counts: Sequence[PairCount], pairs: int) -> str:
+def _listed(counts: Sequence[PairCount], pairs: int = 0) -> str:
     more = f" · and {pairs - len(counts):,} more" if pairs > len(counts) else ""
     return " · ".join(f"{shortened(one.pair)} {one.count:,}" for one in counts) + more
-
-
-def _count_grid(counts: Sequence[PairCount], pairs: int) -> Grid:
-    most = counts[0].count
-    more = ((f"and {pairs - len(counts):,} more", ""),) if pairs > len(counts) else ()
-    rows = (*((shortened(one.pair), f"{one.count:,}") for one in counts), *more)
-    bars = (*(one.count / most for one in counts), *(0.0 for _ in more))
-    return Grid("", ("pair", "count"), rows, bars=bars)
-
-
-# Byte-pair encoding traced: every step with all its pair counts, ties named, until no pair occurs often enough.
-
-
-SMALL = 1000
-"""Up to so many characters given directly, everything is shown; of more the beginning."""
-FIRST, SHOWN = 20, 10
-
-Seen = tuple[int, list[Pair], list[tuple[Pair, int]], int, list[list[int]]]
-"""Of a step: the largest count, the pairs that have it, the counts shown, how many pairs there are, the words after."""
 
 
 def trace_byte_pairs(
@@ -448,27 +417,67 @@ def trace_byte_pairs(
     _check(words, about, merges, minimum, end_of_word, show)
     most = merges if merges is not None or small else FIRST
     shown = show if show is not None or small else SHOWN
-    merging = Merging(words, bool(end_of_word))
-    start, begun = merging.symbols, [list(word) for word in merging.words[: None if small else 0]]
-    seen = _run(merging, most, minimum, shown, keep=small)
-    names = Names(merging, end_of_word, letters=small)
+    merger = BytePairMerger(words, bool(end_of_word))
+    before, first = merger.symbols, [list(word) for word in merger.words] if small else []
+
+    seen: list[tuple[int, list[Pair], list[tuple[Pair, int]], int, list[list[int]]]] = []
+    while most is None or len(seen) < most:
+        count, ties = merger.most_frequent()
+        if count < minimum:
+            break
+        ranked, pairs = merger.ranked(shown), len(merger.counts)
+        merger.merge(ties[0])
+        seen.append((count, ties, ranked, pairs, [list(word) for word in merger.words] if small else []))
+
+    names = SymbolNames(merger, end_of_word, letters=small)
+
+    def counts_of(ranked: Iterable[tuple[Pair, int]]) -> tuple[PairCount, ...]:
+        return tuple(PairCount(names.join(pair), count) for pair, count in ranked)
+
+    def segmented(some: Mapping[str, int], symbols: Iterable[Sequence[int]]) -> tuple[Segmented, ...]:
+        return tuple(
+            Segmented(
+                printable(word), often, tuple(names.names[at] for at in row), tuple(names.spelled[at] for at in row)
+            )
+            for (word, often), row in zip(some.items(), symbols, strict=False)
+        )
+
+    steps = [
+        MergeStep(
+            number=number,
+            symbol=names.names[merger.first_merged + number - 1],
+            pair=names.join(ties[0]),
+            spelled=names.spelled[merger.first_merged + number - 1],
+            parts=(names.spelled[ties[0][0]], names.spelled[ties[0][1]]),
+            count=count,
+            ties=tuple(names.join(pair) for pair in ties[1:]),
+            counts=counts_of(ranked),
+            pairs=pairs,
+            words=segmented(words, after),
+        )
+        for number, (count, ties, ranked, pairs, after) in enumerate(seen, 1)
+    ]
+    last = dict(zip(words, merger.words, strict=True))
+    chosen = words if small else dict(words.most_common(SHOWN))  # equally frequent words as they first occur
+    count, _ = merger.most_frequent()
+    stopped = f"no pair occurs {times(minimum)}" if count else "every word is one symbol"
     return BytePairTrace(
         about=about,
         words=words.total(),
         different_words=len(words),
         end_of_word=end_of_word,
         minimum=minimum,
-        start=_segmented(words, begun, names),
-        symbols_before=start,
-        symbols_after=merging.symbols,
-        steps=tuple(_step(number, merging, names, step, words) for number, step in enumerate(seen)),
-        left=_counts(merging.ranked(shown), names),
-        left_pairs=len(merging.counts),
-        stopped=_reason(merging, minimum),
-        segmentation=_final(words, merging, names, None if small else SHOWN),
+        start=segmented(words, first),
+        symbols_before=before,
+        symbols_after=merger.symbols,
+        steps=tuple(steps),
+        left=counts_of(merger.ranked(shown)),
+        left_pairs=len(merger.counts),
+        stopped=stopped if count < minimum else f"after {counted(len(merger.merged), 'merge')}, as asked",
+        segmentation=segmented(chosen, [last[word] for word in chosen]),
         letters=names.letters,
         small=small,
-        library=_trial(words, merging, minimum) if library else None,
+        library=_trial(words, merger, minimum) if library else None,
     )
 
 
@@ -505,81 +514,75 @@ def _check(
         )
 
 
-def _run(merging: Merging, most: int | None, minimum: int, shown: int | None, keep: bool) -> list[Seen]:
-    """Merge to the end, and remember what was seen before each merge."""
-    seen: list[Seen] = []
-    while most is None or len(seen) < most:
-        count, ties = merging.most_frequent()
-        if count < minimum:
-            break
-        ranked, pairs = merging.ranked(shown), len(merging.counts)
-        merging.merge(ties[0])
-        seen.append((count, ties, ranked, pairs, [list(word) for word in merging.words] if keep else []))
-    return seen
-
-
-def _step(number: int, merging: Merging, names: Names, seen: Seen, words: Mapping[str, int]) -> MergeStep:
-    count, ties, ranked, pairs, after = seen
-    symbol = merging.first_merged + number
-    left, right = merging.merged[number]
-    return MergeStep(
-        number=number + 1,
-        symbol=names.names[symbol],
-        pair=names.pair(ties[0]),
-        spelled=names.spelled[symbol],
-        parts=(names.spelled[left], names.spelled[right]),
-        count=count,
-        ties=tuple(names.pair(pair) for pair in ties[1:]),
-        counts=_counts(ranked, names),
-        pairs=pairs,
-        words=_segmented(words, after, names),
-    )
-
-
-def _counts(ranked: list[tuple[Pair, int]], names: Names) -> tuple[PairCount, ...]:
-    return tuple(PairCount(names.pair(pair), count) for pair, count in ranked)
-
-
-def _segmented(words: Mapping[str, int], symbols: Sequence[Sequence[int]], names: Names) -> tuple[Segmented, ...]:
-    return tuple(
-        Segmented(
-            printable(word), often, tuple(names.names[one] for one in row), tuple(names.spelled[one] for one in row)
-        )
-        for (word, often), row in zip(words.items(), symbols, strict=False)
-    )
-
-
-def _final(words: Counter[str], merging: Merging, names: Names, most: int | None) -> tuple[Segmented, ...]:
-    """The words as they end up; of a long text the most frequent, equally frequent ones as they first occur."""
-    rows = dict(zip(words, merging.words, strict=True))
-    chosen = dict(words.most_common(most)) if most else words
-    return _segmented(chosen, [rows[word] for word in chosen], names)
-
-
-def _reason(merging: Merging, minimum: int) -> str:
-    count, _ = merging.most_frequent()
-    if not count:
-        return "every word is one symbol"
-    return (
-        f"no pair occurs {times(minimum)}"
-        if count < minimum
-        else f"after {counted(len(merging.merged), 'merge')}, as asked"
-    )
-
-
-def _trial(words: Mapping[str, int], merging: Merging, minimum: int) -> Trial:
-    """The library's merges beside ours, spelled the same way."""
-    ours = _spelled(merging)
-    theirs = library_merges(words, len(ours), minimum, merging.end is not None)
-    same = next((place for place, both in enumerate(zip(ours, theirs, strict=False)) if both[0] != both[1]), None)
-    agrees = same is None and len(ours) == len(theirs)
-    return Trial(agrees, None if agrees else (same if same is not None else min(len(ours), len(theirs))) + 1)
-
-
-def _spelled(merging: Merging) -> list[tuple[str, str]]:
-    spelled = [*merging.alphabet, *([] if merging.end is None else [END])]
-    pairs: list[tuple[str, str]] = []
-    for left, right in merging.merged:
-        pairs.append((spelled[left], spelled[right]))
+def _trial(words: Mapping[str, int], merger: BytePairMerger, minimum: int) -> Trial:
+    """The library's merges next to ours, spelled the same way."""
+    spelled = [*merger.alphabet, *([] if merger.end is None else [LIBRARY_END])]
+    ours: list[tuple[str, str]] = []
+    for left, right in merger.merged:
+        ours.append((spelled[left], spelled[right]))
         spelled.append(spelled[left] + spelled[right])
-    return pairs
+    theirs = library_merges(words, len(ours), minimum, merger.end is not None)
+    if ours == theirs:
+        return Trial(True, None)
+    same = next((place for place, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), None)
+    return Trial(False, (min(len(ours), len(theirs)) if same is None else same) + 1)
+
+
+# What may be claimed, for every order in which ties may be merged
+
+
+def expected_of_byte_pairs(text: str) -> Iterator[list[Expected]]:
+    """The quantities under each order of ties, Lemma's own rule first; at most 200 orders."""
+    words = Counter(text.split())
+    return (_expected(words, order) for order in islice(_orders(words, []), MOST_ORDERS))
+
+
+def _orders(words: Counter[str], begun: list[Pair]) -> Iterator[list[Pair]]:
+    """Every order of merges that always takes a most frequent pair."""
+    count, ties = _replay(words, begun).most_frequent()
+    if count < 2 or len(begun) >= MOST_STEPS:
+        yield begun
+        return
+    for pair in ties:
+        yield from _orders(words, [*begun, pair])
+
+
+def _replay(words: Counter[str], order: list[Pair]) -> BytePairMerger:
+    merger = BytePairMerger(words, end_of_word=True)
+    for pair in order:
+        merger.merge(pair)
+    return merger
+
+
+def _expected(words: Counter[str], order: list[Pair]) -> list[Expected]:
+    names = SymbolNames(_replay(words, order), r"\w", letters=True)
+    merger = BytePairMerger(words, end_of_word=True)
+
+    def counts(number: int) -> Expected:
+        ranked = merger.ranked(None)
+        labels = tuple(names.join(pair).replace(" ", "") for pair, _ in ranked)
+        values = np.array([count for _, count in ranked])
+        return expect(f"counts{number}", values, (labels,), f"all pairs before step {number}")
+
+    def spellings(pair: Pair) -> Labels:
+        """By letters, spelled out, and by letters without a blank."""
+        return (names.join(pair), names.spell(pair), names.join(pair).replace(" ", ""))
+
+    found: list[Expected] = []
+    for number, pair in enumerate(order, 1):
+        symbol = names.names[merger.first_merged + number - 1]
+        about = f"the pair of step {number}"
+        found.append(counts(number))
+        found.append(ExpectedWords(f"merge{number}", (spellings(pair),), (), about, (symbol,)))
+        found.append(expect(f"count{number}", merger.counts[pair], None, "how often it occurs"))
+        merger.merge(pair)
+    merges = tuple(map(spellings, order))
+    cut = tuple((names.join(row), names.spell(row)) for row in merger.words)
+    return [
+        *found,
+        counts(len(order) + 1),
+        ExpectedWords("merges", merges, (numbered(len(order)),), "the pairs in the order of merging"),
+        ExpectedWords("segmentation", cut, (tuple(words),), "each word in its symbols", ("words",)),
+        expect("steps", len(order), None, "how many merges"),
+        expect("symbols", merger.symbols, None, "symbols of the whole text at the end"),
+    ]

@@ -1,30 +1,106 @@
-"""The numbers of a graph's case as matrices, checked against each other."""
+"""Graph convolution worked by hand (problem D4; Kipf & Welling 2017): Ã, Â, and what each does to features."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import Annotated, Any, ClassVar, Literal, overload
 
 import numpy as np
 from jaxtyping import Float
+from pydantic import BeforeValidator, Field, field_validator
 
-from lemma.checking.worked.attention import LARGEST, rectangle
-from lemma.checking.worked.case import MOST_NODES, Examples, Found, Given, GraphCase, list_examples, read_case
+from lemma.checking.worked.case import (
+    LARGEST,
+    Array,
+    Case,
+    CaseExamples,
+    CaseLike,
+    Expected,
+    Found,
+    Labels,
+    Number,
+    WorkedCase,
+    expect,
+    list_examples,
+    numbered,
+    read_case,
+    rectangle,
+)
 from lemma.data.tables import Column, read_table
 from lemma.errors import SpecError, unknown
-from lemma.report.blocks import Block, Blocks, Grid, Heading, Matrix, Words, Worked
 from lemma.report.numbers import counted, needed_decimals, numeral, printable, times
+from lemma.report.result import Block, Heading, Matrix, Table, Text
 from lemma.spec.base import to_toml
+
+Square = Float[np.ndarray, "nodes nodes"]
+MOST_NODES = 500
+"""A larger graph is not a small case: its eigenvalues alone would take a while."""
+MOST_SHOWN = 12
+"""Nodes of a graph whose matrices are printed; those of a larger one only with `full`."""
+HINT = "--full prints the matrices"
+SYMBOLS = {"adjacency": "A", "loops": "Ã", "symmetric": "Â", "rows": "D̃⁻¹Ã"}
+"""How each matrix is written."""
+TYPED = {"adjacency": "A", "loops": "A_tilde", "symmetric": "A_hat", "rows": "A_rows"}
+"""How each matrix is typed in a claim."""
+SPELLINGS: dict[str, Labels] = {"loops": ("Ã", "A~"), "symmetric": ("Â", "A^"), "rows": ("D̃⁻¹Ã", "D^-1A", "D_inv_A")}
+NEAR = 1e-9
+"""Sums and norms that differ by less are the same but for rounding."""
+CLAIM = "After D̃^(−1/2) Ã D̃^(−1/2) the rows are normalised: each sums to one."
+HOLDS = "D̃⁻¹Ã is the one whose rows sum to one on every graph. What holds of Â: its spectral norm is 1."
+TABLES = (".csv", ".tsv", ".jsonl")
+"""Endings of tables of edges."""
+FROM, TO = ("source", "from", "node1", "citing", "u"), ("target", "to", "node2", "cited", "v")
+"""What the two columns of a table of edges are often called."""
+WEIGHTS = ("weight", "value")
+
+
+# The case
+
+
+def _as_name(value: Any) -> Any:
+    """A node may be called by a number."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Name = Annotated[str, BeforeValidator(_as_name), Field(min_length=1)]
+GraphRow = Annotated[tuple[Number, ...], Field(min_length=1, max_length=MOST_NODES)]
+GraphRows = Annotated[tuple[GraphRow, ...], Field(min_length=1, max_length=MOST_NODES)]
+
+
+class GraphCase(Case):
+    """An undirected graph, what its nodes know, and a layer."""
+
+    kind: ClassVar[str] = "graph"
+
+    nodes: tuple[Name, ...] = ()
+    """The nodes by name; if none is given, those of the edges in their order."""
+    edges: Annotated[tuple[tuple[Name, ...], ...], Field(max_length=100_000)]
+    """Pairs of nodes; an edge counts for both of its ends, whichever stands first."""
+    X: GraphRows | None = None
+    """The features, a row for each node."""
+    start: Literal["ones", "units"] = "ones"
+    """What stands for X where none is given: a one at every node, or a unit vector for each."""
+    W: GraphRows | None = None
+    """The map of a layer Â X W, a row for each feature."""
+    powers: Annotated[int, Field(strict=True, ge=1, le=50)] = 8
+    """How often the features are multiplied."""
+    focus: tuple[Name, ...] = ()
+    """The nodes whose row of arithmetic is shown; if none is named, one of the most and one of the fewest edges."""
+
+    @field_validator("focus", mode="before")
+    @classmethod
+    def _one_focus(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str | int) else value
 
 
 @dataclass(frozen=True, eq=False)
 class GivenGraph:
     """A graph as its adjacency matrix, with features and a layer."""
 
-    names: tuple[str, ...]
-    adjacency: Float[np.ndarray, "nodes nodes"]
+    names: Labels
+    adjacency: Square
     features: Float[np.ndarray, "nodes features"]
     layer: Float[np.ndarray, "features out"] | None
     focus: tuple[int, ...]
@@ -37,85 +113,49 @@ class GivenGraph:
 
 
 def given_graph(case: GraphCase, where: str, notes: tuple[str, ...] = ()) -> GivenGraph:
-    """Everything that the case gives; a loop adds nothing and an edge that stands twice counts once, which is noted."""
-    names = _names(case, where)
-    places = {name: place for place, name in enumerate(names)}
-    adjacency = np.zeros((len(names), len(names)))
-    for number, edge in enumerate(case.edges, 1):
-        first, second = _ends(edge, number, places, where)
-        if first != second:
-            adjacency[first, second] = adjacency[second, first] = 1
-    features = _features(case, len(names), where)
-    focus = _focus(case, places, adjacency, where)
-    shown = tuple(map(printable, names))
-    said = (*notes, *_notes(case))
-    return GivenGraph(shown, adjacency, features, _layer(case, features, where), focus, said)
-
-
-def _names(case: GraphCase, where: str) -> tuple[str, ...]:
+    """Everything that the case gives; a loop adds nothing and an edge given twice counts once, which is noted."""
     names = case.nodes or tuple(dict.fromkeys(name for edge in case.edges for name in edge))
     if not names:
         raise SpecError(f'{where}: there is no node. Give nodes = ["a", "b"], or edges = [["a", "b"]].')
     if len(names) > MOST_NODES:
         raise SpecError(f"{where}: {len(names):,} nodes are too many for work by hand; at most {MOST_NODES} are read.")
-    twice = [name for name, times in Counter(names).items() if times > 1]
+    twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise SpecError(f"{where}: the node '{twice[0]}' stands twice in nodes. Give each node once.")
-    return names
-
-
-def _ends(edge: tuple[str, ...], number: int, places: dict[str, int], where: str) -> tuple[int, int]:
-    if len(edge) != 2:
-        raise SpecError(f'{where}: edge {number} has {counted(len(edge), "end")}, expected two, as in ["a", "b"].')
-    for name in edge:
-        if name not in places:
-            raise SpecError(f"{where}: edge {number}: " + unknown("the node", name, places))
-    return places[edge[0]], places[edge[1]]
-
-
-def _features(case: GraphCase, nodes: int, where: str) -> Float[np.ndarray, "nodes features"]:
-    if case.X is None:
-        return np.ones((nodes, 1)) if case.start == "ones" else np.eye(nodes)
-    features = rectangle("X", case.X, where)
-    if len(features) != nodes:
-        turned = " It would fit transposed." if features.shape[1] == nodes else ""
-        raise SpecError(f"{where}: X has {counted(len(features), 'row')}, expected {nodes}: one for each node.{turned}")
-    _refuse_large(features, "X", where)
-    return features
-
-
-def _layer(
-    case: GraphCase, features: Float[np.ndarray, "nodes features"], where: str
-) -> Float[np.ndarray, "features out"] | None:
-    if case.W is None:
-        return None
-    layer = rectangle("W", case.W, where)
-    if len(layer) != features.shape[1]:
-        turned = " It would fit transposed." if layer.shape[1] == features.shape[1] else ""
-        raise SpecError(
-            f"{where}: W has {counted(len(layer), 'row')}, expected {features.shape[1]}: one for each column of X."
-            f"{turned}"
-        )
-    _refuse_large(layer, "W", where)
-    return layer
-
-
-def _refuse_large(matrix: Float[np.ndarray, "rows columns"], name: str, where: str) -> None:
-    if np.abs(matrix).max() > LARGEST:
-        raise SpecError(f"{where}: {name} holds a number past {LARGEST:.0e}, too large to work with.")
-
-
-def _focus(
-    case: GraphCase, places: dict[str, int], adjacency: Float[np.ndarray, "nodes nodes"], where: str
-) -> tuple[int, ...]:
-    """The nodes that were named; else the first of the most edges and the first of the fewest."""
+    places = {name: place for place, name in enumerate(names)}
+    adjacency = np.zeros((len(names), len(names)))
+    for number, edge in enumerate(case.edges, 1):
+        if len(edge) != 2:
+            raise SpecError(f'{where}: edge {number} has {counted(len(edge), "end")}, expected two, as in ["a", "b"].')
+        for name in edge:
+            if name not in places:
+                raise SpecError(f"{where}: edge {number}: " + unknown("the node", name, places))
+        first, second = (places[name] for name in edge)
+        if first != second:
+            adjacency[first, second] = adjacency[second, first] = 1
+    if case.X is not None:
+        features = _matrix("X", case.X, len(names), "one for each node", where)
+    else:
+        features = np.ones((len(names), 1)) if case.start == "ones" else np.eye(len(names))
     for name in case.focus:
         if name not in places:
             raise SpecError(f"{where}: " + unknown("focus", name, places))
-    if case.focus:
-        return tuple(dict.fromkeys(places[name] for name in case.focus))
-    degrees = adjacency.sum(axis=1)
-    return tuple(dict.fromkeys((int(degrees.argmax()), int(degrees.argmin()))))
+    edges = adjacency.sum(axis=1)
+    focus = [places[name] for name in case.focus] or [int(edges.argmax()), int(edges.argmin())]
+    width = features.shape[1]
+    layer = None if case.W is None else _matrix("W", case.W, width, "one for each column of X", where)
+    shown = tuple(map(printable, names))
+    return GivenGraph(shown, adjacency, features, layer, tuple(dict.fromkeys(focus)), (*notes, *_notes(case)))
+
+
+def _matrix(name: str, rows: Sequence[Sequence[float]], count: int, why: str, where: str) -> Array:
+    matrix = rectangle(name, rows, where)
+    if len(matrix) != count:
+        turned = " It would fit transposed." if matrix.shape[1] == count else ""
+        raise SpecError(f"{where}: {name} has {counted(len(matrix), 'row')}, expected {count}: {why}.{turned}")
+    if np.abs(matrix).max() > LARGEST:
+        raise SpecError(f"{where}: {name} holds a number past {LARGEST:.0e}, too large to work with.")
+    return matrix
 
 
 def _notes(case: GraphCase) -> Iterator[str]:
@@ -127,18 +167,11 @@ def _notes(case: GraphCase) -> Iterator[str]:
         yield f"{counted(len(pairs) - len(set(pairs)), 'edge')} given twice: counted once."
 
 
-# What graph convolution makes of a graph (problem D4): Ã, Â and D̃⁻¹Ã, what they are, and what they do to features.
-
-
-Square = Float[np.ndarray, "nodes nodes"]
-SYMBOLS = {"adjacency": "A", "loops": "Ã", "symmetric": "Â", "rows": "D̃⁻¹Ã"}
-"""How each matrix is written."""
-NEAR = 1e-9
-"""Sums and norms that differ by less are the same but for rounding."""
+# The steps
 
 
 @dataclass(frozen=True)
-class Traits:
+class MatrixTraits:
     """What one matrix is: its row sums, its symmetry and its norms."""
 
     lowest_sum: float
@@ -148,6 +181,16 @@ class Traits:
     """The largest size of an eigenvalue."""
     norm: float
     """The spectral norm: the root of the largest eigenvalue of MᵀM, the radius itself where M is symmetric."""
+
+    @classmethod
+    def of(cls, matrix: Square) -> "MatrixTraits":
+        """Measure a matrix."""
+        sums = matrix.sum(axis=1)
+        symmetric = bool(np.allclose(matrix, matrix.T, rtol=0, atol=1e-15))
+        values = np.linalg.eigvalsh(matrix) if symmetric else np.linalg.eigvals(matrix)
+        radius = float(np.abs(values).max())
+        norm = radius if symmetric else float(np.sqrt(np.linalg.eigvalsh(matrix.T @ matrix).max()))
+        return cls(float(sums.min()), float(sums.max()), symmetric, radius, norm)
 
     @property
     def sums_to_one(self) -> bool:
@@ -178,17 +221,13 @@ class GraphSteps:
         """All four by name: Â has 1/√(d̃_i d̃_j) where Ã has 1, and D̃⁻¹Ã has 1/d̃_i."""
         loops, degrees = self.loops, self.degrees
         symmetric = loops / np.sqrt(np.outer(degrees, degrees))
-        return {
-            "adjacency": self.adjacency,
-            "loops": loops,
-            "symmetric": symmetric,
-            "rows": loops / degrees[:, None],
-        }
+        rows = loops / degrees[:, None]
+        return {"adjacency": self.adjacency, "loops": loops, "symmetric": symmetric, "rows": rows}
 
     @cached_property
-    def traits(self) -> Mapping[str, Traits]:
+    def traits(self) -> Mapping[str, MatrixTraits]:
         """What each matrix is."""
-        return {name: _traits(matrix) for name, matrix in self.matrices.items()}
+        return {name: MatrixTraits.of(matrix) for name, matrix in self.matrices.items()}
 
     @cached_property
     def scales(self) -> Mapping[str, Float[np.ndarray, "powers two"]]:
@@ -220,43 +259,30 @@ class GraphSteps:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, none of them rounded."""
+        traits = {
+            name: {
+                "row_sums": self.matrices[name].sum(axis=1).tolist(),
+                "rows_sum_to_one": one.sums_to_one,
+                "symmetric": one.symmetric,
+                "largest_eigenvalue": one.radius,
+                "spectral_norm": one.norm,
+            }
+            for name, one in self.traits.items()
+        }
         return {
             "degrees": self.degrees.tolist(),
             "matrices": {name: matrix.tolist() for name, matrix in self.matrices.items()},
-            "traits": {name: _plain(self.matrices[name], traits) for name, traits in self.traits.items()},
+            "traits": traits,
             "features": self.features.tolist(),
             "norms": {name: scale[:, 0].tolist() for name, scale in self.scales.items()},
             "largest": {name: scale[:, 1].tolist() for name, scale in self.scales.items()},
         }
 
 
-def _traits(matrix: Square) -> Traits:
-    sums = matrix.sum(axis=1)
-    symmetric = bool(np.allclose(matrix, matrix.T, rtol=0, atol=1e-15))
-    values = np.linalg.eigvalsh(matrix) if symmetric else np.linalg.eigvals(matrix)
-    radius = float(np.abs(values).max())
-    norm = radius if symmetric else float(np.sqrt(np.linalg.eigvalsh(matrix.T @ matrix).max()))
-    return Traits(float(sums.min()), float(sums.max()), symmetric, radius, norm)
+# The steps as blocks: each formula, the numbers that go through it, and what it does to features
 
 
-def _plain(matrix: Square, traits: Traits) -> dict[str, Any]:
-    return {
-        "row_sums": matrix.sum(axis=1).tolist(),
-        "rows_sum_to_one": traits.sums_to_one,
-        "symmetric": traits.symmetric,
-        "largest_eigenvalue": traits.radius,
-        "spectral_norm": traits.norm,
-    }
-
-
-# A graph's matrices as blocks: each formula, the numbers that go through it, and what it does to features.
-
-
-LARGE = 1000
-"""Past this a number in a sentence needs no decimals."""
-
-
-class GraphViews:
+class GraphTables:
     """Makes the blocks of one graph."""
 
     def __init__(self, given: GivenGraph, steps: GraphSteps, decimals: int) -> None:
@@ -264,126 +290,114 @@ class GraphViews:
 
     def matrices(self) -> list[Block]:
         """A, Ã, the degrees, Â with the arithmetic of the rows in focus, and D̃⁻¹Ã, each with its row sums."""
+        steps, names = self.steps, self.given.names
+        a, loops, symmetric, rows = (
+            Matrix(SYMBOLS[name], names, names, matrix, sums=matrix.sum(axis=1).tolist(), decimals=self.decimals)
+            for name, matrix in steps.matrices.items()
+        )
+        degrees = [self._column(one) for one in (steps.adjacency.sum(axis=1), steps.degrees, steps.degrees**-0.5)]
         return [
             Heading("The graph: A, and Ã = A + I"),
-            self._square("adjacency"),
-            self._square("loops"),
+            a,
+            loops,
             Heading("Degrees: d̃ is the row sum of Ã"),
-            self._degrees(),
+            Table(("node", "edges", "d̃", "1/√d̃"), tuple(zip(names, *degrees, strict=True))),
             Heading("Â = D̃^(−1/2) Ã D̃^(−1/2): 1/√(d̃_i d̃_j) where Ã has a one"),
-            Words("\n".join(line for node in self.given.focus for line in self._entries(node))),
-            self._square("symmetric"),
+            Text("\n".join(line for node in self.given.focus for line in self._entries(node))),
+            symmetric,
             Heading("D̃⁻¹Ã: every row of Ã over its own degree"),
-            self._square("rows"),
+            rows,
         ]
-
-    def traits(self) -> list[Block]:
-        """Row sums, symmetry and norms of the four."""
-        header = ("", "row sums", "symmetric", "largest |eigenvalue|", "spectral norm")
-        rows = tuple((SYMBOLS[name], *self._trait(traits)) for name, traits in self.steps.traits.items())
-        about = (
-            "The spectral norm of a symmetric matrix is its largest |eigenvalue|; that of D̃⁻¹Ã, which has the "
-            "eigenvalues of Â, is the root of the largest eigenvalue of MᵀM."
-        )
-        return [Heading("What each of them is"), Grid("", header, rows), Words(about)]
-
-    def scales(self) -> list[Block]:
-        """What multiplying again and again does to the features."""
-        return [
-            Heading("What each does to the scale of features"),
-            Words(f"X is {self._about_features()}."),
-            self._scale("‖MᵏX‖, the root of the sum of squares", 0),
-            self._scale("the largest |entry| of MᵏX", 1),
-            Words("\n".join(self._said())),
-        ]
-
-    def layer(self) -> list[Block]:
-        """Â X W, if there is a W: the products of the rows in focus, and the whole."""
-        weights = self.given.layer
-        if weights is None:
-            return []
-        columns = _numbered("out", weights.shape[1])
-        features = _numbered("x", weights.shape[0])
-        mapped = self.given.features @ weights
-        return [
-            Heading("One layer: Â X W"),
-            Matrix("X", self.given.names, features, self.given.features, decimals=self.decimals),
-            Matrix("W", features, columns, weights, decimals=self.decimals),
-            Matrix("X W", self.given.names, columns, mapped, decimals=self.decimals),
-            Words("\n".join(line for node in self.given.focus for line in self._mixed(node, mapped))),
-            Matrix("Â X W", self.given.names, columns, self.steps.layer(weights), decimals=self.decimals),
-        ]
-
-    def _square(self, name: str) -> Matrix:
-        matrix = self.steps.matrices[name]
-        names, sums = self.given.names, tuple(matrix.sum(axis=1).tolist())
-        return Matrix(SYMBOLS[name], names, names, matrix, sums=sums, decimals=self.decimals)
-
-    def _degrees(self) -> Grid:
-        columns = (self.steps.adjacency.sum(axis=1), self.steps.degrees, self.steps.degrees**-0.5)
-        written = [self._column(column) for column in columns]
-        return Grid("", ("node", "edges", "d̃", "1/√d̃"), tuple(zip(self.given.names, *written, strict=True)))
 
     def _entries(self, node: int) -> Iterator[str]:
         """The arithmetic of a row of Â."""
         names, degrees = self.given.names, self.steps.degrees
         row, own = self.steps.matrices["symmetric"][node], numeral(degrees[node], 0)
-        places = [int(place) for place in np.flatnonzero(self.steps.loops[node])]
+        places = np.flatnonzero(self.steps.loops[node])
         for place in places:
             other = numeral(degrees[place], 0)
             yield f"Â[{names[node]}, {names[place]}] = 1/√({own}·{other}) = {self._number(row[place])}"
         added = " + ".join(self._number(row[place]) for place in places)
         yield f"row {names[node]}: {added} = {self._number(row.sum())}"
 
-    def _mixed(self, node: int, mapped: Float[np.ndarray, "nodes out"]) -> Iterator[str]:
-        """The arithmetic of a node's first output: its neighbours' and its own, weighted."""
-        row = self.steps.matrices["symmetric"][node]
-        places = np.flatnonzero(self.steps.loops[node])
-        added = " + ".join(f"{self._number(row[place])}·{self._factor(mapped[place, 0])}" for place in places)
-        yield f"{self.given.names[node]}, out_1: {added} = {self._number(row @ mapped[:, 0])}"
+    def traits(self) -> list[Block]:
+        """Row sums, symmetry and norms of the four."""
+        rows = []
+        for name, one in self.steps.traits.items():
+            lowest, highest = self._number(one.lowest_sum), self._number(one.highest_sum)
+            sums = lowest if abs(one.lowest_sum - one.highest_sum) < NEAR else f"{lowest} to {highest}"
+            symmetric = "yes" if one.symmetric else "no"
+            rows.append((SYMBOLS[name], sums, symmetric, self._number(one.radius), self._number(one.norm)))
+        about = (
+            "The spectral norm of a symmetric matrix is its largest |eigenvalue|; that of D̃⁻¹Ã, which has the "
+            "eigenvalues of Â, is the root of the largest eigenvalue of MᵀM."
+        )
+        header = ("", "row sums", "symmetric", "largest |eigenvalue|", "spectral norm")
+        return [Heading("What each of them is"), Table(header, rows), Text(about)]
 
-    def _trait(self, traits: Traits) -> tuple[str, ...]:
-        sums = [self._number(value) for value in (traits.lowest_sum, traits.highest_sum)]
-        said = sums[0] if abs(traits.lowest_sum - traits.highest_sum) < NEAR else f"{sums[0]} to {sums[1]}"
-        return said, "yes" if traits.symmetric else "no", self._number(traits.radius), self._number(traits.norm)
+    def scales(self) -> list[Block]:
+        """What multiplying again and again does to the features."""
+        features = self.given.features
+        about = f"given: {features.shape[0]}×{features.shape[1]}"
+        if np.array_equal(features, np.ones((len(features), 1))):
+            about = "a one at every node"
+        elif np.array_equal(features, np.eye(len(features))):
+            about = "a unit vector for every node, so that MᵏX is Mᵏ itself"
+        return [
+            Heading("What each does to the scale of features"),
+            Text(f"X is {about}."),
+            self._scale("‖MᵏX‖, the root of the sum of squares", 0),
+            self._scale("the largest |entry| of MᵏX", 1),
+            Text(self._growth()),
+        ]
 
-    def _about_features(self) -> str:
-        nodes, width = self.given.features.shape
-        if np.array_equal(self.given.features, np.ones((nodes, 1))):
-            return "a one at every node"
-        if np.array_equal(self.given.features, np.eye(nodes)):
-            return "a unit vector for every node, so that MᵏX is Mᵏ itself"
-        return f"given: {nodes}×{width}"
-
-    def _scale(self, title: str, which: int) -> Grid:
+    def _scale(self, title: str, which: int) -> Table:
         columns = [self._column(scale[:, which]) for scale in self.steps.scales.values()]
-        powers = [str(power) for power in range(self.steps.powers + 1)]
-        return Grid(title, ("k", *SYMBOLS.values()), tuple(zip(powers, *columns, strict=True)))
+        powers = map(str, range(self.steps.powers + 1))
+        return Table(("k", *SYMBOLS.values()), tuple(zip(powers, *columns, strict=True)), title)
 
-    def _said(self) -> Iterator[str]:
+    def _growth(self) -> str:
         """What the columns show, in words."""
-        traits, power = self.steps.traits, self.steps.powers
-        loops, rows = traits["loops"].norm, traits["rows"].norm
         if not np.any(self.given.features):
-            yield "X is 0, and stays so."
-            return
-        grown = {name: scale[-1, 0] / scale[0, 0] for name, scale in self.steps.scales.items()}
-        yield (
-            f"Ã: {self._number(grown['loops'])} times the norm after {times(power)}; a product multiplies by at most "
-            f"{self._number(loops)}, its largest eigenvalue, and in the long run nearly always by that."
+            return "X is 0, and stays so."
+        traits = self.steps.traits
+        grown = {name: self._number(scale[-1, 0] / scale[0, 0]) for name, scale in self.steps.scales.items()}
+        return (
+            f"Ã: {grown['loops']} times the norm after {times(self.steps.powers)}; a product multiplies by at most "
+            f"{self._number(traits['loops'].norm)}, its largest eigenvalue, and in the long run nearly always by that."
+            f"\nÂ: {grown['symmetric']} times; its spectral norm is 1, so that the norm never grows."
+            f"\nD̃⁻¹Ã: {grown['rows']} times; every entry is a mean, so that the largest never grows; its "
+            f"spectral norm is {self._number(traits['rows'].norm)}."
         )
-        yield f"Â: {self._number(grown['symmetric'])} times; its spectral norm is 1, so that the norm never grows."
-        yield (
-            f"D̃⁻¹Ã: {self._number(grown['rows'])} times; every entry is a mean, so that the largest never grows; its "
-            f"spectral norm is {self._number(rows)}."
-        )
+
+    def layer(self) -> list[Block]:
+        """Â X W, if there is a W: the arithmetic of the first output of the nodes in focus, and the whole."""
+        weights, names = self.given.layer, self.given.names
+        if weights is None:
+            return []
+        features, columns = numbered(weights.shape[0], "x_"), numbered(weights.shape[1], "out_")
+        mapped = self.given.features @ weights
+        lines = []
+        for node in self.given.focus:
+            row = self.steps.matrices["symmetric"][node]
+            places = np.flatnonzero(self.steps.loops[node])
+            added = " + ".join(f"{self._number(row[place])}·{self._factor(mapped[place, 0])}" for place in places)
+            lines.append(f"{names[node]}, out_1: {added} = {self._number(row @ mapped[:, 0])}")
+        return [
+            Heading("One layer: Â X W"),
+            Matrix("X", names, features, self.given.features, decimals=self.decimals),
+            Matrix("W", features, columns, weights, decimals=self.decimals),
+            Matrix("X W", names, columns, mapped, decimals=self.decimals),
+            Text("\n".join(lines)),
+            Matrix("Â X W", names, columns, self.steps.layer(weights), decimals=self.decimals),
+        ]
 
     def _column(self, values: Float[np.ndarray, "rows"]) -> list[str]:
         decimals = needed_decimals(values.tolist(), self.decimals)
         return [numeral(value, decimals) for value in values.tolist()]
 
     def _number(self, value: float) -> str:
-        decimals = self.decimals if abs(value) < LARGE else 0
+        decimals = self.decimals if abs(value) < 1000 else 0  # a large number in a sentence needs no decimals
         return numeral(float(value), needed_decimals([float(value)], decimals))
 
     def _factor(self, value: float) -> str:
@@ -391,36 +405,20 @@ class GraphViews:
         return f"({text})" if text.startswith("−") else text
 
 
-def _numbered(letter: str, count: int) -> tuple[str, ...]:
-    return tuple(f"{letter}_{place}" for place in range(1, count + 1))
-
-
-# What a graph worked by hand holds, how the claim of the source is judged on it, and how it is shown.
-
-
-MOST_SHOWN = 12
-"""Nodes of a graph whose matrices are printed; of a larger one where all is asked for."""
-HINT = "--full prints the matrices"
-CLAIM = "After D̃^(−1/2) Ã D̃^(−1/2) the rows are normalised: each sums to one."
-HOLDS = "D̃⁻¹Ã is the one whose rows sum to one on every graph. What holds of Â: its spectral norm is 1."
+# The result, how the claim of the source is judged on it, and what may be claimed
 
 
 @dataclass(frozen=True, eq=False)
-class WorkedGraph(Worked):
+class WorkedGraph(WorkedCase):
     """A graph with its four matrices. A large one is summed up unless `full`."""
 
+    untitled: ClassVar[str] = "Graph convolution by hand"
+
     case: GraphCase
-    source: str
-    """The case as it was written."""
     given: GivenGraph
     steps: GraphSteps
     full: bool = False
     decimals: int = 4
-
-    @property
-    def heading(self) -> str:
-        """The title of the case."""
-        return printable(self.case.title) or "Graph convolution by hand"
 
     @property
     def verdict(self) -> str:
@@ -438,13 +436,33 @@ class WorkedGraph(Worked):
             f"connected part is regular: its nodes have all the same degree. {HOLDS}"
         )
 
-    def shown(self) -> Blocks:
+    def blocks(self) -> list[Block]:
         """Every matrix of a small graph; of a large one what they are, and what they do."""
-        return [*self._blocks(), *([Heading(HINT)] if self._cut else [])]
+        return [*self.details(), *([Heading(HINT)] if self._cut else [])]
 
-    def drawn(self) -> Blocks:
-        """The same."""
-        return self._blocks()
+    def details(self) -> list[Block]:
+        """The same, without the hint."""
+        tables, degrees = GraphTables(self.given, self.steps, self.decimals), self.steps.degrees
+        sizes = f"{counted(len(self.given.names), 'node')}, {counted(self.given.edges, 'edge')}"
+        between = f"degrees with the loop from {numeral(degrees.min(), 0)} to {numeral(degrees.max(), 0)}"
+        rounding = f"Printed to {counted(self.decimals, 'decimal')}; nothing is rounded on the way."
+        return [
+            self.headline,
+            Text(f"{sizes}; {between}. {rounding}"),
+            *map(Text, self.given.notes),
+            *([] if self._cut else tables.matrices()),
+            *tables.traits(),
+            Heading("The claim"),
+            Text(CLAIM),
+            Text(self.verdict),
+            *tables.scales(),
+            *([] if self._cut else tables.layer()),
+        ]
+
+    @property
+    def _cut(self) -> bool:
+        """Whether matrices are left out."""
+        return not self.full and len(self.given.names) > MOST_SHOWN
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, none of them rounded."""
@@ -459,44 +477,68 @@ class WorkedGraph(Worked):
             "claim": {"said": CLAIM, "right": self.steps.normalised, "verdict": self.verdict},
         }
 
-    def writers(self) -> dict[str, Callable[[], str]]:
-        """The usual files, and the case itself to start another from."""
-        return super().writers() | {".toml": lambda: self.source}
+    def expected(self) -> list[Expected]:
+        """The four matrices, degrees, row sums, norms, what powers do to features, and the layer."""
+        steps, nodes = self.steps, self.given.names
+        edges, powers = steps.adjacency.sum(axis=1), tuple(map(str, range(steps.powers + 1)))
+        without = {"the loop that Ã adds is not counted": edges}
+        roots = {"the loop that Ã adds is not counted": _inverse_root(edges), "1/d̃ in place of 1/√d̃": 1 / steps.degrees}
+        spellings = ("d", "d̃", "d_tilde", "D")
+        found: list[Expected] = [
+            expect("degrees", steps.degrees, (nodes,), "d̃, the row sums of Ã", spellings, without),
+            expect("roots", _inverse_root(steps.degrees), (nodes,), "1/√d̃", ("1/√d̃", "inverse_roots"), roots),
+        ]
+        for key, matrix in steps.matrices.items():
+            name, sign, others = TYPED[key], SYMBOLS[key], SPELLINGS.get(key, ())
+            slips, traits, scale = _slips(key, steps.adjacency), steps.traits[key], steps.scales[key]
+            sums = {said: made.sum(axis=1) for said, made in slips.items()}
+            if key == "symmetric":
+                sums["the rows of Â are not normalised; those of D̃⁻¹Ã are"] = np.ones(len(nodes))
+            meaning = sign if sign != name else "adjacency"
+            found.append(expect(name, matrix, (nodes, nodes), meaning, others, slips))
+            for kind, values, labels, said, wrong in (
+                ("sum", matrix.sum(axis=1), (nodes,), f"row sums of {sign}", sums),
+                ("norm", traits.norm, None, f"spectral norm of {sign}", None),
+                ("radius", traits.radius, None, f"largest |eigenvalue| of {sign}", None),
+                ("size", scale[:, 0], (powers,), f"‖MᵏX‖ for k = 0 …, M = {sign}", None),
+                ("largest", scale[:, 1], (powers,), "its largest entry", None),
+            ):
+                spelled = [f"{kind}_{other}" for other in others]
+                found.append(expect(f"{kind}_{name}", values, labels, said, spelled, wrong))
+        if self.given.layer is not None:
+            through = steps.features @ self.given.layer
+            layer_slips = {
+                "Ã in place of Â": steps.matrices["loops"] @ through,
+                "A in place of Â: no loops, not normalised": steps.matrices["adjacency"] @ through,
+                "D̃⁻¹Ã in place of Â": steps.matrices["rows"] @ through,
+                "X W alone: Â is left out": through,
+            }
+            labels = (nodes, numbered(through.shape[1]))
+            spellings = ("AXW", "ÂXW", "Y")
+            found.append(expect("layer", steps.layer(self.given.layer), labels, "Â X W", spellings, layer_slips))
+        return found
 
-    @property
-    def _cut(self) -> bool:
-        """Whether matrices are left out."""
-        return not self.full and len(self.given.names) > MOST_SHOWN
 
-    def _blocks(self) -> list[Block]:
-        views = GraphViews(self.given, self.steps, self.decimals)
-        judged = [Heading("The claim"), Words(CLAIM), Words(self.verdict)]
-        details = [] if self._cut else views.matrices()
-        layer = [] if self._cut else views.layer()
-        return [*self._begin(), *details, *views.traits(), *judged, *views.scales(), *layer]
-
-    def _begin(self) -> list[Block]:
-        degrees = self.steps.degrees
-        sizes = f"{counted(len(self.given.names), 'node')}, {counted(self.given.edges, 'edge')}"
-        rounding = f"Printed to {counted(self.decimals, 'decimal')}; nothing is rounded on the way."
-        between = f"degrees with the loop from {numeral(degrees.min(), 0)} to {numeral(degrees.max(), 0)}"
-        return [Heading(self.heading, 1), Words(f"{sizes}; {between}. {rounding}"), *map(Words, self.given.notes)]
+def _slips(key: str, adjacency: Square) -> dict[str, Array]:
+    """Â and D̃⁻¹Ã made without loops, or with the degrees of A."""
+    if key not in ("symmetric", "rows"):
+        return {}
+    roots = _inverse_root(adjacency.sum(axis=1))
+    factors = np.outer(roots, roots) if key == "symmetric" else roots[:, None] ** 2
+    loops = adjacency + np.eye(len(adjacency))
+    return {"A in place of Ã: no loops": adjacency * factors, "degrees of A in place of those of Ã": loops * factors}
 
 
-# Graph convolution worked by hand (problem D4; Kipf & Welling 2017): Ã, Â, and what each does to features.
-
-
-TABLES = (".csv", ".tsv", ".jsonl")
-WEIGHTS = ("weight", "value")
-FROM, TO = ("source", "from", "node1", "citing", "u"), ("target", "to", "node2", "cited", "v")
-"""What the two columns of a table of edges are often called."""
+def _inverse_root(degrees: Float[np.ndarray, "nodes"]) -> Float[np.ndarray, "nodes"]:
+    """1/√d, and 0 for a node without neighbours."""
+    return np.divide(1.0, np.sqrt(degrees), out=np.zeros_like(degrees), where=degrees > 0)
 
 
 @overload
-def graph_by_hand(example: None = None) -> Examples: ...
+def graph_by_hand(example: None = None) -> CaseExamples: ...
 @overload
 def graph_by_hand(
-    example: Given,
+    example: CaseLike,
     *,
     nodes: Sequence[str] | None = None,
     powers: int | None = None,
@@ -504,13 +546,13 @@ def graph_by_hand(
     decimals: int = 4,
 ) -> WorkedGraph: ...
 def graph_by_hand(
-    example: Given | None = None,
+    example: CaseLike | None = None,
     *,
     nodes: Sequence[str] | None = None,
     powers: int | None = None,
     full: bool = False,
     decimals: int = 4,
-) -> WorkedGraph | Examples:
+) -> WorkedGraph | CaseExamples:
     """Work a graph out, for an example by name, a TOML file, a table of edges (.csv) or the same words.
 
     Ã = A + I, Â = D̃^{-1/2} Ã D̃^{-1/2} with D̃ the degrees of Ã; row sums, symmetry and spectral norm of each, the norm
@@ -524,30 +566,29 @@ def graph_by_hand(
     if example is None:
         return list_examples("graph")
     changes = {"focus": tuple(nodes) if nodes else None, "powers": powers}
-    found, notes = _table(example, changes) or (read_case(GraphCase, example, changes), ())
+    if isinstance(example, str | Path) and Path(example).suffix.lower() in TABLES:
+        found, notes = _read_edges(Path(example), changes)
+    else:
+        found, notes = read_case(GraphCase, example, changes), ()
     given = given_graph(found.case, found.where, notes)
     steps = GraphSteps(given.adjacency, given.features, found.case.powers)
     return WorkedGraph(found.case, found.text, given, steps, full, decimals)
 
 
-def _table(example: Given, changes: dict[str, object]) -> tuple[Found[GraphCase], tuple[str, ...]] | None:
-    """The graph of a table of edges, if one is given, and what of it is left out."""
-    if not isinstance(example, str | Path) or Path(example).suffix.lower() not in TABLES:
-        return None
+def _read_edges(path: Path, changes: Mapping[str, Any]) -> tuple[Found[GraphCase], tuple[str, ...]]:
+    """The graph of a table of edges, and what of the table is left out."""
+
+    def is_header(first: Sequence[str]) -> bool:
+        return bool({cell.strip().casefold() for cell in first} & {*FROM, *TO})
+
     columns = [Column("source", None, frozenset(FROM)), Column("target", None, frozenset(TO))]
-    read = read_table(Path(example), columns, any_width=True, is_header=_is_header)
+    read = read_table(path, columns, any_width=True, is_header=is_header)
     edges = list(zip(read.cells["source"], read.cells["target"], strict=True))
     changed = {word: value for word, value in changes.items() if value is not None}
-    case = GraphCase.read({"title": f"The graph of {Path(example).name}", "edges": edges, **changed}, str(example))
-    return Found(case, str(example), to_toml(case.to_dict())), tuple(_left_out(read.names or ()))
-
-
-def _left_out(names: Sequence[str]) -> Iterator[str]:
-    for name in names:
-        if name.strip().casefold() in WEIGHTS:
-            yield f"The column '{printable(name.strip())}' is left out: here every edge counts 1."
-
-
-def _is_header(first: Sequence[str]) -> bool:
-    """Whether a first row bears the names that such columns have."""
-    return bool({cell.strip().casefold() for cell in first} & {*FROM, *TO})
+    case = GraphCase.read({"title": f"The graph of {path.name}", "edges": edges, **changed}, str(path))
+    notes = tuple(
+        f"The column '{printable(name.strip())}' is left out: here every edge counts 1."
+        for name in read.names or ()
+        if name.strip().casefold() in WEIGHTS
+    )
+    return Found(case, str(path), to_toml(case.to_dict())), notes

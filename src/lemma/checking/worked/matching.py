@@ -1,29 +1,75 @@
-"""A cross-modal search with every number on the way: projections, products, cosines, winners."""
+"""A cross-modal search worked by hand: images and sentences, two maps, and who fits whom (problem E7)."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, overload
+from typing import Annotated, Any, ClassVar, overload
 
 import numpy as np
 from jaxtyping import Float
+from pydantic import Field, field_validator
 
-from lemma.checking.worked.attention import LARGEST, plain_rows, rectangle
-from lemma.checking.worked.case import Examples, Given, MatchingCase, directions, largest, list_examples, read_case
-from lemma.errors import InputError, SpecError, unknown
-from lemma.report.blocks import Block, Blocks, Grid, Heading, Words, Worked
-from lemma.report.blocks import Matrix as MatrixBlock
+from lemma.checking.worked.case import (
+    Array,
+    Case,
+    CaseExamples,
+    CaseLike,
+    Expected,
+    ExpectedWords,
+    Labels,
+    NumberRows,
+    WorkedCase,
+    check_sizes,
+    directions,
+    expect,
+    largest,
+    list_examples,
+    numbered,
+    plain_rows,
+    read_case,
+    rectangle,
+)
+from lemma.errors import SpecError, unknown
 from lemma.report.numbers import counted, numeral, printable, vector
+from lemma.report.result import Block, Heading, Matrix, Table, Text
 
-Matrix = Float[np.ndarray, "rows columns"]
+MOST = 6
+"""Of the first few images the arithmetic is shown if none is in focus."""
+CaseNames = Annotated[tuple[str, ...], Field(max_length=100)]
+
+
+class MatchingCase(Case):
+    """Images and sentences, each a row of numbers, and the maps that take both to one space."""
+
+    kind: ClassVar[str] = "matching"
+
+    I: NumberRows  # noqa: E741  (the problem's own letter)
+    """The images, a row each."""
+    T: NumberRows
+    """The sentences, a row each."""
+    W_i: NumberRows
+    """The images' map: a row for each number of an image, a column for each number of the shared space."""
+    W_t: NumberRows
+    """The sentences' map, with as many columns."""
+    image_names: CaseNames = ()
+    """What the images are called; image 1, image 2 … if no names are given."""
+    sentence_names: CaseNames = ()
+    """What the sentences are called."""
+    focus: tuple[str, ...] = ()
+    """The images whose arithmetic is shown; the first few if none is named."""
+
+    @field_validator("focus", "image_names", "sentence_names", mode="before")
+    @classmethod
+    def _one_name(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, eq=False)
 class MatchingSteps:
     """P = I·W_i, Q = T·W_t, scores P·Qᵀ, and the cosines of the same vectors."""
 
-    images: tuple[str, ...]
-    sentences: tuple[str, ...]
+    images: Labels
+    sentences: Labels
     image_inputs: Float[np.ndarray, "images image_width"]
     sentence_inputs: Float[np.ndarray, "sentences text_width"]
     image_map: Float[np.ndarray, "image_width shared"]
@@ -46,7 +92,7 @@ class MatchingSteps:
 
     @cached_property
     def cosines(self) -> Float[np.ndarray, "images sentences"]:
-        """The products of the same vectors brought to length 1; no number where a vector is zero."""
+        """The products of the same vectors brought to length 1; NaN where a vector is zero."""
         return directions(self.image_vectors) @ directions(self.sentence_vectors).T
 
     @cached_property
@@ -60,27 +106,24 @@ class MatchingSteps:
         return np.linalg.norm(self.sentence_vectors, axis=1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; a cosine that is None belongs to a vector of nothing but zeros."""
+        """Return plain values; a cosine that is None belongs to a zero vector."""
+        names = ("image_vectors", "sentence_vectors", "image_lengths", "sentence_lengths", "scores")
         return {
             "images": list(self.images),
             "sentences": list(self.sentences),
-            "image_vectors": self.image_vectors.tolist(),
-            "sentence_vectors": self.sentence_vectors.tolist(),
-            "image_lengths": self.image_lengths.tolist(),
-            "sentence_lengths": self.sentence_lengths.tolist(),
-            "scores": self.scores.tolist(),
+            **{name: getattr(self, name).tolist() for name in names},
             "cosines": plain_rows(self.cosines),
         }
 
 
 @dataclass(frozen=True)
-class Match:
+class BestMatch:
     """What fits one image, or one sentence, best: by product and by cosine; several if they tie."""
 
     name: str
-    by_product: tuple[str, ...]
+    by_product: Labels
     product: float
-    by_cosine: tuple[str, ...]
+    by_cosine: Labels
     cosine: float | None
     """None where the cosine is not defined."""
 
@@ -90,81 +133,164 @@ class Match:
         return self.by_product == self.by_cosine
 
 
-def matches(rows: Sequence[str], columns: Sequence[str], scores: Matrix, cosines: Matrix) -> tuple[Match, ...]:
+def best_matches(rows: Labels, columns: Labels, scores: Array, cosines: Array) -> tuple[BestMatch, ...]:
     """The winner of every row."""
-    return tuple(_match(name, columns, *pair) for name, *pair in zip(rows, scores, cosines, strict=True))
+    found: list[BestMatch] = []
+    for name, products, row in zip(rows, scores, cosines, strict=True):
+        known = row[~np.isnan(row)]
+        best, by_cosine = (float(known.max()), largest(columns, row)) if known.size else (None, ())
+        found.append(BestMatch(name, largest(columns, products), float(products.max()), by_cosine, best))
+    return tuple(found)
 
 
-def _match(name: str, columns: Sequence[str], scores: np.ndarray, cosines: np.ndarray) -> Match:
-    known = cosines[~np.isnan(cosines)]
-    best = float(known.max()) if known.size else None
-    by_cosine = largest(columns, cosines) if best is not None else ()
-    return Match(name, largest(columns, scores), float(scores.max()), by_cosine, best)
+@dataclass(frozen=True, eq=False)
+class WorkedMatching(WorkedCase):
+    """A cross-modal search with every product, and what fits each image and each sentence best."""
 
+    untitled: ClassVar[str] = "A cross-modal search by hand"
 
-# The steps of a cross-modal search as blocks: every matrix, and every product of the images in focus.
+    case: MatchingCase
+    steps: MatchingSteps
+    of_images: tuple[BestMatch, ...]
+    of_sentences: tuple[BestMatch, ...]
+    focus: tuple[int, ...]
+    full: bool = False
+    decimals: int = 4
 
+    def blocks(self) -> list[Block]:
+        """Every product of the images in focus; with `full` the matrices that were given, too."""
+        return self._blocks(self.full)
 
-Vector = Float[np.ndarray, "width"]
-Table = Float[np.ndarray, "rows columns"]
+    def details(self) -> list[Block]:
+        """Everything."""
+        return self._blocks(every_matrix=True)
 
-
-def inputs(steps: MatchingSteps, decimals: int) -> list[Block]:
-    """What was given."""
-    return [
-        _matrix("I", steps.images, None, steps.image_inputs, decimals),
-        _matrix("W_i", None, None, steps.image_map, decimals),
-        _matrix("T", steps.sentences, None, steps.sentence_inputs, decimals),
-        _matrix("W_t", None, None, steps.sentence_map, decimals),
-    ]
-
-
-def projections(steps: MatchingSteps, focus: Sequence[int], decimals: int) -> list[Block]:
-    """Both projections: each entry's arithmetic, then the matrix."""
-    every = range(len(steps.sentences))
-    return [
-        Heading("Images in the shared space: P = I·W_i"),
-        *_entries("p", steps.images, focus, steps.image_inputs, steps.image_map, decimals),
-        _matrix("P = I·W_i", steps.images, None, steps.image_vectors, decimals),
-        Heading("Sentences in the shared space: Q = T·W_t"),
-        *_entries("q", steps.sentences, every, steps.sentence_inputs, steps.sentence_map, decimals),
-        _matrix("Q = T·W_t", steps.sentences, None, steps.sentence_vectors, decimals),
-    ]
-
-
-def comparisons(steps: MatchingSteps, focus: Sequence[int], decimals: int) -> list[Block]:
-    """Products and cosines: each pair's arithmetic, then the matrix."""
-    scores, cosines = [], []
-    for row in focus:
-        for column in range(len(steps.sentences)):
-            scores.append(_product(steps, row, column, decimals))
-            cosines.append(_cosine(steps, row, column, decimals))
-    return [
-        Heading("Scores: p·q"),
-        *map(Words, scores),
-        _matrix("scores P·Qᵀ", steps.images, steps.sentences, steps.scores, decimals),
-        Heading("Cosines: p·q / (|p| |q|)"),
-        Words(_lengths("p", steps.images, steps.image_vectors, decimals)),
-        Words(_lengths("q", steps.sentences, steps.sentence_vectors, decimals)),
-        *map(Words, cosines),
-        _matrix("cosines", steps.images, steps.sentences, steps.cosines, decimals),
-    ]
-
-
-def winners(title: str, found: Sequence[Match], decimals: int) -> Grid:
-    """The best of every row by product and by cosine, and whether they agree."""
-    rows = tuple(
-        (
-            one.name,
-            " = ".join(one.by_product),
-            numeral(one.product, decimals),
-            " = ".join(one.by_cosine) or "none",
-            "undefined" if one.cosine is None else numeral(one.cosine, decimals),
-            "yes" if one.agree else "no",
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, none of them rounded."""
+        of_images, of_sentences = (
+            [asdict(one) | {"agree": one.agree} for one in some] for some in (self.of_images, self.of_sentences)
         )
-        for one in found
-    )
-    return Grid(title, ("", "by product", "p·q", "by cosine", "cosine", "agree"), rows, plain=True)
+        steps = self.steps.to_dict()
+        return {"case": self.case.to_dict(), "steps": steps, "of_images": of_images, "of_sentences": of_sentences}
+
+    def expected(self) -> list[Expected]:
+        """P, Q, their lengths, scores, cosines, and who fits whom."""
+        steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
+        width, pair = numbered(steps.image_map.shape[1]), (images, sentences)
+        lengths = steps.image_lengths[:, None] * steps.sentence_lengths[None]
+        slips = {
+            "divided by |p|² |q|²: the lengths count once each": steps.scores / lengths**2,
+            "divided by |p| alone": steps.scores / steps.image_lengths[:, None],
+            "divided by |q| alone": steps.scores / steps.sentence_lengths[None],
+        }
+        found: list[Expected] = [
+            expect("P", steps.image_vectors, (images, width), "I·W_i", ("p", "image_vectors")),
+            expect("Q", steps.sentence_vectors, (sentences, width), "T·W_t", ("q", "sentence_vectors")),
+            expect("scores", steps.scores, pair, "P·Qᵀ", ("score", "S", "p·q", "PQ")),
+            expect("length_p", steps.image_lengths, (images,), "|p|", ("|p|", "norm_p")),
+            expect("length_q", steps.sentence_lengths, (sentences,), "|q|", ("|q|", "norm_q")),
+            expect("cosines", steps.cosines, pair, "p·q / (|p| |q|)", ("cosine", "cos"), slips),
+        ]
+        for end, matches, other in (("", self.of_images, "sentence"), ("_image", self.of_sentences, "image")):
+            labels = (tuple(one.name for one in matches),)
+            products, cosines = tuple(one.by_product for one in matches), tuple(one.by_cosine for one in matches)
+            found.append(ExpectedWords(f"best{end}", products, labels, f"{other} of the largest product"))
+            found.append(ExpectedWords(f"best{end}_cosine", cosines, labels, f"{other} of the largest cosine"))
+        return found
+
+    def _blocks(self, every_matrix: bool) -> list[Block]:
+        steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
+        shared = counted(steps.image_map.shape[1], "number")
+        about = f"W_i and W_t take images and sentences to {shared}; nothing is rounded on the way."
+        left = len(images) - len(self.focus)
+        rest = [Text(f"{counted(left, 'image')} not in focus: only the matrices show the rest.")] if left else []
+        pairs = [(row, column) for row in self.focus for column in range(len(sentences))]
+        given = [
+            self._matrix("I", steps.image_inputs, images),
+            self._matrix("W_i", steps.image_map),
+            self._matrix("T", steps.sentence_inputs, sentences),
+            self._matrix("W_t", steps.sentence_map),
+        ]
+        return [
+            self.headline,
+            Text(about),
+            *rest,
+            *(given if every_matrix else []),
+            Heading("Images in the shared space: P = I·W_i"),
+            *(self._projection("p", images[row], steps.image_inputs[row], steps.image_map) for row in self.focus),
+            self._matrix("P = I·W_i", steps.image_vectors, images),
+            Heading("Sentences in the shared space: Q = T·W_t"),
+            *(
+                self._projection("q", name, row, steps.sentence_map)
+                for name, row in zip(sentences, steps.sentence_inputs, strict=True)
+            ),
+            self._matrix("Q = T·W_t", steps.sentence_vectors, sentences),
+            Heading("Scores: p·q"),
+            *(self._score(*pair) for pair in pairs),
+            self._matrix("scores P·Qᵀ", steps.scores, images, sentences),
+            Heading("Cosines: p·q / (|p| |q|)"),
+            self._lengths("p", images, steps.image_lengths),
+            self._lengths("q", sentences, steps.sentence_lengths),
+            *(self._cosine(*pair) for pair in pairs),
+            self._matrix("cosines", steps.cosines, images, sentences),
+            Heading("Who fits whom"),
+            self._winners("for each image the sentence", self.of_images),
+            self._winners("for each sentence the image", self.of_sentences),
+        ]
+
+    def _matrix(self, title: str, values: Array, rows: Labels | None = None, columns: Labels | None = None) -> Matrix:
+        height, width = values.shape
+        return Matrix(title, rows or numbered(height), columns or numbered(width), values, decimals=self.decimals)
+
+    def _projection(self, letter: str, name: str, given: Array, mapped: Array) -> Text:
+        """The arithmetic of every entry of one image or sentence in the shared space."""
+        lines = [
+            f"{letter}({name}){str(number).translate(SUBSCRIPTS)} = "
+            f"{sum_of_products(given, column, self.decimals)} = {short_numeral(made, self.decimals)}"
+            for number, (column, made) in enumerate(zip(mapped.T, given @ mapped, strict=True), 1)
+        ]
+        return Text("\n".join(lines))
+
+    def _score(self, row: int, column: int) -> Text:
+        steps = self.steps
+        added = sum_of_products(steps.image_vectors[row], steps.sentence_vectors[column], self.decimals)
+        value = short_numeral(steps.scores[row, column], self.decimals)
+        return Text(f"p({steps.images[row]})·q({steps.sentences[column]}) = {added} = {value}")
+
+    def _lengths(self, letter: str, names: Labels, lengths: Array) -> Text:
+        pairs = zip(names, lengths, strict=True)
+        return Text(", ".join(f"|{letter}({name})| = {short_numeral(one, self.decimals)}" for name, one in pairs))
+
+    def _cosine(self, row: int, column: int) -> Text:
+        steps = self.steps
+        score, p, q, cosine = (
+            short_numeral(value, self.decimals)
+            for value in (
+                steps.scores[row, column],
+                steps.image_lengths[row],
+                steps.sentence_lengths[column],
+                steps.cosines[row, column],
+            )
+        )
+        value = "undefined" if np.isnan(steps.cosines[row, column]) else cosine
+        return Text(f"cos({steps.images[row]}, {steps.sentences[column]}) = {score} / ({p}·{q}) = {value}")
+
+    def _winners(self, title: str, found: Sequence[BestMatch]) -> Table:
+        rows = [
+            (
+                one.name,
+                " = ".join(one.by_product),
+                numeral(one.product, self.decimals),
+                " = ".join(one.by_cosine) or "none",
+                "undefined" if one.cosine is None else numeral(one.cosine, self.decimals),
+                "yes" if one.agree else "no",
+            )
+            for one in found
+        ]
+        return Table(("", "by product", "p·q", "by cosine", "cosine", "agree"), rows, title, plain=True)
+
+
+SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
 def sum_of_products(left: Iterable[float], right: Iterable[float], decimals: int = 4) -> str:
@@ -177,142 +303,27 @@ def sum_of_products(left: Iterable[float], right: Iterable[float], decimals: int
     """
     text = ""
     for place, (first, second) in enumerate(zip(left, right, strict=True)):
-        size, other = numeral_of(abs(first), decimals), numeral_of(second, decimals)
+        size, other = short_numeral(abs(first), decimals), short_numeral(second, decimals)
         term = f"{size}·({other})" if second < 0 else f"{size}·{other}"
         sign = ("−" if first < 0 else "") if place == 0 else (" − " if first < 0 else " + ")
         text += sign + term
     return text
 
 
-def numeral_of(value: float, decimals: int) -> str:
+def short_numeral(value: float, decimals: int) -> str:
     """A number without zeros that only line up columns."""
     return vector([value], decimals)[1:-1]
 
 
-def _entries(
-    letter: str, names: Sequence[str], focus: Sequence[int], given: Table, mapped: Table, decimals: int
-) -> list[Block]:
-    made = given @ mapped
-    blocks: list[Block] = []
-    for row in focus:
-        lines = [
-            f"{letter}({names[row]}){_below(column + 1)} = {sum_of_products(given[row], mapped[:, column], decimals)} "
-            f"= {numeral_of(made[row, column], decimals)}"
-            for column in range(mapped.shape[1])
-        ]
-        blocks.append(Words("\n".join(lines)))
-    return blocks
-
-
-def _product(steps: MatchingSteps, row: int, column: int, decimals: int) -> str:
-    image, sentence = steps.image_vectors[row], steps.sentence_vectors[column]
-    value = numeral_of(steps.scores[row, column], decimals)
-    return f"{_pair(steps, row, column)} = {sum_of_products(image, sentence, decimals)} = {value}"
-
-
-def _cosine(steps: MatchingSteps, row: int, column: int, decimals: int) -> str:
-    lengths = (steps.image_lengths[row], steps.sentence_lengths[column])
-    below = "·".join(numeral_of(length, decimals) for length in lengths)
-    cosine = steps.cosines[row, column]
-    value = "undefined" if np.isnan(cosine) else numeral_of(cosine, decimals)
-    return f"cos({steps.images[row]}, {steps.sentences[column]}) = " + (
-        f"{numeral_of(steps.scores[row, column], decimals)} / ({below}) = {value}"
-    )
-
-
-def _pair(steps: MatchingSteps, row: int, column: int) -> str:
-    return f"p({steps.images[row]})·q({steps.sentences[column]})"
-
-
-def _lengths(letter: str, names: Sequence[str], vectors: Table, decimals: int) -> str:
-    lengths = np.linalg.norm(vectors, axis=1)
-    return ", ".join(
-        f"|{letter}({name})| = {numeral_of(length, decimals)}" for name, length in zip(names, lengths, strict=True)
-    )
-
-
-def _matrix(
-    title: str, rows: Sequence[str] | None, columns: Sequence[str] | None, values: Table, decimals: int
-) -> MatrixBlock:
-    numbered = [tuple(map(str, range(1, size + 1))) for size in values.shape]
-    return MatrixBlock(title, tuple(rows or numbered[0]), tuple(columns or numbered[1]), values, decimals=decimals)
-
-
-def _below(number: int) -> str:
-    return str(number).translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))
-
-
-# A cross-modal search worked by hand: images and sentences, two maps, and who fits whom (problem E7).
-
-
-MOST = 6
-"""Of so many images the arithmetic is shown if none is in focus."""
-
-
-@dataclass(frozen=True, eq=False)
-class WorkedMatching(Worked):
-    """A cross-modal search with every product, and what fits each image and each sentence best."""
-
-    case: MatchingCase
-    source: str
-    """The case as it was written."""
-    steps: MatchingSteps
-    of_images: tuple[Match, ...]
-    of_sentences: tuple[Match, ...]
-    focus: tuple[int, ...]
-    full: bool = False
-    decimals: int = 4
-
-    @property
-    def heading(self) -> str:
-        """The title of the case."""
-        return printable(self.case.title) or "A cross-modal search by hand"
-
-    def shown(self) -> Blocks:
-        """Every product of the images in focus; with `full` the matrices that were given, too."""
-        return self._blocks(self.full)
-
-    def drawn(self) -> Blocks:
-        """Everything."""
-        return self._blocks(True)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, none of them rounded."""
-        found = {"of_images": self.of_images, "of_sentences": self.of_sentences}
-        plain = {name: [asdict(one) | {"agree": one.agree} for one in some] for name, some in found.items()}
-        return {"case": self.case.to_dict(), "steps": self.steps.to_dict(), **plain}
-
-    def writers(self) -> dict[str, Callable[[], str]]:
-        """The usual files, and the case itself to start another from."""
-        return super().writers() | {".toml": lambda: self.source}
-
-    def _blocks(self, every_matrix: bool) -> list[Block]:
-        shared = counted(self.steps.image_map.shape[1], "number")
-        about = f"W_i and W_t take images and sentences to {shared}; nothing is rounded on the way."
-        left = len(self.steps.images) - len(self.focus)
-        rest = [Words(f"{counted(left, 'image')} not in focus: only the matrices show the rest.")] if left else []
-        return [
-            Heading(self.heading, 1),
-            Words(about),
-            *rest,
-            *(inputs(self.steps, self.decimals) if every_matrix else []),
-            *projections(self.steps, self.focus, self.decimals),
-            *comparisons(self.steps, self.focus, self.decimals),
-            Heading("Who fits whom"),
-            winners("for each image the sentence", self.of_images, self.decimals),
-            winners("for each sentence the image", self.of_sentences, self.decimals),
-        ]
-
-
 @overload
-def matching_by_hand(example: None = None) -> Examples: ...
+def matching_by_hand(example: None = None) -> CaseExamples: ...
 @overload
 def matching_by_hand(
-    example: Given, *, words: Sequence[str] | None = None, full: bool = False, decimals: int = 4
+    example: CaseLike, *, words: Sequence[str] | None = None, full: bool = False, decimals: int = 4
 ) -> WorkedMatching: ...
 def matching_by_hand(
-    example: Given | None = None, *, words: Sequence[str] | None = None, full: bool = False, decimals: int = 4
-) -> WorkedMatching | Examples:
+    example: CaseLike | None = None, *, words: Sequence[str] | None = None, full: bool = False, decimals: int = 4
+) -> WorkedMatching | CaseExamples:
     """Work a cross-modal search out, for an example by name, a TOML file or a table of the same words.
 
     P = I·W_i and Q = T·W_t are images and sentences in one space; an image and a sentence fit by p·q, or by the cosine
@@ -328,14 +339,7 @@ def matching_by_hand(
     if example is None:
         return list_examples("matching")
     found = read_case(MatchingCase, example, {"focus": words or None})
-    case, steps = found.case, _steps(found.case, found.where)
-    of_images = matches(steps.images, steps.sentences, steps.scores, steps.cosines)
-    of_sentences = matches(steps.sentences, steps.images, steps.scores.T, steps.cosines.T)
-    focus = _focus(case, steps.images, found.where)
-    return WorkedMatching(case, found.text, steps, of_images, of_sentences, focus, full, decimals)
-
-
-def _steps(case: MatchingCase, where: str) -> MatchingSteps:
+    case, where = found.case, found.where
     images, sentences = rectangle("I", case.I, where), rectangle("T", case.T, where)
     maps = _map("W_i", case.W_i, "I", images, where), _map("W_t", case.W_t, "T", sentences, where)
     if maps[0].shape[1] != maps[1].shape[1]:
@@ -343,16 +347,20 @@ def _steps(case: MatchingCase, where: str) -> MatchingSteps:
             f"{where}: W_i has {counted(maps[0].shape[1], 'column')}, W_t has {maps[1].shape[1]}; images and sentences "
             "meet in one space, so both need as many."
         )
-    names = (
-        _names("image", case.image_names, len(images), where),
-        _names("sentence", case.sentence_names, len(sentences), where),
-    )
-    steps = MatchingSteps(*names, images, sentences, *maps)
-    _refuse_large(steps, where)
-    return steps
+    image_names = _names("image", case.image_names, len(images), where)
+    sentence_names = _names("sentence", case.sentence_names, len(sentences), where)
+    steps = MatchingSteps(image_names, sentence_names, images, sentences, *maps)
+    check_sizes(where, lambda: (steps.image_vectors, steps.sentence_vectors, steps.scores))
+    of_images = best_matches(image_names, sentence_names, steps.scores, steps.cosines)
+    of_sentences = best_matches(sentence_names, image_names, steps.scores.T, steps.cosines.T)
+    for name in case.focus:
+        if printable(name) not in image_names:
+            raise SpecError(f"{where}: " + unknown("focus", name, image_names))
+    focus = tuple(image_names.index(printable(name)) for name in case.focus) or tuple(range(min(len(images), MOST)))
+    return WorkedMatching(case, found.text, steps, of_images, of_sentences, focus, full, decimals)
 
 
-def _map(name: str, rows: Sequence[Sequence[float]], of: str, given: Matrix, where: str) -> Matrix:
+def _map(name: str, rows: Sequence[Sequence[float]], of: str, given: Array, where: str) -> Array:
     made = rectangle(name, rows, where)
     if made.shape[0] == given.shape[1]:
         return made
@@ -363,7 +371,7 @@ def _map(name: str, rows: Sequence[Sequence[float]], of: str, given: Matrix, whe
     )
 
 
-def _names(what: str, given: Sequence[str], count: int, where: str) -> tuple[str, ...]:
+def _names(what: str, given: Sequence[str], count: int, where: str) -> Labels:
     if not given:
         return tuple(f"{what} {number}" for number in range(1, count + 1))
     if len(given) != count:
@@ -371,19 +379,3 @@ def _names(what: str, given: Sequence[str], count: int, where: str) -> tuple[str
     if len(set(given)) < count:
         raise SpecError(f"{where}: {what}_names has a name twice; give each {what} its own.")
     return tuple(map(printable, given))
-
-
-def _focus(case: MatchingCase, images: tuple[str, ...], where: str) -> tuple[int, ...]:
-    for name in case.focus:
-        if printable(name) not in images:
-            raise SpecError(f"{where}: " + unknown("focus", name, images))
-    chosen = tuple(images.index(printable(name)) for name in case.focus)
-    return chosen or tuple(range(min(len(images), MOST)))
-
-
-def _refuse_large(steps: MatchingSteps, where: str) -> None:
-    with np.errstate(over="ignore", invalid="ignore"):
-        made = (steps.image_vectors, steps.sentence_vectors, steps.scores)
-        kept = all(np.abs(one).max() <= LARGEST for one in made)
-    if not kept:
-        raise InputError(f"{where}: a number grows past {LARGEST:.0e}, too large to work with. Give smaller ones.")

@@ -253,8 +253,8 @@ def test_an_example_can_be_copied_changed_and_looked_at_again(tmp_path: Path) ->
 
 
 def test_the_examples_are_listed() -> None:
-    assert [one.name for one in list_examples("attention").listed] == ["e1"]
-    assert [one.name for one in list_examples("cross").listed] == ["e8"]
+    assert list(list_examples("attention").titles) == ["e1"]
+    assert list(list_examples("cross").titles) == ["e8"]
     assert "lemma look attention e1" in str(attention_by_hand())
     assert attention_by_hand().to_dict() == list_examples("attention").to_dict()
 

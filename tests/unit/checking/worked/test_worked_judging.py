@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.checking.worked.answers import Quantity, is_near, read_number, read_value
 from lemma.checking.worked.attention import cross_by_hand
-from lemma.checking.worked.judge import describe_worked, judge_worked, name_quantities
+from lemma.checking.worked.case import ExpectedNumbers
+from lemma.checking.worked.judge import answer_keys, describe_worked, is_near, judge_worked, read_number, read_value
 from lemma.checking.worked.lstm import lstm_by_hand
 from lemma.checking.worked.matching import matching_by_hand
 from lemma.cli.main import main
@@ -139,10 +139,10 @@ def test_a_number_rounded_by_python_is_right_and_a_unit_further_is_not(value: fl
 
 @pytest.mark.parametrize("case", ["c1", "cycle", "d4", "e1", "e7", "e8", "e9"])
 def test_every_quantity_is_right_as_it_stands_and_none_has_a_name_twice(case: str) -> None:
-    quantities = next(name_quantities(case)).quantities
+    quantities = next(answer_keys(case)).expected
     names = [name for one in quantities for name in (one.name, *one.spellings)]
     assert len(names) == len(set(names))
-    listed = [one for one in quantities if isinstance(one, Quantity) and np.isfinite(one.values).all()]
+    listed = [one for one in quantities if isinstance(one, ExpectedNumbers) and np.isfinite(one.values).all()]
     lines = [f"{one.name} = {json.dumps(np.round(one.values, 6).tolist())}" for one in listed]
     assert judge_worked(case, lines).right
     shown = describe_worked(case)

@@ -1,6 +1,6 @@
 """Adapted runs in other forms: as a plain run without a base, or as a folder that peft reads and writes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from lemma.adaptation.lora import Update
 from lemma.errors import RunError, SpecError
 from lemma.hub.peft import read_peft, write_peft
 from lemma.models.build import build
-from lemma.report.text import fit
+from lemma.report.result import Block, Result, Text
 from lemma.runs.checkpoint import weights_of
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import (
@@ -25,12 +25,13 @@ from lemma.runs.load import (
     refuse_unfinished,
     whole_model,
 )
-from lemma.studies.data_args import Asked
 
 
 @dataclass(frozen=True)
-class Rewritten:
+class Rewritten(Result):
     """What was written, where, and of how many parameters."""
+
+    title = "Run in another form"
 
     path: Path
     what: str
@@ -41,16 +42,13 @@ class Rewritten:
         """Return plain values."""
         return {"path": str(self.path), "what": self.what, "parameters": self.parameters, "bytes": self.bytes}
 
-    def __str__(self) -> str:
-        return fit(f"{self.what}: {self.parameters:,} parameters, {self.bytes:,} bytes\nIt is in {self.path}")
+    def blocks(self) -> Iterator[Block]:
+        """What was written, and where it is."""
+        yield Text(f"{self.what}: {self.parameters:,} parameters, {self.bytes:,} bytes\nIt is in {self.path}")
 
 
-def rewrite(
-    path: Path, out: Path, form: str, folder: Path | str | None, asked: Asked, words: Mapping[str, Any], overwrite: bool
-) -> Rewritten:
-    """Write a run in another form: merged, `to` peft's folder or `from` one."""
-    if asked.kind or words:
-        raise SpecError("adapt: a run that is merged or exchanged learns nothing. Leave data and words out.")
+def rewrite(path: Path, out: Path, form: str, folder: Path | str | None, overwrite: bool = False) -> Rewritten:
+    """Write a run in another form: "merge" it, "to" peft's folder or "from" one."""
     if form == "merge":
         return merge_run(path, out, overwrite)
     if form == "to":
@@ -68,7 +66,7 @@ def merge_run(path: Path, out: Path, overwrite: bool = False) -> Rewritten:
 
 
 def export_run(path: Path, out: Path) -> Rewritten:
-    """Write the LoRA weights of an adapted run as a folder that peft loads beside the plain base."""
+    """Write the LoRA weights of an adapted run as a folder that peft loads next to the plain base."""
     folder = _adapted(path, "written for peft")
     assert folder.adaptation is not None
     model = whole_model(folder)
@@ -77,7 +75,7 @@ def export_run(path: Path, out: Path) -> Rewritten:
 
 
 def import_run(path: Path, peft_folder: Path, out: Path, overwrite: bool = False) -> Rewritten:
-    """Put LoRA weights that peft wrote beside a base; where one method cannot say it all, as a plain run."""
+    """Put LoRA weights that peft wrote next to a base; as a plain run where no method of ours describes them."""
     base = RunFolder.open(path)
     refuse_unfinished(base)
     refuse_adapters(base)
@@ -106,7 +104,7 @@ def _says_all(folder: RunFolder, model: nn.Module) -> bool:
 def _adapted(path: Path, what: str) -> RunFolder:
     folder = RunFolder.open(path)
     if folder.adaptation is None:
-        raise RunError(f"{path} is no adapted run: it has no base, and need not be {what}.")
+        raise RunError(f"{path} is not an adapted run: it has no base, and need not be {what}.")
     refuse_unfinished(folder)
     return folder
 

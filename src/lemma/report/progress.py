@@ -1,0 +1,167 @@
+"""Progress: a bar on a terminal, plain lines in a log file."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TextIO
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from lemma.report.text import fit, width_of
+
+REFRESH = 0.2  # seconds between two drawings of the bar
+
+
+class Observer:
+    """Watches phases with a known amount of work, rows of metrics and messages. This one shows nothing."""
+
+    def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """A phase begins: "training" of `total` "steps", "tokenising" of `total` "bytes"."""
+
+    def advance(self, done: int) -> None:
+        """`done` of the phase is done by now; called very often."""
+
+    def report(self, row: Mapping[str, float]) -> None:
+        """A row of metrics was written."""
+
+    def say(self, message: str) -> None:
+        """Something worth reading happened."""
+
+    def end(self) -> None:
+        """The phase is over, successful or not."""
+
+
+class Silent(Observer):
+    """An observer that shows nothing."""
+
+
+class Lines(Observer):
+    """One plain line at each validation and for each message: fit for a log file."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.total = 0
+
+    def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """Say what begins."""
+        self.total = total
+        named = unit.removesuffix("s") if total == 1 else unit
+        self.say(f"{phase}: {total:,} {named}" + (f", from {done:,} on" if done else ""))
+
+    def report(self, row: Mapping[str, float]) -> None:
+        """Say how far it is, if a validation has come in."""
+        if "perplexity" in row:
+            self.say(f"step {row['step']:,.0f} of {self.total:,}: {describe(row)}")
+
+    def say(self, message: str) -> None:
+        """Write one line."""
+        print(fit(message, width_of(self.stream)), file=self.stream, flush=True)
+
+
+class BarAndFigures(Progress):
+    """A bar, and below it the figures, so that both have room in a narrow terminal."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """The bar's line, and one for the figures if there are any."""
+        yield self.make_tasks_table(self.tasks)
+        yield from (Text(words) for task in self.tasks if (words := task.fields["words"]))
+
+
+class Bar(Observer):
+    """A bar that is drawn a few times a second, however often it is told to move on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.console = Console(file=stream)
+        self.progress: Progress | None = None
+        self.task = TaskID(0)
+        self.shown: dict[str, float] = {}
+        self.drawn, self.done = 0.0, 0.0
+
+    def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """Draw a new bar."""
+        self.end()
+        count = TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit)
+        columns = (TextColumn(phase), BarColumn(), count, TimeRemainingColumn())
+        self.progress = BarAndFigures(*columns, console=self.console, auto_refresh=False)
+        self.task = self.progress.add_task(phase, total=total, completed=done, words="")
+        self.done = done
+        self.progress.start()
+
+    def advance(self, done: int) -> None:
+        """Move the bar, if it is time to draw it again."""
+        self.done, now = done, time.monotonic()
+        if self.progress and now - self.drawn > REFRESH:
+            self.drawn = now
+            self.progress.update(self.task, completed=done, refresh=True)
+
+    def report(self, row: Mapping[str, float]) -> None:
+        """Show the latest figures beside the bar."""
+        self.shown |= row
+        self.done = row["step"]
+        if self.progress:
+            self.progress.update(self.task, completed=row["step"], words=describe(self.shown))
+
+    def say(self, message: str) -> None:
+        """Write a line above the bar."""
+        self.console.print(message, markup=False, highlight=False)
+
+    def end(self) -> None:
+        """Leave the bar where the work ended, also if it was not time to draw that."""
+        if self.progress:
+            self.progress.update(self.task, completed=self.done, refresh=True)
+            self.progress.stop()
+            self.progress = None
+
+
+def describe(row: Mapping[str, float]) -> str:
+    """Tell the figures of a row in words.
+
+    >>> describe({"loss": 1.5, "perplexity": 4.25, "tokens_per_second": 21000.0})
+    'loss 1.500 · validation perplexity 4.25 · 21,000 tokens/s'
+    """
+    words = {
+        "loss": "loss {:.3f}",
+        "objective": "objective {:.3f}",
+        "focus": "focus {:.3f}",
+        "near": "near {:.2f}",
+        "next_sentence": "next sentence {:.3f}",
+        "perplexity": "validation perplexity {:,.2f}",
+        "uas": "UAS {:.2f}",
+        "las": "LAS {:.2f}",
+        "accuracy": "validation accuracy {:.3f}",
+        "f1": "F1 {:.3f}",
+        "recall_at_1": "recall@1 {:.3f}",
+        "recall_at_10": "recall@10 {:.3f}",
+        "tokens_per_second": "{:,.0f} tokens/s",
+    }
+    if "uas" in row:  # trees: the loss is of arcs, nats a word
+        words |= {"loss": "loss {:.3f} nats a word"}
+    if "uas" in row or "f1" in row or "recall_at_10" in row:
+        del words["perplexity"]
+    return " · ".join(template.format(row[name]) for name, template in words.items() if name in row)
+
+
+def observer(stream: TextIO | None = None) -> Observer:
+    """Choose the bar for a terminal and plain lines for anything else."""
+    stream = stream or sys.stderr
+    if stream is None:  # a program without a console
+        return Silent()
+    return Bar(stream) if stream.isatty() else Lines(stream)
+
+
+def watched_reading(watcher: Observer, units: Mapping[str, str] | None = None) -> Callable[[str, int, int], None]:
+    """Let an observer follow a reading, which reports (what, done, in all), in bytes or in the unit told for what."""
+    phase = ""
+
+    def progress(what: str, done: int, total: int) -> None:
+        nonlocal phase
+        if what != phase:
+            phase = what
+            watcher.begin(what, total, (units or {}).get(what, "bytes"))
+        watcher.advance(done)
+        if done >= total:
+            watcher.end()
+
+    return progress

@@ -1,0 +1,212 @@
+"""Trees of plain texts, drawn by a parser's run for a model that reads trees; those of many texts are cached."""
+
+import hashlib
+import re
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from shlex import quote
+
+import numpy as np
+import torch
+
+from lemma.data.files import home_folder, replacing
+from lemma.data.labels import Drawer, DrawnText, drawn_text, holds_trees, trees_in
+from lemma.errors import RunError, SpecError
+from lemma.models.parser import ParserModel, predict_trees
+from lemma.report.progress import Observer
+from lemma.runs.folder import RunFolder
+from lemma.runs.load import load, run_hash
+from lemma.spec.data import LabelsSpec
+from lemma.spec.models import BodySpec, Parser, Tree
+
+MOST_WORDS = 257
+"""Words of a text that are parsed: one more than a classifier reads, so that it is known to be longer."""
+LONGEST = 100
+"""Words of a sentence; a longer one is cut, since scores grow with the square."""
+AT_ONCE = 512
+"""Texts parsed before progress is shown."""
+FIRST = "lemma train parser --treebank ewt --out runs/parser"
+
+FORMAT = 1
+FEW = 100
+"""So few texts are sooner parsed again than cached."""
+DIGEST = 16  # bytes
+OFTEN = 2048
+"""Texts after which the cache is written, so that an interruption costs little."""
+
+
+def drawer_for(
+    body: BodySpec, labels: str, parser: str | Path | None, observer: Observer, judged: Path | None = None
+) -> Drawer | None:
+    """What draws the trees of labelled texts for a body that reads trees; any other needs none.
+
+    `judged` is the run that is to be judged by them, if it is not one to be trained.
+    """
+    if not isinstance(body, Tree):
+        if parser is not None:
+            raise SpecError(f"parser = {parser}: only a tree body reads trees; {body.family} reads the text itself.")
+        return None
+    if holds_trees(labels):
+        return trees_in(Path(labels))
+    if parser is None:
+        then = f"evaluate {quote(str(judged))}" if judged else "train tree"
+        out = "" if judged else " --out RUN"
+        raise SpecError(
+            f"a tree body reads trees, and {labels} holds texts: a parser has to draw them. Train one, then name it:\n"
+            f"  {FIRST}\n"
+            f"  lemma {then} --labels {quote(labels)} --parser runs/parser{out}\n"
+            "A CoNLL-U file with a comment '# label = NAME' for each sentence needs no parser."
+        )
+    return parser_drawer(Path(parser), observer)
+
+
+def refuse_misfit(data: LabelsSpec, body: BodySpec) -> None:
+    """Refuse, before anything is read, labelled texts that a tree body cannot learn."""
+    if not isinstance(body, Tree):
+        return
+    if data.tokenizer.kind != "words":
+        raise SpecError(
+            f"tokenizer = {data.tokenizer.kind}: the tokens of a tree are its words. Say tokenizer=words, or leave it "
+            "to the preset: lemma train tree …"
+        )
+    if data.parser is not None and holds_trees(data.labels):
+        raise SpecError(f"{data.labels} holds trees already: nothing is left for the parser. Leave --parser out.")
+
+
+def parser_drawer(path: Path, observer: Observer) -> Drawer:
+    """A parser's run as what draws trees; those of many texts are cached in the data home."""
+    if not path.exists():
+        raise SpecError(f"--parser {path}: there is no such folder; a parser's run is expected. To train one: {FIRST}")
+    folder = RunFolder.open(path)
+    if not isinstance(folder.spec, Parser):
+        raise SpecError(f"{path} is a run of the family {folder.spec.family}, not a parser. To train one: {FIRST}")
+    if not folder.finished:
+        raise RunError(f"{path} is not finished. To finish it: lemma train --resume {quote(str(path))}")
+    own = run_hash(folder)
+    return Drawer(own, lambda texts: cached_trees(texts, own, partial(draw_texts, path, observer=observer)))
+
+
+def cached_trees(
+    texts: Sequence[str], parser: str, draw: Callable[[Sequence[str]], Iterable[DrawnText]]
+) -> list[DrawnText]:
+    """The trees of texts by the parser of that hash; those that are not cached are drawn now, and cached."""
+    if len(texts) < FEW:
+        return list(draw(texts))
+    cache = home_folder("trees") / f"{parser[:32]}-{FORMAT}.npz"
+    known = _read(cache)
+    digests = [hashlib.blake2b(text.encode(), digest_size=DIGEST).digest() for text in texts]
+    missing = {digest: text for digest, text in zip(digests, texts, strict=True) if digest not in known}
+    drawn = draw(list(missing.values())) if missing else ()
+    for number, (digest, one) in enumerate(zip(missing, drawn, strict=True), start=1):
+        known[digest] = one
+        if number % OFTEN == 0 or number == len(missing):
+            _write(cache, known)
+    return [known[digest] for digest in digests]
+
+
+def draw_texts(parser: Path, texts: Sequence[str], observer: Observer) -> Iterator[DrawnText]:
+    """Parse texts sentence by sentence, some at a time so that it can be watched."""
+    run = load(parser, "cuda" if torch.cuda.is_available() else "cpu")
+    model = run.require(ParserModel, "a parser")
+    observer.begin("drawing trees", len(texts), "texts")
+    for start in range(0, len(texts), AT_ONCE):
+        cut = [sentences_of(text) for text in texts[start : start + AT_ONCE]]
+        trees = predict_trees(model, run.lexicon, [words for sentences in cut for words in sentences])
+        found = iter(tree.sentence for tree in trees)
+        yield from (drawn_text([next(found) for _ in sentences]) for sentences in cut)
+        observer.advance(min(start + AT_ONCE, len(texts)))
+    observer.end()
+
+
+def _write(path: Path, known: Mapping[bytes, DrawnText]) -> None:
+    words = "\n".join(one.text for one in known.values())  # no word holds white space
+    governors = [place for one in known.values() for place in one.governors]
+    columns = {
+        "texts": np.frombuffer(b"".join(known), np.uint8),
+        "words": np.frombuffer(words.encode(), np.uint8),
+        "governors": np.array(governors, np.int32),
+    }
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **columns)
+
+
+def _read(path: Path) -> dict[bytes, DrawnText]:
+    """What was known; nothing if it is damaged, so that all is drawn again."""
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            texts, words = held["texts"].tobytes(), held["words"].tobytes().decode().split("\n")
+            governors = held["governors"].tolist()
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        return {}
+    digests = [texts[start : start + DIGEST] for start in range(0, len(texts), DIGEST)]
+    bounds = np.cumsum([0, *(len(line.split()) for line in words)]).tolist()
+    if len(digests) != len(words) or bounds[-1] != len(governors):
+        return {}
+    drawn = (
+        DrawnText(tuple(line.split()), tuple(governors[start:end]))
+        for line, (start, end) in zip(words, pairwise(bounds), strict=True)
+    )
+    return dict(zip(digests, drawn, strict=True))
+
+
+def sentences_of(text: str) -> list[list[str]]:
+    """The first words of a text, cut into sentences: at line breaks, and after a full stop and what closes behind it.
+
+    >>> sentences_of('"Is it?" Yes! So be it')
+    [['"', 'Is', 'it', '?', '"'], ['Yes', '!'], ['So', 'be', 'it']]
+    """
+    found: list[list[str]] = []
+    room = MOST_WORDS
+    for line in text.splitlines():
+        words = split_sentence(line)[:room]
+        room -= len(words)
+        found += _sentences(words)
+    return found
+
+
+ENDS = frozenset({".", "!", "?", "...", "…"})
+AFTER_END = frozenset({'"', "'", "”", "’", ")", "]", "}", "»", "''"})
+
+
+def _sentences(words: Sequence[str]) -> Iterator[list[str]]:
+    start = 0
+    for place, word in enumerate(words, start=1):
+        after = words[place] if place < len(words) else ""
+        ended = (word in ENDS or (word in AFTER_END and place > 1 and words[place - 2] in ENDS)) and (
+            after not in ENDS and after not in AFTER_END
+        )
+        if ended or place == len(words) or place - start == LONGEST:
+            yield list(words[start:place])
+            start = place
+
+
+CLITIC = re.compile(r"(?i)(?<=\w)(n['’]t|['’](?:s|re|ve|ll|d|m))$")
+OPENING = re.compile(r"^([\"'“‘¿¡(\[{<«]+)(?=.)")
+CLOSING = re.compile(r"(?<=[^.…])(\.\.\.|…|[.,;:!?\"'”’)\]}>»%])$")
+ABBREVIATION = re.compile(r"(?i)^(?:[a-z]\.)+$|^(?:mr|mrs|ms|dr|prof|st|vs|etc|inc|co|jr|sr)\.$")
+
+
+def split_sentence(line: str) -> list[str]:
+    """Cut a sentence into words as UD's English treebanks do, nearly: what is cut already stays as it is.
+
+    >>> split_sentence("I don't know (yet), Dr. Who.")
+    ['I', 'do', "n't", 'know', '(', 'yet', ')', ',', 'Dr.', 'Who', '.']
+    """
+    return [word for chunk in line.split() for word in _cut(chunk)]
+
+
+def _cut(chunk: str) -> list[str]:
+    before: list[str] = []
+    after: list[str] = []
+    if opening := OPENING.match(chunk):
+        before, chunk = list(opening[1]), chunk[opening.end() :]
+    while not ABBREVIATION.match(chunk) and not CLITIC.search(chunk) and (closing := CLOSING.search(chunk)):
+        after.insert(0, closing[1])
+        chunk = chunk[: closing.start()]
+    if clitic := CLITIC.search(chunk):
+        after.insert(0, clitic[1])
+        chunk = chunk[: clitic.start()]
+    return [*before, *([chunk] if chunk else []), *after]

@@ -1,0 +1,121 @@
+"""The tasks: which one a model spec belongs to. The only table of the package that is keyed by family."""
+
+from collections.abc import Mapping
+from shlex import quote
+from typing import Any
+
+from lemma.errors import SpecError, unknown
+from lemma.report.progress import Observer
+from lemma.runs.load import Run
+from lemma.spec.models import (
+    Classifier,
+    CrossAttention,
+    DualEncoder,
+    Encoder,
+    EncoderDecoder,
+    Graph,
+    ModelSpec,
+    Parser,
+    Tree,
+    family_of,
+)
+from lemma.tasks.base import DataArgs, Score, Task, rooted
+from lemma.tasks.classification import ClassificationTask, TreeClassificationTask
+from lemma.tasks.image_text import ImageTextTask
+from lemma.tasks.language import LanguageTask
+from lemma.tasks.masked import MaskedTask
+from lemma.tasks.nodes import NodesTask
+from lemma.tasks.parsing import ParsingTask
+from lemma.tasks.reranking import RerankingTask
+from lemma.tasks.translation import TranslationTask
+
+TASKS: dict[type[Any], type[Task]] = {
+    Encoder: MaskedTask,
+    Parser: ParsingTask,
+    EncoderDecoder: TranslationTask,
+    Classifier: ClassificationTask,
+    Tree: TreeClassificationTask,
+    DualEncoder: ImageTextTask,
+    CrossAttention: RerankingTask,
+    Graph: NodesTask,
+}
+"""The tasks of all specs but those of language models."""
+OPTIONS: dict[str, type[Task]] = {
+    task.option: task
+    for task in (LanguageTask, ParsingTask, TranslationTask, ClassificationTask, ImageTextTask, NodesTask)
+}
+"""The kinds of data by their options."""
+
+
+def task_for(spec: ModelSpec | type[ModelSpec]) -> Task:
+    """The task of a model spec.
+
+    >>> from lemma.spec.models import Lstm
+    >>> task_for(Lstm()).name, task_for(Encoder()).name
+    ('language', 'masked')
+    """
+    return TASKS.get(spec if isinstance(spec, type) else type(spec), LanguageTask)()
+
+
+def task_of_family(family: str) -> Task:
+    """The task of a family by its name."""
+    found = family_of(family)
+    return LanguageTask() if found is None else task_for(found)
+
+
+def data_args(given: Mapping[str, Any]) -> DataArgs:
+    """Read what a person named: one kind of data at most, and settings that belong to it. None is not given."""
+    given = {name: value for name, value in given.items() if value is not None}
+    options = [option for option in OPTIONS if option in given]
+    if len(options) > 1:
+        raise SpecError(
+            f"{' and '.join(options)} are given. One kind of data at a time: text, a treebank, pairs, "
+            "labels, images or a graph."
+        )
+    for option, task in OPTIONS.items():
+        for setting in task.settings:
+            if setting in given and option not in options:
+                raise SpecError(f"{setting} = {given[setting]!r} belongs to {option}, which is not given.")
+    if not options:
+        return DataArgs()
+    task, name = OPTIONS[options[0]], given[options[0]]
+    several = list(name) if isinstance(name, (list, tuple)) else [name]
+    names = [rooted(one, task.names) for one in several]
+    settings = {name.removesuffix("_column"): given[name] for name in task.settings if name in given}
+    for name in task.files:
+        if name in settings and not isinstance(settings[name], int):
+            settings[name] = rooted(settings[name], task.names)
+    return DataArgs(task, names if task.several else names[0], settings)
+
+
+DATA_SETTINGS = {*OPTIONS, *(setting for task in OPTIONS.values() for setting in task.settings)}
+
+
+def evaluate_run(
+    run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
+) -> Score:
+    """Measure a run by what it was made for; `settings` are those that its kind of score takes."""
+    task, family = task_for(run.spec), run.spec.family
+    if given.option not in (None, task.option):
+        if isinstance(task, NodesTask):
+            raise SpecError(
+                "evaluate: a graph model is evaluated on the validation or test nodes of the graph it was trained on, "
+                f"not on {given.option}. Leave --{given.option} out: lemma evaluate {quote(str(run.path))}"
+            )
+        first = ""
+        if given.option == "labels" and not isinstance(run.spec, Parser | EncoderDecoder):
+            first = f" To make a classifier of it: lemma adapt {run.path} --labels {given.name} --out RUN"
+        raise SpecError(
+            f"evaluate: a run of the family {family} is evaluated on {task.option}, not on {given.option}.{first}"
+        )
+    if given.option and split is not None and not task.splits_given_data:
+        raise SpecError(f"evaluate: give other {given.option} or a split of the run's own, not both.")
+    for word in settings:
+        if word in task.evaluation_settings:
+            continue
+        if word in task.no_effect:
+            raise SpecError(f"evaluate: {task.no_effect[word]}. Leave {word} out.")
+        if not task.evaluation_settings or any(word in other.evaluation_settings for other in OPTIONS.values()):
+            raise SpecError(f"evaluate: {word} has no effect on a run of the family {family}. Leave it out.")
+        raise SpecError(unknown(f"evaluate {family}: the setting", word, task.evaluation_settings))
+    return task.evaluate(run, given, split, settings, observer)

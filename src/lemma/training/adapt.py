@@ -1,0 +1,351 @@
+"""Adapting a trained model to labels, text, pairs or images of your own."""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from lemma.adaptation.adapt import merged
+from lemma.errors import DataError, SpecError, unknown
+from lemma.models.classifier import ClassifierModel
+from lemma.report.progress import Observer, Silent
+from lemma.report.result import Block, Heading, Result, Table
+from lemma.report.text import label
+from lemma.runs.folder import ADAPTATION, LABELS, RECIPE, SPEC, SUMMARY, WEIGHTS, RunFolder
+from lemma.runs.load import Run, adaptation_of, always_learned, load, refuse_adapters, refuse_unfinished
+from lemma.spec.base import Spec, distribute
+from lemma.spec.choose import Choice, refuse_idle
+from lemma.spec.data import AnyDataSpec, BytePairs, GraphSpec, TreebankSpec
+from lemma.spec.models import (
+    Classifier,
+    CrossAttention,
+    DualEncoder,
+    Graph,
+    ModelSpec,
+    Parser,
+    Pooling,
+    Reading,
+    Reranking,
+)
+from lemma.spec.recipe import METHODS, Method, Recipe
+from lemma.tasks.base import DataArgs, Score, sized
+from lemma.tasks.classification import ClassificationTask
+from lemma.tasks.registry import evaluate_run, task_for
+from lemma.training.loop import resume, train
+from lemma.training.precision import choose_device
+from lemma.training.result import TrainingResult
+
+Describe = Callable[[ModelSpec, Method, tuple[str, ...]], str]
+"""From a spec, a method and what is always trained to the formula of the trained parameters; counting comes later in
+the order of the rooms, so it is passed in."""
+KEPT = (SPEC, RECIPE, ADAPTATION, LABELS, WEIGHTS, SUMMARY)
+"""The files that an adapted run needs; the rest are logs."""
+
+
+@dataclass(frozen=True)
+class Adapted(Result):
+    """An adapted run: what was learned of how much, what is stored, and how well it does on what was held out."""
+
+    title = "Adapted model"
+
+    path: Path
+    base: Path
+    spec: ModelSpec
+    method: Method
+    always: tuple[str, ...]
+    """Patterns of the parameters that are trained whatever the method."""
+    learned: int
+    parameters: int
+    stored_bytes: int
+    training: TrainingResult
+    score: Score
+    describe: Describe
+    """What gives the formula."""
+
+    @cached_property
+    def formula(self) -> str:
+        """The trained parameters, as a formula read off the adapted module and proved against it."""
+        return self.describe(self.spec, self.method, self.always)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "path": str(self.path),
+            "base": str(self.base),
+            "method": self.method.to_dict(),
+            "formula": self.formula,
+            "learned": self.learned,
+            "parameters": self.parameters,
+            "stored_bytes": self.stored_bytes,
+            "training": self.training.to_dict(),
+            "score": self.score.to_dict(),
+        }
+
+    def __str__(self) -> str:
+        head = "\n".join(label(name, value, 11) for name, value in self._lines())
+        return f"{head}\n\nOn the held-out data:\n{self.score}\n\nThe run is in {self.path}"
+
+    def blocks(self) -> Iterator[Block]:
+        """What was trained, and its score."""
+        yield Table(("", ""), self._lines(), plain=True)
+        yield Heading("On the held-out data")
+        yield from self.score.blocks()
+
+    def _lines(self) -> list[tuple[str, str]]:
+        told = {word: value for word, value in self.method.to_dict().items() if word != "kind" and value != []}
+        words = ", ".join(f"{word} {value}" for word, value in told.items())
+        share = 100 * self.learned / self.parameters
+        return [
+            ("method", self.method.kind + (f" ({words})" if words else "")),
+            ("base", str(self.base)),
+            ("learned", f"{self.learned:,} of {self.parameters:,} parameters ({share:.2f} %)"),
+            ("formula", self.formula),
+            ("stored", f"{self.stored_bytes:,} bytes next to the base"),
+            ("time", f"{self.training.seconds:.1f} s, {self.training.steps:,} steps"),
+            *(("warning", warning) for warning in self.training.warnings),
+        ]
+
+
+RATES = {"frozen": 5e-3, "full": 5e-4, "adapters": 2e-3, "lora": 2e-3}
+"""Learning rates: the fewer weights are trained, the larger."""
+EPOCHS = 6
+STEPS = (60, 1500)
+"""Labelled texts are read so often, within these bounds, unless steps are set."""
+OTHERWISE = 400
+"""Steps on text, pairs and images unless they are set."""
+
+
+@dataclass(frozen=True)
+class AdaptationPlan:
+    """All that is known of an adaptation before it is trained."""
+
+    base: RunFolder
+    model: ModelSpec
+    method: Method
+    recipe: Recipe
+    data_spec: AnyDataSpec
+    data: Any
+
+
+def plan_adaptation(
+    run: Path | str,
+    given: DataArgs,
+    method: str | Method,
+    words: Mapping[str, Any],
+    observer: Observer,
+    data: Any = None,
+    rerank: bool = False,
+) -> AdaptationPlan:
+    """Find the base, the data as it reads them, and the recipe; what cannot be adapted is refused before any work.
+
+    `data` that are loaded already, for another method, are used as they are. With `rerank` a dual encoder becomes a
+    re-ranker.
+    """
+    base = RunFolder.open(Path(run))
+    refuse_unfinished(base)
+    model = reranker_spec(base.spec, given) if rerank else adapted_spec(base.spec, given)
+    refuse_adapters(base)
+    if not isinstance(method, Spec) and str(method) not in METHODS:
+        raise SpecError(unknown("method", str(method), [*METHODS, "all"]))
+    chosen = method if isinstance(method, Spec) else METHODS[method]()
+    refuse_words_of_others(words, chosen, base.spec)
+    kinds: dict[str, type[Spec]] = {"method": type(chosen), "recipe": Recipe}
+    if isinstance(model, CrossAttention | Classifier):  # all other settings of the model are the base's
+        kinds["model"] = Reranking if isinstance(model, CrossAttention) else Pooling
+    shares = distribute(words, kinds)
+    model = model.replace(**shares.get("model", {}))
+    refuse_idle(shares["recipe"], model)
+    known = Recipe.read(shares["recipe"], "recipe")
+    data_spec = given.spec(Choice(model, Recipe(), BytePairs()))
+    assert not isinstance(base.data, TreebankSpec | GraphSpec)  # parsers and graph models were refused
+    data_spec = data_spec.replace(tokenizer=base.data.tokenizer.to_dict())
+    data = data or task_for(model).load(data_spec, model, known, observer, base.tokenizer())
+    recipe = recipe_for(chosen.kind, model, data, shares["recipe"])
+    return AdaptationPlan(base, model, chosen.replace(**shares["method"]), recipe, data_spec, data)
+
+
+def adapted_spec(base: ModelSpec, given: DataArgs) -> ModelSpec:
+    """The model that is trained: a classifier with the base for its body, or the base itself."""
+    if isinstance(base, Parser):
+        raise SpecError("a parser reads whole words of a treebank and cannot be adapted. Adapt a language model.")
+    if isinstance(base, Graph):
+        raise SpecError("a graph model knows only its own graph and cannot be adapted. Adapt a language model.")
+    if given.option is None or given.option in ("treebank", "graph"):
+        raise SpecError("adapt: give labels, text, pairs or images to adapt to, as in --labels FILE.csv.")
+    if given.option == "labels" and not isinstance(base, CrossAttention):
+        return Classifier(body=base.body if isinstance(base, Reading) else base)
+    if isinstance(base, DualEncoder | CrossAttention) and given.option != "images":
+        raise SpecError(f"adapt: a model of the family {base.family} learns images, as in --images FOLDER.")
+    return base
+
+
+def reranker_spec(base: ModelSpec, given: DataArgs) -> ModelSpec:
+    """The re-ranker of a dual encoder."""
+    if given.option != "images":
+        raise SpecError("adapt: a re-ranker learns images with captions, as in --rerank --images FOLDER.")
+    if not isinstance(base, DualEncoder):
+        more = " It is one already: leave --rerank out to train it further." if base.family == "cross-attention" else ""
+        raise SpecError(f"adapt: a re-ranker is made of a dual-encoder, not of a model of {base.family}.{more}")
+    return CrossAttention(towers=base)
+
+
+def refuse_words_of_others(words: Mapping[str, Any], method: Method, base: ModelSpec) -> None:
+    """Say of a setting that another method or the base itself has, whose it is."""
+    known = {*type(method).known_words(), *Recipe.known_words()}
+    for word in (word for word in words if word not in known):
+        owner = next((name for name, kind in METHODS.items() if word in kind.known_words()), None)
+        if owner is not None:
+            raise SpecError(f"adapt: {word} is a setting of the method {owner}, not of {method.kind}.")
+        if word in type(base).known_words():
+            raise SpecError(f"adapt: {word} is the base's, and cannot be changed by adapting it.")
+
+
+def recipe_for(method: str, model: ModelSpec, data: Any, words: Mapping[str, Any]) -> Recipe:
+    """The recipe of an adaptation: what was asked for, or else what suits the method and the amount of data."""
+    task = task_for(model)
+    batch = words.get("batch", task.adaptation_batch)
+    steps = OTHERWISE
+    if isinstance(task, ClassificationTask):
+        texts = len(data.tokens("train").lengths)
+        steps = min(max(math.ceil(EPOCHS * texts / batch), STEPS[0]), STEPS[1])
+    steps = words.get("steps", steps)
+    own = {"learning_rate": RATES[method], "batch": batch, "steps": steps, "warm_up": max(1, steps // 10)}
+    return Recipe.read({**own, "weight_decay": 0.01, **words}, "recipe")
+
+
+def adapt_run(
+    plan: AdaptationPlan, out: Path, observer: Observer, describe: Describe, overwrite: bool = False
+) -> Adapted | TrainingResult:
+    """Train a plan into the folder `out`, which keeps only what changed, and evaluate it on the held-out data.
+
+    Where training was interrupted only its result is returned; of several processes only the first evaluates.
+    """
+    training = train(
+        plan.model,
+        plan.recipe,
+        plan.data_spec,
+        plan.data,
+        out,
+        observer=observer,
+        overwrite=overwrite,
+        adaptation=adaptation_of(plan.base, out, plan.method),
+    )
+    return training if training.interrupted or not leads() else evaluated(plan, out, training, describe)
+
+
+def finish_run(
+    plan: AdaptationPlan, out: Path, observer: Observer, describe: Describe, overwrite: bool = False
+) -> Adapted | TrainingResult:
+    """The same, but what an earlier call of the same plan has done is not repeated, and what it began is resumed."""
+    if overwrite or not is_same(plan, out):
+        return adapt_run(plan, out, observer, describe, overwrite)
+    folder = RunFolder.open(out)
+    if folder.finished:
+        return evaluated(plan, out, TrainingResult.read(folder.summary() or {}), describe)
+    training = resume(out, plan.data, observer=observer)
+    return training if training.interrupted else evaluated(plan, out, training, describe)
+
+
+def is_same(plan: AdaptationPlan, out: Path) -> bool:
+    """Whether the folder holds a run that was made by the same plan."""
+    if not (out / SPEC).exists():
+        return False
+    folder = RunFolder.open(out)
+    ours = (plan.recipe, plan.data_spec, plan.data.hash, adaptation_of(plan.base, out, plan.method))
+    same = (folder.recipe, folder.data, folder.data_hash, folder.adaptation) == ours
+    return same and folder.spec == sized(plan.model, plan.data)
+
+
+def evaluated(plan: AdaptationPlan, out: Path, training: TrainingResult, describe: Describe) -> Adapted:
+    """Put the figures of a finished run together with its score on the held-out data."""
+    loaded = load(out, str(choose_device(plan.recipe)))
+    return Adapted(
+        path=out,
+        base=plan.base.path,
+        spec=loaded.spec,
+        method=plan.method,
+        always=always_learned(loaded.spec, plan.method),
+        learned=training.learned,
+        parameters=training.parameters,
+        stored_bytes=sum((out / name).stat().st_size for name in KEPT if (out / name).exists()),
+        training=training,
+        score=evaluate_run(loaded, DataArgs(), None, {}, Silent()),
+        describe=describe,
+    )
+
+
+def leads() -> bool:
+    """Whether this process is the only one, or the first of several."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+# What a model has forgotten of its base's data by being adapted to something else
+
+
+@dataclass(frozen=True)
+class Forgetting:
+    """The perplexity of the base's held-out data, with the base's own weights and with the adapted ones."""
+
+    before: float
+    after: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times the perplexity has grown; 1 if nothing is forgotten."""
+        return self.after / self.before
+
+    def to_dict(self) -> dict[str, float]:
+        """Return plain values."""
+        return {"before": self.before, "after": self.after, "ratio": self.ratio}
+
+
+@dataclass(frozen=True)
+class AdaptedBase:
+    """A base on its own held-out data, before anything is trained; or why that cannot be measured."""
+
+    run: Run | None = None
+    data: Any = None
+    before: float = math.nan
+    why_not: str = ""
+
+    @classmethod
+    def of(cls, plan: AdaptationPlan) -> "AdaptedBase":
+        """Measure the base of a plan."""
+        if isinstance(plan.base.spec, Classifier):
+            return cls(why_not="The base is a classifier, of which no perplexity can be forgotten.")
+        run = load(plan.base.path, str(choose_device(plan.recipe)))
+        task = task_for(run.spec)
+        try:
+            data = task.load(run.data, run.spec, run.recipe, Silent(), run.vocabulary)
+        except DataError as error:
+            return cls(why_not=f"What was forgotten is not known: the base's own data cannot be read ({error})")
+        if data.hash != run.data_hash:
+            return cls(why_not="What was forgotten is not known: the base's own data have changed since training.")
+        return cls(run, data, float(task.validate(run.module, data, run.recipe).perplexity))
+
+    def forgotten(self, run: Run) -> Forgetting | None:
+        """What an adapted run has forgotten, where that can be measured."""
+        if self.run is None:
+            return None
+        folds = run.adaptation is not None and run.adaptation.method.kind != "adapters"
+        whole = as_base(merged(run.module) if folds else run.module, self.run.module)
+        score = task_for(self.run.spec).validate(whole, self.data, self.run.recipe)
+        return Forgetting(self.before, float(score.perplexity))
+
+
+def as_base(whole: nn.Module, base: nn.Module) -> Any:
+    """The base's own kind of model with the adapted weights: a classifier's body gets back what it had left out."""
+    if not isinstance(whole, ClassifierModel):
+        return whole
+    body: Any = whole.body
+    for name in type(body).outward:
+        setattr(body, name, deepcopy(getattr(base, name)))  # a copy: the base is to stay as it is
+    if getattr(body.spec, "tied", False) and body.output is not None:
+        body.output.weight = body.embedding.weight  # what was learned of the one holds for the other
+    return body.eval()

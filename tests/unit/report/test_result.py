@@ -1,0 +1,242 @@
+"""A result is printed, shown and saved in every form, and nothing that a person wrote means anything in any of them."""
+
+import csv
+import html
+import json
+import re
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from lemma.errors import InputError
+from lemma.report import result as results
+from lemma.report.curves import Curve, Plot
+from lemma.report.result import (
+    Block,
+    Card,
+    Cards,
+    Facts,
+    Figure,
+    Fold,
+    Heading,
+    Image,
+    Items,
+    Legend,
+    Matrix,
+    Pre,
+    Result,
+    Table,
+    Text,
+    as_latex,
+    as_markdown,
+    check_target,
+    plots,
+)
+from lemma.report.text import across, set_to
+
+EVIL = "<script>alert('1 & 2')</script> | *x* `y` $z_1$ \\end 100 %"
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20"><path d="M0 0"/></svg>'
+EVERY: list[Block] = [
+    Heading(f"A {EVIL}", 1, underlined=True),
+    Text(f"kicker {EVIL}", "kicker"),
+    Text(f"found {EVIL}", "finding"),
+    Items([f"item {EVIL}"], "note"),
+    Table(["name", f"b {EVIL}"], [[f"  row {EVIL}", "1.5"]], f"title {EVIL}", caption=f"caption {EVIL}"),
+    Table(["name", "share"], [["one", "0.5"], ["two", "0.25"]], bars=[0.5, 0.25], total=["sum", "0.75"]),
+    Table(["name", "formula"], [["d", "d_k·h"]], plain=True, formulas=[1], kinds=["best"]),
+    Matrix(f"matrix {EVIL}", ["r"], ["c", EVIL], np.array([[0.25, -np.inf]]), sums=[1.0]),
+    Figure(SVG, f"figure {EVIL}"),
+    Legend([("#0072B2", (6, 3), f"legend {EVIL}")]),
+    Image(b"\x89PNG", f"image {EVIL}"),
+    Image(None, "not here"),
+    Facts({f"name {EVIL}": f"value {EVIL}"}),
+    Cards(
+        [Card(f"card {EVIL}", [Pre([("To be", "prompt"), (EVIL, ""), (" and", "loop"), (" and", "again")])], "note")]
+    ),
+    Fold(f"fold {EVIL}", [Text("within")], opened=True),
+]
+
+
+@dataclass(frozen=True)
+class Made(Result):
+    title: str
+    some: tuple[Block, ...]
+
+    def blocks(self) -> list[Block]:
+        return list(self.some)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"title": self.title, "half": 0.5}
+
+    def records(self) -> list[dict[str, Any]]:
+        return [{"name": EVIL, "value": 1 / 3}, {"name": "b", "more": 2}]
+
+
+MADE = Made(f"all {EVIL}", tuple(EVERY))
+
+
+class Reader(HTMLParser):
+    """Collects the tags, the text and whether every tag is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.words = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        if tag not in ("meta", "br", "img"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    assert not reader.open
+    return reader
+
+
+def test_a_page_shows_every_block_and_holds_no_script(tmp_path: Path) -> None:
+    page = MADE.save(tmp_path / "all.html").read_text(encoding="utf-8")
+    found = read(page)
+    assert "script" not in found.tags and not re.search(r"https?://(?!www\.w3\.org)", page)
+    begins = [
+        "A",
+        "kicker",
+        "found",
+        "item",
+        "row",
+        "title",
+        "caption",
+        "matrix",
+        "figure",
+        "legend",
+        "name",
+        "value",
+        "card",
+    ]
+    for begin in begins:
+        assert f"{begin} {EVIL}" in found.words
+    assert html.escape(f"image {EVIL}") in page.replace("&#34;", "&quot;").replace("&#39;", "&#x27;")
+    assert SVG in page and "d<sub>k</sub>·h" in page and "not here" in found.words
+    assert page.startswith("<!DOCTYPE html>") and "<title>all &lt;script&gt;" in page and "prefers-color-scheme" in page
+
+
+def test_a_notebook_cell_is_a_part_of_a_page_that_keeps_its_style_to_itself() -> None:
+    cell = MADE._repr_html_()
+    assert "<html" not in cell and f"kicker {EVIL}" in read(cell).words
+    style = cell[cell.index("<style>") + 7 : cell.index("</style>")]
+    rules = re.findall(r"([^{}]+)\{", re.sub(r"/\*.*?\*/", "", style, flags=re.S))
+    assert all(one.strip().startswith((".lemma", "@media")) for rule in rules for one in rule.split(","))
+
+
+def test_samples_keep_their_lines_and_blanks() -> None:
+    text = " a\n\n  b <c>"
+    cell = Made("x", (Pre([(text, "loop")]),))._repr_html_()
+    assert f'<pre><mark class="loop">{html.escape(text)}</mark></pre>' in cell
+
+
+def test_printed_lines_fit_the_width() -> None:
+    with set_to(60):
+        lines = str(
+            Made("x", (Text("to be or not " * 20), Table(["a", "b"], [["c", "word " * 40]], plain=True)))
+        ).split("\n")
+    assert max(map(across, lines)) <= 60
+
+
+def test_texts_stand_together_unless_apart_and_drawings_are_not_printed() -> None:
+    blocks = (Heading("T", 1, underlined=True), Text("a"), Text("b", apart=True), Figure(SVG), Items(["c", "d"]))
+    assert str(Made("x", blocks)) == "T\n=\na\n\nb\n\nc\nd"
+
+
+def test_a_table_may_be_ruled_and_captioned_in_print() -> None:
+    table = Table(["name", "n"], [["a", "10"]], ruled=True, caption="Said.")
+    assert str(Made("x", (table,))) == "name   n\n────  ──\na     10\n\nSaid."
+
+
+def test_markdown_means_what_was_written() -> None:
+    text = as_markdown(EVERY)
+    rows = [line for line in text.split("\n") if line.startswith("|")]
+    assert all(len(re.findall(r"(?<!\\)\|", row)) >= 3 for row in rows)
+    assert "<script>" not in text.replace("\\<script\\>", "").split("```")[0]
+    assert "&emsp;row" in text
+    fenced = as_markdown([Pre([("a ``` b", "")])])
+    assert fenced.startswith("````\n") and fenced.endswith("````\n")
+
+
+def test_latex_escapes_what_means_something_to_it() -> None:
+    text = as_latex([Table(["α & β", "n"], [["50 % of x_1", "−1"]], total=["sum", "2"])])
+    assert r"$\alpha$ \& $\beta$ & n \\" in text and r"50 \% of x\_1 & $-$1 \\" in text
+    assert text.count(r"\midrule") == 2 and r"\begin{tabular}{lr}" in text
+    assert not re.search(r"(?<!\\)[%_#]", as_latex(EVERY).replace("% needs", ""))
+
+
+def test_svg_is_whole_and_holds_tables_matrices_and_figures(tmp_path: Path) -> None:
+    root = ElementTree.fromstring(MADE.save(tmp_path / "all.svg").read_text(encoding="utf-8"))
+    words = "".join(root.itertext())
+    assert "row " in words and "matrix " in words and "figure " in words
+    assert sum(element.tag.endswith("}svg") for element in root.iter()) == 2
+
+
+def test_csv_has_every_column_and_json_the_plain_values(tmp_path: Path) -> None:
+    with MADE.save(tmp_path / "all.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["name"] for row in rows] == [EVIL, "b"] and float(rows[0]["value"]) == 1 / 3 and rows[1]["more"] == "2"
+    assert json.loads(MADE.save(tmp_path / "all.json").read_text(encoding="utf-8")) == MADE.to_dict()
+
+
+def test_json_refuses_what_it_has_no_word_for() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        results.as_json({"loss": float("nan")})
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"'\.htm' is unknown\. Did you mean '\.html'\?"):
+        MADE.save(tmp_path / "all.htm")
+    with pytest.raises(InputError, match="there is no folder"):
+        MADE.save(tmp_path / "nowhere" / "all.html")
+    with pytest.raises(InputError, match="unknown"):
+        check_target(tmp_path / "all.csv", [".html", ".json"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_a_result_with_records_is_saved_as_csv() -> None:
+    class Bare(Made):
+        def records(self) -> list[dict[str, Any]]:
+            return []
+
+    assert ".csv" not in Bare("x", ()).writers() and ".csv" in MADE.writers()
+
+
+def test_only_svg_goes_into_a_page_as_it_is() -> None:
+    with pytest.raises(AssertionError):
+        Figure("<img src=x onerror=alert(1)>")
+
+
+def test_plots_that_cannot_be_drawn_say_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    plot = Plot("x", "y", (Curve(f"a {EVIL}", (0.0, 1.0), (1.0, 2.0)),), caption="Said.")
+    (figure,) = plots([plot])
+    assert isinstance(figure, Figure) and figure.caption == "Said." and "<script" not in figure.svg
+    monkeypatch.setattr(results, "can_draw", lambda: False)
+    (text,) = plots([plot])
+    assert isinstance(text, Text) and "pip install" in text.text and plots([]) == []
+
+
+def test_the_template_and_the_stylesheet_come_with_the_package() -> None:
+    folder = Path(results.__file__).parent
+    assert {path.name for path in folder.iterdir()} >= {"result.html", "result.css"}
