@@ -570,8 +570,10 @@ def _verbs() -> Verbs:
 
 def _kind_of_answer(run: Run) -> str:
     """What a run makes of a text; one that answers none says what it is for."""
-    kind = {"encoder-decoder": "translation", "classifier": "class"}.get(run.spec.family)
-    return kind or (run.model and "prompt")
+    from lemma.tasks.registry import task_for
+
+    answer = task_for(run.spec).answers
+    return answer or str(run.model)  # which refuses the run, with what it is for
 
 
 def _attends(run: Run) -> bool:

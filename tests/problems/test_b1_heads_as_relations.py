@@ -192,7 +192,7 @@ def test_evaluate_takes_a_limit_and_refuses_what_a_parser_has_not(run: Path) -> 
 
 def test_a_parser_asked_to_write_prints_no_prompt(run: Path) -> None:
     code, out, said = _said("generate", run, "--prompt", "hi")
-    assert code != 0 and out == "" and "no language model" in said
+    assert code != 0 and out == "" and "not a language model" in said
 
 
 def test_text_is_not_for_a_parser_nor_trees_for_another(run: Path, tmp_path: Path) -> None:
@@ -207,11 +207,11 @@ def test_what_training_on_trees_came_to_has_no_perplexity(tmp_path: Path) -> Non
     result = lemma.train("parser", treebank=path, out=tmp_path / "run", progress=False, steps=2, device="cpu", **SMALL)
     said = str(result)
     assert "perplexity" not in said and "nats/token" not in said and "UAS" in said
-    assert f"validation  loss {result.validation_loss:.4f} nats a word" in said
+    assert f"validation  loss {result.validation_loss:.4f} nats/word" in said
 
 
 def test_a_parser_is_told_apart_from_a_language_model(run: Path) -> None:
-    with pytest.raises(RunError, match="holds a parser and no language model"):
+    with pytest.raises(RunError, match=r"not a language model. It is a parser"):
         lemma.generate(run)
     with pytest.raises(SpecError, match="nothing to learn from is given"):
         lemma.train("parser", out="nowhere")

@@ -164,7 +164,7 @@ def test_words_that_would_change_nothing_are_refused(base: Path, home: Path, tmp
     }.items():
         with pytest.raises(SpecError, match=said):
             lemma.adapt(base, **given, **{word: 1})
-    with pytest.raises(SpecError, match="a word of the method lora"):
+    with pytest.raises(SpecError, match="a setting of the method lora"):
         lemma.adapt(base, method="adapters", rank=4, **given)
     with pytest.raises(SpecError, match=r"recipe\.batch = 0"):
         lemma.adapt(base, **{**given, "batch": 0})
@@ -197,7 +197,7 @@ def test_adapters_cannot_be_merged_and_a_plain_run_need_not_be(base: Path, home:
     lemma.adapt(base, labels=home / "labels.csv", method="adapters", out=tmp_path / "run", **SHORT)
     with pytest.raises(SpecError, match="adapters cannot be merged"):
         lemma.adapt(tmp_path / "run", merge=True, out=tmp_path / "plain")
-    with pytest.raises(LemmaError, match="no adapted run"):
+    with pytest.raises(LemmaError, match="not an adapted run"):
         lemma.adapt(base, merge=True, out=tmp_path / "plain")
 
 

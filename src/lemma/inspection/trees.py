@@ -18,7 +18,7 @@ from lemma.errors import InputError, unknown
 from lemma.layers.recording import AttentionRecord, tap
 from lemma.layers.spanning_tree import best_tree
 from lemma.models.base import LanguageModel, evaluating
-from lemma.models.parser import head_pictures, predict_trees
+from lemma.models.parser import ParserModel, head_pictures, predict_trees
 from lemma.report.text import across, columns, fit
 from lemma.runs.load import Run
 from lemma.tasks.parse_texts import split_sentence

@@ -97,7 +97,7 @@ class Bar(Observer):
             self.progress.update(self.task, completed=done, refresh=True)
 
     def report(self, row: Mapping[str, float]) -> None:
-        """Show the latest figures beside the bar."""
+        """Show the latest figures next to the bar."""
         self.shown |= row
         self.done = row["step"]
         if self.progress:
@@ -136,8 +136,8 @@ def describe(row: Mapping[str, float]) -> str:
         "recall_at_10": "recall@10 {:.3f}",
         "tokens_per_second": "{:,.0f} tokens/s",
     }
-    if "uas" in row:  # trees: the loss is of arcs, nats a word
-        words |= {"loss": "loss {:.3f} nats a word"}
+    if "uas" in row:  # trees: the loss is of arcs, in nats/word
+        words |= {"loss": "loss {:.3f} nats/word"}
     if "uas" in row or "f1" in row or "recall_at_10" in row:
         del words["perplexity"]
     return " · ".join(template.format(row[name]) for name, template in words.items() if name in row)

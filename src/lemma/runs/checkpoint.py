@@ -19,8 +19,6 @@ from lemma.errors import RunError
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
 
-# Plain values in JSON files, with damage named.
-
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a file that holds one JSON object; a missing or damaged one is a RunError that names it."""
@@ -31,11 +29,8 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, OSError) as error:
         raise RunError(f"{path} is damaged: {error}.") from None
     if not isinstance(values, dict):
-        raise RunError(f"{path} is damaged: it holds no JSON object.")
+        raise RunError(f"{path} is damaged: it does not hold a JSON object.")
     return values
-
-
-# Named tensors in safetensors files: written whole, read with damage named.
 
 
 ENTRY = "lemma"
@@ -82,7 +77,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def weights_of(model: nn.Module, frozen: bool = False) -> dict[str, Tensor]:
-    """Return what a model learns by name, not copied; a tied tensor stands once, under its first name.
+    """Return what a model learns by name, not copied; a tied tensor is there once, under its first name.
 
     Frozen parameters are those of a base, and only named if asked for.
     """
@@ -138,7 +133,7 @@ def refuse_other_spec(where: Path, trained: Mapping[str, Any], spec: ModelSpec, 
             file = "adaptation.toml" if word == "method" else "spec.toml"
             raise RunError(
                 f"{where} holds {word} {trained.get(word)}, {file} says {said.get(word)}. "
-                f"Put the word back in {file}, or train anew."
+                f"Put it back in {file}, or train again."
             )
 
 
@@ -157,14 +152,14 @@ def _first_difference(expected: Mapping[str, tuple[int, ...]], got: Mapping[str,
     raise AssertionError("asked for a difference where there is none")
 
 
-# Checkpoints: everything a run needs to go on bit for bit, with a sum over every file.
+# Checkpoints: everything a run needs to resume bit for bit, with a checksum of every file.
 #
 #     checkpoints/step-200/
 #       GROUP.safetensors   tensors by name: model, best, optimizer, random, carried
 #       state.json          step, losses, counters
 #       manifest.json       SHA-256 and size of each of the others
 #
-# A checkpoint appears by one rename. One whose files do not have their sums is named in a warning and passed over.
+# A checkpoint appears by one rename. One whose files do not have their checksums is skipped with a warning.
 
 
 KEPT = 2
@@ -211,9 +206,9 @@ def latest_good(folder: Path, tell: Callable[[str], None] = warnings.warn) -> Ch
             return read(path)
         except RunError as error:
             reasons.append(str(error))
-            tell(f"{error} That checkpoint is passed over.")
+            tell(f"{error} That checkpoint is skipped.")
     if reasons:
-        raise RunError(f"{folder} holds no good checkpoint. {' '.join(reasons)} Train anew with --overwrite.")
+        raise RunError(f"{folder} holds no good checkpoint. {' '.join(reasons)} Train again with --overwrite.")
     return None
 
 

@@ -1,4 +1,12 @@
-"""Runs whose model needs another package: what is not installed is named, and nothing in a run says what to import."""
+"""The run folder: all that is known of one training run, each file there whole or not at all.
+
+    spec.toml  recipe.toml  tokenizer.json  metrics.jsonl  model.safetensors  summary.json  checkpoints/step-N/
+
+A parser's run has a `lexicon.json` instead of the tokenizer, a classifier's a `labels.json` next to it. An adapted run
+has an `adaptation.toml` that names its base; the tokenizer and all weights that it did not change are the base's.
+`recipe.toml` holds the recipe and, under [data], the data and their hash. `model.safetensors` and `summary.json` appear
+when the run is finished. Nothing in a run says what to import.
+"""
 
 import json
 import os
@@ -34,7 +42,7 @@ def refuse_absent(table: Mapping[str, Any], path: Path) -> None:
         group = TAGGED[what]
         if name not in group.own() and not group.brings(name):
             raise RunError(
-                f"{path} holds a model whose {what} is '{name}'. That is none of Lemma's own, and the package that "
+                f"{path} holds a model whose {what} is '{name}'. It is not one of Lemma's own, and the package that "
                 f"brings it is not installed. Install that package, and try again."
             )
 
@@ -76,12 +84,9 @@ def only_writer(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-# The diary of a run: `metrics.jsonl`, one JSON object a line.
-
-
 @dataclass(frozen=True)
 class Metrics:
-    """Lines with a `step` each, in the order of their steps."""
+    """`metrics.jsonl`: one JSON object per line, each with its `step`, in the order of steps."""
 
     path: Path
 
@@ -104,7 +109,7 @@ class Metrics:
             raise RunError(f"{self.path}, line {number}, is damaged: {error}.") from None
 
     def drop_after(self, step: int) -> None:
-        """Forget the lines after a step, which a run that resumes there will write anew."""
+        """Forget the lines after a step, which a run that resumes there will write again."""
         kept = [json.dumps(row) + "\n" for row in self.rows() if row["step"] <= step]
         write_atomically(self.path, "".join(kept))
 
@@ -113,18 +118,6 @@ class Metrics:
         if self.path.exists():
             with self.path.open("rb+") as file:
                 os.fsync(file.fileno())
-
-
-# The run folder: all that is known of one training run, each file there whole or not at all.
-#
-#     spec.toml  recipe.toml  tokenizer.json  metrics.jsonl  model.safetensors  summary.json  checkpoints/step-N/
-#
-# A parser's run has a `lexicon.json` in place of the tokenizer, a classifier's a `labels.json` beside it. An adapted
-# run
-# has an `adaptation.toml` that names its base; tokenizer and all weights that it did not change are the base's.
-# `recipe.toml` holds the recipe's words and, under [data],
-# the text or treebank and its hash. `model.safetensors` and `summary.json`
-# appear when the run is finished.
 
 
 SPEC, RECIPE, TOKENIZER, METRICS = "spec.toml", "recipe.toml", "tokenizer.json", "metrics.jsonl"
@@ -149,7 +142,7 @@ class RunFolder:
     def create(
         self, tokenizer: Tokenizer | Lexicon | None, overwrite: bool = False, labels: Sequence[str] = ()
     ) -> Self:
-        """Write a new run to the disk in one go; what stands there already is refused, or replaced if it is a run."""
+        """Write a new run to the disk in one go; what is there already is refused, or replaced if it is a run."""
         refuse_occupied(self.path, overwrite)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -164,7 +157,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Read the descriptions of a run; a missing folder, one that is no run and a damaged file are told apart."""
+        """Read the descriptions of a run; a missing folder, one that is not a run and a damaged file are told apart."""
         refuse_no_run(path)
         try:
             words = read_toml(path / RECIPE)
@@ -186,7 +179,7 @@ class RunFolder:
 
     @property
     def metrics(self) -> Metrics:
-        """The run's diary."""
+        """The run's metrics."""
         return Metrics(self.path / METRICS)
 
     @property
@@ -196,7 +189,7 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run is finished."""
         return (self.path / SUMMARY).exists()
 
     def summary(self) -> dict[str, Any] | None:
@@ -210,7 +203,7 @@ class RunFolder:
         if not (path / SPEC).exists():
             raise RunError(
                 f"{self.path} was adapted from {path}, whose weights have the SHA-256 {self.adaptation.base_hash}; "
-                f"there is no run there any more. Put it back, or write its new place into {self.path / ADAPTATION}."
+                f"there is no run there now. Put it back, or write its new place into {self.path / ADAPTATION}."
             )
         return RunFolder.open(path)
 
@@ -308,15 +301,15 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
         continuing = f" To continue it: lemma train --resume {quote(str(path))}." if goes_on else ""
         raise RunError(f"{path} holds a run already.{continuing} To replace it: --overwrite.")
     if inside and SPEC not in inside:
-        raise RunError(f"{path} is not empty and no run ({SPEC} is missing). Choose another place for the run.")
+        raise RunError(f"{path} is not empty and not a run ({SPEC} is missing). Choose another place for the run.")
     if foreign:
         raise RunError(
-            f"{path} also holds what is not the run's: {', '.join(foreign)}. Move it away to overwrite the run."
+            f"{path} also holds files that are not the run's: {', '.join(foreign)}. Move it away to overwrite the run."
         )
 
 
 def refuse_no_run(path: Path) -> None:
-    """Refuse a path that is no run folder."""
+    """Refuse a path that is not a run folder."""
     if not path.exists():
         raise RunError(
             f"{path}: there is no such folder. To make a run there: lemma train MODEL --text FILE --out {path}"
@@ -324,4 +317,4 @@ def refuse_no_run(path: Path) -> None:
     if not path.is_dir():
         raise RunError(f"{path} is a file; a run is a folder with a {SPEC} in it.")
     if not (path / SPEC).exists():
-        raise RunError(f"{path} is no run: {SPEC} is missing. A run is what lemma train --out makes.")
+        raise RunError(f"{path} is not a run: {SPEC} is missing. A run is what lemma train --out makes.")

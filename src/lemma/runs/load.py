@@ -35,11 +35,6 @@ from lemma.spec.data import AnyDataSpec
 from lemma.spec.models import Classifier, CrossAttention, DualEncoder, ModelSpec
 from lemma.spec.recipe import AdaptationSpec, Method, Recipe
 
-# The first weights of a run: new ones, or those of a base with what its adaptation adds.
-#
-# The hash of a run is that of the weights it holds; that of an adapted run tells its own and its base's.
-
-
 BODY = "body."
 HEAD = ("head.*",)
 OUTPUT = ("output.*",)
@@ -137,7 +132,7 @@ def refuse_own_base(base: RunFolder, out: Path) -> None:
 
 
 def refuse_adapters(base: RunFolder) -> None:
-    """Refuse a base that has adapters: they cannot be folded into weights that others could be put beside."""
+    """Refuse a base that has adapters: they cannot be folded into weights that others could be put next to."""
     if base.adaptation and base.adaptation.method.kind == "adapters":
         raise RunError(
             f"{base.path} was adapted with adapters, and so cannot be a base itself. Adapt {base.base().path} instead, "
@@ -151,7 +146,7 @@ def refuse_other_base(folder: RunFolder, base: RunFolder) -> None:
     if (got := run_hash(base)) != folder.adaptation.base_hash:
         raise RunError(
             f"{folder.path} was adapted from weights and a tokenizer with the SHA-256 {folder.adaptation.base_hash}, "
-            f"but those of {base.path} have {got}: it was trained anew or changed. Give the old base's folder in "
+            f"but those of {base.path} have {got}: it was trained again or changed. Give the old base's folder in "
             f"{folder.path / ADAPTATION}, or adapt again."
         )
 
@@ -166,9 +161,6 @@ def adaptation_of(base: RunFolder, out: Path, method: Method) -> AdaptationSpec:
     except ValueError:  # another drive
         path = str(there)
     return AdaptationSpec(method=method, base=path, base_hash=run_hash(base))
-
-
-# From a run folder back to a model that can be used.
 
 
 USES = {

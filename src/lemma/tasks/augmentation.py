@@ -18,11 +18,11 @@ from lemma.data.batches import Rows
 TURN, SCALE, ASPECT, SHEAR, SHIFT = math.radians(7.5), 0.11, 0.05, 0.075, 0.05
 """Radians, logarithms of factors (two), a slope, and a share of the side; up to so much in either direction."""
 BRIGHT, DARKER, CONTRAST, SATURATION, HUE = 0.2, 0.08, 0.4, 0.5, math.radians(27)
-"""Shares to either side, what is taken off brightness (white pictures are to show more of it), and radians."""
+"""Shares to either side, what is taken off brightness (white images are to show more of it), and radians."""
 FILTER, POINTWISE, GREY, BLUR, ERASE = 0.7, 0.3, 0.2, 0.3, 0.25
-"""How often a picture is filtered (and how often of these pixel by pixel), loses its colours, its sharpness, a box."""
+"""How often an image is filtered (and how often of these pixel by pixel), loses its colours, its sharpness, a box."""
 NARROWEST, WIDER = 0.07, 0.13
-"""Half a box's sides, as a share of the picture's: from the first to the sum of both."""
+"""Half a box's sides, as a share of the image's: from the first to the sum of both."""
 YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
 """From red, green and blue to brightness and two axes of colour, about which hues turn."""
 CHANGES_DRAW = 2
@@ -33,23 +33,23 @@ Shares = Float[np.ndarray, "batch"]
 
 @dataclass(frozen=True)
 class Changes:
-    """What is done to each picture of a batch, in this order."""
+    """What is done to each image of a batch, in this order."""
 
     places: Float[np.ndarray, "batch 2 3"]
-    """Where the pixel at (x, y) of the new picture is taken from: an affine map, sides from −1 to 1."""
+    """Where the pixel at (x, y) of the new image is taken from: an affine map, sides from −1 to 1."""
     brightness: Shares
     contrast: Shares
-    """Factors; contrast is about the picture's mean."""
+    """Factors; contrast is about the image's mean."""
     colours: Float[np.ndarray, "batch 3 3"]
     """The map of colours."""
     filters: Float[np.ndarray, "batch 3 3 3 3"]
     """A filter of three by three pixels from all three channels to each."""
     filtered: Shares
-    """How much of the filtered picture is mixed in."""
+    """How much of the filtered image is mixed in."""
     grey: Bool[np.ndarray, "batch"]
     """Whether its colours are taken away."""
     blurred: Shares
-    """How much of the blurred picture is mixed in."""
+    """How much of the blurred image is mixed in."""
     box: Float[np.ndarray, "batch 4"]
     """A rectangle that is painted over: left, top, right, bottom, from 0 to 1."""
     paint: Float[np.ndarray, "batch 3"]
@@ -60,7 +60,7 @@ class Changes:
 
 
 def changes(seed: int, step: int, batch: int, strength: float) -> Changes:
-    """Draw what is done to the pictures of a step."""
+    """Draw what is done to the images of a step."""
     random = np.random.default_rng([seed, step, CHANGES_DRAW])
     return Changes(
         places=_places(random, batch, strength),
@@ -124,14 +124,14 @@ def _boxes(random: np.random.Generator, batch: int, strength: float) -> Float[np
 
 
 FLAT = 1e-3
-"""What keeps the spread of a picture of one colour from being divided by."""
+"""What keeps the spread of an image of one colour from being divided by."""
 
 Pictures = Float[Tensor, "batch channels side side"]
 ImageShares = Float[Tensor, "batch 1 1 1"]
 
 
 def augment(pictures: UInt8[Tensor, "batch channels side side"], drawn: Changes) -> Pictures:
-    """Move, recolour, filter, blur and paint over pictures; what comes in from outside is white. From 0 to 1."""
+    """Move, recolour, filter, blur and paint over images; what comes in from outside is white. From 0 to 1."""
     device = pictures.device
     changed = _moved(pictures / 255, _on(drawn.places, device))
     changed = _lit(changed, _each(drawn.brightness, device), _each(drawn.contrast, device))
@@ -171,7 +171,7 @@ def _grey(pictures: Pictures) -> Pictures:
 
 
 def _filtered(pictures: Pictures, filters: Float[Tensor, "batch 3 3 3 3"], share: ImageShares) -> Pictures:
-    """Mix in the filtered picture, brought to the picture's own mean and spread in each channel."""
+    """Mix in the filtered image, brought to the image's own mean and spread in each channel."""
     around = functional.unfold(functional.pad(pictures, [1] * 4, mode="replicate"), 3)
     found = torch.bmm(filters.flatten(2), around).view_as(pictures)
     spread, mean = torch.std_mean(found, (2, 3), keepdim=True)

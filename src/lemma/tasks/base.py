@@ -299,6 +299,8 @@ class Task(ABC):
     """Whether the perplexity can be compared with that of other models."""
     counts: ClassVar[str] = "tokens"
     """What training counts."""
+    answers: ClassVar[str | None] = None
+    """What it makes of a text: "prompt" (goes on with it), "translation" or "class"; None if it answers no text."""
     text_checks: ClassVar[bool] = True
     """Whether the sanity checks for text apply: too many epochs, validation far better than training."""
     data_spec: ClassVar[type[Any]]

@@ -1,7 +1,7 @@
 """Classification of texts: labelled texts, the loss of their classes, accuracy and F1, and the classes of new texts."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
@@ -53,6 +53,7 @@ class ClassificationTask(Task):
     unit, has_perplexity = "nats/text", False
     data_spec, make_spec = LabelsSpec, staticmethod(Choice.labels)
     names, settings, files = LABELLED, ("text_column", "label_column", "limit", "parser"), ("parser",)
+    answers = "class"
     not_shaped = "a classifier learns labels"
 
     def load(
@@ -198,7 +199,7 @@ class ClassificationScore(Score):
 
     @property
     def majority(self) -> tuple[str, float]:
-        """The commonest class of these texts, and the accuracy of always saying it."""
+        """The most frequent class of these texts, and the accuracy of always saying it."""
         commonest = max(self.classes, key=lambda score: score.support)
         return commonest.label, commonest.support / self.texts
 
@@ -305,7 +306,7 @@ def score_classes(
     seed: int = 0,
     unit: str = "text",
 ) -> ClassificationScore:
-    """Compare the likeliest class of each text with its own.
+    """Compare the most likely class of each text with its own.
 
     The means over classes are over those that are there or were guessed, each counting the same ("macro").
     """

@@ -339,25 +339,25 @@ def retrieve(
 
 @dataclass(frozen=True)
 class Belonging:
-    """Which text belongs to which picture: the picture that owns each, and a number that equal texts share."""
+    """Which text belongs to which image: the image that owns each, and a number that equal texts share."""
 
     owners: Int64[np.ndarray, "texts"]
     names: Int64[np.ndarray, "texts"]
 
     @property
     def images(self) -> int:
-        """How many pictures there are; each owns a text at least."""
+        """How many images there are; each owns a text at least."""
         return int(self.owners.max()) + 1
 
     def of_images(self, rows: slice) -> np.ndarray:
-        """Which texts are right for some of the pictures: their own, and all that are the same."""
+        """Which texts are right for some of the images: their own, and all that are the same."""
         mine = (self.owners >= rows.start) & (self.owners < rows.stop)
         has = np.zeros((rows.stop - rows.start, int(self.names.max()) + 1), dtype=bool)
         has[self.owners[mine] - rows.start, self.names[mine]] = True
         return has[:, self.names]
 
     def of_texts(self, rows: slice) -> np.ndarray:
-        """Which pictures are right for some of the texts: all that own the text or one that is the same."""
+        """Which images are right for some of the texts: all that own the text or one that is the same."""
         right = np.zeros((rows.stop - rows.start, self.images), dtype=bool)
         queries, texts = np.nonzero(self.names[rows, None] == self.names)
         right[queries, self.owners[texts]] = True
@@ -365,13 +365,13 @@ class Belonging:
 
 
 def belonging_of(examples: Captioned) -> Belonging:
-    """Which of the captions belong to which of the pictures."""
+    """Which of the captions belong to which of the images."""
     _, names = np.unique(examples.names, return_inverse=True)
     return Belonging(owners_of(examples), names.astype(np.int64))
 
 
 def owners_of(examples: Captioned) -> Int64[np.ndarray, "texts"]:
-    """The picture that each caption belongs to."""
+    """The image that each caption belongs to."""
     counts = np.diff(examples.first)
     return np.repeat(np.arange(len(counts)), counts)
 
@@ -419,7 +419,7 @@ class Places:
 
 
 def places_of(scores: Float[np.ndarray, "queries candidates"], right: Right) -> Places:
-    """Find the best right candidate of every query; what is no number scores lower than all else."""
+    """Find the best right candidate of every query; what is NaN scores lower than all else."""
     mask = right if right.ndim == 2 else np.arange(scores.shape[1]) == right[:, None]
     known = np.where(np.isnan(scores), -np.inf, scores)
     best = np.where(mask, known, -np.inf).max(1, keepdims=True)
@@ -445,17 +445,17 @@ def blocks_of(rows: int, columns: int) -> Iterator[slice]:
 
 Pixels = UInt8[np.ndarray, "pictures channels side side"]
 AT_ONCE = 1 << 23
-"""Numbers in the pictures that are compared at once."""
+"""Numbers in the images that are compared at once."""
 PICTURES = 1024
-"""Pictures that are compared at once at most, however small they are."""
+"""Images that are compared at once at most, however small they are."""
 
 
 @dataclass(frozen=True)
 class NearestPixel:
-    """How alike pictures and texts are: minus the distance to the nearest learned picture that carries just this text.
+    """How alike images and texts are: minus the distance to the nearest learned image that carries just this text.
 
-    A text that no learned picture carries is at −∞: after all others, and at chance among its like. A learned picture
-    that is the very picture that is asked about tells nothing, and is left out.
+    A text that no learned image carries is at −∞: after all others, and at chance among its like. A learned image
+    that is the very image that is asked about tells nothing, and is left out.
     """
 
     pixels: Pixels
@@ -463,19 +463,19 @@ class NearestPixel:
     """The number of each text; equal texts have equal numbers."""
     learned: Pixels
     owners: Int64[np.ndarray, "captions"]
-    """The learned picture that each of the learned captions belongs to."""
+    """The learned image that each of the learned captions belongs to."""
     learned_names: Int64[np.ndarray, "captions"]
 
     def of_images(self, rows: slice) -> Float[np.ndarray, "pictures texts"]:
-        """Some pictures' scores of all texts."""
+        """Some images' scores of all texts."""
         return -self._nearest(rows, self.names)
 
     def of_texts(self, rows: slice) -> Float[np.ndarray, "texts pictures"]:
-        """Some texts' scores of all pictures."""
+        """Some texts' scores of all images."""
         return -self._nearest(slice(0, len(self.pixels)), self.names[rows]).T
 
     def known(self) -> int:
-        """How many of the pictures were learned, pixel for pixel."""
+        """How many of the images were learned, pixel for pixel."""
         return int(np.isin(self._sums[0], self._sums[1]).sum())
 
     @cached_property
@@ -483,7 +483,7 @@ class NearestPixel:
         return _sums(self.pixels), _sums(self.learned)
 
     def _nearest(self, rows: slice, names: Int64[np.ndarray, "texts"]) -> Float[np.ndarray, "pictures texts"]:
-        """The distance of some pictures to the nearest learned one that carries each of these texts."""
+        """The distance of some images to the nearest learned one that carries each of these texts."""
         wanted, places = np.unique(names, return_inverse=True)
         near = np.full((rows.stop - rows.start, len(wanted)), np.inf, dtype=np.float32)
         carrying = np.flatnonzero(np.isin(self.learned_names, wanted))
@@ -503,7 +503,7 @@ class NearestPixel:
         captions: Int64[np.ndarray, "captions"],
         columns: Int64[np.ndarray, "captions"],
     ) -> None:
-        """Let distances to some more learned pictures count where they are the smallest so far."""
+        """Let distances to some more learned images count where they are the smallest so far."""
         reached, starts = np.unique(columns, return_index=True)
         others, sums = _flat(self.learned[chosen]), self._sums[1][chosen]
         carriers = np.searchsorted(chosen, self.owners[captions])
@@ -520,13 +520,13 @@ def _distances(
     others: Float[np.ndarray, "some pixels"],
     same: Bool[np.ndarray, "pictures some"],
 ) -> Float[np.ndarray, "pictures some"]:
-    """Squared distances, infinite where both are the same picture."""
+    """Squared distances, infinite where both are the same image."""
     distances = (mine**2).sum(1)[:, None] + (others**2).sum(1) - 2 * mine @ others.T
     return np.where(same, np.float32(np.inf), distances)
 
 
 def _cut(count: int, pixels: Pixels) -> Iterator[slice]:
-    """So many pictures in blocks of about so many numbers as are compared at once."""
+    """Images in blocks of about so many numbers as are compared at once."""
     size = min(PICTURES, max(1, AT_ONCE // int(np.prod(pixels.shape[1:]))))
     return (slice(start, min(count, start + size)) for start in range(0, count, size))
 
@@ -536,7 +536,7 @@ def _flat(pixels: Pixels) -> Float[np.ndarray, "pictures pixels"]:
 
 
 def _sums(pixels: Pixels) -> np.ndarray:
-    """A number for each picture, the same for the same pixels: 64 bits of a hash."""
+    """A number for each image, the same for the same pixels: 64 bits of a hash."""
     sums = (blake2b(np.ascontiguousarray(picture).tobytes(), digest_size=8).digest() for picture in pixels)
     return np.frombuffer(b"".join(sums), dtype="<u8")
 
@@ -547,7 +547,7 @@ FIRST = (1, 5, 10)
 
 @dataclass(frozen=True)
 class OneWay:
-    """From pictures to texts, or from texts to pictures: shares from 0 to 1, and what guessing comes to."""
+    """From images to texts, or from texts to images: shares from 0 to 1, and what guessing comes to."""
 
     queries: int
     candidates: int
@@ -592,13 +592,13 @@ class TwoWays:
 
 @dataclass(frozen=True)
 class RetrievalScore(Score):
-    """Recall among the first 1, 5 and 10 and the median rank, both ways; chance and baselines beside them."""
+    """Recall among the first 1, 5 and 10 and the median rank, both ways; chance and baselines next to them."""
 
     title = "Image and text retrieval"
 
     found: TwoWays
     loss: float
-    """The contrastive loss in batches, nats a pair."""
+    """The contrastive loss in batches, nats/pair."""
     pictures: int
     texts: int
     baselines: Mapping[str, TwoWays]
@@ -611,7 +611,7 @@ class RetrievalScore(Score):
         return {f"recall_at_{first}": sum(way.recall[first].value for way in ways) / 2 for first in (1, 10)}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values that are good JSON: None stands for what is infinite or no number."""
+        """Return plain values that are good JSON: None for what is infinite or NaN."""
         return {
             **self.found.to_dict(),
             "loss": self.loss if math.isfinite(self.loss) else None,
@@ -668,14 +668,14 @@ Block = Float[np.ndarray, "queries candidates"]
 
 
 class PairScores(Protocol):
-    """How alike every picture and every text is, a block of rows at a time."""
+    """How alike every image and every text is, a block of rows at a time."""
 
     def of_images(self, rows: slice) -> Block:
-        """Some pictures' scores of all texts."""
+        """Some images' scores of all texts."""
         ...
 
     def of_texts(self, rows: slice) -> Block:
-        """Some texts' scores of all pictures."""
+        """Some texts' scores of all images."""
         ...
 
 
@@ -687,11 +687,11 @@ class VectorScores:
     texts: Float[np.ndarray, "texts shared"]
 
     def of_images(self, rows: slice) -> Block:
-        """Some pictures' scores of all texts."""
+        """Some images' scores of all texts."""
         return self.images[rows] @ self.texts.T
 
     def of_texts(self, rows: slice) -> Block:
-        """Some texts' scores of all pictures."""
+        """Some texts' scores of all images."""
         return self.texts[rows] @ self.images.T
 
 
@@ -703,16 +703,16 @@ class TableScores:
     by_text: Float[np.ndarray, "texts images"] | None = None
 
     def of_images(self, rows: slice) -> Block:
-        """Some pictures' scores of all texts."""
+        """Some images' scores of all texts."""
         return self.by_image[rows]
 
     def of_texts(self, rows: slice) -> Block:
-        """Some texts' scores of all pictures."""
+        """Some texts' scores of all images."""
         return self.by_image[:, rows].T if self.by_text is None else self.by_text[rows]
 
 
 def two_ways(scores: PairScores, belonging: Belonging, *, samples: int = 1000, seed: int = 0) -> TwoWays:
-    """Recall and median rank from pictures to texts and from texts to pictures; intervals by drawing pictures anew."""
+    """Recall and median rank from images to texts and from texts to images; intervals by drawing images again."""
     images, texts = belonging.images, len(belonging.owners)
     forth = _places(scores.of_images, belonging.of_images, images, texts)
     back = _places(scores.of_texts, belonging.of_texts, texts, images)
@@ -737,7 +737,7 @@ def _places(scores: Any, right: Any, queries: int, candidates: int) -> tuple[Pla
 def one_way(
     found: Places, chance: Places, owners: Int64[np.ndarray, "queries"], candidates: int, samples: int, seed: int
 ) -> OneWay:
-    """Sum up the places of queries, each of which belongs to a picture."""
+    """Sum up the places of queries, each of which belongs to an image."""
     ranks, hits = found.ranks(), np.stack([found.hits(first) for first in FIRST])
     recalls, medians = resampled(ranks, hits, owners, samples, seed)
     return OneWay(
@@ -774,7 +774,7 @@ def resampled(
     samples: int,
     seed: int,
 ) -> tuple[Float[np.ndarray, "firsts samples"], Float[np.ndarray, "samples"]]:
-    """Recalls and median ranks of pictures drawn with replacement, each with all its queries; candidates stay."""
+    """Recalls and median ranks of images drawn with replacement, each with all its queries; candidates stay."""
     random, pictures = np.random.default_rng(seed), int(owners.max()) + 1
     order = np.argsort(ranks, kind="stable")
     step = max(1, RETRIEVAL_AT_ONCE // len(ranks))
@@ -804,7 +804,7 @@ def score_retrieval(
     samples: int = 1000,
     seed: int = 0,
 ) -> RetrievalScore:
-    """Score both ways, and beside them what other scores of the same pictures and texts come to."""
+    """Score both ways, and next to them what other scores of the same images and texts come to."""
     if not len(belonging.owners):
         raise InputError("no pictures to score. Give a folder or a split that holds some.")
     measure = partial(two_ways, belonging=belonging, samples=samples, seed=seed)

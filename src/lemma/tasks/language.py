@@ -59,7 +59,7 @@ class TextTask(Task):
 class LanguageTask(TextTask):
     """A language model predicts each next token of a text."""
 
-    name = "language"
+    name, answers = "language", "prompt"
     evaluation_settings = ("context", "stride")
 
     def batches(
@@ -511,7 +511,7 @@ class PerplexityScore(Score):
         return self.loss * self.tokens / (math.log(2) * self.bytes) if self.bytes else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values that are good JSON: None stands for what is infinite or no number."""
+        """Return plain values that are good JSON: None for what is infinite or NaN."""
         figures = {"perplexity": self.perplexity, "loss": self.loss, "bits_per_byte": self.bits_per_byte}
         finite = {name: value if value is None or math.isfinite(value) else None for name, value in figures.items()}
         return {**finite, "tokens": self.tokens, "protocol": self.protocol.to_dict()}

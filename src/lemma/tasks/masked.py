@@ -142,7 +142,7 @@ class MaskedScore(Score):
     loss: float
     """Of hidden tokens; of an encoder that learned only what follows what, of that."""
     accuracy: float | None
-    """The share of the hidden tokens that are the likeliest; None where there are none."""
+    """The share of the hidden tokens that are the most likely; None where there are none."""
     tokens: int
     """Hidden tokens that were asked for."""
     rows: int
@@ -157,7 +157,7 @@ class MaskedScore(Score):
         return {name: value for name, value in found.items() if value is not None}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values that are good JSON: None stands for what is infinite or no number."""
+        """Return plain values that are good JSON: None for what is infinite or NaN."""
         loss = self.loss if math.isfinite(self.loss) else None
         figures = {"perplexity": None if loss is None else self.perplexity, "loss": loss, "accuracy": self.accuracy}
         follows = {"next_sentence_loss": self.follows_loss, "next_sentence_accuracy": self.follows_accuracy}

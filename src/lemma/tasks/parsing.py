@@ -196,7 +196,7 @@ class ParsingLoss(TaskLoss):
         return loss + self.weight * picture, (loss, picture), None
 
     def _means(self, encoded: Encoded, targets: TreeTargets) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        """The mean losses of a batch; where its scores do not fit in memory, part by part and anew for backward."""
+        """The mean losses of a batch; where its scores do not fit in memory, part by part and again for backward."""
         step = max(1, SCORES_AT_ONCE // (self.model.spec.relations * encoded.shape[1] ** 2))
         if step >= len(encoded):
             return self._terms(encoded, targets)
@@ -241,7 +241,7 @@ class RelationFinding:
     untrained: float | None = None
     """The best head of a model of the same spec with random weights."""
     shuffled: float | None = None
-    """The best head when each word's attention is dealt out anew among the words it may see."""
+    """The best head when each word's attention is dealt out again among the words it may see."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""

@@ -12,24 +12,21 @@ from torch.autograd.function import once_differentiable
 from lemma.errors import SpecError
 from lemma.layers.recording import AttentionRecord
 
-# Entropy and squared distance of attention's rows, from queries and keys, in memory that does not grow with T².
-#
-# The T×T weights never stand in memory as a whole: a block of rows is worked out, summed up and forgotten, and worked
-# out
-# again for the gradient. A row's entropy is lse(s) − E[s], with s its scores and E the mean under α = softmax(s); its
+# The T×T weights are never in memory as a whole: a block of rows is computed, summed up and dropped, and computed again
+# for the gradient. A row's entropy is lse(s) − E[s], with s its scores and E the mean under α = softmax(s); its
 # squared distance is E[δ²], cut off at a maximum. Their gradients with respect to the scores are −α(s − E[s]) and
 # α(δ² − E[δ²]).
 
 
 NUMBERS_AT_ONCE = 2**20  # scores held at a time: 4 MB in float32
-MASKED = -1e30  # in the place of −∞, which times a weight of zero would be no number
+MASKED = -1e30  # in the place of −∞, which times a weight of zero would be NaN
 
 Scores = Float[Tensor, "batch heads rows known"]
 Sums = tuple[Float[Tensor, "heads"], Float[Tensor, "heads"]]
 
 
 @dataclass(frozen=True)
-class Rows:
+class AttentionRows:
     """Attention without its queries and keys: what else is needed to work out the scores of a row."""
 
     record: AttentionRecord
@@ -78,12 +75,12 @@ class Rows:
 class Kernel(Protocol):
     """The two passes over the rows; a fused kernel for a device would be another one of these."""
 
-    def forward(self, rows: Rows, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, rows: AttentionRows, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return, head by head, the sums of entropies and of cut-off squared distances, and the number of rows."""
         ...
 
     def backward(
-        self, rows: Rows, queries: Tensor, keys: Tensor, entropy: Tensor, distance: Tensor
+        self, rows: AttentionRows, queries: Tensor, keys: Tensor, entropy: Tensor, distance: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the gradients of queries and keys, given those of the two sums of each head."""
         ...
@@ -92,7 +89,7 @@ class Kernel(Protocol):
 class Blocks:
     """The passes block by block, on any device."""
 
-    def forward(self, rows: Rows, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, rows: AttentionRows, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Sum up over all blocks."""
         sums = torch.zeros(3, queries.shape[1], dtype=torch.float64, device=queries.device)
         for block in rows.blocks():
@@ -106,7 +103,7 @@ class Blocks:
         return entropies, distances, numbers
 
     def backward(
-        self, rows: Rows, queries: Tensor, keys: Tensor, entropy: Tensor, distance: Tensor
+        self, rows: AttentionRows, queries: Tensor, keys: Tensor, entropy: Tensor, distance: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Work out every block again, and from it its part of the gradients."""
         scale = rows.record.scale
@@ -129,7 +126,9 @@ def _moments(scores: Scores, squares: Tensor) -> tuple[Tensor, Tensor, Tensor, S
     return total, torch.linalg.vecdot(weights, scores), torch.einsum("bhrk,rk->bhr", weights, squares), weights
 
 
-def _slopes(rows: Rows, scores: Scores, squares: Tensor, counted: Tensor, entropy: Tensor, distance: Tensor) -> Scores:
+def _slopes(
+    rows: AttentionRows, scores: Scores, squares: Tensor, counted: Tensor, entropy: Tensor, distance: Tensor
+) -> Scores:
     """The gradient with respect to the scores: α(−g(s − E[s]) + g'(δ² − E[δ²])), g' zero beyond the cut."""
     _, mean, near, weights = _moments(scores, squares)
     of_entropy = entropy[:, None] * counted
@@ -148,7 +147,7 @@ class _RowSums(torch.autograd.Function):
     """The sums of a kernel, with the gradients it works out."""
 
     @staticmethod
-    def forward(ctx: Any, queries: Tensor, keys: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, queries: Tensor, keys: Tensor, rows: AttentionRows) -> tuple[Tensor, Tensor, Tensor]:
         ctx.save_for_backward(queries, keys)
         ctx.rows, ctx.kernel = rows, KERNELS.get(queries.device.type, Blocks())
         sums = ctx.kernel.forward(rows, queries, keys)
@@ -164,7 +163,7 @@ class _RowSums(torch.autograd.Function):
             return (*ctx.kernel.backward(ctx.rows, queries, keys, gradients[0], gradients[1]), None)
 
 
-def row_sums(rows: Rows) -> tuple[Float[Tensor, "heads"], Float[Tensor, "heads"], Float[Tensor, "heads"]]:
+def row_sums(rows: AttentionRows) -> tuple[Float[Tensor, "heads"], Float[Tensor, "heads"], Float[Tensor, "heads"]]:
     """The sums of entropies and of cut-off squared distances of each head's rows, and how many rows counted."""
     record = rows.record
     if record.line is not None and record.line.requires_grad:
@@ -175,9 +174,6 @@ def row_sums(rows: Rows) -> tuple[Float[Tensor, "heads"], Float[Tensor, "heads"]
     exact = torch.promote_types(record.queries.dtype, torch.float32)
     with torch.autocast(record.queries.device.type, enabled=False):
         return _RowSums.apply(record.queries.to(exact), record.keys.to(exact), rows)  # pyright: ignore[reportReturnType]
-
-
-# Losses that shape attention: focus wants its rows sharp (problem B2), near wants them close by (problem B3).
 
 
 @dataclass(frozen=True)
@@ -205,7 +201,7 @@ def shape_of(
     calls, left_over = divmod(len(records), layers or len(records) or 1)
     if not calls or left_over:
         raise ValueError(f"{len(records)} calls of attention do not make {layers or 'any'} layers of equally many.")
-    sums = [row_sums(Rows(record, near_max, counted)) for record in records]
+    sums = [row_sums(AttentionRows(record, near_max, counted)) for record in records]
     return Shape(_mean(sums, 0), _mean(sums[:-calls], 1))
 
 

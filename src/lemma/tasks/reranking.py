@@ -140,7 +140,7 @@ class Candidates(NamedTuple):
 def candidates_of(dual: ImageTextLogits, number: int, alike: ImageTextMask | None = None) -> Candidates:
     """The `number` most alike of each row and of each column, its own (on the diagonal) always among them.
 
-    Where `alike` is true off the diagonal, as where two pictures have one caption, the pair is left out of both.
+    Where `alike` is true off the diagonal, as where two images have one caption, the pair is left out of both.
 
     >>> dual = torch.tensor([[1.0, 3.0, 2.0], [9.0, 0.0, 1.0], [0.0, 0.0, 5.0]])
     >>> candidates_of(dual, 2).texts.int().tolist()
@@ -249,7 +249,7 @@ class RerankingGain:
 
 @dataclass(frozen=True)
 class RerankingScore(Score):
-    """Recall both ways of the new order, beside that of the dual encoder alone."""
+    """Recall both ways of the new order, next to that of the dual encoder alone."""
 
     title = "Re-ranking"
 
@@ -306,7 +306,7 @@ BEFORE = "dual encoder"
 
 @dataclass(frozen=True)
 class Few:
-    """The first few candidates of each query, and the logits that they are ordered by anew."""
+    """The first few candidates of each query, and the logits that they are re-ordered by."""
 
     places: Int64[np.ndarray, "queries few"]
     logits: Float[np.ndarray, "queries few"]
@@ -336,11 +336,11 @@ class Reordered:
     """Of each text."""
 
     def of_images(self, rows: slice) -> Block:
-        """Some pictures' scores of all texts."""
+        """Some images' scores of all texts."""
         return self.texts.put(self.scores.of_images(rows), rows)
 
     def of_texts(self, rows: slice) -> Block:
-        """Some texts' scores of all pictures."""
+        """Some texts' scores of all images."""
         return self.images.put(self.scores.of_texts(rows), rows)
 
 
@@ -441,7 +441,7 @@ def _gain(
     samples: int,
     seed: int,
 ) -> RerankingGain:
-    """The gain in recall at 1; before and after are of the same pictures in every sample of the bootstrap."""
+    """The gain in recall at 1; before and after are of the same images in every sample of the bootstrap."""
     gained = after - before
     drawn, _ = resampled(after, gained[None], owners, samples, seed)
     return RerankingGain(
@@ -451,7 +451,7 @@ def _gain(
 
 @dataclass(frozen=True)
 class PairLogits:
-    """Scores pairs of these pictures and these texts."""
+    """Scores pairs of these images and these texts."""
 
     model: CrossAttentionModel
     pixels: UInt8[np.ndarray, "images channels side side"]

@@ -55,6 +55,7 @@ class TranslationTask(Task):
     name, option, example, learns = "translation", "pairs", "tatoeba-es", "pairs of texts"
     data_spec, make_spec = PairsSpec, staticmethod(Choice.pairs)
     names, settings = PAIRED, ("source_column", "target_column")
+    answers = "translation"
     evaluation_settings = ("beam", "length_penalty", "limit")
     not_shaped = "an encoder-decoder learns to translate"
 

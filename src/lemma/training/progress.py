@@ -97,7 +97,7 @@ def read_too_often(recipe: Recipe, tokens: int, stretch: int) -> str | None:
 
 
 def refuse_no_number(loss: float, norm: float, steps: range, rate: float, saved: int) -> None:
-    """Stop with a TrainingError where the loss or the gradient is no number any more."""
+    """Stop with a TrainingError where the loss or the gradient is infinite or NaN."""
     if math.isfinite(loss) and math.isfinite(norm):
         return
     what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"

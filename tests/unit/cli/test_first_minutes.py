@@ -106,7 +106,7 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path) -> None:
     training.send_signal(signal.SIGINT)
     out, _ = training.communicate(timeout=60)
     assert training.returncode == 130 and "interrupted" in out
-    assert out.rstrip().splitlines()[-1] == "To go on: lemma train --resume runs/a"
+    assert out.rstrip().splitlines()[-1] == "To resume: lemma train --resume runs/a"
 
 
 @pytest.mark.parametrize("name", ["families", "lstm-gru", "graph"])

@@ -211,7 +211,7 @@ def test_a_folder_without_pictures_and_one_with_broken_ones_only_are_told(run: R
 
 
 def test_a_run_that_knows_no_pictures_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="knows no pictures"):
+    with pytest.raises(RunError, match="not a dual encoder"):
         found(untrained_run(tmp_path / "lstm", spec=Lstm(width=4, hidden=4)), images=folder, query="a")
 
 

@@ -1,5 +1,7 @@
 """The run folder: made in one go, never over something else, and clear about what is wrong with it."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,7 +50,7 @@ def test_a_run_is_refused_with_both_ways_out_and_replaced_only_if_told(tmp_path:
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_folder_that_is_no_run_is_never_touched(tmp_path: Path, tokenizer: Tokenizer, overwrite: bool) -> None:
     (tmp_path / "thesis.tex").write_text("ten years of work")
-    with pytest.raises(RunError, match="not empty and no run"):
+    with pytest.raises(RunError, match="not empty and not a run"):
         folder_at(tmp_path).create(tokenizer, overwrite)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -81,7 +83,7 @@ def test_what_is_no_run_is_told_apart(tmp_path: Path) -> None:
     for name, reason in {
         "nowhere": "no such folder",
         "file": "is a file",
-        "empty": r"no run: spec\.toml is missing",
+        "empty": r"not a run: spec\.toml is missing",
     }.items():
         with pytest.raises(RunError, match=f"{name}.*{reason}"):
             RunFolder.open(tmp_path / name)
@@ -105,6 +107,32 @@ def test_two_writers_at_once_are_refused(tmp_path: Path, tokenizer: Tokenizer) -
             folder_at(tmp_path / "run").create(tokenizer, overwrite=True)
     with only_writer(tmp_path / "run"):
         assert RunFolder.open(tmp_path / "run").recipe.steps == 5
+
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from lemma.runs.folder import only_writer
+with only_writer(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_another_process_is_refused_and_one_that_was_killed_blocks_nobody(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    folder_at(tmp_path / "run").create(tokenizer)
+    holder = subprocess.Popen([sys.executable, "-c", HOLDS, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout and holder.stdout.readline() == "held\n"
+        with pytest.raises(RunError, match="another process"), only_writer(tmp_path / "run"):
+            pass
+    finally:
+        holder.kill()
+        holder.wait()
+    assert (tmp_path / ".run.lock").exists()  # it was left behind
+    with only_writer(tmp_path / "run"):
+        pass
+    assert not (tmp_path / ".run.lock").exists()
 
 
 def test_rewinding_forgets_the_end_and_what_came_after_the_step(tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -41,7 +41,7 @@ def test_a_log_gets_one_line_a_validation_and_no_control_characters() -> None:
 def test_of_trees_the_loss_is_told_a_word_and_no_perplexity() -> None:
     log = io.StringIO()
     Lines(log).report({"step": 5, "loss": 0.5, "validation_loss": 0.7, "perplexity": 2.01, "uas": 81.5, "las": 77.25})
-    assert log.getvalue() == "step 5 of 0: loss 0.500 nats a word · UAS 81.50 · LAS 77.25\n"
+    assert log.getvalue() == "step 5 of 0: loss 0.500 nats/word · UAS 81.50 · LAS 77.25\n"
 
 
 def test_a_terminal_gets_a_bar_with_all_figures_drawn_a_few_times() -> None:

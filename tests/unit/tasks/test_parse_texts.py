@@ -172,7 +172,7 @@ def test_a_changed_parser_is_noticed(home: Path) -> None:
     ("model", "words", "message"),
     [
         ("tree", {}, r"lemma train parser --treebank ewt[\s\S]*--parser runs/parser"),
-        ("tree", {"parser": "run"}, "no parser. To train one: lemma train parser"),
+        ("tree", {"parser": "run"}, "not a parser. To train one: lemma train parser"),
         ("tree", {"parser": "parser", "tokenizer": "characters"}, "tokenizer=words"),
         ("tree", {"parser": "nosuch"}, "no such folder; .*To train one: lemma train parser --treebank"),
         ("gru", {"parser": "parser"}, "only a tree body reads trees"),

@@ -1,0 +1,60 @@
+"""The registry of tasks: every family has its task, and what a person names is read by what the tasks declare."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from lemma.errors import SpecError
+from lemma.spec.models import FAMILIES
+from lemma.tasks.base import Task
+from lemma.tasks.registry import OPTIONS, data_args, task_for, task_of_family
+
+
+def test_a_task_has_at_most_six_methods() -> None:
+    public = [name for name, _ in inspect.getmembers(Task, inspect.isfunction) if not name.startswith("_")]
+    assert sorted(public) == ["batches", "evaluate", "load", "loss", "samples", "validate"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_has_a_task_whose_option_is_a_field_of_its_data_spec(family: str) -> None:
+    task = task_for(FAMILIES[family])
+    assert type(task) is type(task_of_family(family))
+    assert task.option in task.data_spec.model_fields and OPTIONS[task.option].data_spec is task.data_spec
+
+
+def test_the_families_are_spread_over_the_tasks_as_before() -> None:
+    others = {family: task_for(spec).option for family, spec in FAMILIES.items() if task_for(spec).option != "text"}
+    assert others == {
+        "parser": "treebank",
+        "encoder-decoder": "pairs",
+        "classifier": "labels",
+        "tree": "labels",
+        "dual-encoder": "images",
+        "cross-attention": "images",
+        "graph": "graph",
+    }
+
+
+def test_settings_become_words_of_the_data_spec_and_files_get_their_full_path(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.csv").write_text("text,label\n")
+    given = data_args({"labels": "mine.csv", "text_column": "t", "limit": 5, "images": None})
+    assert given.option == "labels" and given.name == str(tmp_path / "mine.csv")
+    assert given.settings == {"text": "t", "limit": 5}
+    assert data_args({"text": ["shakespeare", "mine.csv"]}).name == ["shakespeare", str(tmp_path / "mine.csv")]
+    assert data_args({"graph": "blocks", "nodes": 50}).settings == {"nodes": 50}
+    assert data_args({}).option is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"text": "a", "labels": "b"}, "text and labels are given. One kind of data at a time"),
+        ({"text": "a", "source_column": "s"}, "source_column = 's' belongs to pairs, which is not given"),
+        ({"dev": "a.conllu"}, "belongs to treebank"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        data_args(given)
