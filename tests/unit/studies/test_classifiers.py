@@ -81,7 +81,7 @@ def test_the_scores_of_a_run_are_those_of_its_test_texts(small: Make, tmp_path: 
     data = held_out_of(trained)
     tokens = [torch.from_numpy(trained.tokenizer.encode(text).astype("int64"))[None] for text, _ in data]
     with torch.no_grad():
-        guesses = [trained.labels[int(trained.classifier(row).argmax())] for row in tokens]
+        guesses = [trained.labels[int(trained.module(row).argmax())] for row in tokens]
     truths = [label for _, label in data]
     precision, recall, f1, _ = precision_recall_fscore_support(truths, guesses, average="macro", zero_division=0)  # pyright: ignore[reportArgumentType]
     assert run.measures.accuracy == pytest.approx(accuracy_score(truths, guesses))
