@@ -180,7 +180,7 @@ class CostExperiment(Experiment[RaceCosts]):
             table=StudyTable(
                 header=[*rows[0].place, *rows[0].counts, *times] if rows else ["race"],
                 rows=[row.cells() for row in rows],
-                records=[row.record() for row in rows] or [{"race": ""}],
+                records=[row.record() for row in rows],
                 caption=HOW,
                 notes=missing,
                 left=(),
