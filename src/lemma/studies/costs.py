@@ -94,7 +94,14 @@ class CostExperiment(Experiment[RaceCosts]):
     measures = RaceCosts
     keeps = False
     spec: Any
-    convention = ""
+    formulas: Mapping[str, str]
+    convention: str
+    """How the formulas count."""
+    base: Any
+    """The racer with which all others are compared."""
+    base_name: str
+    unplotted: str
+    """Why there is no plot, where there is none."""
 
     def __init__(self, spec: CostStudy, out: Path, observer: Observer) -> None:
         self.spec, self.out, self.observer = spec, out, observer
@@ -113,10 +120,13 @@ class CostExperiment(Experiment[RaceCosts]):
     def counts_of(self, place: Mapping[str, Any]) -> dict[str, int]:
         """What is counted by formula at a place."""
 
-    @property
     @abstractmethod
-    def base(self) -> Any:
-        """The racer with which all others are compared."""
+    def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
+        """What the numbers say."""
+
+    @abstractmethod
+    def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
+        """Times, or ratios of times, as curves."""
 
     def run(self, cell: StudyCell, observer: Observer) -> RaceCosts:
         """Time inference, then forward and backward."""
@@ -152,25 +162,16 @@ class CostExperiment(Experiment[RaceCosts]):
             )
         )
 
-    def result(
-        self,
-        outcomes: tuple[CellOutcome[RaceCosts], ...],
-        interrupted: bool,
-        formulas: Mapping[str, str],
-        against: str,
-        conclude: Callable[[Sequence[LayerCost]], Iterator[str]],
-        plots: Callable[[Sequence[LayerCost]], Iterator[Plot]],
-        unplotted: str,
-    ) -> StudyResult:
-        """Put the findings together; `unplotted` says why there is no plot, where there is none."""
+    def report(self, outcomes: tuple[CellOutcome[RaceCosts], ...], interrupted: bool) -> StudyResult:
+        """Formulas, times and what follows from them."""
         rows = tuple(row for one in outcomes if one.measures for row in one.measures.rows)
-        times = ["forward ms", f"× {against}", "forward+backward ms", f"× {against} "]
+        times = ["forward ms", f"× {self.base_name}", "forward+backward ms", f"× {self.base_name} "]
         missing = [
             f"{one.cell} {f'failed: {one.reason}' if one.reason else 'not run yet'}"
             for one in outcomes
             if not one.measures
         ]
-        no_plot: tuple[Block, ...] = (Heading("Plots"), Text(unplotted)) if unplotted else ()
+        no_plot: tuple[Block, ...] = (Heading("Plots"), Text(self.unplotted)) if self.unplotted else ()
         return StudyResult(
             title=self.spec.name,
             question=self.spec.question,
@@ -180,25 +181,25 @@ class CostExperiment(Experiment[RaceCosts]):
             table=StudyTable(
                 header=[*rows[0].place, *rows[0].counts, *times] if rows else ["race"],
                 rows=[row.cells() for row in rows],
-                records=[row.record() for row in rows] or [{"race": ""}],
+                records=[row.record() for row in rows],
                 caption=HOW,
                 notes=missing,
                 left=(),
             ),
-            conclusion=tuple(conclude(rows))
+            conclusion=tuple(self.conclude(rows))
             if rows
             else ("No race came to its end, so that there is nothing to compare.",),
-            formulas=formulas,
+            formulas=self.formulas,
             convention=self.convention,
-            plots=tuple(plots(rows)) if rows and not unplotted else (),
-            printed=(Text(unplotted, "note", apart=True),) if unplotted else (),
+            plots=tuple(self.plots(rows)) if rows and not self.unplotted else (),
+            printed=(Text(self.unplotted, "note", apart=True),) if self.unplotted else (),
             sections=no_plot,
             runs=outcomes,
             rows=rows,
             more={
-                "formulas": dict(formulas),
+                "formulas": dict(self.formulas),
                 "convention": self.convention,
-                "against": against,
+                "against": self.base_name,
                 "rows": [row.to_dict() for row in rows],
             },
             interrupted=interrupted,
@@ -263,11 +264,15 @@ class HeadsExperiment(CostExperiment):
         super().__init__(spec, out, observer)
         sizes = {"d": self.spec.width, "h": self.spec.heads[0]}
         self.account = count(subject_of(bare_attention, sizes), ["parameters", "flops"])
-
-    @property
-    def base(self) -> int:
-        """The first number of heads."""
-        return self.spec.heads[0]
+        flops = self.account.quantities["flops"]
+        self.formulas = {
+            "parameters": typeset(self.account, "parameters"),
+            "operations, forward": typeset(self.account, "flops"),
+        }
+        self.convention = f"Operations: {flops.convention}. Softmax apart: h·B·T rows, h·B·T² exponentials."
+        self.base, self.base_name = spec.heads[0], f"h={spec.heads[0]}"
+        one = "No plot: one number of heads makes no line. Give several, as in heads=[1,2,4]."
+        self.unplotted = one if len(spec.heads) == 1 else ""
 
     def racers(self, point: Mapping[str, Any]) -> dict[Any, Callable[[], Vectors]]:
         """Attention with each number of heads."""
@@ -289,21 +294,6 @@ class HeadsExperiment(CostExperiment):
         sizes = {"d": self.spec.width, "h": place["h"], "B": self.spec.batch, "T": place["T"]}
         counted = {name: self.account.quantities[name].at(sizes) or 0 for name in ("parameters", "flops")}
         return {**counted, "exponentials": place["h"] * self.spec.batch * place["T"] ** 2}
-
-    def report(self, outcomes: tuple[CellOutcome[RaceCosts], ...], interrupted: bool) -> StudyResult:
-        """Whether the formulas depend on the heads, and the times of many heads against one."""
-        flops = self.account.quantities["flops"]
-        self.convention = f"Operations: {flops.convention}. Softmax apart: h·B·T rows, h·B·T² exponentials."
-        one = len(self.spec.heads) == 1
-        return self.result(
-            outcomes,
-            interrupted,
-            {"parameters": typeset(self.account, "parameters"), "operations, forward": typeset(self.account, "flops")},
-            f"h={self.base}",
-            self.conclude,
-            self.plots,
-            "No plot: one number of heads makes no line. Give several, as in heads=[1,2,4]." if one else "",
-        )
 
     def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
         """Whether counts depend on the number of heads, and whether times do."""
@@ -397,11 +387,15 @@ class LengthExperiment(CostExperiment):
             kind: count(subject_of(layer_of(kind, heads), sizes), ["parameters", "flops"])
             for kind in self.spec.contenders
         }
-
-    @property
-    def base(self) -> str:
-        """Attention, or the first layer where that is not compared."""
-        return ATTENTION if ATTENTION in self.spec.contenders else self.spec.contenders[0]
+        self.convention = f"Operations: {next(iter(self.accounts.values())).quantities['flops'].convention}."
+        self.formulas = {}
+        for kind, account in self.accounts.items():
+            self.formulas[f"{kind}, parameters"] = typeset(account, "parameters")
+            self.formulas[f"{kind}, operations forward"] = typeset(account, "flops")
+            self.formulas[f"{kind}, steps in a row"] = "1" if kind == ATTENTION else "T"
+        self.base = self.base_name = ATTENTION if ATTENTION in spec.contenders else spec.contenders[0]
+        one = "No plot: one length makes no line. Give several, as in lengths=[16,32,64]."
+        self.unplotted = one if len(spec.lengths) == 1 else ""
 
     def racers(self, point: Mapping[str, Any]) -> dict[Any, Callable[[], Vectors]]:
         """One layer of each kind."""
@@ -424,18 +418,6 @@ class LengthExperiment(CostExperiment):
         quantities = self.accounts[kind].quantities
         counted = {name: quantities[name].at(sizes) or 0 for name in ("parameters", "flops")}
         return {**counted, "steps in a row": serial_steps(kind, place["T"])}
-
-    def report(self, outcomes: tuple[CellOutcome[RaceCosts], ...], interrupted: bool) -> StudyResult:
-        """Formulas, how times grow with the length, and where attention stops being the quicker one."""
-        self.convention = f"Operations: {next(iter(self.accounts.values())).quantities['flops'].convention}."
-        formulas = {}
-        for kind, account in self.accounts.items():
-            formulas[f"{kind}, parameters"] = typeset(account, "parameters")
-            formulas[f"{kind}, operations forward"] = typeset(account, "flops")
-            formulas[f"{kind}, steps in a row"] = "1" if kind == ATTENTION else "T"
-        one = len(self.spec.lengths) == 1
-        no_plot = "No plot: one length makes no line. Give several, as in lengths=[16,32,64]." if one else ""
-        return self.result(outcomes, interrupted, formulas, self.base, self.conclude, self.plots, no_plot)
 
     def of_kind(self, rows: Sequence[LayerCost], kind: str) -> list[LayerCost]:
         """The rows of one layer, shortest text first."""

@@ -14,8 +14,10 @@ from lemma.errors import SpecError
 from lemma.models.base import count_parameters
 from lemma.spec.base import to_toml
 from lemma.spec.studies import STUDIES, read_study
+from lemma.studies import costs
 from lemma.studies.costs import bare_attention, explicit, layer_of
 from lemma.studies.result import StudyResult
+from lemma.studies.timing import race
 
 TINY: dict[str, dict[str, Any]] = {
     "heads": {"d": 8, "h": [1, 2, 4], "T": [4, 6], "B": 2, "repetitions": 2},
@@ -136,6 +138,31 @@ def test_no_formula_is_shown_as_code(results: dict[str, StudyResult]) -> None:
     for result in results.values():
         assert not any("*" in formula for formula in result.formulas.values())
         assert not any("*" in sentence for sentence in result.conclusion)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_race_that_fails_is_named_and_ctrl_c_keeps_those_before_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
+    races: list[Any] = [race, race, MemoryError("no room"), race, race, KeyboardInterrupt()]
+
+    def failing(*given: Any) -> Any:
+        found = races.pop(0)
+        if isinstance(found, BaseException):
+            raise found
+        return found(*given)
+
+    monkeypatch.setattr(costs, "race", failing)
+    words = {**TINY[name], "device": "cpu", "repetitions": 1}
+    result: Any = api.study(name, out=tmp_path / "out", progress=False, **words)
+    assert [bool(run.measures) for run in result.runs] == [True, False, True, False][: len(result.runs)]
+    assert result.interrupted == (name == "heads"), "the other one has three races"
+    assert "failed: MemoryError: no room" in str(result) and "MemoryError: no room" in result.report.read_text()
+    races.append(KeyboardInterrupt())
+    del races[:-1]
+    nothing: Any = api.study(name, out=tmp_path / "none", progress=False, **words)
+    assert nothing.interrupted and not nothing.rows and "No race came to its end" in str(nothing)
 
 
 def test_a_misspelt_name_is_guessed(tmp_path: Path) -> None:
