@@ -22,19 +22,15 @@ from lemma.runs.folder import RunFolder
 from lemma.runs.load import Run, load
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import DataArgs, LossTerms, Score, TaskLoss, protocol_of, refuse_shaping
-from lemma.tasks.image_text import (
+from lemma.tasks.image_text import ImageTextLogits, ImageTextMask, ImageTextTask, equal_rows, refuse_parts
+from lemma.tasks.retrieval_score import (
     Belonging,
-    ImageTextLogits,
-    ImageTextMask,
-    ImageTextTask,
     PairScores,
     RetrievalScore,
     VectorScores,
     belonging_of,
     blocks_of,
-    equal_rows,
     places_of,
-    refuse_parts,
     resampled,
     score_retrieval,
 )

@@ -8,7 +8,7 @@ import pytest
 from lemma.errors import SpecError
 from lemma.spec.models import FAMILIES
 from lemma.tasks.base import Task
-from lemma.tasks.registry import OPTIONS, data_args, task_for, task_of_family
+from lemma.tasks.registry import DATA_SETTINGS, OPTIONS, data_args, task_for, task_of_family
 
 
 def test_a_task_has_at_most_six_methods() -> None:
@@ -45,6 +45,11 @@ def test_settings_become_words_of_the_data_spec_and_files_get_their_full_path(tm
     assert data_args({"text": ["shakespeare", "mine.csv"]}).name == ["shakespeare", str(tmp_path / "mine.csv")]
     assert data_args({"graph": "blocks", "nodes": 50}).settings == {"nodes": 50}
     assert data_args({}).option is None
+
+
+def test_settings_of_the_data_are_told_from_those_of_evaluate() -> None:
+    assert {"source_column", "captions", "nodes", "parser", "dev"} < DATA_SETTINGS
+    assert not DATA_SETTINGS & {"limit", "beam", "context", "stride", "layer", "head"}
 
 
 @pytest.mark.parametrize(
