@@ -9,9 +9,9 @@ from typing import Any, Self
 import pytest
 
 from lemma.errors import InputError, SpecError
+from lemma.report.progress import Observer, Silent
 from lemma.studies.experiment import CellOutcome, Experiment, StudyCell, gather, run_experiment
 from lemma.studies.result import StudyResult, StudyTable
-from lemma.training.progress import Observer, Silent
 
 
 @dataclass(frozen=True)
