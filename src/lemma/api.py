@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from lemma.errors import InputError, SpecError, unknown
 from lemma.spec.choose import Choice, choose
 from lemma.spec.models import ModelSpec
-from lemma.spec.studies import read_cost, read_graph_study, read_label_study, read_study
+from lemma.spec.studies import read_study
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -44,9 +44,7 @@ if TYPE_CHECKING:
     from lemma.runs.load import Run
     from lemma.serving.runs import Verbs
     from lemma.serving.server import Ready
-    from lemma.studies.classifiers import LabelResult
-    from lemma.studies.compare_methods import Board, Unfinished
-    from lemma.studies.costs import CostResult
+    from lemma.studies.compare_methods import UnfinishedComparison
     from lemma.studies.result import StudyResult
     from lemma.tasks.base import Score
     from lemma.tasks.classification import Named
@@ -176,11 +174,11 @@ def adapt(
     overwrite: bool = False,
     progress: bool = True,
     **words: Any,
-) -> Adapted | Board | Rewritten | Unfinished | TrainingResult:
+) -> Adapted | StudyResult | Rewritten | UnfinishedComparison | TrainingResult:
     """Adapt a finished run to labels, text, pairs or images of your own; the new run keeps only what changed.
 
     Methods: frozen, full, adapters (bottleneck, placement), lora (rank, alpha, lora_dropout, targets); `all` tries each
-    of them and returns the board that says what each costs. Other words are the recipe's; columns as in `train`. The
+    of them and returns the table that says what each costs. Other words are the recipe's; columns as in `train`. The
     method is lora if none is named. With `rerank` a dual encoder becomes a re-ranker that looks at its first few
     findings again (candidates=10); its towers stay frozen if no method is named.
     `merge` writes an adapted run as a plain one instead. `peft="to"` writes its LoRA weights as a folder that peft
@@ -520,25 +518,11 @@ def describe_worked(case: Any) -> str:
 # The verb that compares: study; and what data there are.
 
 
-def study(
-    name: str | Path, *, out: Path | str, progress: bool = True, **words: Any
-) -> StudyResult | CostResult | LabelResult:
+def study(name: str | Path, *, out: Path | str, progress: bool = True, **words: Any) -> StudyResult:
     """Compare models at an equal budget over seeds, classifiers, or what parts cost: built in, or from a TOML file."""
-    from lemma.studies.costs import run_cost
-    from lemma.studies.graph import run_graph_study
-    from lemma.studies.pretraining import run_label_study
     from lemma.studies.run import run_study
 
-    cost = read_cost(str(name), words)
-    if cost is not None:
-        return run_cost(cost, Path(out), watch(progress))
-    graphs = read_graph_study(str(name), words)
-    if graphs is not None:
-        return run_graph_study(graphs, Path(out), watch(progress))
-    labelled = read_label_study(str(name), words)
-    if labelled is not None:
-        return run_label_study(labelled, Path(out), watch(progress))
-    return run_study(read_study(str(name), words), Path(out), observer=watch(progress))
+    return run_study(read_study(name, words), Path(out), watch(progress))
 
 
 def corpora() -> list[CorpusRow]:

@@ -42,7 +42,7 @@ def adapt(
     ] = False,
     method: Annotated[
         str | None,
-        typer.Option(help="frozen, full, adapters, lora (the usual one), or all of them on one board."),
+        typer.Option(help="frozen, full, adapters, lora (default), or all of them, compared in one table."),
     ] = None,
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
