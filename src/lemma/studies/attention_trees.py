@@ -71,7 +71,7 @@ def score_attention(
 
 def _readable(run: Run, gold: Sequence[Sentence]) -> tuple[list[Sentence], dict[str, Any]]:
     """The sentences that the model can read at once, and how many it cannot."""
-    most = run.model.reach
+    most = run.model.receptive_field
     sizes = [len(align(sentence.words, run.tokenizer).ids) for sentence in gold]
     chosen = [s for s, size in zip(gold, sizes, strict=True) if size and (most is None or size <= most)]
     if not chosen:

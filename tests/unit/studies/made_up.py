@@ -6,10 +6,10 @@ from typing import Any
 from lemma.spec.models import Rnn
 from lemma.spec.recipe import Recipe
 from lemma.studies.experiment import CellOutcome, StudyCell
-from lemma.studies.measures import CurvePoint, LanguageMeasures, TextLoop, TextSample
+from lemma.studies.measures import CurvePoint, LanguageMeasures, SampleLoop, TextSample
 
 GREEDY = TextSample(
-    "", "to be to be to be", TextLoop(onset=0, period=6, proved=True, state="the last 7 tokens", begin=0, end=6)
+    "", "to be to be to be", SampleLoop(onset=0, period=6, proved=True, state="the last 7 tokens", begin=0, end=6)
 )
 
 

@@ -18,7 +18,7 @@ from lemma.spec.studies import ClaimComparison, ComparedModel, GridStudy, StudyC
 from lemma.studies import grid_report
 from lemma.studies.experiment import gather
 from lemma.studies.grid_report import conclude, judge, loop_in_words, make_table, mean_curve, report_grid, styles
-from lemma.studies.measures import CurvePoint, TextLoop, TextSample
+from lemma.studies.measures import CurvePoint, SampleLoop, TextSample
 from lemma.studies.result import StudyResult, StudyTable
 
 
@@ -294,7 +294,7 @@ def test_the_report_is_one_whole_page_that_needs_nothing_else(tmp_path: Path) ->
 def test_all_text_is_escaped(tmp_path: Path) -> None:
     samples = {
         "sample": TextSample(EVIL, EVIL),
-        "greedy": TextSample(EVIL, EVIL * 2, TextLoop(0, 3, True, EVIL, 0, len(EVIL))),
+        "greedy": TextSample(EVIL, EVIL * 2, SampleLoop(0, 3, True, EVIL, 0, len(EVIL))),
     }
     outcomes = [*made_up(EVIL, [8.0, EVIL], {"depth": EVIL}, **samples)]
     claim = StudyClaim(says=EVIL, comparisons=(ClaimComparison(at={"depth": EVIL}, against={"depth": 1}),))
@@ -332,7 +332,7 @@ def test_claims_stand_in_the_report_with_their_verdict(tmp_path: Path) -> None:
 
 
 def test_the_first_round_of_a_loop_is_marked_and_its_repetitions_shortened(tmp_path: Path) -> None:
-    talk = TextSample("", "well " + "to be " * 40, TextLoop(5, 6, False, "the hidden vectors", 5, 11))
+    talk = TextSample("", "well " + "to be " * 40, SampleLoop(5, 6, False, "the hidden vectors", 5, 11))
     read_page(made_up("rnn", [8.0], greedy=talk), tmp_path)
     html = (tmp_path / "report.html").read_text()
     assert '<pre>well <mark class="loop">to be </mark><mark class="again">to be ' in html
@@ -343,7 +343,7 @@ def test_the_first_round_of_a_loop_is_marked_and_its_repetitions_shortened(tmp_p
 
 
 def test_a_loop_of_white_space_is_made_visible(tmp_path: Path) -> None:
-    talk = TextSample("", "a" + "\n" * 40, TextLoop(1, 1, True, "the last token", 1, 2))
+    talk = TextSample("", "a" + "\n" * 40, SampleLoop(1, 1, True, "the last token", 1, 2))
     read_page(made_up("rnn", [8.0], greedy=talk), tmp_path)
     assert '<pre>a<mark class="loop">↵</mark>' in (tmp_path / "report.html").read_text()
 
@@ -377,7 +377,7 @@ def test_saving_leaves_the_four_files_and_nothing_half_written(tmp_path: Path) -
 
 
 def test_a_loop_of_short_lines_does_not_fill_the_page(tmp_path: Path) -> None:
-    talk = TextSample("", "so\n" * 90, TextLoop(0, 3, True, "the last token", 0, 3))
+    talk = TextSample("", "so\n" * 90, SampleLoop(0, 3, True, "the last token", 0, 3))
     read_page(made_up("rnn", [8.0], greedy=talk), tmp_path)
     assert (tmp_path / "report.html").read_text().count("so\n") == 1 + 6
 
