@@ -8,8 +8,8 @@ from typing import Any
 
 from lemma.spec.models import Classifier
 from lemma.spec.recipe import Recipe
-from lemma.studies.cells import Cell
-from lemma.studies.classifiers import LabelMeasures, LabelOutcome, LabelRow, LearningPoint, gather
+from lemma.studies.classifiers import ClassifierMeasures, LabelOutcome, LabelRow, LearningPoint
+from lemma.studies.experiment import StudyCell, gather
 
 GOOD, BAD = ("good", "lovely", "bright", "warm"), ("bad", "ugly", "dull", "cold")
 OTHERS = ("the", "film", "day", "was", "so", "and", "very", "a", "it", "house")
@@ -32,7 +32,7 @@ def write_table(path: Path, rows: list[tuple[str, str]]) -> Path:
     return path
 
 
-def measured(accuracy: float, **changes: Any) -> LabelMeasures:
+def measured(accuracy: float, **changes: Any) -> ClassifierMeasures:
     right = "1" * round(100 * accuracy) + "0" * (100 - round(100 * accuracy))
     values: dict[str, Any] = {
         "model": Classifier().to_dict(),
@@ -48,15 +48,17 @@ def measured(accuracy: float, **changes: Any) -> LabelMeasures:
         "right": right,
         "curve": (LearningPoint(5, 1.0, 0.6, 0.5), LearningPoint(10, 2.0, 0.5, accuracy)),
     }
-    return LabelMeasures(**{**values, **changes})
+    return ClassifierMeasures(**{**values, **changes})
 
 
 def outcomes(
-    contender: str, accuracies: Sequence[float | str | None], labels: int | None = None, **changes: Any
+    condition: str, accuracies: Sequence[float | str | None], labels: int | None = None, **changes: Any
 ) -> list[LabelOutcome]:
     """One outcome a seed: an accuracy, a reason for failure, or None if it was not run."""
     point = {} if labels is None else {"labels": labels}
-    cells = [Cell(contender, point, seed, Classifier(), Recipe(seed=seed)) for seed in range(1, len(accuracies) + 1)]
+    cells = [
+        StudyCell(condition, point, seed, Classifier(), Recipe(seed=seed)) for seed in range(1, len(accuracies) + 1)
+    ]
     return [
         LabelOutcome(
             cell,
@@ -68,7 +70,7 @@ def outcomes(
 
 
 def made_row(
-    contender: str, accuracies: Sequence[float | str | None], labels: int | None = None, **changes: Any
+    condition: str, accuracies: Sequence[float | str | None], labels: int | None = None, **changes: Any
 ) -> LabelRow:
-    [row] = gather(outcomes(contender, accuracies, labels, **changes))
+    [row] = gather(outcomes(condition, accuracies, labels, **changes))
     return row

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from lemma.errors import InputError, SpecError, unknown
 from lemma.spec.choose import Choice, choose
 from lemma.spec.models import ModelSpec
-from lemma.spec.studies import read_cost, read_graph_study, read_label_study, read_study
+from lemma.spec.studies import read_study
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
         SamplingSettings,
         TrainSettings,
     )
-    from lemma.studies.classifiers import LabelResult
-    from lemma.studies.costs import CostResult
     from lemma.studies.result import StudyResult
     from lemma.tasks.base import DataArgs, Score
     from lemma.tasks.classification import Named
@@ -847,21 +845,9 @@ def study(
     name: str | Path, *, out: Path | str, progress: bool = True, **words: Any
 ) -> StudyResult | CostResult | LabelResult:
     """Compare models at an equal budget over seeds, classifiers, or what parts cost: built in, or from a TOML file."""
-    from lemma.studies.costs import run_cost
-    from lemma.studies.graph import run_graph_study
-    from lemma.studies.pretraining import run_label_study
     from lemma.studies.run import run_study
 
-    cost = read_cost(str(name), words)
-    if cost is not None:
-        return run_cost(cost, Path(out), watch(progress))
-    graphs = read_graph_study(str(name), words)
-    if graphs is not None:
-        return run_graph_study(graphs, Path(out), watch(progress))
-    labelled = read_label_study(str(name), words)
-    if labelled is not None:
-        return run_label_study(labelled, Path(out), watch(progress))
-    return run_study(read_study(str(name), words), Path(out), observer=watch(progress))
+    return run_study(read_study(name, words), Path(out), watch(progress))
 
 
 def datasets() -> list[CorpusRow]:

@@ -40,8 +40,8 @@ from lemma.spec.choose import choose
 from lemma.spec.data import Characters, DataSpec, LabelsSpec
 from lemma.spec.models import Classifier, Decoder, Lstm
 from lemma.spec.recipe import AdaptationSpec, Lora, Recipe
-from lemma.spec.studies import COSTS, read_cost, read_graph_study, read_label_study, read_study
-from lemma.studies.cells import open_grid
+from lemma.spec.studies import STUDIES, GridStudy, read_study
+from lemma.studies.grid import open_grid
 from lemma.tasks.language import loss_of
 
 MODULE = "lemma_canary"
@@ -159,13 +159,13 @@ def use_spec(path: Path) -> None:
 
 
 def use_study(path: Path) -> None:
-    for read in (read_cost, read_graph_study, read_label_study):
-        found: Any = read(path)
-        if found is not None:
-            for contender in getattr(found, "contenders", ()):
-                build(choose(contender.model, contender.words).model)
-            return
-    for cell in open_grid(read_study(path)):
+    found: Any = read_study(path)
+    if not isinstance(found, GridStudy):
+        for model in getattr(found, "contenders", ()):
+            build(choose(model.model, model.words).model)
+        return
+    for cell in open_grid(found):
+        assert cell.model is not None
         build(cell.model)
         loss_of(cell.recipe.objective)
 
@@ -248,7 +248,7 @@ FORMATS: dict[str, tuple[Any, str, Callable[[Any, Path], Path], Callable[[Path],
     "claim": (CLAIM, "claim.toml", _toml, lambda path: judge_claim(SourceClaim.read(read_toml(path), "claim"))),
     "spec": (SPEC, "spec-of-mine.toml", _toml, use_spec),
     "study": (STUDY, "study.toml", _toml, use_study),
-    "study of costs": (COSTS["heads"].to_dict(), "study.toml", _toml, use_study),
+    "study of costs": (STUDIES["heads"].to_dict(), "study.toml", _toml, use_study),
     "study of classifiers": (CLASSIFIERS, "study.toml", _toml, use_study),
     "study of a graph": (GRAPHS, "study.toml", _toml, use_study),
     "graph": (GRAPH, "graph.json", _json, graph_of_json),

@@ -10,7 +10,8 @@ import torch
 from lemma.models.build import build
 from lemma.spec.models import TableA5
 from lemma.spec.studies import read_study
-from lemma.studies.result import judge, make_table
+from lemma.studies.experiment import gather
+from lemma.studies.grid_report import judge
 from lemma.tasks.language import causal
 from tests.unit.studies.made_up import made_up
 
@@ -24,7 +25,7 @@ def verdicts(table: dict[tuple[int, int], float]) -> list[str]:
         for (depth, context), value in table.items()
         for outcome in made_up("table-a5", [value, value + 0.01], {"depth": depth, "context": context})
     ]
-    return [judge(claim, make_table(outcomes).rows).verdict for claim in read_study("table-a5").claims]
+    return [judge(claim, gather(outcomes)).verdict for claim in read_study("table-a5").claims]
 
 
 def test_a6_the_sources_table_says_what_the_source_says() -> None:

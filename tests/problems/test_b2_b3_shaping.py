@@ -181,7 +181,7 @@ def test_no_weight_means_the_plain_lesson_and_no_attention_is_refused() -> None:
         LanguageTask().loss(build(Lstm(vocabulary=5)), Recipe(focus=0.1))
     with pytest.raises(SpecError, match="only one"):
         LanguageTask().loss(build(Decoder(depth=1, width=8, heads=2)), Recipe(near=0.1))
-    with pytest.raises(SpecError, match="compiled code is not heard"):
+    with pytest.raises(SpecError, match="compiled code cannot be recorded"):
         LanguageTask().loss(build(SMALL["decoder"]), Recipe(focus=0.1, compile=True))
     with pytest.raises(SpecError, match="stretch = 20 is longer"):
         LanguageTask().loss(build(SMALL["decoder"]), Recipe(focus=0.1, stretch=20))

@@ -6,21 +6,21 @@ import pytest
 
 from labelled_tables import made_texts, write_table
 from lemma import api
-from lemma.report import page as drawn
-from lemma.spec.studies import LABEL_STUDIES, read_label_study
-from lemma.studies.classifiers import LabelResult
+from lemma.report import result as report
+from lemma.spec.studies import STUDIES, read_study
+from lemma.studies.result import StudyResult
 
 WORDS = {"width": 12, "hidden": 16, "steps": 40, "batch": 16, "learning_rate": 0.02, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> LabelResult:
+def found(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     folder = tmp_path_factory.mktemp("c3")
     table = write_table(folder / "texts.csv", made_texts(200))
     changes: dict[str, Any] = {f"words.{word}": value for word, value in WORDS.items()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(folder / "home"))
-        patch.setattr(drawn, "can_draw", lambda: False)  # drawing takes longer than these studies
+        patch.setattr(report, "can_draw", lambda: False)  # drawing takes longer than these studies
         result: Any = api.study(
             "lstm-gru",
             out=folder / "out",
@@ -34,20 +34,20 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> LabelResult:
 
 
 def test_c3_the_study_asks_for_both_on_real_sentiment_over_seeds() -> None:
-    spec: Any = read_label_study("lstm-gru")
-    assert spec == LABEL_STUDIES["lstm-gru"]
+    spec: Any = read_study("lstm-gru")
+    assert spec == STUDIES["lstm-gru"]
     assert [contender.model for contender in spec.contenders] == ["lstm", "gru"]
     assert (spec.labels, len(spec.seeds)) == ("tweets", 3)
 
 
-def test_c3_both_learn_what_can_be_learned(found: LabelResult) -> None:
-    for row in found.table.plain:
+def test_c3_both_learn_what_can_be_learned(found: StudyResult) -> None:
+    for row in found.table.records:
         assert row["seeds"] == 3, row["notes"]
         assert min(row[name] for name in ("accuracy", "precision", "recall", "f1")) > 0.9
 
 
-def test_c3_a_gru_layer_has_three_quarters_of_an_lstm_layers_parameters(found: LabelResult) -> None:
-    lstm, gru = found.table.plain
+def test_c3_a_gru_layer_has_three_quarters_of_an_lstm_layers_parameters(found: StudyResult) -> None:
+    lstm, gru = found.table.records
     d, D = WORDS["width"], WORDS["hidden"]
     biases = lstm["layers"] - 4 * D * (d + D)
     assert biases in (4 * D, 8 * D), "one bias a gate, or PyTorch's two"
@@ -55,7 +55,7 @@ def test_c3_a_gru_layer_has_three_quarters_of_an_lstm_layers_parameters(found: L
     assert lstm["parameters"] - lstm["layers"] == gru["parameters"] - gru["layers"], "embedding and head are the same"
 
 
-def test_c3_the_claim_is_judged_with_each_meaning_of_cost(found: LabelResult) -> None:
+def test_c3_the_claim_is_judged_with_each_meaning_of_cost(found: StudyResult) -> None:
     [claim] = found.to_dict()["claims"]
     assert claim["cheaper"]["parameters"] == claim["cheaper"]["parameters of the layers"] == "held"
     assert claim["costs"]["parameters of the layers"]["ratio"] == 0.75
@@ -63,6 +63,6 @@ def test_c3_the_claim_is_judged_with_each_meaning_of_cost(found: LabelResult) ->
     assert found.conclusion[0].startswith("The claim “about the same accuracy, gru cheaper than lstm” ")
 
 
-def test_c3_cost_is_measured_on_the_same_steps(found: LabelResult) -> None:
+def test_c3_cost_is_measured_on_the_same_steps(found: StudyResult) -> None:
     assert {run.measures.steps for run in found.runs if run.measures} == {40}
-    assert all(row["seconds"] > 0 and row["texts_per_second"] > 0 for row in found.table.plain)
+    assert all(row["seconds"] > 0 and row["texts_per_second"] > 0 for row in found.table.records)

@@ -8,8 +8,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import lemma
 from lemma.checking.formula import read_formula
-from lemma.spec.studies import read_cost
-from lemma.studies.costs import bare_attention, explicit, run_cost
+from lemma.spec.studies import read_study
+from lemma.studies.costs import bare_attention, explicit
+from lemma.studies.run import run_study
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,9 +52,8 @@ def test_the_part_is_heads_side_by_side() -> None:
 
 def test_the_study_counts_alike_and_times_both(tmp_path: Path) -> None:
     words = {"d": 16, "heads": [1, 8], "T": 12, "B": 2, "repetitions": 3, "device": "cpu", "paths": "explicit"}
-    spec = read_cost("heads", words)
-    assert spec is not None
-    one, many = run_cost(spec, tmp_path).rows
+    spec = read_study("heads", words)
+    one, many = run_study(spec, tmp_path).rows
     assert one.counts == {"parameters": 768, "flops": 2 * 2 * (3 * 12 * 256 + 2 * 144 * 16), "exponentials": 288}
     assert many.counts == {**one.counts, "exponentials": 8 * 288}
     assert one.both_ratio.median == 1 and many.both_ratio.median > 0

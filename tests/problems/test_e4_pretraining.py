@@ -13,24 +13,25 @@ from lemma.data.corpora import LABELLED, corpus_files
 from lemma.data.labels import prepare_labels
 from lemma.errors import DataError, LemmaError
 from lemma.models.classifier import ClassifierModel
-from lemma.report import page as drawn
+from lemma.report import result as report
 from lemma.report.progress import Silent
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
 from lemma.spec.data import Characters, LabelsSpec
 from lemma.spec.models import Classifier
-from lemma.spec.studies import PretrainingStudy, read_label_study
-from lemma.studies.classifiers import LabelResult, gather
+from lemma.spec.studies import PretrainingStudy, read_study
+from lemma.studies.experiment import gather
 from lemma.studies.pretraining import (
-    Gain,
+    PretrainingGain,
     conclude,
     gains_of,
     make_table,
     read_texts,
-    run_label_study,
     without,
     write_texts,
 )
+from lemma.studies.result import StudyResult
+from lemma.studies.run import run_study
 
 USUAL_HOME = os.environ.get("LEMMA_HOME")
 TINY = {"width": 8, "hidden": 8, "batch": 8, "steps": 12, "device": "cpu", "learning_rate": 0.01, "keep": "last"}
@@ -61,8 +62,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("e4")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(folder / "home"))
-        patch.setattr(drawn, "can_draw", lambda: False)  # drawing takes longer than these studies
-        yield folder, run_label_study(small(folder), folder / "out")
+        patch.setattr(report, "can_draw", lambda: False)  # drawing takes longer than these studies
+        yield folder, run_study(small(folder), folder / "out")
 
 
 def plain(text: str) -> str:
@@ -136,14 +137,14 @@ def test_e4_fewer_labels_are_among_more_and_the_held_out_texts_are_the_same(stud
     assert all(one["test"] == sets[8]["test"] and one["validation"] == sets[8]["validation"] for one in sets.values())
 
 
-def test_e4_both_arms_differ_in_their_first_weights_alone(study: Any) -> None:
+def test_e4_both_conditions_differ_in_their_initial_weights_alone(study: Any) -> None:
     folder, result = study
     base = RunFolder.open(folder / "out" / "runs" / "pretraining-seed-1")
     for count in (8, 20, 48):
         for seed in (1, 2):
             ones, others = (
-                RunFolder.open(folder / "out" / "runs" / f"{arm}-labels-{count}-seed-{seed}")
-                for arm in ("scratch", "pretrained")
+                RunFolder.open(folder / "out" / "runs" / f"{condition}-labels-{count}-seed-{seed}")
+                for condition in ("scratch", "pretrained")
             )
             assert ones.spec == others.spec and ones.recipe == others.recipe and ones.data == others.data
             assert isinstance(ones.spec, Classifier) and ones.spec.body == base.spec
@@ -155,13 +156,13 @@ def test_e4_both_arms_differ_in_their_first_weights_alone(study: Any) -> None:
 def test_e4_a_frozen_body_is_the_pretrained_one_after_training(study: Any, tmp_path: Path) -> None:
     folder, _ = study
     shutil.copytree(folder / "out" / "runs" / "pretraining-seed-1", tmp_path / "runs" / "pretraining-seed-1")
-    result = run_label_study(small(folder, method="frozen", counts=8, seeds=1), tmp_path)
+    result = run_study(small(folder, method="frozen", counts=8, seeds=1), tmp_path)
     assert not result.failed, result.failed
     base = load(tmp_path / "runs" / "pretraining-seed-1").module
     trained = load(tmp_path / "runs" / "pretrained-labels-8-seed-1").require(ClassifierModel, "a classifier")
     for name, weight in trained.body.named_parameters():
         assert torch.equal(weight, base.get_parameter(name))
-    [frozen] = [run.measures.learned for run in result.runs if run.measures and run.cell.contender == "pretrained"]
+    [frozen] = [run.measures.learned for run in result.runs if run.measures and run.cell.condition == "pretrained"]
     assert frozen == sum(weight.numel() for weight in trained.head.parameters())
 
 
@@ -170,7 +171,7 @@ def test_e4_encoders_learn_what_is_hidden_and_decoders_what_comes_next(body: str
     folder, _ = study
     words = {"width": 8, "heads": 2, "depth": 1, "context": 16, "batch": 8, "steps": 4, "device": "cpu"}
     spec = small(folder, body=body, words=words, pretraining={"steps": 3, "batch": 4}, counts=20, seeds=1)
-    result = run_label_study(spec, tmp_path / "out")
+    result = run_study(spec, tmp_path / "out")
     assert not result.failed, result.failed
     assert [run.measures is not None for run in result.runs] == [True, True]
     assert RunFolder.open(tmp_path / "out" / "runs" / "pretraining-seed-1").spec.family == body
@@ -191,27 +192,27 @@ def test_e4_a_study_interrupted_while_pretraining_ends_like_one_that_was_not(
             if self.pretraining and done == 5:
                 os.kill(os.getpid(), 2)
 
-    stopped = run_label_study(small(folder), tmp_path / "out", Interrupting())
+    stopped = run_study(small(folder), tmp_path / "out", Interrupting())
     assert stopped.interrupted and not any(run.measures for run in stopped.runs)
     assert "no gain to state" in str(stopped)
-    again = run_label_study(small(folder), tmp_path / "out")
+    again = run_study(small(folder), tmp_path / "out")
     assert [run.measures.right for run in again.runs if run.measures] == [run.measures.right for run in whole.runs]
     assert scores(again) == scores(whole)
 
 
-def scores(result: LabelResult) -> list[dict[str, Any]]:
+def scores(result: StudyResult) -> list[dict[str, Any]]:
     return result.to_dict()["gains"]
 
 
 def test_e4_a_base_a_seed_and_one_that_fails(study: Any, tmp_path: Path) -> None:
     folder, _ = study
     changes: dict[str, Any] = {"base_a_seed": True, "counts": 8}
-    result = run_label_study(small(folder, **changes), tmp_path / "two")
+    result = run_study(small(folder, **changes), tmp_path / "two")
     bases = [RunFolder.open(tmp_path / "two" / "runs" / f"pretrained-labels-8-seed-{seed}").base() for seed in (1, 2)]
     assert [base.path.name for base in bases] == ["pretraining-seed-1", "pretraining-seed-2"] and not result.failed
     wild = {"steps": 8, "batch": 4, "stretch": 8, "learning_rate": 1e30, "clip": 0}
-    broken = run_label_study(small(folder, counts=8, pretraining=wild), tmp_path / "broken")
-    assert {run.cell.contender for run in broken.failed} == {"pretrained"}
+    broken = run_study(small(folder, counts=8, pretraining=wild), tmp_path / "broken")
+    assert {run.cell.condition for run in broken.failed} == {"pretrained"}
     assert all("pretraining failed: " in (run.reason or "") for run in broken.failed)
     assert broken.table.rows[0][2] == "–"
 
@@ -232,7 +233,7 @@ def test_e4_mistakes_are_named_before_any_training(
 ) -> None:
     folder, _ = study
     with pytest.raises(LemmaError) as mistake:
-        run_label_study(small(folder, **change), tmp_path / "out")
+        run_study(small(folder, **change), tmp_path / "out")
     assert said in str(mistake.value)
     assert not (tmp_path / "out" / "runs").exists()
 
@@ -247,11 +248,11 @@ def test_e4_mistakes_are_named_before_any_training(
         ([0.60, 0.62, 0.61], [0.60, 0.63, 0.59], "within the noise"),
         ([0.70, 0.72, 0.71], [0.60, 0.62, 0.61], "a loss, beyond the noise"),
         ([0.60], [0.70], "one seed, so that the noise is unknown"),
-        (["no room"], [0.70], "no seed has both arms"),
+        (["no room"], [0.70], "no seed has both conditions"),
     ],
 )
 def test_e4_a_gain_is_judged_by_its_interval(scratch: list[Any], pretrained: list[Any], verdict: str) -> None:
-    gain = Gain(100, made_row("scratch", scratch, 100), made_row("pretrained", pretrained, 100))
+    gain = PretrainingGain(100, made_row("scratch", scratch, 100), made_row("pretrained", pretrained, 100))
     assert gain.verdict == verdict
 
 
@@ -270,7 +271,7 @@ def test_e4_one_sentence_states_the_gain_at_every_number_of_labels() -> None:
 
 
 def test_e4_the_study_asks_for_all_sentiment_texts_and_many_numbers_of_labels() -> None:
-    spec = read_label_study("pretraining")
+    spec = read_study("pretraining")
     assert isinstance(spec, PretrainingStudy)
     assert spec.unlabelled == ("tweets", "film", "amazon", "news")
     assert spec.counts == (100, 300, 1000, 3000) and spec.method.kind == "full"

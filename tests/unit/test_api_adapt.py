@@ -144,7 +144,7 @@ def test_a_base_whose_text_is_gone_still_gets_its_board(home: Path, tmp_path: Pa
     base = small_base(tmp_path, "gru")
     (tmp_path / "text.txt").unlink()
     board = lemma.adapt(base, labels=home / "labels.csv", method="all", out=tmp_path / "all", **SHORT)
-    assert all(row.forgetting is None for row in board.rows) and "cannot be read" in board.note
+    assert all(row.forgetting is None for row in board.rows) and "cannot be read" in board.to_dict()["note"]
 
 
 def test_fewer_labels_can_be_learned_from(base: Path, home: Path, tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_slips_of_the_caller_are_told_plainly(base: Path, home: Path, tmp_path: 
 def test_the_board_has_every_method_and_names_a_winner_for_each_need(base: Path, home: Path, tmp_path: Path) -> None:
     board = lemma.adapt(base, labels=home / "labels.csv", method="all", out=tmp_path / "all", rank=2, **SHORT)
     assert [row.method for row in board.rows] == list(METHODS)
-    assert [line.partition(":")[0] for line in board.winners[-3:]] == [need.says for need in SCENARIOS]
+    assert [line.partition(":")[0] for line in board.conclusion[-3:]] == [need.says for need in SCENARIOS]
     rows = {row.method: row for row in board.rows}
     assert rows["frozen"].forgetting.ratio == pytest.approx(1, abs=1e-6)
     assert rows["full"].peak_bytes > rows["lora"].peak_bytes > 0 and rows["lora"].merged is not None

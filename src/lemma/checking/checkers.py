@@ -3,70 +3,91 @@
 A file (a claim, a sheet) may pass on what it says to these functions: nothing is imported here by name.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from lemma.checking.formulas import judge_formula
-from lemma.checking.gradients import GradientReport, judge_gradients
-from lemma.checking.identities import IdentityList, check_identity, list_identities
-from lemma.checking.identity import IdentityReport
-from lemma.checking.numbers import judge_number
-from lemma.checking.question import Verdict
-from lemma.checking.shapes import ShapeReport, judge_shapes
-from lemma.checking.sheets import Marked, mark
-from lemma.checking.worked.judge import WorkedReport, judge_worked
-from lemma.counting.subject import Model
 from lemma.errors import SpecError, unknown
 
+if TYPE_CHECKING:  # a checker is imported when it is called: some take a second
+    from pathlib import Path
 
-def parameters(model: Model, formula: str, **sizes: Any) -> Verdict:
+    from lemma.checking.gradients import GradientReport
+    from lemma.checking.identities import IdentityList
+    from lemma.checking.identity import IdentityReport
+    from lemma.checking.question import Verdict
+    from lemma.checking.shapes import ShapeReport
+    from lemma.checking.sheets import Marked
+    from lemma.checking.worked.judge import WorkedReport
+    from lemma.counting.subject import Model
+
+
+def parameters(model: Model, formula: str, /, **sizes: Any) -> Verdict:
     """Is this formula the number of a model's parameters? `parameters("rnn", "|V|d + D^2 + dD + …", L=1)`."""
+    from lemma.checking.formulas import judge_formula
+
     return judge_formula(model, "parameters", formula, sizes)
 
 
-def flops(model: Model, formula: str, **sizes: Any) -> Verdict:
+def flops(model: Model, formula: str, /, **sizes: Any) -> Verdict:
     """Is this formula the number of a model's operations? `flops("decoder", "2V d T B + L T B(24d^2 + 4 d T)")`."""
+    from lemma.checking.formulas import judge_formula
+
     return judge_formula(model, "flops", formula, sizes)
 
 
-def trainable(model: Model, formula: str, **sizes: Any) -> Verdict:
+def trainable(model: Model, formula: str, /, **sizes: Any) -> Verdict:
     """Is this formula the number of a model's parameters that are trained? `trainable("lora", "R(W_in + W_out)")`."""
+    from lemma.checking.formulas import judge_formula
+
     return judge_formula(model, "trainable", formula, sizes)
 
 
-def number(model: Model, quantity: str, value: str | float, **sizes: Any) -> Verdict:
+def number(model: Model, quantity: str, value: str | float, /, **sizes: Any) -> Verdict:
     """Is this number right? `number("table-a5", "parameters", "9,721,596")`."""
+    from lemma.checking.numbers import judge_number
+
     return judge_number(model, quantity, str(value), sizes)
 
 
-def shape(model: Model, *lines: str, **sizes: Any) -> ShapeReport:
+def shape(model: Model, /, *lines: str, **sizes: Any) -> ShapeReport:
     """Do the tensors of a module have these shapes? `shape("self-attention", "Q = H×S×M_QK")`."""
+    from lemma.checking.shapes import judge_shapes
+
     return judge_shapes(model, lines, sizes)
 
 
 def gradient(cell: str, *lines: str) -> GradientReport:
     """Are these gradients right? `gradient("lstm", "dW_y = (y_hat - y) @ a.T")`."""
+    from lemma.checking.gradients import judge_gradients
+
     return judge_gradients(cell, lines)
 
 
 def worked(case: Any, *lines: str) -> WorkedReport:
     """Is this computation by hand right? `worked("e9", "c_t = [0.52, -0.34]")`."""
+    from lemma.checking.worked.judge import judge_worked
+
     return judge_worked(case, lines)
 
 
 def sheet(questions: Path | str, answers: Path | str) -> Marked:
     """Mark a student's answers to a sheet of questions; both are files in TOML or Markdown."""
+    from lemma.checking.sheets import mark
+
     return mark(questions, answers)
 
 
 @overload
-def identity(name: None = None) -> IdentityList: ...
+def identity(name: None = None, /) -> IdentityList: ...
 @overload
-def identity(name: str, **sizes: Any) -> IdentityReport: ...
-def identity(name: str | None = None, **sizes: Any) -> IdentityReport | IdentityList:
+def identity(name: str, /, **sizes: Any) -> IdentityReport: ...
+def identity(name: str | None = None, /, **sizes: Any) -> IdentityReport | IdentityList:
     """Run an identity of the sources at these sizes, `identity("c7", D=256)`; without a name, list all of them."""
+    from lemma.checking.identities import check_identity, list_identities
+
     return check_identity(name, sizes) if name else list_identities()
 
 
@@ -109,5 +130,5 @@ def run_checker(what: str, model: Any, answers: Sequence[str], sizes: Mapping[st
     if checker.no_sizes and sizes:
         raise SpecError(f"check {what}: '{next(iter(sizes))}' is unknown here: {checker.no_sizes}.")
     if what == "identity" and not model:
-        return list_identities()
+        return identity()
     return checker.run(model, *answers, **sizes)

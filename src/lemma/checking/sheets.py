@@ -25,7 +25,7 @@ from lemma.counting.count import QUANTITIES, Conventions, count
 from lemma.counting.subject import subject_of
 from lemma.errors import InputError, unknown
 from lemma.report.result import Block, Heading, Pre, Result, Text
-from lemma.spec.base import Spec, parse_value, parse_settings
+from lemma.spec.base import Spec, parse_settings, parse_value
 
 LARGEST_FILE, LONGEST_SHOWN = 2**20, 2000
 SUFFIXES = (".toml", ".md", ".markdown")

@@ -1,6 +1,5 @@
 """From a subject to its account: every quantity probed, fitted, proved, and cached."""
 
-import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -295,8 +294,7 @@ def plain_kernels() -> Iterator[None]:
 
 def _amount(found: Readings, group: PathGroup) -> int:
     """What was read at all paths of a pattern."""
-    pattern = re.compile(re.escape(group.pattern).replace(r"\*", r"\d+"))
-    return sum(row[0] for path, row in found.items() if pattern.fullmatch(path))
+    return sum(row[0] for path, row in found.items() if group.matches(path))
 
 
 def _tensor(group: PathGroup, fitted: Fitted, note: str = "") -> Part:

@@ -85,7 +85,7 @@ class _Rows:
         self._order()
         x = self._straighten()
         left = min(x[name] - block.anchor for name, block in self.blocks.items())
-        right = max(x[name] + block.width - block.anchor for name, block in self.blocks.items())
+        right = max(x[name] + (block.width - block.anchor) for name, block in self.blocks.items())
         spans: dict[Name, tuple[float, float]] = {}
         y = 0.0
         for row in self.rows:

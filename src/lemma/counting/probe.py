@@ -45,6 +45,14 @@ class PathGroup:
         rest = iter(self.which.split(",")) if self.which else None
         return re.sub(r"\*", lambda star: next(rest, "*"), self.pattern) if rest else self.pattern
 
+    def matches(self, path: str) -> bool:
+        """Whether a path follows the pattern.
+
+        >>> PathGroup("layers.*.weight_l0").matches("layers.12.weight_l0")
+        True
+        """
+        return re.fullmatch(re.escape(self.pattern).replace(r"\*", r"\d+"), path) is not None
+
 
 @dataclass(frozen=True)
 class Fitted:

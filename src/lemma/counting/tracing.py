@@ -482,7 +482,7 @@ def _with_formulas(
 
     def group_of(held: str) -> PathGroup:
         """The group of a parameter in a pass of at least two layers, of which only the first may be apart."""
-        found = [group for group in probed.groups if group.pattern in (held, pattern_of(held))]
+        found = [group for group in probed.groups if group.matches(held)]
         if len(found) > 1:
             which = "0" if set(NUMBER.findall(held)) == {"0"} else "1…"
             found = [group for group in found if group.which == which] or found

@@ -1,14 +1,12 @@
-"""The board of an adaptation: what each method costs, what it gains, and which is best for whom (problem E5)."""
+"""All ways to adapt one base to one task: what each costs, what it gains, and which is best for whom (problem E5)."""
 
-import csv
-import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -19,16 +17,16 @@ from lemma.counting.count import trainable_text
 from lemma.data.labels import Labelled
 from lemma.data.pairs import Pairs
 from lemma.errors import SpecError
-from lemma.report.page import facts, grid, html_paragraph, json_text, page, section, write_files
 from lemma.report.progress import Observer
-from lemma.report.text import fit, label, paragraph, table
+from lemma.report.result import Result, Text
 from lemma.runs.folder import RunFolder, refuse_occupied
 from lemma.runs.load import first_model, load
 from lemma.spec.base import distribute
 from lemma.spec.models import ModelSpec, Pooling
 from lemma.spec.recipe import METHODS, Recipe
-from lemma.studies.cells import Announcing, Spread, describe_hardware, peak_of_step, race, ratio, spread
-from lemma.studies.run import device_of
+from lemma.studies.experiment import CellOutcome, Experiment, StudyCell, run_experiment
+from lemma.studies.result import NONE, StudyResult, StudyTable
+from lemma.studies.timing import Spread, describe_hardware, device_of, peak_of_step, race, ratio, spread
 from lemma.tasks.base import DataArgs, Headline
 from lemma.tasks.translation import teacher_forcing
 from lemma.training.adapt import (
@@ -46,22 +44,81 @@ from lemma.training.distributed import Distributed
 from lemma.training.result import TrainingResult
 from lemma.training.session import Session
 
-REPORT = "board.html"
-NONE = "–"
+ALL = "all"
 MEGA = 1e6
-GUESSING = "No method is told apart from always naming the commonest class: give more texts or steps to compare them."
+TEXTS = 32
+"""Texts that are read at once when inference is timed."""
+LENGTH = 64
+"""Tokens of each of them, where they are cut from running text and the context allows it."""
+ROUNDS = 15
+NO_BETTER = "No method beats the majority-class baseline: give more texts or steps to compare them."
 ALIKE = 1.05
-"""Times within this ratio of the least count as alike: the noise of a shared machine is larger than less."""
+"""Costs within this ratio of the least count as alike: the noise of a shared machine is larger than less."""
 HOW = (
-    "Memory: all tensors at the fullest moment of one training step. Inference: one pass over the same batch, all "
-    "methods in turns in one process, median of the rounds; merged: updates folded into plain weights. Forgetting: "
-    "perplexity of the base's own held-out data with the base's weights and with the adapted ones."
+    "Memory: all tensors at the peak of one training step. Inference: one pass over the same batch, all methods in "
+    "turns in one process, median of the rounds; merged: updates folded into plain weights. Forgetting: perplexity of "
+    "the base's own validation data with the base's weights and with the adapted ones."
 )
-FOOTER = "Made by Lemma. This page needs no network and no script. The figures stand unrounded in board.json."
+
+
+def adapt_to(
+    run: Path | str,
+    asked: DataArgs,
+    method: str,
+    words: Mapping[str, Any],
+    out: Path,
+    watcher: Observer,
+    overwrite: bool = False,
+    rerank: bool = False,
+) -> "Adapted | StudyResult | UnfinishedComparison | TrainingResult":
+    """Adapt a run by one method, or by all of them into folders of their own, with the table that compares them."""
+    if method == ALL and asked.option == "images":
+        raise SpecError("adapt: methods are compared on labels, text or pairs. Name one method for images.")
+    if method == ALL:
+        return compare_methods(run, asked, words, out, watcher, overwrite)
+    if leads():
+        refuse_occupied(out, overwrite)  # known now, not after the data were read
+    plan = plan_adaptation(run, asked, method, words, watcher, rerank=rerank)
+    return adapt_run(plan, out, watcher, trainable_text, overwrite)
+
+
+def compare_methods(
+    run: Path | str, asked: DataArgs, words: Mapping[str, Any], out: Path, observer: Observer, overwrite: bool = False
+) -> "StudyResult | UnfinishedComparison":
+    """Adapt a base by every method into a folder of its own below `out`, measure each, and compare them."""
+    distribute(words, {"recipe": Recipe, "model": Pooling, **METHODS})  # refuses a setting that nothing knows
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise SpecError("adapt: --method all measures time and memory of one process. Run it without torchrun.")
+    plans: dict[str, AdaptationPlan] = {}
+    for name in METHODS:
+        ready = next((plan.data for plan in plans.values()), None)
+        plans[name] = plan_for(run, asked, name, words, observer, ready)
+    experiment = MethodsExperiment(plans, out, observer, overwrite)
+    try:
+        return run_experiment(experiment)
+    except UnfinishedMethod as stopped:
+        return UnfinishedComparison(stopped.training, stopped.method)
+
+
+def plan_for(
+    run: Path | str,
+    asked: DataArgs,
+    name: str,
+    words: Mapping[str, Any],
+    observer: Observer,
+    data: Any = None,
+) -> AdaptationPlan:
+    """The plan of one method; a setting that only another method has is left to that one."""
+    others = {word for other, kind in METHODS.items() if other != name for word in kind.known_words()}
+    own = {word: value for word, value in words.items() if word in METHODS[name].known_words() or word not in others}
+    return plan_adaptation(run, asked, name, own, observer, data)
+
+
+# What came of one method.
 
 
 @dataclass(frozen=True)
-class BoardRow:
+class MethodRow:
     """One method: what came of it, and what it cost."""
 
     adapted: Adapted
@@ -81,7 +138,7 @@ class BoardRow:
 
     @property
     def figure(self) -> Headline:
-        """What it is judged by."""
+        """The score it is judged by."""
         return self.adapted.score.headline
 
     @property
@@ -91,156 +148,58 @@ class BoardRow:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
+        slower = {"median": self.slower.median, "low": self.slower.low, "high": self.slower.high}
         return {
             **self.adapted.to_dict(),
             "peak_bytes": self.peak_bytes,
             "inference_ms": self.unmerged.median,
             "inference_merged_ms": self.merged.median if self.merged else None,
-            "inference_against_full": {
-                "median": self.slower.median,
-                "low": self.slower.low,
-                "high": self.slower.high,
-            },
+            "inference_against_full": slower,
             "forgetting": self.forgetting.to_dict() if self.forgetting else None,
+        }
+
+    def cells(self) -> dict[str, str]:
+        """What a person reads of it, by the names of the table's lines."""
+        guess = {"  by guessing": self.figure.guess} if self.figure.guessed is not None else {}
+        before, after = (self.forgetting.before, self.forgetting.after) if self.forgetting else (None, None)
+        return {
+            "learned parameters": f"{self.adapted.learned:,}",
+            "share of all": f"{100 * self.adapted.learned / self.adapted.parameters:.2f} %",
+            "bytes per task": f"{self.adapted.stored_bytes:,}",
+            "peak memory, MB": f"{self.peak_bytes / MEGA:,.1f}",
+            "training, s": f"{self.adapted.training.seconds:,.1f}",
+            "inference, ms": f"{self.unmerged.median:.3g}",
+            "  against full": f"{self.slower.median:.2f}",
+            "  quartiles": f"{self.slower.low:.2f}–{self.slower.high:.2f}",
+            "inference merged, ms": f"{self.merged.median:.3g}" if self.merged else NONE,
+            self.figure.name: self.figure.shown,
+            "  95 % interval": self.figure.interval,
+            **guess,
+            "base perplexity": NONE if before is None else f"{before:,.2f}",
+            "  after adapting": NONE if after is None else f"{after:,.2f}",
         }
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A person with a need, and what counts for them."""
+    """A person with a need, and the cost that counts for them."""
 
     says: str
     measured: str
-    cost: Callable[[BoardRow], float]
+    cost: Callable[[MethodRow], float]
     unit: str
     scale: float = 1.0
 
 
 SCENARIOS = (
-    Scenario("Many tasks on one base", "stored bytes a task", lambda row: row.adapted.stored_bytes, "kB", 1e3),
+    Scenario("Many tasks on one base", "stored bytes per task", lambda row: row.adapted.stored_bytes, "kB", 1e3),
     Scenario("Little memory to train in", "peak training memory", lambda row: row.peak_bytes, "MB", MEGA),
-    Scenario("Answers at once", "inference time, merged where possible", lambda row: row.fastest, "ms"),
+    Scenario("Fast answers", "inference time, merged where possible", lambda row: row.fastest, "ms"),
 )
 
 
-@dataclass(frozen=True)
-class Board:
-    """All methods on one base and one task."""
-
-    rows: tuple[BoardRow, ...]
-    base: Path
-    data: str
-    hardware: Mapping[str, str]
-    out: Path
-    note: str = ""
-    """What could not be measured, and why."""
-
-    @property
-    def header(self) -> list[str]:
-        """The name of the table's corner, and the methods."""
-        return ["", *(row.method for row in self.rows)]
-
-    def lines(self) -> list[list[str]]:
-        """The board as a person reads it: a line for each quantity, a column for each method."""
-        name = self.rows[0].figure.name
-        lines: list[tuple[str, Callable[[BoardRow], str]]] = [
-            ("learned parameters", lambda row: f"{row.adapted.learned:,}"),
-            ("share of all", lambda row: f"{100 * row.adapted.learned / row.adapted.parameters:.2f} %"),
-            ("stored a task, bytes", lambda row: f"{row.adapted.stored_bytes:,}"),
-            ("peak memory, MB", lambda row: f"{row.peak_bytes / MEGA:,.1f}"),
-            ("training, s", lambda row: f"{row.adapted.training.seconds:,.1f}"),
-            ("inference, ms", lambda row: f"{row.unmerged.median:.3g}"),
-            ("  against full", lambda row: f"{row.slower.median:.2f}"),
-            ("  quartiles", lambda row: f"{row.slower.low:.2f}–{row.slower.high:.2f}"),
-            ("inference merged, ms", lambda row: f"{row.merged.median:.3g}" if row.merged else NONE),
-            (name, lambda row: row.figure.shown),
-            ("  95 % interval", lambda row: row.figure.interval),
-            *([("  by guessing", lambda row: row.figure.guess)] if self.rows[0].figure.guessed is not None else []),
-            ("base perplexity", lambda row: f"{row.forgetting.before:,.2f}" if row.forgetting else NONE),
-            ("  after adapting", lambda row: f"{row.forgetting.after:,.2f}" if row.forgetting else NONE),
-        ]
-        return [[title, *(cell(row) for row in self.rows)] for title, cell in lines]
-
-    @property
-    def formulas(self) -> dict[str, str]:
-        """The parameters that each method learns, as formulas read off its module."""
-        return {row.method: row.adapted.formula for row in self.rows}
-
-    @property
-    def winners(self) -> list[str]:
-        """One sentence for each scenario, and before them one where no method has learned the task."""
-        guessing = [GUESSING] if all(row.figure.guesses for row in self.rows) else []
-        return [*guessing, *(winner(scenario, self.rows) for scenario in SCENARIOS)]
-
-    def __str__(self) -> str:
-        head = f"{self.base} adapted to {self.data}"
-        formulas = [label(f"  {name}", formula, 11) for name, formula in self.formulas.items()]
-        parts = [
-            head,
-            "",
-            *table([self.header, *self.lines()], rule=True),
-            "",
-            "Learned, by formula:",
-            *formulas,
-            "",
-        ]
-        hardware = "; ".join(self.hardware.values())
-        said = [paragraph(sentence) for sentence in (*self.winners, "", HOW, self.note, hardware)]
-        return "\n".join([*parts, *said, f"Board: {self.out / REPORT}"])
-
-    def _repr_html_(self) -> str:
-        return self._table() + facts(self.formulas) + "".join(map(html_paragraph, self.winners))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "base": str(self.base),
-            "data": self.data,
-            "hardware": dict(self.hardware),
-            "rows": [row.to_dict() for row in self.rows],
-            "winners": self.winners,
-            "note": self.note,
-            "board": str(self.out / REPORT),
-        }
-
-    def save(self, folder: Path | None = None) -> Path:
-        """Write the board as a page, Markdown, CSV and JSON into a folder; return the page's path."""
-        place = folder or self.out
-        files = {
-            "board.md": self._markdown(),
-            "board.csv": self._csv(),
-            "board.json": json_text(self.to_dict()),
-            REPORT: self._page(),
-        }
-        write_files(place, files)
-        return place / REPORT
-
-    def _table(self) -> str:
-        return grid(self.header, [("", cells) for cells in self.lines()])
-
-    def _markdown(self) -> str:
-        table = [self.header, ["---", *["--:" for _ in self.rows]], *self.lines()]
-        rows = "\n".join(f"| {' | '.join(line)} |" for line in table)
-        formulas = "".join(f"- {name}: {formula}\n" for name, formula in self.formulas.items())
-        return f"{rows}\n\n{formulas}\n" + "".join(f"- {sentence}\n" for sentence in self.winners) + f"\n{HOW}\n"
-
-    def _csv(self) -> str:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([self.header, *self.lines()])
-        return text.getvalue()
-
-    def _page(self) -> str:
-        head = f"<header>{html_paragraph('Adaptation', 'kicker')}<h1>Ways to adapt</h1>"
-        head += f"{html_paragraph(f'{self.base} adapted to {self.data}', 'question')}</header>"
-        found = f'<div class="finding">{"".join(map(html_paragraph, self.winners))}</div>'
-        measured = section("Measured", self._table(), html_paragraph(f"{HOW} {self.note}".strip(), "note"))
-        formulas = section("Learned parameters by formula", facts(self.formulas))
-        where = section("Hardware", facts(self.hardware))
-        return page("Ways to adapt", [head, found, measured, formulas, where, f"<footer>{FOOTER}</footer>"])
-
-
-def winner(scenario: Scenario, rows: Sequence[BoardRow]) -> str:
-    """Name the method that costs least among those that do the task as well as the best, as far as can be told."""
+def winner(scenario: Scenario, rows: Sequence[MethodRow]) -> str:
+    """Name the method that costs least among those that do the task about as well as the best."""
     best = max(rows, key=lambda row: row.figure.goodness)
     good = [row for row in rows if row.figure.reaches(best.figure)]
     least = min(scenario.cost(row) for row in good)
@@ -250,149 +209,168 @@ def winner(scenario: Scenario, rows: Sequence[BoardRow]) -> str:
     others = [row.method for row in alike if row is not chosen]
     same = f" ({' and '.join(others)}: about the same)" if others else ""
     said = f"{scenario.says}: {chosen.method}, by {scenario.measured} ({cost}){same}."
-    cheaper = [row for row in rows if row not in good and scenario.cost(row) < least]
-    if not cheaper:
-        return said
-    names = " and ".join(row.method for row in cheaper)
-    return f"{said} Cheaper, but worse at the task: {names}."
+    cheaper = [row.method for row in rows if row not in good and scenario.cost(row) < least]
+    return f"{said} Cheaper, but worse at the task: {' and '.join(cheaper)}." if cheaper else said
 
 
-# All ways to adapt one base to one task, side by side: the board that answers E5 by measurement.
+# The experiment: a cell for each method.
 
 
 @dataclass(frozen=True)
-class Unfinished:
+class AdaptedMethod:
+    """A method whose training came to its end; its run folder is all that is kept of it."""
+
+    adapted: Adapted
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Self:
+        """The run folder is read instead."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return self.adapted.to_dict()
+
+
+class UnfinishedMethod(Exception):
+    """The training of a method was interrupted."""
+
+    def __init__(self, training: TrainingResult, method: str) -> None:
+        super().__init__(method)
+        self.training, self.method = training, method
+
+
+@dataclass(frozen=True)
+class UnfinishedComparison(Result):
     """A comparison that was interrupted, and how far it came."""
 
     training: TrainingResult
     method: str
     interrupted: bool = True
+    title: str = "Ways to adapt"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {"interrupted": self.method, "training": self.training.to_dict()}
 
-    def __str__(self) -> str:
+    def blocks(self) -> list[Text]:
+        """Where it stopped."""
         where = f"step {self.training.steps:,} of {self.training.planned_steps:,}"
-        return fit(f"Interrupted in {self.method}, at {where}. The same command goes on where it stopped.")
+        return [Text(f"Interrupted in {self.method}, at {where}. The same command goes on where it stopped.")]
 
 
-ALL = "all"
-TEXTS = 32
-"""Texts that are read at once when the time of inference is taken."""
-STRETCH = 64
-"""Tokens of each of them, where they are cut from running text and the context allows it."""
-ROUNDS = 15
-MERGED = "merged"
+class MethodsExperiment(Experiment[AdaptedMethod]):
+    """Adapt a base by every method; all or none, since the table compares them with each other."""
 
+    measures = AdaptedMethod
+    keeps = False
+    tolerant = False
+    spec = None
 
-def adapt_to(
-    run: Path | str,
-    asked: DataArgs,
-    method: str,
-    words: Mapping[str, Any],
-    out: Path,
-    watcher: Observer,
-    overwrite: bool = False,
-    rerank: bool = False,
-) -> Adapted | Board | Unfinished | TrainingResult:
-    """Adapt a run by one method, or by all of them into folders of their own, with the board that compares them."""
-    if method == ALL and asked.option == "images":
-        raise SpecError("adapt: the board compares methods on labels, text or pairs. Name one method for images.")
-    if method == ALL:
-        return compare_methods(run, asked, words, out, watcher, overwrite)
-    if leads():
-        refuse_occupied(out, overwrite)  # known now, not after the data were read
-    plan = plan_adaptation(run, asked, method, words, watcher, rerank=rerank)
-    return adapt_run(plan, out, watcher, trainable_text, overwrite)
+    def __init__(self, plans: Mapping[str, AdaptationPlan], out: Path, observer: Observer, overwrite: bool) -> None:
+        self.plans, self.out, self.observer, self.overwrite = plans, out, observer, overwrite
 
+    def cells(self) -> list[StudyCell]:
+        """The methods."""
+        return [StudyCell(name, {}, None) for name in self.plans]
 
-def compare_methods(
-    run: Path | str, asked: DataArgs, words: Mapping[str, Any], out: Path, watcher: Observer, overwrite: bool
-) -> Board | Unfinished:
-    """Adapt a base by every method into a folder of its own below `out`, measure each, and write the board."""
-    refuse_strange_words(words)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise SpecError("adapt: --method all measures time and memory of one process. Run it without torchrun.")
-    plans: dict[str, AdaptationPlan] = {}
-    for name in METHODS:
-        ready = next((plan.data for plan in plans.values()), None)
-        plans[name] = plan_for(run, asked, name, words, watcher, ready)
-        if not is_same(plans[name], out / name):  # known now, not after an hour
-            refuse_occupied(out / name, overwrite)
-    base = AdaptedBase.of(plans["full"])
-    adapted: dict[str, Adapted] = {}
-    for number, (name, plan) in enumerate(plans.items(), start=1):
-        announced = Announcing(watcher, f"{number} of {len(plans)}: {name}")
-        done = finish_run(plan, out / name, announced, trainable_text, overwrite)
+    def path(self, cell: StudyCell) -> Path:
+        """A folder for each method."""
+        return self.out / cell.condition
+
+    def check(self, cell: StudyCell) -> None:
+        """Refuse a folder in which something else is."""
+        if not is_same(self.plans[cell.condition], self.path(cell)):  # known now, not after an hour
+            refuse_occupied(self.path(cell), self.overwrite)
+
+    def prepare(self) -> None:
+        """Evaluate the base on its own data, before anything is trained."""
+        self.base = AdaptedBase.of(self.plans["full"])
+
+    def run(self, cell: StudyCell, observer: Observer) -> AdaptedMethod:
+        """Adapt the base by one method, or go on with that."""
+        done = finish_run(self.plans[cell.condition], self.path(cell), observer, trainable_text, self.overwrite)
         if isinstance(done, TrainingResult):
-            return Unfinished(done, name)
-        adapted[name] = done
-    board = measured(plans, adapted, base, out, watcher)
-    board.save()
-    return board
+            raise UnfinishedMethod(done, cell.condition)
+        return AdaptedMethod(done)
 
-
-def refuse_strange_words(words: Mapping[str, Any]) -> None:
-    """Refuse a word that neither the recipe nor any method knows."""
-    distribute(words, {"recipe": Recipe, "model": Pooling, **METHODS})
-
-
-def plan_for(
-    run: Path | str,
-    asked: DataArgs,
-    name: str,
-    words: Mapping[str, Any],
-    watcher: Observer,
-    data: Any = None,
-) -> AdaptationPlan:
-    """The plan of one method; a word that only another method knows is left to that one."""
-    others = {word for other, kind in METHODS.items() if other != name for word in kind.known_words()}
-    own = {word: value for word, value in words.items() if word in METHODS[name].known_words() or word not in others}
-    return plan_adaptation(run, asked, name, own, watcher, data)
-
-
-def measured(
-    plans: Mapping[str, AdaptationPlan], adapted: Mapping[str, Adapted], base: AdaptedBase, out: Path, watcher: Observer
-) -> Board:
-    """Take of every method what its training does not show: memory, time of inference, what it has forgotten."""
-    plan = next(iter(plans.values()))
-    device = device_of(plan.recipe)
-    watcher.say("measuring memory, time of inference and forgetting")
-    models = {name: load(one.path, device).module for name, one in adapted.items()}
-    times = inference_times(models, inference_batch(plan.data, plan.model, device), device)
-    lost = {name: base.forgotten(load(one.path, device)) for name, one in adapted.items()}
-    rows = [
-        BoardRow(
-            adapted=one,
-            peak_bytes=peak_bytes(plans[name], one.path, device),
-            unmerged=spread(times[name]).scaled(1e3),
-            merged=spread(times[merged_name(name)]).scaled(1e3) if merged_name(name) in times else None,
-            slower=ratio(times[name], times["full"]),
-            forgetting=lost.get(name),
+    def report(self, outcomes: tuple[CellOutcome[AdaptedMethod], ...], interrupted: bool) -> StudyResult:
+        """Measure memory, time of inference and forgetting, and name a winner for each scenario."""
+        if interrupted:  # not in a method's training, which goes on by itself
+            raise KeyboardInterrupt
+        adapted = {one.cell.condition: one.measures.adapted for one in outcomes if one.measures}
+        rows = self.measure(adapted)
+        lines = [row.cells() for row in rows]
+        header = ["", *adapted]
+        table = [[title, *(line[title] for line in lines)] for title in lines[0]]
+        no_better = [NO_BETTER] if all(row.figure.guesses for row in rows) else []
+        plan = self.plans["full"]
+        about = plan.data.about
+        note = self.base.why_not
+        winners = (*no_better, *(winner(scenario, rows) for scenario in SCENARIOS))
+        return StudyResult(
+            title=f"{plan.base.path} adapted to {about}",
+            kicker="Ways to adapt",
+            out=self.out,
+            table=StudyTable(
+                header, table, [dict(zip(header, line, strict=True)) for line in table], f"{HOW} {note}".strip()
+            ),
+            conclusion=winners,
+            hardware=describe_hardware(device_of(plan.recipe)),
+            rows=tuple(rows),
+            formulas={f"learned by {row.method}": row.adapted.formula for row in rows},
+            more={
+                "base": str(plan.base.path),
+                "data": about,
+                "rows": [row.to_dict() for row in rows],
+                "winners": list(winners),
+                "note": note,
+                "board": str(self.out / "board.html"),
+            },
+            files=("board.md", "board.csv", "board.json", "board.html"),
         )
-        for name, one in adapted.items()
-    ]
-    about = plan.data.about
-    return Board(tuple(rows), plan.base.path, about, describe_hardware(device), out, base.why_not)
+
+    def measure(self, adapted: Mapping[str, Adapted]) -> list[MethodRow]:
+        """What training does not show of each method: memory, time of inference, what it has forgotten."""
+        plan = self.plans["full"]
+        device = device_of(plan.recipe)
+        self.observer.say("measuring memory, time of inference and forgetting")
+        models = {name: load(one.path, device).module for name, one in adapted.items()}
+        times = inference_times(models, inference_batch(plan.data, plan.model, device), device)
+        lost = {name: self.base.forgotten(load(one.path, device)) for name, one in adapted.items()}
+        return [
+            MethodRow(
+                adapted=one,
+                peak_bytes=peak_bytes(self.plans[name], one.path, device),
+                unmerged=spread(times[name]).scaled(1e3),
+                merged=spread(times[merged_name(name)]).scaled(1e3) if merged_name(name) in times else None,
+                slower=ratio(times[name], times["full"]),
+                forgetting=lost.get(name),
+            )
+            for name, one in adapted.items()
+        ]
 
 
 def merged_name(method: str) -> str:
     """What a method's merged model is called in the race."""
-    return f"{method}, {MERGED}"
+    return f"{method}, merged"
 
 
 def inference_times(models: Mapping[str, nn.Module], inputs: tuple[Tensor, ...], device: str) -> dict[str, list[float]]:
-    """Seconds of one pass over the same batch, every method in turns, LoRA with its updates beside and folded in."""
-    runs = {name: partial(_forward, model, inputs) for name, model in models.items()}
+    """Seconds of one pass over the same batch, every method in turns, LoRA with its updates apart and folded in."""
+
+    @torch.no_grad()
+    def forward(model: nn.Module) -> Any:
+        return model(*inputs)
+
+    calls = {name: partial(forward, model) for name, model in models.items()}
     if "lora" in models:
-        plain = merged(deepcopy(models["lora"]))
-        runs[merged_name("lora")] = partial(_forward, plain, inputs)
-    return race(runs, ROUNDS, device)
+        calls[merged_name("lora")] = partial(forward, merged(deepcopy(models["lora"])))
+    return race(calls, ROUNDS, device)
 
 
 def inference_batch(data: Any, spec: ModelSpec, device: str) -> tuple[Tensor, ...]:
-    """A batch of what is held out, as the model is called with it."""
+    """A batch of the validation or test split, as the model is called with it."""
     match data.tokens("validation"):
         case Labelled():
             examples = data.tokens("test")
@@ -403,7 +381,7 @@ def inference_batch(data: Any, spec: ModelSpec, device: str) -> tuple[Tensor, ..
             fed, _ = teacher_forcing(torch.from_numpy(targets).to(device))
             return torch.from_numpy(sources).to(device), fed
         case text:
-            length = min(STRETCH, getattr(spec, "context", STRETCH), len(text))
+            length = min(LENGTH, getattr(spec, "context", LENGTH), len(text))
             rows = min(TEXTS, len(text) // length)
             tokens = np.asarray(text[: rows * length], dtype=np.int64).reshape(rows, length)
             return (torch.from_numpy(tokens).to(device),)
@@ -413,15 +391,10 @@ def peak_bytes(plan: AdaptationPlan, path: Path, device: str) -> int:
     """The most memory that one step of this method's training holds."""
     folder = RunFolder.open(path)
     recipe = folder.recipe.replace(compile=False)
-    first = partial(first_model, folder)
     tokens: Any = plan.data.tokens("train")
-    session = Session(folder.spec, recipe, tokens, Distributed(torch.device(device)), lambda message: None, first)
+    processes = Distributed(torch.device(device))
+    session = Session(folder.spec, recipe, tokens, processes, lambda message: None, partial(first_model, folder))
     try:
         return peak_of_step(session)
     finally:
         session.batches.close()
-
-
-@torch.no_grad()
-def _forward(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
-    return model(*inputs)

@@ -1,13 +1,14 @@
-"""What a study of costs comes to: formulas beside measured times, in a table, plots and a page."""
+"""Studies that train nothing: what layers cost by formula, and the time they take (problems D3 and C4)."""
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float
@@ -20,37 +21,23 @@ from lemma.errors import SpecError
 from lemma.layers.attention import Attention, AttentionShape
 from lemma.layers.recurrent import recurrent
 from lemma.report.curves import Curve, Plot
-from lemma.report.page import (
-    csv_text,
-    facts,
-    grid,
-    html_paragraph,
-    json_text,
-    page,
-    plots_section,
-    section,
-    write_files,
-)
-from lemma.report.progress import Observer, Silent
-from lemma.report.text import paragraph as flowing
-from lemma.report.text import table
-from lemma.spec.base import to_toml
-from lemma.spec.studies import CostSpec, HeadsStudy, LengthStudy
-from lemma.studies.cells import Spread, describe_hardware, race, ratio, spread
-from lemma.studies.run import device_named
+from lemma.report.progress import Observer
+from lemma.report.result import Block, Heading, Text
+from lemma.spec.studies import CostStudy, HeadsStudy, LengthStudy
+from lemma.studies.experiment import CellOutcome, Experiment, StudyCell
+from lemma.studies.result import StudyResult, StudyTable
+from lemma.studies.timing import Spread, describe_hardware, device_named, race, ratio, spread
 
-REPORT = "report.html"
-JOINED = "\u2060–\u2060"  # a dash at which no line is broken: cells wrap before the bracket
+Vectors = Float[Tensor, "batch time width"]
 HOW = (
-    "Times: median of the rounds with the quartiles in brackets. All contenders run in one process, once a round, each "
+    "Times: median of the rounds with the quartiles in brackets. All models run in one process, once a round, each "
     "round beginning with another one; ratios are taken round by round."
 )
-FOOTER = "Made by Lemma. This page needs no network and no script. The figures stand unrounded in results.json."
 
 
 @dataclass(frozen=True)
-class Cost:
-    """One contender at one size: what it is, its counts by formula, and how long it took."""
+class LayerCost:
+    """One layer at one size: what it is, its counts by formula, and how long it took, in seconds."""
 
     place: Mapping[str, Any]
     counts: Mapping[str, int]
@@ -61,118 +48,170 @@ class Cost:
     both_ratio: Spread
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; times in seconds."""
-        spreads = {name: asdict(getattr(self, name)) for name in ("forward", "both", "forward_ratio", "both_ratio")}
-        return {**self.place, **self.counts, **spreads}
+        """Return plain values."""
+        return {**self.place, **self.counts, **{name: asdict(one) for name, one in self.spreads().items()}}
 
-    def flat(self) -> dict[str, Any]:
-        """The same without tables inside, for CSV."""
-        plain = self.to_dict()
-        spreads = {name: value for name, value in plain.items() if isinstance(value, dict)}
-        ends = {f"{name}_{end}": number for name, one in spreads.items() for end, number in one.items()}
-        return {**{name: value for name, value in plain.items() if name not in spreads}, **ends}
+    def spreads(self) -> dict[str, Spread]:
+        """All that was timed."""
+        return {name: getattr(self, name) for name in ("forward", "both", "forward_ratio", "both_ratio")}
+
+    def record(self) -> dict[str, Any]:
+        """The same as `to_dict` without tables inside, for CSV."""
+        ends = {f"{name}_{end}": value for name, one in self.spreads().items() for end, value in asdict(one).items()}
+        return {**self.place, **self.counts, **ends}
+
+    def cells(self) -> list[str]:
+        """One row as a person reads it, times in milliseconds."""
+        times = [str(self.forward.scaled(1e3)), str(self.forward_ratio)]
+        times += [str(self.both.scaled(1e3)), str(self.both_ratio)]
+        return [*map(str, self.place.values()), *(f"{number:,}" for number in self.counts.values()), *times]
+
+    @property
+    def times(self) -> str:
+        """Both ratios in words."""
+        return f"forward {self.forward_ratio} ×, forward and backward {self.both_ratio} ×"
 
 
 @dataclass(frozen=True)
-class CostResult:
-    """The findings of a study of costs, in the folder `out`."""
+class RaceCosts:
+    """What one race came to: all layers that were timed in turns."""
 
-    spec: CostSpec
-    hardware: Mapping[str, str]
-    formulas: Mapping[str, str]
-    """Every formula by what it counts, read off the running module."""
-    convention: str
-    rows: tuple[Cost, ...]
-    against: str
-    """What the ratios compare with."""
-    conclusion: tuple[str, ...]
-    plots: tuple[Plot, ...]
-    out: Path
-    unplotted: str = ""
-    """Why there is no plot, where there is none."""
+    rows: tuple[LayerCost, ...]
 
-    @property
-    def report(self) -> Path:
-        """Where the report is."""
-        return self.out / REPORT
-
-    @property
-    def header(self) -> list[str]:
-        """The names of the columns."""
-        times = ["forward ms", f"× {self.against}", "forward+backward ms", f"× {self.against} "]
-        return [*self.rows[0].place, *self.rows[0].counts, *times]
-
-    def cells(self, row: Cost) -> list[str]:
-        """One row as a person reads it."""
-        times = [str(row.forward.scaled(1e3)), str(row.forward_ratio), str(row.both.scaled(1e3)), str(row.both_ratio)]
-        return [*map(str, row.place.values()), *(f"{number:,}" for number in row.counts.values()), *times]
-
-    def __str__(self) -> str:
-        lines = table([self.header, *map(self.cells, self.rows)], left=(), rule=True)
-        formulas = [f"{what}: {formula}" for what, formula in self.formulas.items()]
-        hardware = "; ".join(self.hardware.values())
-        parts = [self.spec.name, "", *lines, "", HOW, "", *formulas, self.convention, "", *self.conclusion, ""]
-        plots = [self.unplotted] if self.unplotted else []
-        return flowing("\n".join([*parts, *plots, hardware, f"Report: {self.report}"]))
-
-    def _repr_html_(self) -> str:
-        return self._table() + "".join(map(html_paragraph, [HOW, *self.conclusion]))
-
-    def _table(self) -> str:
-        whole = [[cell.replace("–", JOINED) for cell in self.cells(row)] for row in self.rows]
-        return grid(self.header, [("", cells) for cells in whole], "wrapping")
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Self:
+        """Times are not kept."""
+        raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return {
-            "study": self.spec.to_dict(),
-            "hardware": dict(self.hardware),
-            "formulas": dict(self.formulas),
-            "convention": self.convention,
-            "against": self.against,
-            "rows": [row.to_dict() for row in self.rows],
-            "conclusion": list(self.conclusion),
-            "report": str(self.report),
-        }
+        return {"rows": [row.to_dict() for row in self.rows]}
 
-    def save(self, folder: Path | None = None) -> Path:
-        """Write the table (Markdown, CSV), everything (JSON) and the report into a folder; return the report's path."""
-        place = folder or self.out
-        files = {
-            "study.toml": to_toml(self.spec.to_dict()),
-            "table.md": self._markdown(),
-            "table.csv": self._csv(),
-            "results.json": json_text(self.to_dict()),
-            REPORT: self._page(),
-        }
-        write_files(place, files)
-        return place / REPORT
 
-    def _markdown(self) -> str:
-        lines = [self.header, ["--:" for _ in self.header], *map(self.cells, self.rows)]
-        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        return f"{table}\n\n{HOW}\n\n" + "".join(f"- {sentence}\n" for sentence in self.conclusion)
+class CostExperiment(Experiment[RaceCosts]):
+    """Count every layer by formula, then time all of them in turns; each cell is one race."""
 
-    def _csv(self) -> str:
-        return csv_text([row.flat() for row in self.rows])
+    measures = RaceCosts
+    keeps = False
+    spec: Any
+    formulas: Mapping[str, str]
+    convention: str
+    """How the formulas count."""
+    base: Any
+    """The racer with which all others are compared."""
+    base_name: str
+    unplotted: str
+    """Why there is no plot, where there is none."""
 
-    def _page(self) -> str:
-        kicker, question = html_paragraph("A study by Lemma", "kicker"), html_paragraph(self.spec.question, "question")
-        head = f"<header>{kicker}<h1>{escape(self.spec.name)}</h1>{question if self.spec.question else ''}</header>"
-        found = f'<div class="finding">{"".join(map(html_paragraph, self.conclusion))}</div>'
-        formulas = section("By formula", facts(self.formulas), html_paragraph(self.convention, "note"))
-        measured = section("Measured", self._table(), html_paragraph(HOW, "note"))
-        where = section("Hardware", facts(self.hardware))
-        parts = [
-            head,
-            found,
-            plots_section(self.plots, self.unplotted),
-            formulas,
-            measured,
-            where,
-            f"<footer>{escape(FOOTER)}</footer>",
+    def __init__(self, spec: CostStudy, out: Path, observer: Observer) -> None:
+        self.spec, self.out, self.observer = spec, out, observer
+        self.device = device_named(spec.device)
+        check_memory(spec, self.device)
+
+    @abstractmethod
+    def racers(self, point: Mapping[str, Any]) -> dict[Any, Callable[[], Vectors]]:
+        """What runs in the race at a place: by its name, a forward pass."""
+
+    @abstractmethod
+    def place_of(self, point: Mapping[str, Any], racer: Any) -> dict[str, Any]:
+        """The place of a racer in the table."""
+
+    @abstractmethod
+    def counts_of(self, place: Mapping[str, Any]) -> dict[str, int]:
+        """What is counted by formula at a place."""
+
+    @abstractmethod
+    def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
+        """What the numbers say."""
+
+    @abstractmethod
+    def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
+        """Times, or ratios of times, as curves."""
+
+    def run(self, cell: StudyCell, observer: Observer) -> RaceCosts:
+        """Time inference, then forward and backward."""
+
+        def infer(forward: Callable[[], Vectors]) -> None:
+            with torch.no_grad():
+                forward()
+
+        def learn(forward: Callable[[], Vectors]) -> None:
+            forward().sum().backward()
+
+        observer.begin("timing", 2, "races")
+        racers = self.racers(cell.point)
+        taken = []
+        for done, act in enumerate((infer, learn), start=1):
+            calls = {str(name): partial(act, forward) for name, forward in racers.items()}
+            taken.append(race(calls, self.spec.repetitions, self.device))
+            observer.advance(done)
+        observer.end()
+        (inferring, learning), base = taken, str(self.base)
+        places = {str(name): self.place_of(cell.point, name) for name in racers}
+        return RaceCosts(
+            tuple(
+                LayerCost(
+                    place,
+                    self.counts_of(place),
+                    spread(inferring[name]),
+                    spread(learning[name]),
+                    ratio(inferring[name], inferring[base]),
+                    ratio(learning[name], learning[base]),
+                )
+                for name, place in places.items()
+            )
+        )
+
+    def report(self, outcomes: tuple[CellOutcome[RaceCosts], ...], interrupted: bool) -> StudyResult:
+        """Formulas, times and what follows from them."""
+        rows = tuple(row for one in outcomes if one.measures for row in one.measures.rows)
+        times = ["forward ms", f"× {self.base_name}", "forward+backward ms", f"× {self.base_name} "]
+        missing = [
+            f"{one.cell} {f'failed: {one.reason}' if one.reason else 'not run yet'}"
+            for one in outcomes
+            if not one.measures
         ]
-        return page(f"{self.spec.name}: a study", filter(None, parts))
+        no_plot: tuple[Block, ...] = (Heading("Plots"), Text(self.unplotted)) if self.unplotted else ()
+        return StudyResult(
+            title=self.spec.name,
+            question=self.spec.question,
+            spec=self.spec,
+            out=self.out,
+            hardware=describe_hardware(self.device),
+            table=StudyTable(
+                header=[*rows[0].place, *rows[0].counts, *times] if rows else ["race"],
+                rows=[row.cells() for row in rows],
+                records=[row.record() for row in rows],
+                caption=HOW,
+                notes=missing,
+                left=(),
+            ),
+            conclusion=tuple(self.conclude(rows))
+            if rows
+            else ("No race came to its end, so that there is nothing to compare.",),
+            formulas=self.formulas,
+            convention=self.convention,
+            plots=tuple(self.plots(rows)) if rows and not self.unplotted else (),
+            printed=(Text(self.unplotted, "note", apart=True),) if self.unplotted else (),
+            sections=no_plot,
+            runs=outcomes,
+            rows=rows,
+            more={
+                "formulas": dict(self.formulas),
+                "convention": self.convention,
+                "against": self.base_name,
+                "rows": [row.to_dict() for row in rows],
+            },
+            interrupted=interrupted,
+        )
+
+
+def cost_experiment(spec: CostStudy, out: Path, observer: Observer) -> CostExperiment:
+    """The experiment of a study of costs."""
+    if isinstance(spec, HeadsStudy):
+        return HeadsExperiment(spec, out, observer)
+    assert isinstance(spec, LengthStudy)
+    return LengthExperiment(spec, out, observer)
 
 
 def typeset(account: Account, name: str) -> str:
@@ -180,15 +219,18 @@ def typeset(account: Account, name: str) -> str:
     return account.quantities[name].formula(account.order, "unicode")
 
 
-# The cost of heads (problem D3): one head against many, by formula and measured.
-
-
-Vectors = Float[Tensor, "batch time width"]
-
-
 def vectors(d: int, B: int = 1, T: int = 64) -> Vectors:
-    """What attention is called with."""
+    """What a layer is called with when it is counted."""
     return torch.zeros(B, T, d)
+
+
+def spread_curve(title: str, x: Sequence[float], spreads: Sequence[Spread], dashed: bool = False) -> Curve:
+    """Medians over an axis, with a band between the quartiles."""
+    low, median, high = (tuple(getattr(one, end) for one in spreads) for end in ("low", "median", "high"))
+    return Curve(title, tuple(map(float, x)), median, low, high, dashed, dots=True)
+
+
+# Heads (problem D3): one head against many.
 
 
 def bare_attention(d: int = 64, h: int = 4) -> Attention:
@@ -200,7 +242,7 @@ bare_attention.inputs = vectors  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def explicit(part: Attention, stream: Vectors) -> Vectors:
-    """The same attention with its T × T weights written out, one softmax a head and row."""
+    """The same attention with its T × T weights written out, one softmax per head and row."""
     batch, time, width = stream.shape
     joined = part.query_key_value(stream).view(batch, time, 3, part.heads, -1).permute(2, 0, 3, 1, 4)
     queries, keys, values = joined.unbind(0)
@@ -208,95 +250,85 @@ def explicit(part: Attention, stream: Vectors) -> Vectors:
     return (weights @ values).transpose(1, 2).reshape(batch, time, width)
 
 
-@dataclass(frozen=True)
-class HeadsModel:
-    """One number of heads on one path, ready to be timed."""
+class HeadsExperiment(CostExperiment):
+    """Every number of heads, on every path, at every length."""
 
-    part: Attention
-    path: str
-    stream: Vectors
+    spec: HeadsStudy
 
-    def forward(self) -> Vectors:
-        """Attend."""
-        return explicit(self.part, self.stream) if self.path == "explicit" else self.part(self.stream)[0]
+    def cells(self) -> list[StudyCell]:
+        """Lengths × paths; the numbers of heads race in each."""
+        places = [(length, path) for length in self.spec.lengths for path in self.spec.paths]
+        return [StudyCell("heads", {"T": length, "path": path}, None) for length, path in places]
 
-    def infer(self) -> None:
-        """Attend without a gradient."""
-        with torch.no_grad():
-            self.forward()
+    def __init__(self, spec: HeadsStudy, out: Path, observer: Observer) -> None:
+        super().__init__(spec, out, observer)
+        sizes = {"d": self.spec.width, "h": self.spec.heads[0]}
+        self.account = count(subject_of(bare_attention, sizes), ["parameters", "flops"])
+        flops = self.account.quantities["flops"]
+        self.formulas = {
+            "parameters": typeset(self.account, "parameters"),
+            "operations, forward": typeset(self.account, "flops"),
+        }
+        self.convention = f"Operations: {flops.convention}. Softmax apart: h·B·T rows, h·B·T² exponentials."
+        self.base, self.base_name = spec.heads[0], f"h={spec.heads[0]}"
+        one = "No plot: one number of heads makes no line. Give several, as in heads=[1,2,4]."
+        self.unplotted = one if len(spec.heads) == 1 else ""
 
-    def learn(self) -> None:
-        """Attend and go back."""
-        self.forward().sum().backward()
+    def racers(self, point: Mapping[str, Any]) -> dict[Any, Callable[[], Vectors]]:
+        """Attention with each number of heads."""
 
+        def forward(heads: int) -> Callable[[], Vectors]:
+            torch.manual_seed(self.spec.seed)
+            part = bare_attention(self.spec.width, heads).to(self.device)
+            stream = torch.randn(self.spec.batch, point["T"], self.spec.width, device=self.device)
+            return partial(explicit, part, stream) if point["path"] == "explicit" else lambda: part(stream)[0]
 
-def study_heads(spec: HeadsStudy, out: Path, observer: Observer) -> CostResult:
-    """Count by formula, then time every number of heads on every path at every length."""
-    account = count(subject_of(bare_attention, {"d": spec.width, "h": spec.heads[0]}), ["parameters", "flops"])
-    device = device_named(spec.device)
-    observer.begin("timing heads", len(spec.lengths) * len(spec.paths), "races")
-    rows = tuple(_rows(spec, account, device, observer))
-    observer.end()
-    result = CostResult(
-        spec,
-        describe_hardware(device),
-        {"parameters": typeset(account, "parameters"), "operations, forward": typeset(account, "flops")},
-        f"Operations: {account.quantities['flops'].convention}. Softmax apart: h·B·T rows, h·B·T² exponentials.",
-        rows,
-        f"h={spec.heads[0]}",
-        tuple(_conclude(spec, account, rows)),
-        tuple(_plot(spec, rows, path) for path in spec.paths) if len(spec.heads) > 1 else (),
-        out,
-        "" if len(spec.heads) > 1 else "No plot: one number of heads makes no line. Give several, as in heads=[1,2,4].",
-    )
-    result.save()
-    return result
+        return {heads: forward(heads) for heads in self.spec.heads}
 
+    def place_of(self, point: Mapping[str, Any], racer: Any) -> dict[str, Any]:
+        """Length, heads and path."""
+        return {"T": point["T"], "h": racer, "path": point["path"]}
 
-def _rows(spec: HeadsStudy, account: Account, device: str, observer: Observer) -> Iterator[Cost]:
-    for done, (length, path) in enumerate([(length, path) for length in spec.lengths for path in spec.paths]):
-        contenders = {str(heads): _contender(spec, heads, length, path, device) for heads in spec.heads}
-        inferring = race({name: one.infer for name, one in contenders.items()}, spec.repetitions, device)
-        learning = race({name: one.learn for name, one in contenders.items()}, spec.repetitions, device)
-        first = str(spec.heads[0])
-        for heads in spec.heads:
-            ones, both = inferring[str(heads)], learning[str(heads)]
-            yield Cost(
-                {"T": length, "h": heads, "path": path},
-                _counts(account, spec, heads, length),
-                spread(ones),
-                spread(both),
-                ratio(ones, inferring[first]),
-                ratio(both, learning[first]),
+    def counts_of(self, place: Mapping[str, Any]) -> dict[str, int]:
+        """Parameters, operations, and the exponentials of all softmaxes."""
+        sizes = {"d": self.spec.width, "h": place["h"], "B": self.spec.batch, "T": place["T"]}
+        counted = {name: self.account.quantities[name].at(sizes) or 0 for name in ("parameters", "flops")}
+        return {**counted, "exponentials": place["h"] * self.spec.batch * place["T"] ** 2}
+
+    def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
+        """Whether counts depend on the number of heads, and whether times do."""
+        for name, what in (("parameters", "Parameters"), ("flops", "Operations")):
+            figure = self.account.quantities[name]
+            free = "h" not in {symbol for monomial in figure.polynomial.terms for symbol, _ in monomial}
+            said = (
+                "whatever the number of heads: the claim holds." if free else "which depends on h: the claim is false."
             )
-        observer.advance(done + 1)
+            yield f"{what} by formula: {typeset(self.account, name)}, {said}"
+        for row in rows:
+            if row.place["h"] == max(self.spec.heads) and len(self.spec.heads) > 1:
+                where = f"T = {row.place['T']}, {row.place['path']}"
+                said = verdict_on(row.both_ratio)
+                yield f"{where}: {row.place['h']} heads take {row.times} the time of {_heads(self.base)}: {said}."
 
-
-def _contender(spec: HeadsStudy, heads: int, length: int, path: str, device: str) -> HeadsModel:
-    torch.manual_seed(spec.seed)
-    part = bare_attention(spec.width, heads).to(device)
-    return HeadsModel(part, path, torch.randn(spec.batch, length, spec.width, device=device))
-
-
-def _counts(account: Account, spec: HeadsStudy, heads: int, length: int) -> Mapping[str, int]:
-    sizes = {"d": spec.width, "h": heads, "B": spec.batch, "T": length}
-    counted = {name: account.quantities[name].at(sizes) or 0 for name in ("parameters", "flops")}
-    return {**counted, "exponentials": heads * spec.batch * length**2}
-
-
-def _conclude(spec: HeadsStudy, account: Account, rows: tuple[Cost, ...]) -> Iterator[str]:
-    for name, what in (("parameters", "Parameters"), ("flops", "Operations")):
-        figure = account.quantities[name]
-        free = "h" not in {symbol for monomial in figure.polynomial.terms for symbol, _ in monomial}
-        said = "whatever the number of heads: the claim holds." if free else "which depends on h: the claim is false."
-        yield f"{what} by formula: {typeset(account, name)}, {said}"
-    first, most = spec.heads[0], max(spec.heads)
-    for row in rows:
-        if row.place["h"] == most and len(spec.heads) > 1:
-            where = f"T = {row.place['T']}, {row.place['path']}"
-            times = f"forward {row.forward_ratio} ×, forward and backward {row.both_ratio} ×"
-            said = verdict_on(row.both_ratio)
-            yield f"{where}: {row.place['h']} heads take {times} the time of {_heads(first)}: {said}."
+    def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
+        """The ratios against the number of heads, a plot for each path."""
+        for path in self.spec.paths:
+            curves = []
+            for length in self.spec.lengths:
+                mine = [row for row in rows if row.place["T"] == length and row.place["path"] == path]
+                x = [row.place["h"] for row in mine]
+                forward, both = [row.forward_ratio for row in mine], [row.both_ratio for row in mine]
+                if mine:
+                    curves.append(spread_curve(f"T = {length}, forward", x, forward))
+                    curves.append(spread_curve(f"T = {length}, forward+backward", x, both, dashed=True))
+            caption = (
+                f"Time of h heads as a multiple of that of {_heads(self.base)}, {path} attention, width "
+                f"{self.spec.width}; the band holds the middle half of the rounds. By formula the products are the "
+                "same for all: 1."
+            )
+            if curves:
+                axis = f"time / time of h = {self.base}"
+                yield Plot("heads h", axis, tuple(curves), log_x=True, caption=caption)
 
 
 def verdict_on(times: Spread) -> str:
@@ -314,30 +346,7 @@ def _heads(number: int) -> str:
     return "one" if number == 1 else str(number)
 
 
-def _plot(spec: HeadsStudy, rows: tuple[Cost, ...], path: str) -> Plot:
-    curves = []
-    for length in spec.lengths:
-        mine = [row for row in rows if row.place["T"] == length and row.place["path"] == path]
-        for title, ratios in (
-            ("forward", [row.forward_ratio for row in mine]),
-            ("both", [row.both_ratio for row in mine]),
-        ):
-            shown = "forward" if title == "forward" else "forward+backward"
-            curves.append(_curve(f"T = {length}, {shown}", [row.place["h"] for row in mine], ratios, title == "both"))
-    caption = (
-        f"Time of h heads as a multiple of that of {_heads(spec.heads[0])}, {path} attention, width {spec.width}; "
-        "the band holds the middle half of the rounds. By formula the products are the same for all: 1."
-    )
-    return Plot("heads h", f"time / time of h = {spec.heads[0]}", tuple(curves), log_x=True, caption=caption)
-
-
-def _curve(title: str, x: list[int], ratios: list[Spread], dashed: bool) -> Curve:
-    columns = zip(*((one.median, one.low, one.high) for one in ratios), strict=True)
-    medians, lows, highs = (tuple(column) for column in columns)
-    return Curve(title, tuple(map(float, x)), medians, lows, highs, dashed, dots=True)
-
-
-# Recurrent against attention as the text grows longer (problem C4), by formula and measured.
+# Length (problem C4): recurrent layers against attention as the text grows longer.
 
 
 ATTENTION = "attention"
@@ -362,208 +371,141 @@ def serial_steps(kind: str, length: int) -> int:
     return 1 if kind == ATTENTION else length
 
 
-@dataclass(frozen=True)
-class LengthModel:
-    """One layer and one batch, ready to be timed."""
+class LengthExperiment(CostExperiment):
+    """Every kind of layer at every length."""
 
-    layer: nn.Module
-    stream: Vectors
+    spec: LengthStudy
 
-    def infer(self) -> None:
-        """Read the batch without a gradient."""
-        with torch.no_grad():
-            self.layer(self.stream)
+    def cells(self) -> list[StudyCell]:
+        """Lengths; the layers race at each."""
+        return [StudyCell("length", {"T": length}, None) for length in self.spec.lengths]
 
-    def learn(self) -> None:
-        """Read the batch and go back."""
-        self.layer(self.stream)[0].sum().backward()
+    def __init__(self, spec: LengthStudy, out: Path, observer: Observer) -> None:
+        super().__init__(spec, out, observer)
+        sizes, heads = {"d": self.spec.width}, self.spec.heads
+        self.accounts = {
+            kind: count(subject_of(layer_of(kind, heads), sizes), ["parameters", "flops"])
+            for kind in self.spec.contenders
+        }
+        self.convention = f"Operations: {next(iter(self.accounts.values())).quantities['flops'].convention}."
+        self.formulas = {}
+        for kind, account in self.accounts.items():
+            self.formulas[f"{kind}, parameters"] = typeset(account, "parameters")
+            self.formulas[f"{kind}, operations forward"] = typeset(account, "flops")
+            self.formulas[f"{kind}, steps in a row"] = "1" if kind == ATTENTION else "T"
+        self.base = self.base_name = ATTENTION if ATTENTION in spec.contenders else spec.contenders[0]
+        one = "No plot: one length makes no line. Give several, as in lengths=[16,32,64]."
+        self.unplotted = one if len(spec.lengths) == 1 else ""
 
+    def racers(self, point: Mapping[str, Any]) -> dict[Any, Callable[[], Vectors]]:
+        """One layer of each kind."""
 
-def study_length(spec: LengthStudy, out: Path, observer: Observer) -> CostResult:
-    """Count every contender by formula, then time all of them at every length."""
-    accounts = {
-        kind: count(subject_of(layer_of(kind, spec.heads), {"d": spec.width}), ["parameters", "flops"])
-        for kind in spec.contenders
-    }
-    device = device_named(spec.device)
-    observer.begin("timing lengths", len(spec.lengths), "lengths")
-    rows = tuple(_length_rows(spec, accounts, device, observer))
-    observer.end()
-    result = CostResult(
-        spec,
-        describe_hardware(device),
-        dict(_formulas(accounts)),
-        f"Operations: {next(iter(accounts.values())).quantities['flops'].convention}.",
-        rows,
-        _base(spec),
-        tuple(_length_conclude(spec, rows)),
-        tuple(_plots(spec, rows)),
-        out,
-        "" if len(spec.lengths) > 1 else "No plot: one length makes no line. Give several, as in lengths=[16,32,64].",
-    )
-    result.save()
-    return result
+        def forward(kind: str) -> Callable[[], Vectors]:
+            torch.manual_seed(self.spec.seed)
+            layer = layer_of(kind, self.spec.heads)(self.spec.width).to(self.device)
+            stream = torch.randn(self.spec.batch, point["T"], self.spec.width, device=self.device)
+            return lambda: layer(stream)[0]
 
+        return {kind: forward(kind) for kind in self.spec.contenders}
 
-def _base(spec: LengthStudy) -> str:
-    return ATTENTION if ATTENTION in spec.contenders else spec.contenders[0]
+    def place_of(self, point: Mapping[str, Any], racer: Any) -> dict[str, Any]:
+        """Length and layer."""
+        return {"T": point["T"], "layer": racer}
 
+    def counts_of(self, place: Mapping[str, Any]) -> dict[str, int]:
+        """Parameters, operations, and steps that must wait for each other."""
+        kind, sizes = place["layer"], {"d": self.spec.width, "B": self.spec.batch, "T": place["T"]}
+        quantities = self.accounts[kind].quantities
+        counted = {name: quantities[name].at(sizes) or 0 for name in ("parameters", "flops")}
+        return {**counted, "steps in a row": serial_steps(kind, place["T"])}
 
-def _formulas(accounts: dict[str, Account]) -> Iterator[tuple[str, str]]:
-    for kind, account in accounts.items():
-        yield f"{kind}, parameters", typeset(account, "parameters")
-        yield f"{kind}, operations forward", typeset(account, "flops")
-        yield f"{kind}, steps in a row", "1" if kind == ATTENTION else "T"
+    def of_kind(self, rows: Sequence[LayerCost], kind: str) -> list[LayerCost]:
+        """The rows of one layer, shortest text first."""
+        return sorted((row for row in rows if row.place["layer"] == kind), key=lambda row: row.place["T"])
 
+    def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
+        """Serial steps, how each layer's time grows, the ratios at the longest text, and where curves cross."""
+        yield "Steps that must wait for each other: T in a recurrent layer, one in attention, whatever T."
+        longest, others = max(self.spec.lengths), [kind for kind in self.spec.contenders if kind != self.base]
+        for kind in self.spec.contenders:
+            mine = self.of_kind(rows, kind)
+            if len(mine) > 1:
+                before, now = mine[-2:]
+                lengths = before.place["T"], now.place["T"]
+                exponent = math.log(now.both.median / before.both.median) / math.log(lengths[1] / lengths[0])
+                grows = "about as T" if exponent < AS_LINEAR else "faster than T"
+                where = f"from T = {lengths[0]} to {lengths[1]}"
+                yield f"{kind}: {where} its time (forward and backward) grows as T^{exponent:.2f}, {grows}."
+        for row in rows:
+            if row.place["T"] == longest and row.place["layer"] != self.base:
+                yield f"At T = {longest}, {row.place['layer']} takes {row.times} the time of {self.base}."
+        for kind in others if self.base == ATTENTION else ():
+            for before, now in pairwise(self.of_kind(rows, kind)):
+                if before.both_ratio.median > 1 > now.both_ratio.median:
+                    between = f"T = {before.place['T']} and T = {now.place['T']}"
+                    yield f"Between {between} its T² products make attention slower than {kind} here."
+                    break
 
-def _length_rows(spec: LengthStudy, accounts: dict[str, Account], device: str, observer: Observer) -> Iterator[Cost]:
-    base = _base(spec)
-    for done, length in enumerate(spec.lengths):
-        contenders = {kind: _length_contender(spec, kind, length, device) for kind in spec.contenders}
-        inferring = race({kind: one.infer for kind, one in contenders.items()}, spec.repetitions, device)
-        learning = race({kind: one.learn for kind, one in contenders.items()}, spec.repetitions, device)
-        for kind in spec.contenders:
-            yield Cost(
-                {"T": length, "layer": kind},
-                _length_counts(spec, accounts[kind], kind, length),
-                spread(inferring[kind]),
-                spread(learning[kind]),
-                ratio(inferring[kind], inferring[base]),
-                ratio(learning[kind], learning[base]),
+    def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
+        """Time against length, forward alone and with backward."""
+        for word, what in (("forward", "forward"), ("both", "forward and backward")):
+            curves = []
+            for kind in self.spec.contenders:
+                mine = self.of_kind(rows, kind)
+                times = [getattr(row, word).scaled(1e3) for row in mine]
+                curves.append(spread_curve(kind, [row.place["T"] for row in mine], times))
+            caption = (
+                f"Time of one layer, {what}, against the length of the text (width {self.spec.width}, batch "
+                f"{self.spec.batch}); the band holds the middle half of the rounds."
             )
-        observer.advance(done + 1)
+            yield Plot("length T", "milliseconds", tuple(curves), log_x=True, log_y=True, caption=caption)
 
 
-def _length_contender(spec: LengthStudy, kind: str, length: int, device: str) -> LengthModel:
-    torch.manual_seed(spec.seed)
-    layer = layer_of(kind, spec.heads)(spec.width).to(device)
-    return LengthModel(layer, torch.randn(spec.batch, length, spec.width, device=device))
-
-
-def _length_counts(spec: LengthStudy, account: Account, kind: str, length: int) -> dict[str, int]:
-    sizes = {"d": spec.width, "B": spec.batch, "T": length}
-    counted = {name: account.quantities[name].at(sizes) or 0 for name in ("parameters", "flops")}
-    return {**counted, "steps in a row": serial_steps(kind, length)}
-
-
-def _length_conclude(spec: LengthStudy, rows: tuple[Cost, ...]) -> Iterator[str]:
-    yield "Steps that must wait for each other: T in a recurrent layer, one in attention, whatever T."
-    base, longest = _base(spec), max(spec.lengths)
-    for kind in spec.contenders:
-        mine = sorted((row for row in rows if row.place["layer"] == kind), key=lambda row: row.place["T"])
-        if len(mine) > 1:
-            yield _growth(kind, mine)
-    for row in rows:
-        if row.place["T"] == longest and row.place["layer"] != base:
-            times = f"forward {row.forward_ratio} ×, forward and backward {row.both_ratio} ×"
-            yield f"At T = {longest}, {row.place['layer']} takes {times} the time of {base}."
-    if base == ATTENTION:
-        yield from filter(None, (_crossing(kind, rows) for kind in spec.contenders if kind != base))
-
-
-def _growth(kind: str, rows: list[Cost]) -> str:
-    (before, now) = rows[-2:]
-    exponent = math.log(now.both.median / before.both.median) / math.log(now.place["T"] / before.place["T"])
-    grows = "about as T" if exponent < AS_LINEAR else "faster than T"
-    where = f"from T = {before.place['T']} to {now.place['T']}"
-    return f"{kind}: {where} its time (forward and backward) grows as T^{exponent:.2f}, {grows}."
-
-
-def _crossing(kind: str, rows: tuple[Cost, ...]) -> str:
-    """Between which lengths attention stops being the quicker one."""
-    mine = sorted((row for row in rows if row.place["layer"] == kind), key=lambda row: row.place["T"])
-    for before, now in pairwise(mine):
-        if before.both_ratio.median > 1 > now.both_ratio.median:
-            between = f"T = {before.place['T']} and T = {now.place['T']}"
-            return f"Between {between} its T² products make attention slower than {kind} here."
-    return ""
-
-
-def _plots(spec: LengthStudy, rows: tuple[Cost, ...]) -> Iterator[Plot]:
-    if len(spec.lengths) < 2:
-        return
-    for word, what in (("forward", "forward"), ("both", "forward and backward")):
-        curves = tuple(_length_curve(kind, rows, word) for kind in spec.contenders)
-        caption = (
-            f"Time of one layer, {what}, against the length of the text (width {spec.width}, batch {spec.batch}); the "
-            "band holds the middle half of the rounds."
-        )
-        yield Plot("length T", "milliseconds", curves, log_x=True, log_y=True, caption=caption)
-
-
-def _length_curve(kind: str, rows: tuple[Cost, ...], word: str) -> Curve:
-    mine: list[Any] = sorted((row for row in rows if row.place["layer"] == kind), key=lambda row: row.place["T"])
-    times = [getattr(row, word).scaled(1e3) for row in mine]
-    return Curve(
-        kind,
-        tuple(float(row.place["T"]) for row in mine),
-        tuple(one.median for one in times),
-        tuple(one.low for one in times),
-        tuple(one.high for one in times),
-        dots=True,
-    )
-
-
-# Whether what a study of costs will hold fits into memory, asked before anything is built.
+# Whether a study of costs fits into memory, asked before anything is built.
 
 
 FLOAT = 4  # bytes
-SQUARES = 5  # T × T matrices a head while going back: scores, scaled, weights, and the gradients of two
-VECTORS = 24  # vectors a token: inputs, four gates or queries, keys and values, their states and gradients
-MATRICES = 16  # d × d weights of a contender, with their gradients
+SQUARES = 5  # T × T matrices per head in the backward pass: scores, scaled, weights, and the gradients of two
+VECTORS = 24  # vectors per token: inputs, four gates or queries, keys and values, their states and gradients
+MATRICES = 16  # d × d weights of a model, with their gradients
 CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
 
-def check_memory(spec: CostSpec, device: str) -> None:
+def check_memory(spec: CostStudy, device: str) -> None:
     """Refuse sizes that need more than the device has."""
     needed, there = bytes_needed(spec), bytes_there(device)
     if needed > there:
-        sizes = f"width={spec.width}, batch={spec.batch}, lengths up to {max(spec.lengths)}"
+        sizes = f"width={spec.width}, batch={spec.batch}, lengths up to {max(getattr(spec, 'lengths', [0]))}"
         raise SpecError(
-            f"study {spec.name}: {sizes} would need about {_gigabytes(needed)}; {device} has {_gigabytes(there)}. "
-            "Take shorter lengths, or a smaller batch, width or number of heads."
+            f"study {spec.name}: {sizes} would need about {needed / 2**30:,.1f} GiB; {device} has "
+            f"{there / 2**30:,.1f} GiB. Take shorter lengths, or a smaller batch, width or number of heads."
         )
 
 
-def bytes_needed(spec: CostSpec) -> int:
-    """About what the largest race holds: Bh·T² where weights are written out, BT·d, and d² a contender.
+def bytes_needed(spec: CostStudy) -> int:
+    """About what the largest race holds: Bh·T² where weights are written out, BT·d, and d² per model.
 
-    >>> from lemma.spec import COSTS
-    >>> bytes_needed(COSTS["heads"]) < 200_000_000 < bytes_needed(COSTS["heads"].replace(lengths=[4096]))
+    >>> from lemma.spec.studies import STUDIES
+    >>> bytes_needed(STUDIES["heads"]) < 200_000_000 < bytes_needed(STUDIES["heads"].replace(lengths=[4096]))
     True
     """
-    heads = isinstance(spec, HeadsStudy)
-    length, contenders = max(spec.lengths), len(spec.heads) if heads else len(spec.contenders)
-    squares = SQUARES * max(spec.heads) * length**2 if heads and "explicit" in spec.paths else 0
+    assert isinstance(spec, HeadsStudy | LengthStudy)
+    length, squares = max(spec.lengths), 0
+    models = len(spec.heads if isinstance(spec, HeadsStudy) else spec.contenders)
+    if isinstance(spec, HeadsStudy) and "explicit" in spec.paths:
+        squares = SQUARES * max(spec.heads) * length**2
     tokens = VECTORS * length * spec.width
-    return FLOAT * (spec.batch * (squares + tokens) + MATRICES * contenders * spec.width**2)
+    return FLOAT * (spec.batch * (squares + tokens) + MATRICES * models * spec.width**2)
 
 
 def bytes_there(device: str) -> float:
-    """The memory of the GPU, or of this machine or the container it is in; without end where nobody says."""
+    """The memory of the GPU, or of this machine or the container it is in; infinite where nothing says."""
     if device == "cuda":
         return torch.cuda.get_device_properties(0).total_memory
     if not hasattr(os, "sysconf"):
         return float("inf")
-    return min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), _of_container())
-
-
-def _of_container() -> float:
     try:
-        return float(CONTAINER.read_text())
+        container = float(CONTAINER.read_text())
     except (OSError, ValueError):  # no container, or one without a limit ("max")
-        return float("inf")
-
-
-def _gigabytes(size: float) -> str:
-    return f"{size / 2**30:,.1f} GiB"
-
-
-# Which study of costs a spec asks for.
-
-
-def run_cost(spec: CostSpec, out: Path, observer: Observer | None = None) -> CostResult:
-    """Count and time what the spec asks for, save table and report in the folder `out`, and return all of it."""
-    watcher = observer or Silent()
-    check_memory(spec, device_named(spec.device))
-    return study_heads(spec, out, watcher) if isinstance(spec, HeadsStudy) else study_length(spec, out, watcher)
+        container = float("inf")
+    return min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), container)

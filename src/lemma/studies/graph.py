@@ -1,174 +1,42 @@
-"""What a study of graph models came to, shown: the table, what the edges add, the plots."""
+"""The study of graph models (problem D4): every model on every random split, and what the edges add."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from lemma.data.corpora import GRAPHS
 from lemma.data.graphs import GraphData
-from lemma.errors import RunError, SpecError
+from lemma.errors import SpecError
 from lemma.models.base import count_parameters
 from lemma.models.graph import GraphModel
 from lemma.report.curves import Curve, Plot
 from lemma.report.progress import Observer, Silent
-from lemma.runs.folder import RunFolder, is_begun
 from lemma.runs.load import Run
 from lemma.spec.choose import choose
 from lemma.spec.data import GraphSpec
 from lemma.spec.models import Graph
-from lemma.spec.studies import Contender, GraphStudy
-from lemma.studies.cells import Cell, Plan, describe_hardware, refuse_other_run
+from lemma.spec.studies import GraphStudy
 from lemma.studies.classifiers import (
     TEST,
-    LabelMeasures,
+    ClassifierMeasures,
     LabelOutcome,
-    LabelResult,
     LabelRow,
-    LabelTable,
-    Task,
-    curve_of,
-    finish_all,
-    gather,
     learning_curve,
     measures_of,
-    paired,
     percent,
+    percent_curve,
     points,
+    record_of,
 )
-from lemma.studies.result import NONE
-from lemma.studies.run import device_of
+from lemma.studies.experiment import RunPlan, StudyCell, TrainingExperiment, gather, paired
+from lemma.studies.grid import refuse_reserved
+from lemma.studies.result import NONE, StudyResult, StudyTable
+from lemma.studies.timing import describe_hardware, device_of
 from lemma.tasks.base import rooted
 from lemma.tasks.classification import score_classes
 from lemma.tasks.nodes import NodesTask, classify_nodes
-
-PROTOCOL = {
-    "splits": "each seed draws the nodes that are learned, validated and tested, and the first weights; all contenders "
-    "of a seed have the same split",
-    "scores": "on the test nodes, which neither trained nor chose the weights; F1 is the mean over the classes",
-    "intervals": "mean ± half the 95 % interval over the seeds (Student's t); differences are taken seed by seed",
-    "training seconds": "of the training steps alone; contenders take turns, seed by seed",
-}
-
-
-def describe_graph(graph: GraphData) -> dict[str, str]:
-    """What the graph is."""
-    sizes = ", ".join(f"{len(nodes):,} for {split}" for split, nodes in graph.by_split.items())
-    learned, tested = graph.tokens("train").classes, graph.tokens("test").classes
-    commonest = np.bincount(tested, minlength=len(graph.labels)).max() / len(tested)
-    known = int((graph.classes >= 0).sum())
-    return {
-        "graph": f"{graph.about}: {len(graph.classes):,} nodes, {graph.edges.shape[1]:,} edges, "
-        f"{graph.features.shape[1]:,} features",
-        "classes": f"{', '.join(graph.labels)}; {known:,} nodes have a label, {len(learned):,} of them are learned",
-        "nodes": sizes,
-        "always the commonest class": f"accuracy {100 * commonest:.1f} % on the first seed's test nodes",
-        "SHA-256": graph.hash,
-    }
-
-
-def show_graph_study(
-    spec: GraphStudy,
-    outcomes: tuple[LabelOutcome, ...],
-    data: Mapping[str, str],
-    hardware: Mapping[str, str],
-    out: Path,
-    interrupted: bool,
-) -> LabelResult:
-    """Put the findings together."""
-    rows = gather(outcomes)
-    return LabelResult(
-        spec=spec,
-        data={**data, "seeds": ", ".join(map(str, spec.seeds))},
-        hardware=hardware,
-        protocol={**PROTOCOL, "models": "; ".join(_in_words(row) for row in rows if row.measured)},
-        table=make_table(rows),
-        conclusion=conclude(rows),
-        plots=tuple(plots_of(rows)),
-        runs=outcomes,
-        out=out,
-        interrupted=interrupted,
-    )
-
-
-def conclude(rows: Sequence[LabelRow]) -> tuple[str, ...]:
-    """What the first contender reached, and what each other makes of the same splits."""
-    first = rows[0]
-    if not first.measured:
-        return ("No run of the first contender came to its end, so that there is nothing to compare.",)
-    several = f"{len(first.measured)} random splits" if len(first.measured) > 1 else "one split"
-    said = [f"{first.title}: accuracy {percent(first.estimate('accuracy'))} % over {several}."]
-    for row in rows[1:]:
-        gap = paired(row, first, "accuracy")
-        if gap is not None:
-            known = gap.margin is not None
-            sure = "" if not known else "; beyond the noise" if not gap.low <= 0 <= gap.high else "; within the noise"
-            said.append(f"{row.title} against {first.title}: {points(gap)}, split by split{sure}.")
-    return tuple(said)
-
-
-def make_table(rows: Sequence[LabelRow]) -> LabelTable:
-    """One row a contender: scores in per cent, then costs."""
-    header = ("model", "accuracy %", "F1 %", "parameters", "train s")
-    notes = tuple(f"{row.title}, {note}" for row in rows for note in row.missing)
-    seeds = max(len(row.measured) for row in rows)
-    caption = (
-        f"On the test nodes; F1 is the mean over the classes. Mean ± half the 95 % interval over {seeds} seeds "
-        "(Student's t)."
-        if seeds > 1
-        else "On the test nodes; F1 is the mean over the classes. One seed has no interval."
-    )
-    return LabelTable(header, tuple(map(_cells, rows)), tuple(row.to_dict() for row in rows), caption, notes)
-
-
-def _cells(row: LabelRow) -> tuple[str, ...]:
-    parameters, trained = row.count("parameters"), row.estimate("seconds")
-    scores = (percent(row.estimate(name)) for name in ("accuracy", "f1"))
-    count = NONE if parameters is None else f"{parameters:,}"
-    return (row.title, *scores, count, str(trained) if trained else NONE)
-
-
-def plots_of(rows: Sequence[LabelRow]) -> list[Plot]:
-    """The accuracies side by side, and accuracy as training goes on."""
-    measured = [row for row in rows if row.measured]
-    if not measured:
-        return []
-    found = [(tick, row, row.estimate("accuracy")) for tick, row in enumerate(measured)]
-    bars = tuple(_within(curve_of(row.title, [tick], [one])) for tick, row, one in found if one)
-    caption = (
-        "Accuracy on the test nodes: means over the seeds (dots) with their 95 % intervals (bars), cut at 0 and 100 %."
-    )
-    ticks = tuple(row.title for row in measured)
-    learning = tuple(_within(curve) for row in measured if (curve := learning_curve(row, "step")))
-    way = (
-        "Accuracy on the validation nodes against steps: means over the seeds with their 95 % intervals, cut at 0 and "
-        "100 %."
-    )
-    plots = [Plot("", "accuracy, per cent", bars, caption=caption, bars=True, ticks=ticks)]
-    return [*plots, Plot("steps", "validation accuracy, per cent", learning, caption=way)] if learning else plots
-
-
-def _within(curve: Curve) -> Curve:
-    """Intervals no further than a share can go: Student's t knows no bounds."""
-    return replace(
-        curve, low=tuple(max(0.0, low) for low in curve.low), high=tuple(min(100.0, high) for high in curve.high)
-    )
-
-
-def _in_words(row: LabelRow) -> str:
-    one = next(iter(row.measured.values()))
-    sizes = ", ".join(f"{word} {one.model[word]}" for word in ("depth", "hidden", "normalise"))
-    recipe = ", ".join(
-        f"{word.replace('_', ' ')} {one.recipe[word]:,}"
-        for word in ("steps", "learning_rate", "weight_decay", "dropout")
-    )
-    return f"{row.title} ({sizes}; {recipe})"
-
-
-# The study of graph models (problem D4): every contender with every seed, each run kept, then put side by side.
-
 
 NOT_TO_SET = {
     "seed": "Give the study `seeds`, as in seeds=10.",
@@ -177,87 +45,171 @@ NOT_TO_SET = {
     "classes": "They come from the graph.",
     "K": "They come from the graph.",
 }
+PROTOCOL = {
+    "splits": "each seed draws the training, validation and test nodes, and the initial weights; all models of a seed "
+    "have the same split",
+    "scores": "on the test nodes, which neither trained nor chose the weights; F1 is the mean over the classes",
+    "intervals": "mean ± half the 95 % interval over the seeds (Student's t); differences are taken seed by seed",
+    "training seconds": "of the training steps alone; models take turns, seed by seed",
+}
 
 
-@dataclass(frozen=True)
-class GraphTask(Task):
-    """A graph model that is to be trained on one split."""
+class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
+    """Train every model with every seed, which draws the split and the initial weights."""
 
-    data: GraphSpec  # pyright: ignore[reportIncompatibleVariableOverride]
-    dataset: GraphData  # pyright: ignore[reportIncompatibleVariableOverride]
+    spec: GraphStudy
+    measures = ClassifierMeasures
 
-    @property
-    def model(self) -> Graph:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The model with the sizes of its graph."""
-        assert isinstance(self.cell.model, Graph)
-        return self.cell.model.sized(self.dataset.sizes())
+    def __init__(self, spec: GraphStudy, out: Path, observer: Observer) -> None:
+        self.spec, self.out, self.observer = spec, out, observer
+        chosen, load = choose("graph"), NodesTask().load
+        self.graphs = {
+            seed: load(self._data(seed), chosen.model, chosen.recipe, observer if not place else Silent())
+            for place, seed in enumerate(spec.seeds)
+        }
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What makes two runs the same: the model, the recipe, the graph and its split."""
-        given = {"data": self.dataset.hash, "graph": _split(self.data)}
-        return {"model": self.model.to_dict(), "recipe": self.cell.recipe.to_dict(), **given}
+    def _data(self, seed: int) -> GraphSpec:
+        """The graph with the split of a seed, files by their absolute paths."""
+        data = self.spec.data(seed)
+        table = None if data.nodes_file is None else rooted(data.nodes_file, ())
+        return data.replace(graph=rooted(data.graph, GRAPHS), nodes_file=table)
 
-    def refuse_other(self) -> None:
-        """Refuse a folder in which another run stands."""
-        refuse_other_run(Plan(self.cell, self.model, self.cell.recipe, self.path, self.dataset.hash))
-        if is_begun(self.path) and _split(RunFolder.open(self.path).data) != _split(self.data):
-            raise RunError(
-                f"{self.path} holds a run of another split than this study asks for. Choose another --out, or remove "
-                "that folder."
-            )
+    def cells(self) -> list[StudyCell]:
+        """Seeds × models."""
+        models = []
+        for model in self.spec.contenders:
+            words = {**self.spec.words, **model.words}
+            refuse_reserved(list(words), NOT_TO_SET)
+            chosen = choose(model.model, words)
+            if not isinstance(chosen.model, Graph):
+                raise SpecError(
+                    f"study: '{model.title}' is a model of the family {chosen.model.family}. Take one of the family "
+                    "graph."
+                )
+            models.append((model.title, chosen))
+        return [
+            StudyCell(title, {}, seed, chosen.model, chosen.recipe.replace(seed=seed))
+            for seed in self.spec.seeds
+            for title, chosen in models
+        ]
 
-    def measure(self, run: Run) -> LabelMeasures:
-        """Classify the test nodes, and read off what the run was and took."""
-        chosen = self.dataset.tokens(TEST)
-        found = classify_nodes(run.require(GraphModel, "a graph model"), self.dataset)[chosen.nodes]
-        score = score_classes(chosen.classes, found, self.dataset.labels, unit="node")
+    def plan(self, cell: StudyCell) -> RunPlan:
+        """The run of a model and a seed."""
+        assert isinstance(cell.model, Graph) and cell.seed is not None
+        graph = self.graphs[cell.seed]
+        model = cell.model.sized(graph.sizes())
+        return RunPlan(self.path(cell), model, cell.recipe, self._data(cell.seed), graph)
+
+    def measure(self, run: Run, plan: RunPlan) -> ClassifierMeasures:
+        """Classify the test nodes."""
+        chosen = plan.dataset.tokens(TEST)
+        found = classify_nodes(run.require(GraphModel, "a graph model"), plan.dataset)[chosen.nodes]
+        score = score_classes(chosen.classes, found, plan.dataset.labels, unit="node")
         return measures_of(run, score, found.argmax(-1) == chosen.classes, count_parameters(run.module))
 
-
-def _split(data: Any) -> dict[str, Any]:
-    """How nodes are divided; which graph it is the hash tells."""
-    return {name: value for name, value in data.to_dict().items() if name not in ("graph", "nodes_file")}
-
-
-def run_graph_study(spec: GraphStudy, out: Path, observer: Observer | None = None) -> LabelResult:
-    """Train what the spec asks for, save table and report in the folder `out`, and return all of it.
-
-    A finished run is not repeated and an interrupted one goes on, so that a study that was stopped is finished by the
-    same call.
-    """
-    watcher = observer or Silent()
-    graphs = {seed: _graph(spec, seed, watcher if seed == spec.seeds[0] else Silent()) for seed in spec.seeds}
-    tasks = [task_of(spec, contender, seed, graphs[seed], out) for seed in spec.seeds for contender in spec.contenders]
-    for task in tasks:
-        task.refuse_other()
-    out.mkdir(parents=True, exist_ok=True)
-    outcomes, interrupted = finish_all(tasks, watcher)
-    hardware = describe_hardware(device_of(tasks[0].cell.recipe))
-    data = describe_graph(graphs[spec.seeds[0]])
-    result = show_graph_study(spec, outcomes, data, hardware, out, interrupted)
-    result.save()
-    return result
+    def report(self, outcomes: tuple[LabelOutcome, ...], interrupted: bool) -> StudyResult:
+        """What the first model reached, and how each other differs from it."""
+        rows = gather(outcomes)
+        return StudyResult(
+            title=self.spec.name,
+            question=self.spec.question,
+            spec=self.spec,
+            out=self.out,
+            data={
+                **describe_graph(self.graphs[self.spec.seeds[0]]),
+                "seeds": ", ".join(map(str, self.spec.seeds)),
+            },
+            hardware=describe_hardware(device_of(outcomes[0].cell.recipe)),
+            protocol={**PROTOCOL, "models": models_in_words(rows)},
+            table=make_table(rows),
+            conclusion=tuple(conclude(rows)),
+            plots=tuple(plot_graph_models([row for row in rows if row.measured])),
+            runs=outcomes,
+            rows=tuple(rows),
+            interrupted=interrupted,
+        )
 
 
-def task_of(spec: GraphStudy, contender: Contender, seed: int, graph: GraphData, out: Path) -> GraphTask:
-    """The run of a contender and a seed."""
-    words = {**spec.words, **contender.words}
-    for word in NOT_TO_SET.keys() & words.keys():
-        raise SpecError(f"study: '{word}' is no word for single runs. {NOT_TO_SET[word]}")
-    chosen = choose(contender.model, words)
-    if not isinstance(chosen.model, Graph):
-        raise SpecError(f"study: the contender '{contender.title}' is a model of the family {chosen.model.family}.")
-    cell = Cell(contender.title, {}, seed, chosen.model, chosen.recipe.replace(seed=seed))
-    return GraphTask(cell, _data(spec, seed), graph, out / "runs" / cell.name)
+def describe_graph(graph: GraphData) -> dict[str, str]:
+    """What the graph is, in words, and the accuracy of always predicting the most frequent class."""
+    learned, tested = graph.tokens("train").classes, graph.tokens("test").classes
+    frequent = np.bincount(tested, minlength=len(graph.labels)).max() / len(tested)
+    known = int((graph.classes >= 0).sum())
+    return {
+        "graph": f"{graph.about}: {len(graph.classes):,} nodes, {graph.edges.shape[1]:,} edges, "
+        f"{graph.features.shape[1]:,} features",
+        "classes": f"{', '.join(graph.labels)}; {known:,} nodes have a label, {len(learned):,} of them are learned",
+        "nodes": ", ".join(f"{len(nodes):,} for {split}" for split, nodes in graph.by_split.items()),
+        "always the most frequent class": f"accuracy {100 * frequent:.1f} % on the first seed's test nodes",
+        "SHA-256": graph.hash,
+    }
 
 
-def _graph(spec: GraphStudy, seed: int, watcher: Observer) -> GraphData:
-    chosen = choose("graph")
-    return NodesTask().load(_data(spec, seed), chosen.model, chosen.recipe, watcher)
+def conclude(rows: Sequence[LabelRow]) -> Iterator[str]:
+    """What the first model reached, and what each other makes of the same splits."""
+    first = rows[0]
+    if not first.measured:
+        yield "No run of the first model came to its end, so that there is nothing to compare."
+        return
+    several = f"{len(first.measured)} random splits" if len(first.measured) > 1 else "one split"
+    yield f"{first.title}: accuracy {percent(first.estimate('accuracy'))} % over {several}."
+    for row in rows[1:]:
+        if gap := paired(row, first, "accuracy"):
+            noise = "within" if gap.low <= 0 <= gap.high else "beyond"
+            sure = "" if gap.margin is None else f"; {noise} the noise"
+            yield f"{row.title} against {first.title}: {points(gap)}, split by split{sure}."
 
 
-def _data(spec: GraphStudy, seed: int) -> GraphSpec:
-    data = spec.data(seed)
-    table = None if data.nodes_file is None else rooted(data.nodes_file, ())
-    return data.replace(graph=rooted(data.graph, GRAPHS), nodes_file=table)
+def make_table(rows: Sequence[LabelRow]) -> StudyTable:
+    """One row per model: scores in per cent, then costs."""
+
+    def cells(row: LabelRow) -> tuple[str, ...]:
+        parameters, trained = row.count("parameters"), row.estimate("seconds")
+        scores = (percent(row.estimate(name)) for name in ("accuracy", "f1"))
+        return (row.title, *scores, NONE if parameters is None else f"{parameters:,}", str(trained or NONE))
+
+    seeds = max(len(row.measured) for row in rows)
+    interval = f"Mean ± half the 95 % interval over {seeds} seeds (Student's t)."
+    return StudyTable(
+        header=("model", "accuracy %", "F1 %", "parameters", "train s"),
+        rows=tuple(map(cells, rows)),
+        records=tuple(map(record_of, rows)),
+        caption="On the test nodes; F1 is the mean over the classes. "
+        + (interval if seeds > 1 else "One seed has no interval."),
+        notes=tuple(note for row in rows for note in row.notes),
+    )
+
+
+def plot_graph_models(rows: Sequence[LabelRow]) -> Iterator[Plot]:
+    """The accuracies next to each other, and accuracy against steps; intervals are cut where a share ends."""
+
+    def cut(curve: Curve) -> Curve:
+        low, high = tuple(max(0.0, low) for low in curve.low), tuple(min(100.0, high) for high in curve.high)
+        return replace(curve, low=low, high=high)
+
+    if not rows:
+        return
+    found = [(tick, row, row.estimate("accuracy")) for tick, row in enumerate(rows)]
+    bars = tuple(cut(percent_curve(row.title, [tick], [one])) for tick, row, one in found if one)
+    caption = (
+        "Accuracy on the test nodes: means over the seeds (dots) with their 95 % intervals (bars), cut at 0 and 100 %."
+    )
+    ticks = tuple(row.title for row in rows)
+    yield Plot("", "accuracy, per cent", bars, caption=caption, bars=True, ticks=ticks)
+    if learning := tuple(cut(curve) for row in rows if (curve := learning_curve(row, "step"))):
+        caption = (
+            "Accuracy on the validation nodes against steps: means over the seeds with their 95 % intervals, cut at 0 "
+            "and 100 %."
+        )
+        yield Plot("steps", "validation accuracy, per cent", learning, caption=caption)
+
+
+def models_in_words(rows: Sequence[LabelRow]) -> str:
+    """What each model is, and how it was trained."""
+    said = []
+    for title, one in ((row.title, row.first) for row in rows if row.first):
+        sizes = ", ".join(f"{word} {one.model[word]}" for word in ("depth", "hidden", "normalise"))
+        recipe = ("steps", "learning_rate", "weight_decay", "dropout")
+        trained = ", ".join(f"{word.replace('_', ' ')} {one.recipe[word]:,}" for word in recipe)
+        said.append(f"{title} ({sizes}; {trained})")
+    return "; ".join(said)

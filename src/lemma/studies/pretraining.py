@@ -1,4 +1,4 @@
-"""The body that a study of pretraining begins with: trained on the texts without labels, as a run of its own."""
+"""The study of pretraining (problem E4): a classifier from scratch, and one whose body read all texts first."""
 
 import math
 import shutil
@@ -11,170 +11,221 @@ from lemma.data.batches import in_drawn_order, plain
 from lemma.data.corpora import LABELLED
 from lemma.data.files import Progress, write_atomically
 from lemma.data.labels import TEXTS, LabelsData, read_label_table
-from lemma.data.store import Dataset
 from lemma.data.tables import SUFFIXES, Column, read_table
 from lemma.data.text import decode, exists, open_text
 from lemma.data.tokenizers import Tokenizer
-from lemma.errors import DataError, LemmaError, SpecError, unknown
-from lemma.report.curves import Curve, Plot
-from lemma.report.progress import Observer, Silent, watched_reading
+from lemma.errors import DataError, LemmaError, RunError, SpecError, unknown
+from lemma.report.curves import Plot
+from lemma.report.progress import Observer, watched_reading
 from lemma.report.statistics import Estimate
-from lemma.runs.folder import RunFolder, is_begun, remove_unbegun
+from lemma.runs.folder import RunFolder, is_begun
 from lemma.runs.load import adaptation_of
 from lemma.spec.data import DataSpec
-from lemma.spec.models import EncoderDecoder, ModelSpec
-from lemma.spec.recipe import Recipe
-from lemma.spec.studies import ClassifiersStudy, Contender, LabelStudySpec, PretrainingStudy
-from lemma.studies.cells import Announcing, Cell, Plan, describe_hardware, refuse_other_run, tokens_a_step
+from lemma.spec.models import EncoderDecoder
+from lemma.spec.recipe import AdaptationSpec, Recipe
+from lemma.spec.studies import ComparedModel, PretrainingStudy
+from lemma.studies.budget import tokens_per_step
 from lemma.studies.classifiers import (
-    Described,
+    SCORES,
+    LabelExperiment,
     LabelOutcome,
-    LabelResult,
     LabelRow,
-    LabelTable,
-    Task,
     caption_of,
     cell_of,
-    curve_of,
-    describe_classifier,
+    choose_classifiers,
     describe_labels,
-    finish_all,
-    gather,
     labels_of,
     over_texts,
     paced,
-    paired,
     percent,
+    percent_curve,
     points,
-    refuse_unknown_words,
-    study_classifiers,
 )
-from lemma.studies.result import NONE
-from lemma.studies.run import device_of
+from lemma.studies.experiment import RunPlan, StudyCell, TitledObserver, gather, paired, refuse_other_run, train_to_end
+from lemma.studies.grid import refuse_reserved
+from lemma.studies.result import NONE, StudyResult, StudyTable
+from lemma.studies.timing import describe_hardware, device_of
 from lemma.tasks.base import say_skipped
 from lemma.tasks.classification import load_labels
 from lemma.tasks.registry import task_for
-from lemma.training.loop import resume, train
 
 TEXTS_FILE = "texts.txt"
 HELD_OUT = 0.05
 """The share of the texts without labels on which pretraining is validated."""
 SHARED = ("device", "precision", "compile")
-"""Words of the classifiers' recipe that hold for pretraining too, unless it has its own."""
+"""Settings of the classifiers' recipe that hold for pretraining too, unless it has its own."""
+SCRATCH, PRETRAINED = CONDITIONS = ("scratch", "pretrained")
 
 
-def text_of(study: PretrainingStudy, path: Path) -> DataSpec:
-    """The texts without labels as data; their tokenizer is that of both arms."""
-    return DataSpec(text=(str(path.resolve()),), tokenizer=study.tokenizer, held_out=HELD_OUT)
+class PretrainingExperiment(LabelExperiment):
+    """Pretrain, then train both conditions at every number of labels with every seed, and state the gain."""
 
+    spec: PretrainingStudy
 
-def prepared_text(study: PretrainingStudy, described: Described, path: Path, watcher: Observer) -> Dataset:
-    """The texts as tokens."""
-    body = described.model.body
-    if isinstance(body, EncoderDecoder):
-        raise SpecError("study pretraining: an encoder-decoder learns pairs of texts. Take body=encoder, or decoder.")
-    if "seed" in study.pretraining:
-        raise SpecError(
-            "study.pretraining: 'seed' is no word for single runs. Give the study `seeds`, as in seeds=[1,2]."
-        )
-    recipe = Recipe.read(study.pretraining, "study.pretraining")
-    return task_for(body).load(text_of(study, path), body, recipe, watcher)
+    def __init__(self, spec: PretrainingStudy, out: Path, observer: Observer) -> None:
+        self.spec, self.out, self.observer = spec, out, observer
+        [self.choice] = choose_classifiers([ComparedModel(model=spec.body)], spec.words)
+        body = self.choice.model.body
+        if isinstance(body, EncoderDecoder):
+            raise SpecError(
+                "study pretraining: an encoder-decoder learns pairs of texts. Take body=encoder or decoder."
+            )
+        refuse_reserved(list(spec.pretraining), {"seed": "Give the study `seeds`, as in seeds=[1,2]."})
+        recipe = Recipe.read(spec.pretraining, "study.pretraining")
+        self.labelled = say_skipped(load_labels(labels_of(spec), body, None, (), observer), observer)
+        out.mkdir(parents=True, exist_ok=True)
+        self.texts = write_texts(spec.unlabelled, self.labelled, out / TEXTS_FILE, watched_reading(observer))
+        text = DataSpec(text=(str((out / TEXTS_FILE).resolve()),), tokenizer=spec.tokenizer, held_out=HELD_OUT)
+        dataset = task_for(body).load(text, body, recipe, observer)
+        self.tokenizer: Any = dataset.tokenizer
+        assert isinstance(self.tokenizer, Tokenizer)
+        counts = sorted({min(count, len(self.labelled.texts("train"))) for count in spec.counts})
+        self.datasets = {  # in the tokens of pretraining; fewer labels are always among more
+            count: load_labels(labels_of(spec, count), body, self.tokenizer, (), observer) for count in counts
+        }
+        self.bases = {
+            seed: self._base(seed, text, dataset) for seed in (spec.seeds if spec.base_a_seed else spec.seeds[:1])
+        }
+        self.failures: dict[Path, str] = {}
+        """Why bases failed, by their folders."""
+        self.adaptations: dict[str, AdaptationSpec] = {}
 
-
-@dataclass(frozen=True)
-class Base:
-    """A body that is pretrained with one seed."""
-
-    study: PretrainingStudy
-    described: Described
-    dataset: Dataset
-    seed: int
-    out: Path
-
-    @property
-    def model(self) -> ModelSpec:
-        """The body, with the vocabulary of the texts."""
-        return self.described.model.body.sized(self.dataset.sizes())
-
-    @property
-    def recipe(self) -> Recipe:
-        """The recipe of pretraining: the texts read `passes` times unless it says how many steps."""
-        shared = {word: self.described.recipe[word] for word in SHARED if word in self.described.recipe}
-        words: dict[str, Any] = {**shared, **self.study.pretraining, "seed": self.seed}
+    def _base(self, seed: int, data: DataSpec, dataset: Any) -> RunPlan:
+        """The pretraining of a body with one seed: the texts read `passes` times unless it says how many steps."""
+        model = self.choice.model.body.sized(dataset.sizes())
+        shared = {word: self.choice.recipe[word] for word in SHARED if word in self.choice.recipe}
+        words: dict[str, Any] = {**shared, **self.spec.pretraining, "seed": seed}
         recipe = Recipe.read(words, "study.pretraining")
         if "steps" not in words:
-            tokens = self.study.passes * len(self.dataset.tokens("train"))
-            recipe = recipe.replace(steps=max(1, math.ceil(tokens / tokens_a_step(self.model, recipe))))
-        return paced(recipe, words, self.study.validations)
+            tokens = self.spec.passes * len(dataset.tokens("train"))
+            recipe = recipe.replace(steps=max(1, math.ceil(tokens / tokens_per_step(model, recipe))))
+        path = self.path(StudyCell("pretraining", {}, seed))
+        return RunPlan(path, model, paced(recipe, words, self.spec.validations), data, dataset)
 
-    @property
-    def cell(self) -> Cell:
-        """The run, as a study names it."""
-        return Cell("pretraining", {}, self.seed, self.model, self.recipe)
+    def base_of(self, cell: StudyCell) -> RunPlan:
+        """The base of a run: that of its seed, or the only one."""
+        return self.bases.get(cell.seed or 0) or next(iter(self.bases.values()))
 
-    @property
-    def path(self) -> Path:
-        """Where it is kept."""
-        return self.out / "runs" / self.cell.name
+    def cells(self) -> list[StudyCell]:
+        """Seeds × numbers of labels × conditions."""
+        return [
+            cell_of(self.spec, replace(self.choice, title=condition), {"labels": count}, seed, count)
+            for seed in self.spec.seeds
+            for count in self.datasets
+            for condition in CONDITIONS
+        ]
 
-    def refuse_other(self) -> None:
-        """Refuse a folder in which another run stands."""
-        refuse_other_run(Plan(self.cell, self.model, self.recipe, self.path, self.dataset.hash))
+    def plan(self, cell: StudyCell) -> RunPlan | None:
+        """The run of one condition at a number of labels with a seed; None if its base is not finished."""
+        count, adaptation = cell.point["labels"], None
+        if cell.condition == PRETRAINED:
+            base = self.base_of(cell)
+            if not summary_of(base):
+                return None
+            if cell.name not in self.adaptations:
+                self.adaptations[cell.name] = adaptation_of(
+                    RunFolder.open(base.path), self.path(cell), self.spec.method
+                )
+            adaptation = self.adaptations[cell.name]
+        return self.plan_labels(cell, labels_of(self.spec, count), self.datasets[count], adaptation)
 
-    def finish(self, watcher: Observer) -> str | None:
-        """Bring it to its end; return why that failed, if it did."""
-        try:
-            self._train(watcher)
-        except Exception as error:
-            reason = str(error) if isinstance(error, LemmaError) else f"{type(error).__name__}: {error}"
-            watcher.say(f"failed: {reason}")
-            return f"pretraining failed: {reason}"
-        shutil.rmtree(self.folder().checkpoints, ignore_errors=True)
+    def check(self, cell: StudyCell) -> None:
+        """Refuse a folder that holds another run, of the base too."""
+        refuse_other_run(self.base_of(cell))
+        super().check(cell)
+
+    def prepare(self) -> None:
+        """Bring all bases to their end, and refuse folders of runs that were adapted from others."""
+        for number, (seed, base) in enumerate(self.bases.items(), start=1):
+            title = f"pretraining {number} of {len(self.bases)}: {base.model.family}, seed {seed}"
+            observer = TitledObserver(self.observer, title)
+            try:
+                train_to_end(base, observer)
+            except Exception as error:
+                reason = str(error) if isinstance(error, LemmaError) else f"{type(error).__name__}: {error}"
+                observer.say(f"failed: {reason}")
+                self.failures[base.path] = reason
+            else:
+                shutil.rmtree(RunFolder.open(base.path).checkpoints, ignore_errors=True)
+        for cell in self.cells():
+            super().check(cell)
+
+    def run(self, cell: StudyCell, observer: Observer) -> Any:
+        """Train and measure a classifier, if the base it needs is there."""
+        if self.plan(cell) is None:
+            raise RunError(f"pretraining failed: {self.failures[self.base_of(cell).path]}")
+        return super().run(cell, observer)
+
+    def report(self, outcomes: tuple[LabelOutcome, ...], interrupted: bool) -> StudyResult:
+        """The gain at each number of labels, and whether it is beyond the noise."""
+        rows = gather(outcomes)
+        gains = gains_of(rows)
+        bases = {seed: summary_of(base) for seed, base in self.bases.items()}
+        family = self.choice.model.body.family
+        return StudyResult(
+            title=self.spec.name,
+            question=self.spec.question,
+            spec=self.spec,
+            out=self.out,
+            data={
+                **describe_labels(self.labelled),
+                "tokenizer": self.tokenizer.about,
+                "texts without labels": str(self.texts),
+                "seeds": ", ".join(map(str, self.spec.seeds)),
+                "pretraining": "; ".join(base_in_words(family, seed, found) for seed, found in bases.items()),
+            },
+            hardware=describe_hardware(device_of(next(iter(self.bases.values())).recipe)),
+            protocol={**PROTOCOL, **method_in_words(self.spec), "classifiers": recipes_in_words(rows)},
+            table=make_table(gains),
+            conclusion=conclude(gains),
+            plots=tuple(plot_gains(gains)),
+            runs=outcomes,
+            rows=tuple(gains),
+            more={
+                "gains": [gain.to_dict() for gain in gains],
+                "pretraining": [found and {"seed": seed, **found} for seed, found in bases.items()],
+            },
+            interrupted=interrupted,
+        )
+
+
+def summary_of(base: RunPlan) -> dict[str, Any] | None:
+    """What pretraining came to; None if it is not finished."""
+    if not is_begun(base.path) or not (folder := RunFolder.open(base.path)).finished:
         return None
-
-    @property
-    def finished(self) -> bool:
-        """Whether it came to its end."""
-        return is_begun(self.path) and self.folder().finished
-
-    def folder(self) -> RunFolder:
-        """Its run folder."""
-        return RunFolder.open(self.path)
-
-    def _train(self, watcher: Observer) -> None:
-        given: dict[str, Any] = {"sample": lambda model: [], "observer": watcher}
-        if not is_begun(self.path):
-            remove_unbegun(self.path)
-            data = text_of(self.study, self.out / TEXTS_FILE)
-            result = train(self.model, self.recipe, data, self.dataset, self.path, **given)
-        elif self.finished:
-            return
-        else:
-            result = resume(self.path, self.dataset, **given)
-        if result.stopped == "interrupted":
-            raise KeyboardInterrupt
+    found = folder.summary() or {}
+    names = ("steps", "tokens", "seconds", "parameters", "best_loss", "best_perplexity")
+    return {name: found.get(name) for name in names}
 
 
-# What a study of pretraining came to, shown: the gain at each number of labels, the table, the curves.
+def base_in_words(family: str, seed: int, found: Mapping[str, Any] | None) -> str:
+    """The pretrained body, in words."""
+    if found is None:
+        return f"seed {seed} is not finished"
+    score = "" if found["best_perplexity"] is None else f", validation perplexity {found['best_perplexity']:,.2f}"
+    size = f"{family}, {found['parameters']:,} parameters"
+    return f"{size}, {found['steps']:,} steps, {found['tokens']:,} tokens, {found['seconds']:,.0f} s{score}"
 
 
-SCRATCH, PRETRAINED = ARMS = ("scratch", "pretrained")
+# The gain, and how it is shown.
+
+
 SHOWN = ("batch", "learning_rate", "weight_decay", "dropout", "keep")
-FIGURES = {"accuracy": "accuracy", "f1": "F1"}
+FIGURES = {name: SCORES[name] for name in ("accuracy", "f1")}
 PROTOCOL = {
-    "arms": "the same body, tokenizer (that of pretraining), labels, recipe and steps for both; only the first weights "
-    "of the body differ",
+    "conditions": "the same body, tokenizer (that of pretraining), labels, recipe and steps for both; only the initial "
+    "weights of the body differ",
     "pretraining": "no text of validation or test is among the texts without labels, nor any that shares ten words in "
     "a row with one",
     "labels": "fewer labels are always among more; validation and test texts are the same at every number",
     "scores": "on the test texts; F1 is the mean over the classes",
-    "intervals": "mean ± half the 95 % interval over the seeds (Student's t): what training anew changes, on these "
-    "test texts; gains are taken seed by seed, since a seed fixes the batches of both arms alike",
+    "intervals": "mean ± half the 95 % interval over the seeds (Student's t): what training again changes, on these "
+    "test texts; gains are taken seed by seed, since a seed fixes the batches of both conditions alike",
 }
 
 
 @dataclass(frozen=True)
-class Gain:
+class PretrainingGain:
     """What pretraining brought at one number of labels."""
 
     labels: int
@@ -198,15 +249,17 @@ class Gain:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         plain: dict[str, Any] = {"labels": self.labels}
+        conditions = {SCRATCH: self.scratch, PRETRAINED: self.pretrained}
         for name in FIGURES:
-            for arm, row in ((SCRATCH, self.scratch), (PRETRAINED, self.pretrained)):
+            for condition, row in conditions.items():
                 found = row.estimate(name)
-                plain |= {f"{arm}_{name}": found and found.mean, f"{arm}_{name}_margin": found and found.margin}
+                plain |= {f"{condition}_{name}": found and found.mean}
+                plain |= {f"{condition}_{name}_margin": found and found.margin}
             gap = self.of(name)
             plain |= {f"{name}_gain": gap and gap.mean, f"{name}_gain_margin": gap and gap.margin}
         texts = over_texts(self.pretrained, self.scratch)
         plain["accuracy_gain_margin_over_texts"] = texts and texts.margin
-        seeds = {f"{row.contender}_seeds": len(row.measured) for row in (self.scratch, self.pretrained)}
+        seeds = {f"{condition}_seeds": len(row.measured) for condition, row in conditions.items()}
         return {**plain, **seeds, "verdict": self.verdict}
 
 
@@ -217,7 +270,7 @@ def beyond(gap: Estimate | None) -> str:
     ['beyond the noise', 'within the noise', 'a loss, beyond the noise']
     """
     if gap is None:
-        return "no seed has both arms"
+        return "no seed has both conditions"
     if gap.margin is None:
         return "one seed, so that the noise is unknown"
     if gap.low <= 0 <= gap.high:
@@ -225,135 +278,87 @@ def beyond(gap: Estimate | None) -> str:
     return "beyond the noise" if gap.low > 0 else "a loss, beyond the noise"
 
 
-def show_pretraining(
-    spec: PretrainingStudy,
-    outcomes: tuple[LabelOutcome, ...],
-    bases: Sequence[Base],
-    data: Mapping[str, str],
-    hardware: Mapping[str, str],
-    out: Path,
-    interrupted: bool,
-) -> LabelResult:
-    """Put the findings together."""
-    rows = gather(outcomes)
-    gains = gains_of(rows)
-    return LabelResult(
-        spec=spec,
-        data={**data, "seeds": ", ".join(map(str, spec.seeds)), "pretraining": "; ".join(map(base_in_words, bases))},
-        hardware=hardware,
-        protocol={**PROTOCOL, **how(spec), "classifiers": recipes_in_words(rows)},
-        table=make_table(gains),
-        conclusion=conclude(gains),
-        plots=tuple(plots_of(gains)),
-        runs=outcomes,
-        out=out,
-        interrupted=interrupted,
-        more={"gains": [gain.to_dict() for gain in gains], "pretraining": [summary_of(base) for base in bases]},
-    )
-
-
-def gains_of(rows: Sequence[LabelRow]) -> list[Gain]:
-    """The two arms at each number of labels, fewest first."""
-    by_place = {(row.contender, row.point["labels"]): row for row in rows}
+def gains_of(rows: Sequence[LabelRow]) -> list[PretrainingGain]:
+    """The two conditions at each number of labels, fewest first."""
+    by_place = {(row.condition, row.point["labels"]): row for row in rows}
     counts = sorted({row.point["labels"] for row in rows})
-    return [Gain(count, *(by_place[arm, count] for arm in ARMS)) for count in counts]
+    return [PretrainingGain(count, *(by_place[condition, count] for condition in CONDITIONS)) for count in counts]
 
 
-def conclude(gains: Sequence[Gain]) -> tuple[str, ...]:
+def conclude(gains: Sequence[PretrainingGain]) -> tuple[str, ...]:
     """One sentence that states the gain at each number of labels, and whether it is beyond the noise."""
     if not any(gain.of("accuracy") for gain in gains):
-        return ("No number of labels has both arms yet, so that there is no gain to state.",)
+        return ("No number of labels has both conditions yet, so that there is no gain to state.",)
     return (f"Pretraining without labels changes accuracy by {'; '.join(map(str, gains))}.",)
 
 
-def make_table(gains: Sequence[Gain]) -> LabelTable:
-    """One row a number of labels."""
-    header = ["labels", *(f"{name} %: {part}" for name in FIGURES.values() for part in (*ARMS, "gain"))]
+def make_table(gains: Sequence[PretrainingGain]) -> StudyTable:
+    """One row per number of labels: both conditions and the gain, for each score."""
+    cells = []
+    for gain in gains:
+        line = [f"{gain.labels:,}"]
+        for name in FIGURES:
+            gap = gain.of(name)
+            line += [percent(row.estimate(name)) for row in (gain.scratch, gain.pretrained)]
+            line.append(NONE if gap is None else points(gap).removesuffix(" points"))
+        cells.append(line)
     rows = [row for gain in gains for row in (gain.scratch, gain.pretrained)]
-    notes = tuple(f"{row.title}, {note}" for row in rows for note in row.missing)
-    cells = tuple(_cells(gain) for gain in gains)
-    return LabelTable(
-        tuple(header), cells, tuple(gain.to_dict() for gain in gains), caption_of(rows, "F1 is the mean"), notes
+    return StudyTable(
+        header=["labels", *(f"{name} %: {part}" for name in FIGURES.values() for part in (*CONDITIONS, "gain"))],
+        rows=cells,
+        records=[gain.to_dict() for gain in gains],
+        caption=caption_of(rows, "F1 is the mean"),
+        notes=[note for row in rows for note in row.notes],
     )
 
 
-def _cells(gain: Gain) -> tuple[str, ...]:
-    cells = [f"{gain.labels:,}"]
-    for name in FIGURES:
-        gap = gain.of(name)
-        scores = [percent(row.estimate(name)) for row in (gain.scratch, gain.pretrained)]
-        cells += [*scores, NONE if gap is None else points(gap).removesuffix(" points")]
-    return tuple(cells)
-
-
-def how(spec: PretrainingStudy) -> dict[str, str]:
-    """What depends on the study's words."""
-    noise = "one base a seed" if spec.base_a_seed else "one base for all seeds, so that its own noise is not counted"
+def method_in_words(spec: PretrainingStudy) -> dict[str, str]:
+    """What depends on the study's settings."""
     words = {"full": "every weight learns", "frozen": "only the head learns"}
-    means = words.get(spec.method.kind, "the body is frozen but for what the method adds")
+    means = words.get(spec.method.kind, "the body is frozen except for what the method adds")
     return {
-        "method": f"{spec.method.kind}: in the pretrained arm {means}; from scratch every weight learns",
-        "bases": noise,
+        "method": f"{spec.method.kind}: if pretrained, {means}; from scratch every weight learns",
+        "bases": "one base per seed"
+        if spec.base_a_seed
+        else "one base for all seeds, so that its own noise is not counted",
     }
 
 
 def recipes_in_words(rows: Sequence[LabelRow]) -> str:
-    """The recipe that both arms share, and the steps at each number of labels."""
-    found = {row.point["labels"]: one for row in rows for one in list(row.measured.values())[:1]}
+    """The recipe that both conditions share, and the steps at each number of labels."""
+    found = {row.point["labels"]: row.first for row in rows if row.first}
+    if not found:
+        return "none yet"
     steps = ", ".join(f"{one.steps:,} at {count:,} labels" for count, one in sorted(found.items()))
-    words = [(word, one.recipe[word]) for one in list(found.values())[:1] for word in SHOWN]
-    said = ", ".join(f"{word.replace('_', ' ')} {value}" for word, value in words)
-    return f"{said}; steps: {steps}" if steps else "none yet"
+    recipe = next(iter(found.values())).recipe
+    said = ", ".join(f"{word.replace('_', ' ')} {recipe[word]}" for word in SHOWN)
+    return f"{said}; steps: {steps}"
 
 
-def summary_of(base: Base) -> dict[str, Any] | None:
-    """What pretraining came to; None if it is not finished."""
-    found = base.folder().summary() if base.finished else None
-    names = ("steps", "tokens", "seconds", "parameters", "best_loss", "best_perplexity")
-    return found and {"seed": base.seed, **{name: found.get(name) for name in names}}
+def plot_gains(gains: Sequence[PretrainingGain]) -> Iterator[Plot]:
+    """Each score against the number of labels, both conditions with their intervals."""
+    for name, title in FIGURES.items():
+        curves = []
+        for condition in CONDITIONS:
+            rows = [getattr(gain, condition) for gain in gains]
+            found = [(float(row.point["labels"]), one) for row in rows if (one := row.estimate(name))]
+            if len(found) > 1:
+                curves.append(percent_curve(condition, [count for count, _ in found], [one for _, one in found]))
+        named = f"{title[0].upper()}{title[1:]}"
+        caption = f"{named} on the test texts against the number of labels: means over the seeds, 95 % intervals."
+        if curves:
+            yield Plot("labels", f"{title}, per cent", tuple(curves), log_x=True, caption=caption)
 
 
-def base_in_words(base: Base) -> str:
-    """The pretrained body, in words."""
-    found = summary_of(base)
-    if found is None:
-        return f"seed {base.seed} is not finished"
-    score = "" if found["best_perplexity"] is None else f", validation perplexity {found['best_perplexity']:,.2f}"
-    size = f"{base.model.family}, {found['parameters']:,} parameters"
-    return f"{size}, {found['steps']:,} steps, {found['tokens']:,} tokens, {found['seconds']:,.0f} s{score}"
+# The text that is learned without labels: all texts but those of validation and test, one a line.
 
 
-def plots_of(gains: Sequence[Gain]) -> list[Plot]:
-    """Each score against the number of labels, both arms with their intervals."""
-    plots = [_plot(gains, name, title) for name, title in FIGURES.items()]
-    return [plot for plot in plots if plot]
-
-
-def _plot(gains: Sequence[Gain], name: str, title: str) -> Plot | None:
-    curves = [_curve(arm, [getattr(gain, arm) for gain in gains], name) for arm in ARMS]
-    drawn = tuple(curve for curve in curves if curve)
-    named = f"{title[0].upper()}{title[1:]}"
-    caption = f"{named} on the test texts against the number of labels: means over the seeds, 95 % intervals."
-    return Plot("labels", f"{title}, per cent", drawn, log_x=True, caption=caption) if drawn else None
-
-
-def _curve(arm: str, rows: Sequence[LabelRow], name: str) -> Curve | None:
-    found = [(row.point["labels"], one) for row in rows if (one := row.estimate(name))]
-    if len(found) < 2:
-        return None
-    return curve_of(arm, [float(count) for count, _ in found], [one for _, one in found])
-
-
-# The text that is learned without labels: all texts but those held out, one a line.
-
-
-PRETRAINING_TEXT_SHARED = 10
-"""A text that has so many words in a row in common with one that is held out is not learned either."""
-PRETRAINING_TEXT_HELD_OUT = ("validation", "test")
+WORDS_SHARED = 10
+"""A text that shares that many words in a row with a validation or test text is not learned either."""
 
 
 @dataclass(frozen=True)
-class PlainTexts:
+class WrittenTexts:
     """What was written, and what was left out of it."""
 
     path: Path
@@ -365,15 +370,17 @@ class PlainTexts:
     def __str__(self) -> str:
         return (
             f"{self.texts:,} texts, labels unread; {self.left_out:,} were left out, being one of the validation or "
-            f"test texts or sharing {PRETRAINING_TEXT_SHARED} words in a row with one, and "
-            f"{self.repeated:,} since they were there twice"
+            f"test texts or sharing {WORDS_SHARED} words in a row with one, and {self.repeated:,} since they were "
+            "there twice"
         )
 
 
-def write_texts(names: Sequence[str], labelled: LabelsData, path: Path, progress: Progress | None = None) -> PlainTexts:
+def write_texts(
+    names: Sequence[str], labelled: LabelsData, path: Path, progress: Progress | None = None
+) -> WrittenTexts:
     """Write the training texts of `labelled`, what came with them, and the texts of `names`, without what is held out.
 
-    Texts that are equal but for case and white space stand there once. Their order is drawn, so that the end of the
+    Texts that are equal but for case and white space are written once. Their order is drawn, so that the end of the
     file, on which a pretrained model is validated, is of the same kind as the rest.
     """
     own = [*(text for text, _ in labelled.texts("train")), *labelled.unlabelled]
@@ -381,14 +388,14 @@ def write_texts(names: Sequence[str], labelled: LabelsData, path: Path, progress
         *(own if labelled.about not in names else ()),
         *(text for name in names for text in read_texts(name, progress)),
     ]
-    held_out = [text for split in PRETRAINING_TEXT_HELD_OUT for text, _ in labelled.texts(split)]
+    held_out = [text for split in ("validation", "test") for text, _ in labelled.texts(split)]
     kept = [text for text in texts if text.strip()]
     apart = list(without(kept, held_out))
     unique = {plain(text): " ".join(text.split()) for text in reversed(apart)}  # the first of equal texts stays
     if len(unique) < 2:
         raise DataError("there are no texts to learn without labels: all are held out. Name others with unlabelled=.")
     write_atomically(path, "".join(f"{unique[key]}\n" for key in in_drawn_order(unique, "order")))
-    return PlainTexts(path, len(unique), len(kept) - len(apart), len(apart) - len(unique))
+    return WrittenTexts(path, len(unique), len(kept) - len(apart), len(apart) - len(unique))
 
 
 def read_texts(name: str, progress: Progress | None = None) -> list[str]:
@@ -400,160 +407,29 @@ def read_texts(name: str, progress: Progress | None = None) -> list[str]:
     if not exists(path) and not path.suffix:
         raise DataError(unknown("unlabelled", name, LABELLED) + " Or give the path of a table or a text file.")
     if path.suffix.lower() in SUFFIXES:
+
+        def is_header(first: Sequence[str]) -> bool:
+            return bool({cell.strip().casefold() for cell in first} & {"text", *TEXTS})
+
         wanted = [Column("text", called=TEXTS)]
-        return read_table(path, wanted, any_width=True, is_header=_looks).cells["text"]
+        return read_table(path, wanted, any_width=True, is_header=is_header).cells["text"]
     return "".join(decode(open_text(path))).splitlines()
 
 
-def _looks(first: Sequence[str]) -> bool:
-    return bool({cell.strip().casefold() for cell in first} & {"text", *TEXTS})
-
-
 def without(texts: Iterable[str], held_out: Iterable[str]) -> Iterator[str]:
-    """Yield the texts that are none of those held out and share no ten words in a row with one.
+    """Yield the texts that are not among those held out and share no ten words in a row with one.
 
     >>> list(without(["So  it is", "so it was"], ["so it IS"]))
     ['so it was']
     """
+
+    def runs(key: str) -> Iterator[tuple[str, ...]]:
+        words = key.split()
+        return (tuple(words[start : start + WORDS_SHARED]) for start in range(len(words) - WORDS_SHARED + 1))
+
     keys = {plain(text) for text in held_out}
-    stretches = {stretch for key in keys for stretch in _stretches(key)}
+    shared = {run for key in keys for run in runs(key)}
     for text in texts:
         key = plain(text)
-        if key not in keys and stretches.isdisjoint(_stretches(key)):
+        if key not in keys and shared.isdisjoint(runs(key)):
             yield text
-
-
-def _stretches(key: str) -> Iterator[tuple[str, ...]]:
-    words = key.split()
-    return (
-        tuple(words[start : start + PRETRAINING_TEXT_SHARED])
-        for start in range(len(words) - PRETRAINING_TEXT_SHARED + 1)
-    )
-
-
-# The study of pretraining (problem E4): a classifier from scratch, and one whose body read all texts first.
-
-
-Place = tuple[str, int, int]
-"""An arm, a number of labels and a seed."""
-
-
-def study_pretraining(spec: PretrainingStudy, out: Path, watcher: Observer) -> LabelResult:
-    """Pretrain, then train both arms at every number of labels with every seed, and state the gain."""
-    described = describe_classifier(Contender(model=spec.body), spec.words)
-    refuse_unknown_words(spec.words, [described.model])
-    labelled = say_skipped(load_labels(labels_of(spec), described.model.body, None, (), watcher), watcher)
-    out.mkdir(parents=True, exist_ok=True)
-    texts = write_texts(spec.unlabelled, labelled, out / TEXTS_FILE, watched_reading(watcher))
-    dataset = prepared_text(spec, described, out / TEXTS_FILE, watcher)
-    tokenizer = dataset.tokenizer
-    assert isinstance(tokenizer, Tokenizer)
-    bases = [Base(spec, described, dataset, seed, out) for seed in (spec.seeds if spec.base_a_seed else spec.seeds[:1])]
-    work = Work(spec, out, described, limited(spec, described, labelled, tokenizer, watcher))
-    work.refuse_other(bases)
-    outcomes, interrupted = work.run(bases, watcher)
-    data = {**describe_labels(labelled), "tokenizer": tokenizer.about, "texts without labels": str(texts)}
-    hardware = describe_hardware(device_of(bases[0].recipe))
-    result = show_pretraining(spec, outcomes, bases, data, hardware, out, interrupted)
-    result.save()
-    return result
-
-
-def limited(
-    spec: PretrainingStudy, described: Described, labelled: LabelsData, tokenizer: Tokenizer, watcher: Observer
-) -> dict[int, LabelsData]:
-    """The labelled texts at each number of labels, in the tokens of pretraining; fewer are always among more."""
-    most = len(labelled.texts("train"))
-    counts = sorted({min(count, most) for count in spec.counts})
-    body = described.model.body
-    return {count: load_labels(labels_of(spec, count), body, tokenizer, (), watcher) for count in counts}
-
-
-@dataclass(frozen=True)
-class Work:
-    """A study with its labelled texts and its folder."""
-
-    spec: PretrainingStudy
-    out: Path
-    described: Described
-    datasets: Mapping[int, LabelsData]
-    """By the number of labels."""
-
-    @property
-    def places(self) -> list[Place]:
-        """All runs, in the order in which they are trained."""
-        return [(arm, count, seed) for seed in self.spec.seeds for count in self.datasets for arm in ARMS]
-
-    def task(self, place: Place, base: Base | None = None) -> Task:
-        """The run of one arm at a number of labels with a seed."""
-        arm, count, seed = place
-        cell = cell_of(self.spec, replace(self.described, title=arm), {"labels": count}, seed, count)
-        path = self.out / "runs" / cell.name
-        adaptation = adaptation_of(base.folder(), path, self.spec.method) if base else None
-        return Task(cell, labels_of(self.spec, count), self.datasets[count], path, adaptation)
-
-    def refuse_other(self, bases: Sequence[Base]) -> None:
-        """Refuse a folder of another study before anything is trained."""
-        for base in bases:
-            base.refuse_other()
-        for place in self.places:
-            if place[0] == SCRATCH:
-                self.task(place).refuse_other()
-
-    def run(self, bases: Sequence[Base], watcher: Observer) -> tuple[tuple[LabelOutcome, ...], bool]:
-        """Pretrain, then finish all runs one by one; return their outcomes, and whether Ctrl-C came in between."""
-        reasons, interrupted = pretrain(bases, watcher)
-        tasks = {place: task for place in self.places if (task := self._ready(place, bases))}
-        for task in tasks.values():
-            task.refuse_other()
-        if interrupted:
-            done = tuple(task.look() for task in tasks.values())
-        else:
-            done, interrupted = finish_all(list(tasks.values()), watcher)
-        found = dict(zip(tasks, done, strict=True))
-        return tuple(
-            found.get(place) or self._without_base(place, bases, reasons) for place in self.places
-        ), interrupted
-
-    def _ready(self, place: Place, bases: Sequence[Base]) -> Task | None:
-        """The run of a place, unless its base is missing."""
-        base = base_of(place, bases)
-        if place[0] == SCRATCH:
-            return self.task(place)
-        return self.task(place, base) if base.finished else None
-
-    def _without_base(self, place: Place, bases: Sequence[Base], reasons: Mapping[int, str]) -> LabelOutcome:
-        return LabelOutcome(self.task(place).cell, reason=reasons.get(base_of(place, bases).seed))
-
-
-def base_of(place: Place, bases: Sequence[Base]) -> Base:
-    """The base of a run: that of its seed, or the only one."""
-    return next((base for base in bases if base.seed == place[2]), bases[0])
-
-
-def pretrain(bases: Sequence[Base], watcher: Observer) -> tuple[dict[int, str], bool]:
-    """Bring all bases to their end; return why some failed, by their seeds, and whether Ctrl-C came in between."""
-    reasons: dict[int, str] = {}
-    try:
-        for number, base in enumerate(bases, start=1):
-            title = f"pretraining {number} of {len(bases)}: {base.model.family}, seed {base.seed}"
-            if reason := base.finish(Announcing(watcher, title)):
-                reasons[base.seed] = reason
-    except KeyboardInterrupt:
-        return reasons, True
-    return reasons, False
-
-
-# Which study of classifiers a spec asks for.
-
-
-def run_label_study(spec: LabelStudySpec, out: Path, observer: Observer | None = None) -> LabelResult:
-    """Train and measure what the spec asks for, save table and report in the folder `out`, and return all of it.
-
-    A finished run is not repeated and an interrupted one goes on, so that a study that was stopped is finished by the
-    same call. A run that fails becomes a row with its reason, and is tried again by the next call.
-    """
-    watcher = observer or Silent()
-    if isinstance(spec, ClassifiersStudy):
-        return study_classifiers(spec, out, watcher)
-    return study_pretraining(spec, out, watcher)

@@ -119,7 +119,8 @@ def evaluate_run(
             continue
         if word in task.no_effect:
             raise SpecError(f"evaluate: {task.no_effect[word]}. Leave {word} out.")
-        if not task.evaluation_settings or any(word in other.evaluation_settings for other in OPTIONS.values()):
+        elsewhere = any(word in (*other.evaluation_settings, *other.no_effect) for other in OPTIONS.values())
+        if elsewhere or not task.evaluation_settings:
             raise SpecError(f"evaluate: {word} has no effect on a run of the family {family}. Leave it out.")
         raise SpecError(unknown(f"evaluate {family}: the setting", word, task.evaluation_settings))
     return task.evaluate(run, given, split, settings, observer)

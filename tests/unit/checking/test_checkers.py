@@ -34,7 +34,13 @@ def test_every_checker_is_a_function_of_that_name() -> None:
     assert set(CHECKERS) == {*CALLS, "sheet"}
 
 
-def test_sizes_are_keywords() -> None:
+def test_sizes_are_keywords_of_any_name() -> None:
+    from torch import nn
+
+    def factory(formula: int = 3, value: int = 2) -> nn.Module:
+        return nn.Linear(formula, value)
+
+    assert checkers.parameters(factory, "(formula + 1) value", formula=5, value=7).right_at == 42
     assert checkers.number("table-a5", "parameters", 14980860, L=4).equal
     assert checkers.identity("c7", D=3, samples=500).sizes["D"] == 3
 

@@ -18,7 +18,7 @@ from lemma.cli.common import patiently
 from lemma.cli.main import app, main
 from lemma.errors import SpecError
 from lemma.report.curves import Curve, Plot
-from lemma.spec.studies import read_graph_study, read_label_study, read_study
+from lemma.spec.studies import read_study
 from lemma.training.result import TrainingResult
 
 BOOK = "the cat sat on the mat and the dog sat on the log\n" * 300
@@ -109,14 +109,13 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert out.rstrip().splitlines()[-1] == "To resume: lemma train --resume runs/a"
 
 
-@pytest.mark.parametrize("kind", [read_study, read_label_study, read_graph_study])
-def test_a_number_of_seeds_means_so_many_everywhere(kind) -> None:
-    name = {read_study: "families", read_label_study: "lstm-gru", read_graph_study: "graph"}[kind]
-    assert kind(name, {"seeds": 3}).seeds == (1, 2, 3)
-    assert kind(name, {"seeds": [7]}).seeds == (7,)
+@pytest.mark.parametrize("name", ["families", "lstm-gru", "graph"])
+def test_a_number_of_seeds_means_so_many_everywhere(name: str) -> None:
+    assert read_study(name, {"seeds": 3}).seeds == (1, 2, 3)
+    assert read_study(name, {"seeds": [7]}).seeds == (7,)
     for wrong, said in ((0, "at least one seed"), ([2, 2], "none twice"), ([], "at least one seed"), ("many", "seeds")):
         with pytest.raises(SpecError, match=said):
-            kind(name, {"seeds": wrong})
+            read_study(name, {"seeds": wrong})
 
 
 @pytest.fixture(scope="module")

@@ -279,6 +279,27 @@ def test_layers_that_something_else_reads_are_not_folded() -> None:
     assert [node.step for node in draw(factory_subject(both, {})).nodes if node.step] == ["linear", "linear", "add"]
 
 
+def test_numbers_in_a_path_that_count_no_layers_stay() -> None:
+    class Blocks(nn.Module):
+        def __init__(self, d: int, L: int) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(d, 3 * d), nn.Linear(3 * d, d)) for _ in range(L))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    def blocks(d: int = 4, L: int = 2) -> nn.Module:
+        return Blocks(d, L)
+
+    blocks.inputs = lambda d, T=3: torch.zeros(T, d)  # pyright: ignore[reportFunctionMemberAccess]
+    drawn = {node.name: node for node in draw(factory_subject(blocks, {})).nodes}
+    d, L = symbol("d"), symbol("L")
+    assert drawn["blocks.*.0.weight"].shape == (3 * d, d) and drawn["blocks.*.1.weight"].shape == (d, 3 * d)
+    assert drawn["blocks.*.0.weight"].repeats == L
+
+
 def test_what_is_shared_by_layers_and_begins_the_first_has_a_step_of_its_own() -> None:
     formulas = {node.name: node.formula for node in drawing("table-a5").nodes}
     assert formulas["stream"] == "stream = memory"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lemma.spec.data import Characters, DataSpec
-from lemma.spec.studies import Contender, StudySpec
+from lemma.spec.studies import ComparedModel, GridStudy
 from small_runs import small_text
 
 
@@ -19,18 +19,21 @@ def study_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def tiny_study(study_home: Path) -> Callable[..., StudySpec]:
+def tiny_study(study_home: Path) -> Callable[..., GridStudy]:
     """Make a study of tiny models on a tiny text, some of its words changed."""
 
-    def make(**changes: Any) -> StudySpec:
+    def make(**changes: Any) -> GridStudy:
         words: dict[str, Any] = {
             "name": "tiny",
             "data": DataSpec(text=(str(study_home / "text.txt"),), tokenizer=Characters()),
-            "contenders": (Contender(model="feed-forward", words={"width": 4, "hidden": 8}), Contender(model="rnn")),
+            "contenders": (
+                ComparedModel(model="feed-forward", words={"width": 4, "hidden": 8}),
+                ComparedModel(model="rnn"),
+            ),
             "words": {"steps": 6, "batch": 4, "stretch": 8, "device": "cpu", "warm_up": 2},
             "validations": 3,
             "sample_tokens": 30,
         }
-        return StudySpec(**{**words, **changes})
+        return GridStudy(**{**words, **changes})
 
     return make

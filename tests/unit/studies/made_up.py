@@ -5,12 +5,15 @@ from typing import Any
 
 from lemma.spec.models import Rnn
 from lemma.spec.recipe import Recipe
-from lemma.studies.cells import Cell, CurvePoint, Loop, Measures, Outcome, Talk
+from lemma.studies.experiment import CellOutcome, StudyCell
+from lemma.studies.measures import CurvePoint, LanguageMeasures, SampleLoop, TextSample
 
-GREEDY = Talk("", "to be to be to be", Loop(onset=0, period=6, proved=True, state="the last 7 tokens", begin=0, end=6))
+GREEDY = TextSample(
+    "", "to be to be to be", SampleLoop(onset=0, period=6, proved=True, state="the last 7 tokens", begin=0, end=6)
+)
 
 
-def measured(perplexity: float, **changes: Any) -> Measures:
+def measured(perplexity: float, **changes: Any) -> LanguageMeasures:
     values: dict[str, Any] = {
         "model": Rnn().to_dict(),
         "recipe": Recipe(steps=10).to_dict(),
@@ -23,19 +26,19 @@ def measured(perplexity: float, **changes: Any) -> Measures:
         "bits_per_byte": perplexity / 2,
         "protocol": {"context": 7, "stride": 1, "left_out": ["the first token"]},
         "curve": (CurvePoint(2000, 1.0, 3.0), CurvePoint(5000, 2.5, 2.5)),
-        "sample": Talk("", "O what a sample"),
+        "sample": TextSample("", "O what a sample"),
         "greedy": GREEDY,
     }
-    return Measures(**{**values, **changes})
+    return LanguageMeasures(**{**values, **changes})
 
 
 def made_up(
-    contender: str, perplexities: list[float | str | None], point: Mapping[str, Any] | None = None, **changes: Any
-) -> list[Outcome]:
+    condition: str, perplexities: list[float | str | None], point: Mapping[str, Any] | None = None, **changes: Any
+) -> list[CellOutcome[LanguageMeasures]]:
     """One outcome a seed: a perplexity, a reason for failure, or None if it was not run."""
     outcomes = []
     for seed, value in enumerate(perplexities, start=1):
-        cell = Cell(contender, point or {}, seed, Rnn(), Recipe(seed=seed))
+        cell = StudyCell(condition, point or {}, seed, Rnn(), Recipe(seed=seed))
         measures = measured(value, **changes) if isinstance(value, float) else None
-        outcomes.append(Outcome(cell, measures, value if isinstance(value, str) else None))
+        outcomes.append(CellOutcome(cell, measures, value if isinstance(value, str) else None))
     return outcomes

@@ -13,8 +13,11 @@ from lemma import api
 from lemma.errors import SpecError
 from lemma.models.base import count_parameters
 from lemma.spec.base import to_toml
-from lemma.spec.studies import COSTS, read_cost
-from lemma.studies.costs import CostResult, bare_attention, explicit, layer_of
+from lemma.spec.studies import STUDIES, read_study
+from lemma.studies import costs
+from lemma.studies.costs import bare_attention, explicit, layer_of
+from lemma.studies.result import StudyResult
+from lemma.studies.timing import race
 
 TINY: dict[str, dict[str, Any]] = {
     "heads": {"d": 8, "h": [1, 2, 4], "T": [4, 6], "B": 2, "repetitions": 2},
@@ -23,7 +26,7 @@ TINY: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CostResult]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StudyResult]:
     found: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
@@ -33,7 +36,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CostResult]:
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_a_study_of_costs_writes_what_every_study_writes(name: str, results: dict[str, CostResult]) -> None:
+def test_a_study_of_costs_writes_what_every_study_writes(name: str, results: dict[str, StudyResult]) -> None:
     result = results[name]
     names = {path.name for path in result.out.iterdir()}
     assert names == {"study.toml", "table.md", "table.csv", "results.json", "report.html"}
@@ -46,10 +49,10 @@ def test_a_study_of_costs_writes_what_every_study_writes(name: str, results: dic
     assert len(rows) == len(result.rows)
     assert float(rows[0]["forward_median"]) > 0
     assert all(sentence in " ".join(str(result).split()) for sentence in result.conclusion)
-    assert read_cost(result.out / "study.toml") == result.spec, "the study survives its own file"
+    assert read_study(result.out / "study.toml") == result.spec, "the study survives its own file"
 
 
-def test_d3_parameters_and_operations_do_not_depend_on_the_heads(results: dict[str, CostResult]) -> None:
+def test_d3_parameters_and_operations_do_not_depend_on_the_heads(results: dict[str, StudyResult]) -> None:
     result = results["heads"]
     assert result.formulas["parameters"] == "3·d²"
     for row in result.rows:
@@ -66,7 +69,7 @@ def test_the_explicit_path_is_the_same_attention() -> None:
     torch.testing.assert_close(explicit(part, stream), part(stream)[0])
 
 
-def test_c4_counts_serial_steps_and_parameters(results: dict[str, CostResult]) -> None:
+def test_c4_counts_serial_steps_and_parameters(results: dict[str, StudyResult]) -> None:
     rows = results["length"].rows
     assert {row.place["layer"]: row.counts["steps in a row"] for row in rows if row.place["T"] == 8} == {
         "rnn": 8,
@@ -100,7 +103,7 @@ def test_c4_the_layers_are_torch_nns_own() -> None:
 )
 def test_mistakes_are_named(name: str, words: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError) as mistake:
-        read_cost(name, words)
+        read_study(name, words)
     assert said in str(mistake.value)
 
 
@@ -131,25 +134,45 @@ def test_one_size_alone_makes_no_plot_and_the_report_says_so(
     assert "No plot: one " in result.report.read_text()
 
 
-def test_no_formula_is_shown_as_code(results: dict[str, CostResult]) -> None:
+def test_no_formula_is_shown_as_code(results: dict[str, StudyResult]) -> None:
     for result in results.values():
         assert not any("*" in formula for formula in result.formulas.values())
         assert not any("*" in sentence for sentence in result.conclusion)
 
 
-def test_a_name_that_is_no_study_of_costs_is_left_to_others(tmp_path: Path) -> None:
-    assert read_cost("families") is None
-    assert read_cost(tmp_path / "none.toml") is None
-    (tmp_path / "broken.toml").write_text("kind = ")
-    assert read_cost(tmp_path / "broken.toml") is None
+@pytest.mark.parametrize("name", TINY)
+def test_a_race_that_fails_is_named_and_ctrl_c_keeps_those_before_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
+    races: list[Any] = [race, race, MemoryError("no room"), race, race, KeyboardInterrupt()]
+
+    def failing(*given: Any) -> Any:
+        found = races.pop(0)
+        if isinstance(found, BaseException):
+            raise found
+        return found(*given)
+
+    monkeypatch.setattr(costs, "race", failing)
+    words = {**TINY[name], "device": "cpu", "repetitions": 1}
+    result: Any = api.study(name, out=tmp_path / "out", progress=False, **words)
+    assert [bool(run.measures) for run in result.runs] == [True, False, True, False][: len(result.runs)]
+    assert result.interrupted == (name == "heads"), "the other one has three races"
+    assert "failed: MemoryError: no room" in str(result) and "MemoryError: no room" in result.report.read_text()
+    races.append(KeyboardInterrupt())
+    del races[:-1]
+    nothing: Any = api.study(name, out=tmp_path / "none", progress=False, **words)
+    assert nothing.interrupted and not nothing.rows and "No race came to its end" in str(nothing)
+
+
+def test_a_misspelt_name_is_guessed(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="Did you mean 'heads'"):
         api.study("headz", out=tmp_path / "out", progress=False)
 
 
-@pytest.mark.parametrize("name", COSTS)
+@pytest.mark.parametrize("name", TINY)
 def test_a_file_of_ones_own_takes_one_number_for_a_list(name: str, tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(f'kind = "{name}"\nlengths = 32\n')
-    spec = read_cost(tmp_path / "own.toml", {"repetitions": 3})
-    assert spec is not None
+    spec: Any = read_study(tmp_path / "own.toml", {"repetitions": 3})
     assert (spec.name, spec.lengths, spec.repetitions) == ("own", (32,), 3)
-    assert to_toml(COSTS[name].to_dict())
+    assert to_toml(STUDIES[name].to_dict())

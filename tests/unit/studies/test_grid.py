@@ -6,18 +6,20 @@ import pytest
 from lemma.errors import SpecError
 from lemma.spec.data import DataSpec
 from lemma.spec.models import TableA5
-from lemma.spec.studies import Contender, StudySpec, read_study
-from lemma.studies.cells import open_grid
+from lemma.spec.studies import ComparedModel, GridStudy, read_study
+from lemma.studies.grid import open_grid
 
 
-def study(**words: Any) -> StudySpec:
-    return StudySpec(
-        **{"name": "s", "data": DataSpec(text=("a.txt",)), "contenders": (Contender(model="lstm"),), **words}
+def study(**words: Any) -> GridStudy:
+    return GridStudy(
+        **{"name": "s", "data": DataSpec(text=("a.txt",)), "contenders": (ComparedModel(model="lstm"),), **words}
     )
 
 
 def test_cells_are_contenders_times_grid_times_seeds_in_that_order() -> None:
-    cells = open_grid(study(contenders=(Contender(model="lstm"), Contender(model="gru")), grid={"depth": (1, 2)}))
+    cells = open_grid(
+        study(contenders=(ComparedModel(model="lstm"), ComparedModel(model="gru")), grid={"depth": (1, 2)})
+    )
     assert [cell.name for cell in cells] == [
         f"{model}-depth-{depth}-seed-{seed}" for model in ("lstm", "gru") for depth in (1, 2) for seed in (1, 2)
     ]
@@ -37,7 +39,7 @@ def test_grid_words_reach_the_recipe_and_letters_the_spec() -> None:
 
 
 def test_shared_words_go_to_the_models_that_know_them() -> None:
-    contenders = (Contender(model="feed-forward"), Contender(model="lstm", words={"depth": 3}))
+    contenders = (ComparedModel(model="feed-forward"), ComparedModel(model="lstm", words={"depth": 3}))
     window, recurrent = open_grid(
         study(contenders=contenders, words={"context": 5, "depth": 2, "steps": 9}, seeds=(1,))
     )
@@ -60,7 +62,7 @@ def test_table_a5_opens_into_its_four_places_with_the_exact_model() -> None:
 def test_a_spec_file_contends(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text('family = "gru"\nhidden = 33\n[recipe]\nbatch = 2\n')
-    (cell,) = open_grid(study(contenders=(Contender(model=str(file), name="my own"),), seeds=(1,)))
+    (cell,) = open_grid(study(contenders=(ComparedModel(model=str(file), name="my own"),), seeds=(1,)))
     assert (cell.name, cell.model.to_dict()["hidden"], cell.recipe.batch) == ("my-own-seed-1", 33, 2)
 
 
@@ -71,16 +73,16 @@ def test_a_spec_file_contends(tmp_path: Path) -> None:
         ({"grid": {"dept": (1, 2)}}, "Did you mean 'depth'"),
         ({"words": {"botch": 3}}, "study.words: the word = 'botch' is unknown. Did you mean 'batch'"),
         (
-            {"contenders": (Contender(model="rnn", words={"heads": 2}),)},
+            {"contenders": (ComparedModel(model="rnn", words={"heads": 2}),)},
             "study.contenders: for rnn, the word = 'heads'",
         ),
-        ({"contenders": (Contender(model="lsmt"),)}, "Did you mean 'lstm'"),
+        ({"contenders": (ComparedModel(model="lsmt"),)}, "Did you mean 'lstm'"),
         ({"grid": {"seed": (1, 2)}}, "seeds=[1,2,3]"),
         ({"words": {"V": 300}}, "data.tokenizer.vocabulary"),
-        ({"grid": {"D": (4,)}, "contenders": (Contender(model="rnn", words={"hidden": 2}),)}, "rnn sets hidden"),
+        ({"grid": {"D": (4,)}, "contenders": (ComparedModel(model="rnn", words={"hidden": 2}),)}, "rnn sets hidden"),
         ({"grid": {"hidden": (0,)}}, "hidden = 0"),
         (
-            {"contenders": (Contender(model="rnn", name="a b"), Contender(model="rnn", name="a-b"))},
+            {"contenders": (ComparedModel(model="rnn", name="a b"), ComparedModel(model="rnn", name="a-b"))},
             "the folder a-b-seed-1",
         ),
     ],

@@ -13,12 +13,11 @@ import pytest
 from lemma.data.store import prepare
 from lemma.errors import RunError
 from lemma.runs.folder import RunFolder, is_begun
-from lemma.spec.studies import Contender, StudySpec, read_graph_study
-from lemma.studies.graph import run_graph_study
+from lemma.spec.studies import ComparedModel, GridStudy, read_study
 from lemma.studies.result import StudyResult
 from lemma.studies.run import run_study
 
-MakeStudy = Callable[..., StudySpec]
+MakeStudy = Callable[..., GridStudy]
 GONE = 2**22 + 1  # more than any process has for a number
 TOUCHES = ((os, "mkdir"), (os, "rename"), (os, "replace"), (os, "fsync"), (os, "unlink"), (io, "open"))
 SEED = (7,)
@@ -57,8 +56,8 @@ def dying(after: int) -> Iterator[list[str]]:
         yield touched
 
 
-def one_run(tiny_study: MakeStudy) -> StudySpec:
-    return tiny_study(contenders=(Contender(model="feed-forward", words={"width": 4, "hidden": 8}),), seeds=SEED)
+def one_run(tiny_study: MakeStudy) -> GridStudy:
+    return tiny_study(contenders=(ComparedModel(model="feed-forward", words={"width": 4, "hidden": 8}),), seeds=SEED)
 
 
 def score(result: StudyResult) -> float:
@@ -132,12 +131,11 @@ def test_a_folder_with_other_files_is_refused_and_left_as_it_is(
 
 
 def test_a_study_of_graphs_goes_on_in_an_empty_folder_too(tmp_path: Path) -> None:
-    spec = read_graph_study("graph", {"graph": "karate", "seeds": [1], "words": {"steps": 5, "device": "cpu"}})
-    assert spec
-    whole = run_graph_study(spec, tmp_path / "whole")
+    spec = read_study("graph", {"graph": "karate", "seeds": [1], "words": {"steps": 5, "device": "cpu"}})
+    whole = run_study(spec, tmp_path / "whole")
     for run in (tmp_path / "whole" / "runs").glob("*/"):
         (tmp_path / "cut" / "runs" / run.name).mkdir(parents=True)
-    cut = run_graph_study(spec, tmp_path / "cut")
+    cut = run_study(spec, tmp_path / "cut")
     assert [run.measures and run.measures.accuracy for run in cut.runs] == [
         run.measures and run.measures.accuracy for run in whole.runs
     ]

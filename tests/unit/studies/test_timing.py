@@ -1,9 +1,11 @@
+"""Times measured in turns, and the hardware in words."""
+
 import time
 
 import pytest
 
-from lemma.studies.cells import Spread, race, ratio, spread
 from lemma.studies.costs import verdict_on
+from lemma.studies.timing import Spread, describe_hardware, race, ratio, spread
 
 
 def test_a_race_finds_the_slower_one_and_runs_in_turns() -> None:
@@ -40,3 +42,9 @@ def test_a_spread_is_the_quartiles() -> None:
 )
 def test_a_ratio_is_judged_by_its_quartiles(times: tuple[float, float, float], said: str) -> None:
     assert verdict_on(Spread(*times)) == said
+
+
+@pytest.mark.parametrize(("threads", "said"), [(1, ", 1 thread"), (2, ", 2 threads"), (16, ", 16 threads")])
+def test_one_thread_is_no_threads(threads: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.get_num_threads", lambda: threads)
+    assert describe_hardware()["processor"].endswith(said)

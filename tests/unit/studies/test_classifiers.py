@@ -6,6 +6,7 @@ import math
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from lemma.data.labels import prepare_labels
 from lemma.errors import LemmaError, RunError, SpecError
 from lemma.models.base import count_parameters
 from lemma.models.build import build
-from lemma.report import page as drawn
+from lemma.report import result as report
 from lemma.report.curves import can_draw
 from lemma.report.progress import Silent
 from lemma.report.statistics import Estimate
@@ -29,22 +30,21 @@ from lemma.report.text import table
 from lemma.runs.load import load
 from lemma.spec.base import to_toml
 from lemma.spec.models import Classifier, Gru, Lstm
-from lemma.spec.studies import LABEL_STUDIES, ClassifiersStudy, read_label_study, read_study
-from lemma.studies import classifiers as label_runs
+from lemma.spec.studies import STUDIES, ClassifiersStudy, LabelStudy, read_study
+from lemma.studies import classifiers, experiment
 from lemma.studies.classifiers import (
-    Compared,
     CostRatio,
-    LabelResult,
+    SameButCheaper,
     about_the_same,
     compare,
     layers_of,
     make_table,
     over_texts,
-    paired,
-    sentences,
-    show_classifiers,
+    report_classifiers,
 )
-from lemma.studies.pretraining import run_label_study
+from lemma.studies.experiment import paired
+from lemma.studies.result import StudyResult
+from lemma.studies.run import run_study
 
 Make = Callable[..., ClassifiersStudy]
 TINY = {"width": 6, "hidden": 8, "steps": 12, "batch": 8, "device": "cpu", "learning_rate": 0.02}
@@ -53,7 +53,7 @@ TINY = {"width": 6, "hidden": 8, "steps": 12, "batch": 8, "device": "cpu", "lear
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(drawn, "can_draw", lambda: False)  # drawing takes longer than these studies
+    monkeypatch.setattr(report, "can_draw", lambda: False)  # drawing takes longer than these studies
     table = write_table(tmp_path / "texts.csv", made_texts(60))
 
     def make(**changes: Any) -> ClassifiersStudy:
@@ -63,7 +63,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     return make
 
 
-def figures(result: LabelResult) -> list[Any]:
+def figures(result: StudyResult) -> list[Any]:
     """All that a run measures but its time."""
     timeless = []
     for run in result.runs:
@@ -74,7 +74,7 @@ def figures(result: LabelResult) -> list[Any]:
 
 
 def test_the_scores_of_a_run_are_those_of_its_test_texts(small: Make, tmp_path: Path) -> None:
-    result = run_label_study(small(contenders=["gru"], seeds=1), tmp_path / "out")
+    result = run_study(small(contenders=["gru"], seeds=1), tmp_path / "out")
     [run] = result.runs
     assert run.measures, run.reason
     trained = load(tmp_path / "out" / "runs" / run.cell.name)
@@ -107,12 +107,12 @@ def test_a_study_that_was_interrupted_ends_like_one_that_was_not(small: Make, tm
             if self.third and done == 7:
                 os.kill(os.getpid(), signal.SIGINT)
 
-    whole = run_label_study(small(), tmp_path / "whole")
-    stopped = run_label_study(small(), tmp_path / "parts", Interrupting())
+    whole = run_study(small(), tmp_path / "whole")
+    stopped = run_study(small(), tmp_path / "parts", Interrupting())
     assert stopped.interrupted
     assert [bool(run.measures) for run in stopped.runs] == [True, True, False, False]
     assert "not run yet" in str(stopped) and "goes on where it stopped" in str(stopped)
-    again = run_label_study(small(), tmp_path / "parts")
+    again = run_study(small(), tmp_path / "parts")
     assert not again.interrupted
     assert figures(again) == figures(whole)
 
@@ -120,11 +120,15 @@ def test_a_study_that_was_interrupted_ends_like_one_that_was_not(small: Make, tm
 def test_a_finished_study_is_neither_trained_nor_timed_again(
     small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = run_label_study(small(), tmp_path / "out")
-    for name in ("train", "resume", "measure"):
-        monkeypatch.setattr(label_runs, name, never)
-    monkeypatch.setattr("lemma.studies.classifiers.race", never)
-    again = run_label_study(small(), tmp_path / "out")
+    first = run_study(small(), tmp_path / "out")
+    for module, name in (
+        (experiment, "train"),
+        (experiment, "resume"),
+        (classifiers, "measure"),
+        (classifiers, "race"),
+    ):
+        monkeypatch.setattr(module, name, never)
+    again = run_study(small(), tmp_path / "out")
     assert again.to_dict() == first.to_dict()
     assert not list((tmp_path / "out" / "runs").glob("*/checkpoints")), "a finished run keeps no checkpoints"
 
@@ -136,34 +140,32 @@ def never(*given: Any, **words: Any) -> None:
 def test_measures_that_are_lost_are_taken_again_without_training(
     small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = run_label_study(small(), tmp_path / "out")
+    first = run_study(small(), tmp_path / "out")
     (tmp_path / "out" / "runs" / "gru-seed-1.json").unlink()
     (tmp_path / "out" / "runs" / "lstm-seed-2.json").write_text('{"of": ')
     for name in ("train", "resume"):
-        monkeypatch.setattr(label_runs, name, never)
-    assert figures(run_label_study(small(), tmp_path / "out")) == figures(first)
+        monkeypatch.setattr(experiment, name, never)
+    assert figures(run_study(small(), tmp_path / "out")) == figures(first)
 
 
 def test_a_failed_run_is_a_row_with_its_reason_and_the_study_goes_on(small: Make, tmp_path: Path) -> None:
     wild = {"learning_rate": 1e30, "clip": 0}
-    result = run_label_study(
-        small(contenders=["lstm", {"model": "rnn", "name": "wild", "words": wild}]), tmp_path / "out"
-    )
-    failed = {run.cell.contender for run in result.failed}
+    result = run_study(small(contenders=["lstm", {"model": "rnn", "name": "wild", "words": wild}]), tmp_path / "out")
+    failed = {run.cell.condition for run in result.failed}
     assert failed == {"wild"}
     assert "wild, seed 1 failed" in str(result) and "was not measured" in str(result)
-    assert (tmp_path / "out" / "report.html").read_text().count("Runs that are missing") == 1
+    assert (tmp_path / "out" / "report.html").read_text().count("Missing runs") == 1
 
 
 def test_any_error_becomes_a_reason_and_the_next_call_tries_again(
     small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(label_runs, "measure", lambda *given: (_ for _ in ()).throw(MemoryError("no room")))
-        broken = run_label_study(small(), tmp_path / "out")
+        patch.setattr(classifiers, "measure", lambda *given: (_ for _ in ()).throw(MemoryError("no room")))
+        broken = run_study(small(), tmp_path / "out")
     assert {run.reason for run in broken.runs} == {"MemoryError: no room"}
     assert "nothing to compare" in str(broken) or "was not measured" in str(broken)
-    assert not run_label_study(small(), tmp_path / "out").failed
+    assert not run_study(small(), tmp_path / "out").failed
 
 
 @pytest.mark.parametrize(
@@ -177,16 +179,16 @@ def test_any_error_becomes_a_reason_and_the_next_call_tries_again(
 )
 def test_the_folder_of_another_study_is_refused(change: dict[str, Any], said: str, small: Make, tmp_path: Path) -> None:
     words: dict[str, Any] = {"contenders": ["gru"], "seeds": 1, "tokenizer": "characters"}
-    run_label_study(small(**words), tmp_path / "out")
+    run_study(small(**words), tmp_path / "out")
     with pytest.raises(RunError) as refused:
-        run_label_study(small(**words, **change), tmp_path / "out")
+        run_study(small(**words, **change), tmp_path / "out")
     assert said in str(refused.value)
 
 
 def test_every_body_gets_the_same_recipe_and_steps_whatever_its_preset_has(small: Make, tmp_path: Path) -> None:
     words = {"steps": 3, "batch": 4, "device": "cpu", "width": 8, "heads": 2, "depth": 1, "hidden": 8}
     bodies = ["rnn", "lstm", "gru", "decoder", "encoder", "feed-forward"]
-    result = run_label_study(small(contenders=bodies, seeds=1, words=words), tmp_path / "out")
+    result = run_study(small(contenders=bodies, seeds=1, words=words), tmp_path / "out")
     assert not result.failed, [run.reason for run in result.failed]
     recipes = [run.measures.recipe for run in result.runs if run.measures]
     assert len(recipes) == 6
@@ -195,8 +197,8 @@ def test_every_body_gets_the_same_recipe_and_steps_whatever_its_preset_has(small
 
 
 def test_files_of_a_study_agree_and_open_offline(small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawn, "can_draw", can_draw)
-    result = run_label_study(small(), tmp_path / "out")
+    monkeypatch.setattr(report, "can_draw", can_draw)
+    result = run_study(small(), tmp_path / "out")
     saved = json.loads((tmp_path / "out" / "results.json").read_text())
     assert saved == json.loads(json.dumps(result.to_dict()))
     rows = list(csv.DictReader((tmp_path / "out" / "table.csv").read_text().splitlines()))
@@ -206,7 +208,7 @@ def test_files_of_a_study_agree_and_open_offline(small: Make, tmp_path: Path, mo
     assert page.count("<svg") == 3
     assert "http" not in page.replace("http://www.w3.org/", "") and "<script" not in page
     assert all(len(line) <= 80 for line in str(result).splitlines() if not line.startswith("Report"))
-    assert read_label_study(tmp_path / "out" / "study.toml") == result.spec, "the study survives its own file"
+    assert read_study(tmp_path / "out" / "study.toml") == result.spec, "the study survives its own file"
 
 
 def test_layers_are_what_torch_nn_has() -> None:
@@ -254,7 +256,7 @@ def test_cheaper_is_judged_by_the_ratio_and_its_interval(ratio: CostRatio, verdi
 
 def compared(
     first: list[Any], second: list[Any], seconds: tuple[float, float], inference: tuple[float, float]
-) -> Compared:
+) -> SameButCheaper:
     lstm = made_row("lstm", first, seconds=seconds[0], parameters=1000, layers=400)
     gru = made_row("gru", second, seconds=seconds[1], parameters=900, layers=300)
     taken = {"lstm": [inference[0]] * 4, "gru": [inference[1]] * 4}
@@ -263,14 +265,14 @@ def compared(
 
 def test_the_claim_holds_for_every_meaning_of_cost() -> None:
     one = compared([0.80, 0.82, 0.81], [0.80, 0.82, 0.81], (2.0, 1.0), (0.3, 0.2))
-    said = " ".join(sentences(one))
+    said = " ".join(one.sentences())
     assert one.same == "held"
     assert "holds if cost means parameters, parameters of the layers, training time or inference time" in said
     assert "not cheaper" not in said
 
 
 def test_the_claim_holds_for_some_meanings_of_cost_and_these_are_named() -> None:
-    said = " ".join(sentences(compared([0.80, 0.82, 0.81], [0.80, 0.82, 0.81], (2.0, 3.0), (0.2, 0.3))))
+    said = " ".join(compared([0.80, 0.82, 0.81], [0.80, 0.82, 0.81], (2.0, 3.0), (0.2, 0.3)).sentences())
     assert "holds if cost means parameters or parameters of the layers" in said
     assert "not cheaper by training time and inference time" in said
     assert "training time 1.50 × (1.50 to 1.50)" in said
@@ -278,17 +280,17 @@ def test_the_claim_holds_for_some_meanings_of_cost_and_these_are_named() -> None
 
 def test_the_claim_does_not_hold_where_accuracies_are_far_apart() -> None:
     one = compared([0.60, 0.61, 0.60], [0.80, 0.82, 0.81], (2.0, 1.0), (0.3, 0.2))
-    assert "does not hold, since the accuracies are not about the same" in sentences(one)[0]
+    assert "does not hold, since the accuracies are not about the same" in one.sentences()[0]
 
 
 def test_the_claim_is_not_decided_where_the_seeds_disagree() -> None:
     one = compared([0.60, 0.90, 0.75], [0.90, 0.60, 0.70], (2.0, 1.0), (0.3, 0.2))
-    assert "is not decided, since the noise leaves open" in sentences(one)[0]
+    assert "is not decided, since the noise leaves open" in one.sentences()[0]
 
 
 def test_the_claim_is_not_decided_by_one_seed_and_not_measured_without_any() -> None:
-    assert "is not decided" in sentences(compared([0.8], [0.8], (2.0, 1.0), (0.3, 0.2)))[0]
-    assert "was not measured" in sentences(compared(["no room"], [0.8], (2.0, 1.0), (0.3, 0.2)))[0]
+    assert "is not decided" in compared([0.8], [0.8], (2.0, 1.0), (0.3, 0.2)).sentences()[0]
+    assert "was not measured" in compared(["no room"], [0.8], (2.0, 1.0), (0.3, 0.2)).sentences()[0]
 
 
 # Statistics against others' and against closed forms
@@ -319,7 +321,7 @@ def test_the_interval_over_texts_averages_the_seeds_first() -> None:
             seed: type(one)(**{**one.__dict__, "right": "".join(map(str, hits[seed - 1]))})
             for seed, one in row.measured.items()
         }
-        rows.append(type(row)(row.contender, row.point, row.title, kept))
+        rows.append(replace(row, measured=kept))
     gap = over_texts(*rows)
     assert gap and gap.margin
     low, high = stats.ttest_1samp((ones - others).mean(0), 0).confidence_interval(0.95)
@@ -341,27 +343,32 @@ def test_the_ratio_of_training_times_is_that_of_logarithms() -> None:
 # Words and tables
 
 
-@pytest.mark.parametrize("name", LABEL_STUDIES)
+@pytest.mark.parametrize("name", ["lstm-gru", "pretraining"])
 def test_a_built_in_study_survives_a_file_and_takes_words(name: str, tmp_path: Path) -> None:
-    (tmp_path / "own.toml").write_text(to_toml(LABEL_STUDIES[name].to_dict()))
-    assert read_label_study(tmp_path / "own.toml") == LABEL_STUDIES[name]
+    (tmp_path / "own.toml").write_text(to_toml(STUDIES[name].to_dict()))
+    assert read_study(tmp_path / "own.toml") == STUDIES[name]
     words = {"seeds": [7], "words.steps": 5, "tokenizer.vocabulary": 300, "labels": "film"}
-    spec = read_label_study(tmp_path / "own.toml", words)
-    assert spec and (spec.seeds, spec.words["steps"], spec.words["batch"], spec.labels) == ((7,), 5, 32, "film")
+    spec = read_study(tmp_path / "own.toml", words)
+    assert isinstance(spec, LabelStudy) and (spec.seeds, spec.words["steps"], spec.words["batch"], spec.labels) == (
+        (7,),
+        5,
+        32,
+        "film",
+    )
     assert spec.tokenizer.to_dict() == {"kind": "byte-pairs", "vocabulary": 300}
 
 
 def test_a_method_of_another_kind_begins_with_its_own_words() -> None:
-    spec: Any = read_label_study("pretraining", {"method": "lora", "method.rank": 3})
+    spec: Any = read_study("pretraining", {"method": "lora", "method.rank": 3})
     assert (spec.method.kind, spec.method.rank, spec.method.alpha) == ("lora", 3, 16.0)
-    assert read_label_study("pretraining", {"method": "frozen"}).method.to_dict() == {"kind": "frozen"}  # pyright: ignore
+    assert read_study("pretraining", {"method": "frozen"}).method.to_dict() == {"kind": "frozen"}  # pyright: ignore
 
 
 @pytest.mark.parametrize(
     ("name", "words", "said"),
     [
         ("lstm-gru", {"contenderz": ["rnn"]}, "Did you mean 'contenders'"),
-        ("lstm-gru", {"contenders": ["rnn", "rnn"]}, "'rnn' stands there twice"),
+        ("lstm-gru", {"contenders": ["rnn", "rnn"]}, "'rnn' is there twice"),
         ("lstm-gru", {"contenders": []}, "at least 1"),
         ("lstm-gru", {"tolerance": 0}, "greater than 0"),
         ("pretraining", {"method": "lorra"}, "Did you mean 'lora'"),
@@ -371,7 +378,7 @@ def test_a_method_of_another_kind_begins_with_its_own_words() -> None:
 )
 def test_mistakes_in_the_words_of_a_study_are_named(name: str, words: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError) as mistake:
-        read_label_study(name, words)
+        read_study(name, words)
     assert said in str(mistake.value)
 
 
@@ -392,17 +399,20 @@ def test_mistakes_in_what_is_trained_are_named_before_any_work(
     change: dict[str, Any], said: str, small: Make, tmp_path: Path
 ) -> None:
     with pytest.raises(LemmaError) as mistake:
-        run_label_study(small(**change), tmp_path / "out")
+        run_study(small(**change), tmp_path / "out")
     assert said in str(mistake.value)
     assert not (tmp_path / "out" / "runs").exists()
 
 
-def test_a_name_that_is_no_study_of_classifiers_is_left_to_others(tmp_path: Path) -> None:
-    assert read_label_study("families") is None
-    (tmp_path / "broken.toml").write_text("kind = ")
-    assert read_label_study(tmp_path / "broken.toml") is None
+def test_a_misspelt_name_is_guessed_and_a_broken_file_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="Did you mean 'lstm-gru'"):
         read_study("lstm-gro")
+    (tmp_path / "broken.toml").write_text("kind = ")
+    with pytest.raises(SpecError, match="not valid TOML"):
+        read_study(tmp_path / "broken.toml")
+    (tmp_path / "other.toml").write_text('kind = "classifier"')
+    with pytest.raises(SpecError, match="Did you mean 'classifiers'"):
+        read_study(tmp_path / "other.toml")
 
 
 def test_a_wide_table_goes_on_below_with_its_first_column() -> None:
@@ -414,11 +424,11 @@ def test_a_wide_table_goes_on_below_with_its_first_column() -> None:
 
 
 def test_missing_runs_are_dashes_and_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawn, "can_draw", lambda: False)
+    monkeypatch.setattr(report, "can_draw", lambda: False)
     runs = (*outcomes("lstm", ["no room", None]), *outcomes("gru", [0.8, 0.9]))
     table = make_table([made_row("lstm", ["no room", None]), made_row("gru", [0.8, 0.9])], {})
     assert table.rows[0][1:5] == ("–",) * 4
     assert table.notes == ("lstm, seed 1 failed: no room", "lstm, seed 2 not run yet")
-    spec: Any = read_label_study("lstm-gru")
-    result = show_classifiers(spec, runs, {}, {}, {"processor": "a"}, tmp_path, False)
+    spec: Any = read_study("lstm-gru")
+    result = report_classifiers(spec, runs, {}, {}, {"processor": "a"}, tmp_path, False)
     assert "no room" in result.save().read_text()

@@ -9,15 +9,15 @@ import pytest
 from lemma.errors import DataError, RunError, SpecError
 from lemma.report.progress import Silent
 from lemma.report.statistics import estimate
-from lemma.spec.studies import GraphStudy, read_graph_study
-from lemma.studies.graph import run_graph_study
+from lemma.spec.studies import GraphStudy, read_study
+from lemma.studies.run import run_study
 
 WORDS = {"steps": 15, "device": "cpu"}
 
 
 def small(**words) -> GraphStudy:
-    study = read_graph_study("graph", {"graph": "karate", "seeds": 2, "words": WORDS, **words})
-    assert study is not None
+    study = read_study("graph", {"graph": "karate", "seeds": 2, "words": WORDS, **words})
+    assert isinstance(study, GraphStudy)
     return study
 
 
@@ -35,43 +35,43 @@ class Interrupting(Silent):
 
 
 def test_a_study_gives_means_with_intervals_that_its_runs_give_by_hand(tmp_path: Path) -> None:
-    result = run_graph_study(small(), tmp_path / "out")
+    result = run_study(small(), tmp_path / "out")
     assert len(result.runs) == 8 and not result.failed
-    own = [run.measures.accuracy for run in result.runs if run.cell.contender == "two layers" and run.measures]
-    row = result.table.plain[0]
+    own = [run.measures.accuracy for run in result.runs if run.cell.condition == "two layers" and run.measures]
+    row = result.table.records[0]
     assert row["accuracy"] == estimate(own).mean and row["accuracy_margin"] == estimate(own).margin
     assert (tmp_path / "out" / "report.html").exists() and "two layers" in str(result)
     assert all(len(line) <= 80 for line in str(result).splitlines() if str(tmp_path) not in line)
-    parameters = {row["contender"]: row["parameters"] for row in result.table.plain}
+    parameters = {row["contender"]: row["parameters"] for row in result.table.records}
     assert parameters["two layers"] == 34 * 64 + 64 + 64 * 2 + 2 and parameters["one layer"] == 34 * 2 + 2
-    assert read_graph_study(tmp_path / "out" / "study.toml") == result.spec
+    assert read_study(tmp_path / "out" / "study.toml") == result.spec
 
 
 def test_a_study_that_was_stopped_goes_on_and_ends_with_the_same_figures(tmp_path: Path) -> None:
-    whole = run_graph_study(small(), tmp_path / "whole")
-    stopped = run_graph_study(small(), tmp_path / "parts", Interrupting())
+    whole = run_study(small(), tmp_path / "whole")
+    stopped = run_study(small(), tmp_path / "parts", Interrupting())
     assert stopped.interrupted and sum(run.measures is not None for run in stopped.runs) == 2
-    again = run_graph_study(small(), tmp_path / "parts")
+    again = run_study(small(), tmp_path / "parts")
     figures = [[run.measures.right if run.measures else None for run in result.runs] for result in (whole, again)]
     assert figures[0] == figures[1] and not again.interrupted
 
 
 def test_a_folder_of_another_study_is_refused(tmp_path: Path) -> None:
     study = small(seeds=1, contenders=[{"model": "graph", "name": "two layers"}])
-    run_graph_study(study, tmp_path / "out")
+    run_study(study, tmp_path / "out")
     with pytest.raises(RunError, match="another split"):
-        run_graph_study(study.replace(labelled=3), tmp_path / "out")
+        run_study(study.replace(labelled=3), tmp_path / "out")
 
 
 def test_a_table_of_edges_without_nodes_is_told_which_word_names_them(tmp_path: Path) -> None:
     (tmp_path / "edges.csv").write_text("source,target\na,b\n")
     with pytest.raises(DataError, match="nodes_file=FILE"):
-        run_graph_study(small(graph=str(tmp_path / "edges.csv")), tmp_path / "out")
+        run_study(small(graph=str(tmp_path / "edges.csv")), tmp_path / "out")
 
 
 def test_intervals_are_drawn_no_further_than_a_share_can_go(tmp_path: Path) -> None:
     study = small(contenders=[{"model": "graph", "name": "two layers"}], words={**WORDS, "evaluate_every": 5})
-    result = run_graph_study(study, tmp_path / "out")
+    result = run_study(study, tmp_path / "out")
     uncut = estimate([run.measures.accuracy for run in result.runs if run.measures])
     assert uncut.high > 1 or uncut.low < 0, "the interval itself goes beyond"
     assert len(result.plots) == 2
@@ -85,15 +85,15 @@ def test_intervals_are_drawn_no_further_than_a_share_can_go(tmp_path: Path) -> N
         ({"words": {"seed": 1}}, "Give the study `seeds`"),
         ({"words": {"K": 3}}, "come from the graph"),
         ({"contenders": [{"model": "lstm"}]}, "family lstm"),
-        ({"contenders": [{"model": "graph"}, {"model": "graph"}]}, "stands there twice"),
+        ({"contenders": [{"model": "graph"}, {"model": "graph"}]}, "is there twice"),
         ({"seedz": 3}, "Did you mean 'seeds'"),
         ({"seeds": 0}, "study.seeds = 0: at least one seed is needed, as in seeds=3"),
         ({"seeds": []}, "at least one seed is needed"),
-        ({"steps": 3}, r"'steps' is a word of the runs. Say words.steps=3"),
+        ({"steps": 3}, r"'steps' is a setting of the runs. Say words.steps=3"),
         ({"hidden": 3}, r"Say words.hidden=3"),
     ],
 )
 def test_wrong_words_are_refused_before_any_work(tmp_path: Path, words, said: str) -> None:
     with pytest.raises(SpecError, match=said):
-        run_graph_study(small(**words), tmp_path / "out")
+        run_study(small(**words), tmp_path / "out")
     assert not (tmp_path / "out" / "runs").exists()

@@ -17,36 +17,36 @@ from lemma.layers.recording import AttentionRecord
 from lemma.models.build import build
 from lemma.report.curves import Curve, Plot
 from lemma.spec.models import Decoder, Lstm
-from lemma.spec.studies import Contender, StudySpec, read_study
-from lemma.studies import run as run_module
-from lemma.studies.cells import Row
+from lemma.spec.studies import ComparedModel, GridStudy, read_study
+from lemma.studies import experiment
 from lemma.studies.measures import (
+    PositionsView,
+    Row,
+    by_length,
     habits,
     heads_of,
-    helped,
+    lengthened,
     losses_by_position,
     over_heads,
-    pieces_of,
-    plot_of_positions_shown,
-    stretched,
-    stretches,
+    plot_heads,
+    shaping_effects,
+    windows_of,
 )
-from lemma.studies.measures import plot_of as plot_heads
 from lemma.studies.run import run_study
 
-MakeStudy = Callable[..., StudySpec]
+MakeStudy = Callable[..., GridStudy]
 SMALL = {"width": 8, "depth": 2, "heads": 2, "context": 8}
 KINDS = ("none", "learned", "sinusoidal", "rotary", "alibi")
 
 
-def decoders(*kinds: str) -> tuple[Contender, ...]:
-    return tuple(Contender(model="decoder", name=kind, words={**SMALL, "positions": kind}) for kind in kinds)
+def decoders(*kinds: str) -> tuple[ComparedModel, ...]:
+    return tuple(ComparedModel(model="decoder", name=kind, words={**SMALL, "positions": kind}) for kind in kinds)
 
 
 @pytest.mark.parametrize("kind", ["none", "sinusoidal", "rotary", "alibi"])
 def test_the_same_weights_read_further(kind: str) -> None:
     model = build(Decoder(vocabulary=5, **SMALL, positions=kind))  # pyright: ignore[reportArgumentType]
-    longer, readable = stretched(model, 20)
+    longer, readable = lengthened(model, 20)
     tokens = torch.randint(5, (2, 20))
     with torch.no_grad():
         assert readable == 20
@@ -59,9 +59,9 @@ def test_the_same_weights_read_further(kind: str) -> None:
 
 def test_learned_vectors_end_with_the_context() -> None:
     model = build(Decoder(vocabulary=5, **SMALL))  # pyright: ignore[reportArgumentType]
-    assert stretched(model, 20) == (model, 8)
+    assert lengthened(model, 20) == (model, 8)
     recurrent = build(Lstm(vocabulary=5, width=4, hidden=4))
-    assert stretched(recurrent, 20) == (recurrent, 20)
+    assert lengthened(recurrent, 20) == (recurrent, 20)
 
 
 def test_losses_by_position_are_cross_entropies_of_each_place() -> None:
@@ -77,12 +77,12 @@ def test_losses_by_position_are_cross_entropies_of_each_place() -> None:
 
 
 def test_pieces_do_not_overlap_and_spread_over_the_text() -> None:
-    pieces = pieces_of(np.arange(100, dtype=np.uint16), 7, 5)
+    pieces = windows_of(np.arange(100, dtype=np.uint16), 7, 5)
     assert pieces.shape == (5, 7)
     assert pieces[0, 0] == 0
     assert pieces[-1, 0] == 91
     assert len(set(pieces.flatten().tolist())) == 35
-    assert pieces_of(np.arange(3), 3, 9).tolist() == [[0, 1, 2]]
+    assert windows_of(np.arange(3), 3, 9).tolist() == [[0, 1, 2]]
 
 
 def test_habits_are_entropy_and_distance_written_out() -> None:
@@ -103,10 +103,10 @@ def test_a_study_of_positions_draws_losses_past_the_trained_length(tiny_study: M
     result = run_study(spec, tmp_path / "out")
     assert not result.failed, result.failed
     rows = {row.title: row for row in result.rows}
-    assert [one is None for one in stretches(rows["learned"])] == [False, True, True]
+    assert [one is None for one in by_length(rows["learned"])] == [False, True, True]
     for kind in set(KINDS) - {"learned"}:
-        assert all(one and math.isfinite(one.mean) and one.count == 2 for one in stretches(rows[kind]))
-    plot = plot_of_positions_shown(result.rows)
+        assert all(one and math.isfinite(one.mean) and one.count == 2 for one in by_length(rows[kind]))
+    (plot,) = PositionsView(result.rows).plots()
     assert plot.rule == 8
     assert max(plot.curves[0].x) <= 24
     assert len(plot.curves[1].x) * 3 == len(plot.curves[0].x)
@@ -118,14 +118,14 @@ def test_a_study_of_positions_draws_losses_past_the_trained_length(tiny_study: M
 
 
 def test_a_study_measures_attention_of_models_that_have_it(tiny_study: MakeStudy, tmp_path: Path) -> None:
-    contenders = (*decoders("rotary"), Contender(model="rnn", words={"width": 4, "hidden": 4}))
+    contenders = (*decoders("rotary"), ComparedModel(model="rnn", words={"width": 4, "hidden": 4}))
     result = run_study(tiny_study(contenders=contenders, measures=("attention",)), tmp_path / "out")
     rotary, rnn = result.rows
     heads = heads_of(rotary, "entropy")
     assert [(layer, head) for layer, head, _ in heads] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert all(0 < one.mean < math.log(8) for _, _, one in heads)
     assert 0 < over_heads(rotary, "distance").mean < 4
-    assert all(one.more["attention"]["layers"] == [] for one in rnn.measured)
+    assert all(one.more["attention"]["layers"] == [] for one in rnn.measured.values())
     assert "What the heads do" in result.report.read_text()
     assert set(result.to_dict()["measures"]["attention"]["rows"]) == {"rotary"}
 
@@ -135,7 +135,7 @@ def test_measures_asked_for_later_are_taken_without_training(
 ) -> None:
     words: dict[str, Any] = {"contenders": decoders("alibi"), "seeds": (1,)}
     run_study(tiny_study(**words), tmp_path / "out")
-    monkeypatch.setattr(run_module, "train", lambda *given, **named: pytest.fail("nothing is trained again"))
+    monkeypatch.setattr(experiment, "train", lambda *given, **named: pytest.fail("nothing is trained again"))
     more = run_study(tiny_study(**words, measures=("positions",)), tmp_path / "out")
     assert more.runs[0].measures
     assert more.runs[0].measures.more["positions"]["asked"] == 32
@@ -145,11 +145,11 @@ def test_measures_asked_for_later_are_taken_without_training(
 
 
 def shaped(title: str, perplexities: list[float], **recipe: float) -> Row:
-    ones = [
-        measured(value, recipe={**measured(1.0).recipe, "seed": seed, **recipe})
+    ones = {
+        seed: measured(value, recipe={**measured(1.0).recipe, "seed": seed, **recipe})
         for seed, value in enumerate(perplexities, start=1)
-    ]
-    return Row(title, {}, title, tuple(ones))
+    }
+    return Row(title, {}, title, ones, {})
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def shaped(title: str, perplexities: list[float], **recipe: float) -> Row:
 )
 def test_whether_a_term_helped_is_judged_seed_by_seed(perplexities: list[float], verdict: str) -> None:
     rows = [shaped("plain", [4.0, 5.0, 6.0]), shaped("focus", perplexities, focus=0.01)]
-    (help_,) = helped(rows)
+    (help_,) = shaping_effects(rows)
     assert (help_.title, help_.verdict) == ("focus", verdict)
 
 
@@ -174,7 +174,7 @@ def test_a_gap_has_a_sign_and_a_share_and_below_a_thousandth_none_matters(
     gaps: list[float], verdict: str, said: str
 ) -> None:
     rows = [shaped("plain", [100.0] * 3), shaped("near", [100 + gap for gap in gaps], near=0.1)]
-    (help_,) = helped(rows)
+    (help_,) = shaping_effects(rows)
     assert help_.verdict == verdict
     assert said in str(help_)
 
@@ -183,7 +183,7 @@ def test_heads_are_drawn_as_layer_and_head_with_bars() -> None:
     layers = [{"entropy": [1.0, 2.0], "distance": [3.0, 4.0]}, {"entropy": [1.5, 0.5], "distance": [2.0, 1.0]}]
     small = [{"entropy": [9.0], "distance": [9.0]}]
     rows = [
-        Row(title, {}, title, tuple(measured(3.0, more={"attention": {"layers": one}}) for _ in range(2)))
+        Row(title, {}, title, {seed: measured(3.0, more={"attention": {"layers": one}}) for seed in (1, 2)}, {})
         for title, one in (("two", layers), ("small", small))
     ]
     plot = plot_heads(rows, "entropy")
@@ -202,9 +202,9 @@ def test_a_caption_says_when_a_band_is_cut(high: float, cut: bool) -> None:
 
 def test_only_rows_that_differ_in_shaping_alone_are_compared() -> None:
     plain, other = shaped("plain", [4.0, 5.0]), shaped("other", [4.0, 5.0], focus=0.01, batch=7)
-    assert list(helped([plain, other])) == []
-    assert list(helped([plain])) == []
-    one_seed = next(iter(helped([plain, replace(shaped("near", [3.0], near=0.1))])))
+    assert list(shaping_effects([plain, other])) == []
+    assert list(shaping_effects([plain])) == []
+    one_seed = next(iter(shaping_effects([plain, replace(shaped("near", [3.0], near=0.1))])))
     assert "one seed" in one_seed.verdict
 
 

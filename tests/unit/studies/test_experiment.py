@@ -19,13 +19,13 @@ from lemma.generation.loops import TextLoop as FoundLoop
 from lemma.report.progress import Silent
 from lemma.runs.load import load
 from lemma.spec.data import BytePairs, Words
-from lemma.spec.studies import Budget, Contender, StudySpec
-from lemma.studies import run as run_module
-from lemma.studies.cells import Measures
+from lemma.spec.studies import ComparedModel, GridStudy, StudyBudget
+from lemma.studies import experiment, grid
+from lemma.studies.measures import LanguageMeasures, cut_loop
 from lemma.studies.result import StudyResult
-from lemma.studies.run import cut_loop, run_study
+from lemma.studies.run import run_study
 
-MakeStudy = Callable[..., StudySpec]
+MakeStudy = Callable[..., GridStudy]
 
 
 def measures_of(result: StudyResult) -> list[dict[str, Any]]:
@@ -48,12 +48,12 @@ def test_a_study_trains_measures_and_writes_everything(tiny_study: MakeStudy, tm
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"runs", "study.toml", "report.html", "table.md", "table.csv", "results.json"}
     saved = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert saved["table"]["rows"][0]["perplexity"] == result.rows[0].to_dict()["perplexity"]
+    assert saved["table"]["rows"][0]["perplexity"] == result.records()[0]["perplexity"]
     assert all(len(run.measures.curve) == 3 for run in result.runs if run.measures)
 
 
 def test_the_score_is_that_of_the_weights_in_the_run_folder(tiny_study: MakeStudy, tmp_path: Path) -> None:
-    spec = tiny_study(contenders=(Contender(model="feed-forward", words={"width": 4, "hidden": 8}),), seeds=(3,))
+    spec = tiny_study(contenders=(ComparedModel(model="feed-forward", words={"width": 4, "hidden": 8}),), seeds=(3,))
     (run,) = run_study(spec, tmp_path / "out").runs
     assert run.measures
     trained = load(tmp_path / "out" / "runs" / "feed-forward-seed-3")
@@ -69,8 +69,8 @@ def test_a_finished_study_is_not_trained_again(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = run_study(tiny_study(), tmp_path / "out")
-    for name in ("train", "resume", "measure"):
-        monkeypatch.setattr(run_module, name, never)
+    for module, name in ((experiment, "train"), (experiment, "resume"), (grid, "measure")):
+        monkeypatch.setattr(module, name, never)
     again = run_study(tiny_study(), tmp_path / "out")
     assert [run.measures for run in again.runs] == [run.measures for run in first.runs]
 
@@ -82,16 +82,16 @@ def test_measures_that_are_lost_or_damaged_are_taken_again_without_training(
     (tmp_path / "out" / "runs" / "rnn-seed-1.json").write_text('{"of": ')
     (tmp_path / "out" / "runs" / "rnn-seed-2.json").unlink()
     for name in ("train", "resume"):
-        monkeypatch.setattr(run_module, name, never)
+        monkeypatch.setattr(experiment, name, never)
     assert measures_of(run_study(tiny_study(), tmp_path / "out")) == measures_of(first)
 
 
 def test_a_failed_run_is_a_row_with_its_reason_and_the_study_goes_on(tiny_study: MakeStudy, tmp_path: Path) -> None:
-    broken = Contender(model="rnn", name="broken", words={"learning_rate": 1e30, "clip": 0, "activation": "relu"})
-    result = run_study(tiny_study(contenders=(broken, Contender(model="gru"))), tmp_path / "out")
-    assert [run.cell.contender for run in result.failed] == ["broken", "broken"]
+    broken = ComparedModel(model="rnn", name="broken", words={"learning_rate": 1e30, "clip": 0, "activation": "relu"})
+    result = run_study(tiny_study(contenders=(broken, ComparedModel(model="gru"))), tmp_path / "out")
+    assert [run.cell.condition for run in result.failed] == ["broken", "broken"]
     assert all("step" in (run.reason or "") for run in result.failed)
-    assert [row.perplexity is None for row in result.rows] == [True, False]
+    assert [row.estimate("perplexity") is None for row in result.rows] == [True, False]
     assert "broken, seed 1 failed" in str(result)
 
 
@@ -99,7 +99,7 @@ def test_any_error_of_a_run_becomes_a_reason_and_the_next_call_tries_again(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "measure", lambda *given: (_ for _ in ()).throw(MemoryError("no room")))
+        patch.setattr(grid, "measure", lambda *given: (_ for _ in ()).throw(MemoryError("no room")))
         failed = run_study(tiny_study(), tmp_path / "out")
     assert {run.reason for run in failed.runs} == {"MemoryError: no room"}
     shown = run_study(tiny_study(), tmp_path / "out", only=[])
@@ -145,7 +145,7 @@ def test_another_study_in_the_same_folder_is_refused_before_anything_is_trained(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_study(tiny_study(), tmp_path / "out")
-    monkeypatch.setattr(run_module, "train", never)
+    monkeypatch.setattr(experiment, "train", never)
     other = tiny_study(words={**tiny_study().words, "steps": 7}, seeds=(9, 1))
     with pytest.raises(RunError, match=r"feed-forward-seed-1 holds a run with recipe steps 6, this study asks for 7"):
         run_study(other, tmp_path / "out")
@@ -161,9 +161,9 @@ def test_only_some_runs_can_be_chosen(tiny_study: MakeStudy, tmp_path: Path) -> 
 
 
 def test_equal_parameters_and_tokens_are_what_each_model_gets(tiny_study: MakeStudy, tmp_path: Path) -> None:
-    contenders = tuple(Contender(model=name) for name in ("attentive", "gru"))
+    contenders = tuple(ComparedModel(model=name) for name in ("attentive", "gru"))
     words = {"batch": 4, "stretch": 8, "device": "cpu"}
-    budget = Budget(parameters=3_000, tokens=230)
+    budget = StudyBudget(parameters=3_000, tokens=230)
     result = run_study(tiny_study(contenders=contenders, words=words, budget=budget, seeds=(1,)), tmp_path / "out")
     assert [run.measures.tokens for run in result.runs if run.measures] == [224, 224]
     assert all(abs(run.measures.parameters / 3_000 - 1) < 0.03 for run in result.runs if run.measures)
@@ -173,14 +173,14 @@ def test_a_budget_of_seconds_measures_the_speed_once_and_keeps_to_it(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = {"batch": 2, "stretch": 4, "device": "cpu"}
-    spec = tiny_study(contenders=(Contender(model="rnn"),), words=words, budget=Budget(seconds=0.05))
+    spec = tiny_study(contenders=(ComparedModel(model="rnn"),), words=words, budget=StudyBudget(seconds=0.05))
     first = run_study(spec, tmp_path / "out")
     one, other = (run.measures for run in first.runs)
     assert one
     assert other
     assert one.trial_speed == other.trial_speed
     assert one.recipe["steps"] == max(1, math.floor(0.05 * (one.trial_speed or 0) / 8))
-    monkeypatch.setattr("lemma.studies.cells.measure_speed", never)
+    monkeypatch.setattr("lemma.studies.grid.measure_speed", never)
     assert [run.measures for run in run_study(spec, tmp_path / "out").runs] == [one, other]
 
 
@@ -188,16 +188,18 @@ def test_what_can_be_known_before_is_an_error_before(tiny_study: MakeStudy, tmp_
     with pytest.raises(DataError, match="'Ω'"):
         run_study(tiny_study(prompt="Ω"), tmp_path / "out")
     with pytest.raises(SpecError, match="too little"):
-        run_study(tiny_study(contenders=(Contender(model="rnn"),), budget=Budget(parameters=10)), tmp_path / "out")
+        run_study(
+            tiny_study(contenders=(ComparedModel(model="rnn"),), budget=StudyBudget(parameters=10)), tmp_path / "out"
+        )
     with pytest.raises(SpecError, match="less than one step"):
-        run_study(tiny_study(budget=Budget(tokens=3)), tmp_path / "out")
+        run_study(tiny_study(budget=StudyBudget(tokens=3)), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_measures_survive_json(tiny_study: MakeStudy, tmp_path: Path) -> None:
     (run, *_) = run_study(tiny_study(seeds=(1,)), tmp_path / "out").runs
     assert run.measures
-    assert Measures.read(json.loads(json.dumps(run.measures.to_dict()))) == run.measures
+    assert LanguageMeasures.read(json.loads(json.dumps(run.measures.to_dict()))) == run.measures
 
 
 @pytest.mark.parametrize("prompt", ["", "so be"])
@@ -227,7 +229,7 @@ def test_the_score_training_ended_with_is_that_of_a_new_pass(
     keep: str, tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = {**tiny_study().words, "keep": keep, "learning_rate": 0.3, "steps": 12}
-    spec = tiny_study(contenders=(Contender(model="gru"),), words=words, validations=6)
+    spec = tiny_study(contenders=(ComparedModel(model="gru"),), words=words, validations=6)
     reused = run_study(spec, tmp_path / "out")
     for file in (tmp_path / "out" / "runs").glob("*.json"):
         file.unlink()

@@ -1,0 +1,507 @@
+"""Experiments and their runner: cells that are run once whatever happens in between, failures as rows, a report.
+
+A study is an `Experiment`: it lists its cells (a model or condition, a place in the grid, a seed), runs one of them,
+and makes a report of all. The runner keeps what was measured of a cell as JSON next to the cell's run folder, so that
+a study that was stopped is finished by the same call.
+"""
+
+import json
+import re
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+from lemma.data.files import write_atomically
+from lemma.errors import LemmaError, RunError, SpecError, unknown
+from lemma.report.progress import Observer
+from lemma.report.statistics import Estimate, estimate
+from lemma.runs.folder import SPEC, RunFolder, is_begun, remove_unbegun
+from lemma.runs.load import Run, load
+from lemma.spec.base import to_toml
+from lemma.spec.data import AnyDataSpec, DataSpec, LabelsSpec
+from lemma.spec.models import ModelSpec
+from lemma.spec.recipe import AdaptationSpec, Recipe
+from lemma.studies.result import StudyResult
+from lemma.studies.timing import device_of
+from lemma.training.loop import resume, train
+
+# One cell, what it came to, and the row that its seeds make together.
+
+
+@dataclass(frozen=True)
+class StudyCell:
+    """One run of a study: which model or condition, where in the grid, with which seed."""
+
+    condition: str
+    """The model or condition that is compared, by its name in the table."""
+    point: Mapping[str, Any]
+    """The grid settings of this cell and their values, as the study writes them."""
+    seed: int | None
+    model: ModelSpec | None = None
+    recipe: Recipe = field(default_factory=Recipe)
+    fixed: frozenset[str] = frozenset()
+    """Settings of the model that the study sets itself, so that no budget may change them."""
+
+    @property
+    def row_name(self) -> str:
+        """The name of its row, which all its seeds share: `lstm-depth-2`."""
+        parts = [self.condition, *(f"{word}-{plain(value)}" for word, value in self.point.items())]
+        return "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in parts)
+
+    @property
+    def name(self) -> str:
+        """A stable, readable name for the run's folder: `lstm-depth-2-seed-1`."""
+        return self.row_name if self.seed is None else f"{self.row_name}-seed-{self.seed}"
+
+    @property
+    def place(self) -> str:
+        """Its place in the grid: `depth=2, context=5`."""
+        return in_words(self.point)
+
+    def __str__(self) -> str:
+        seed = "" if self.seed is None else f"seed {self.seed}"
+        return ", ".join(filter(None, (self.condition, self.place, seed)))
+
+
+def plain(value: Any) -> str:
+    """Write a grid value as a person would.
+
+    >>> plain(True), plain(0.001)
+    ('true', '0.001')
+    """
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def in_words(point: Mapping[str, Any]) -> str:
+    """Settings with their values.
+
+    >>> in_words({"depth": 2, "tied": True})
+    'depth=2, tied=true'
+    """
+    return ", ".join(f"{word}={plain(value)}" for word, value in point.items())
+
+
+class Measured(Protocol):
+    """What is measured of a cell, to and from plain values."""
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` wrote."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        ...
+
+
+M = TypeVar("M", bound=Measured)
+
+
+@dataclass(frozen=True)
+class CellOutcome(Generic[M]):
+    """What a cell came to: measures, or the reason why there are none, or neither if it was not run yet."""
+
+    cell: StudyCell
+    measures: M | None = None
+    reason: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "run": self.cell.name,
+            "contender": self.cell.condition,
+            "point": dict(self.cell.point),
+            "seed": self.cell.seed,
+            "measures": self.measures.to_dict() if self.measures else None,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True)
+class StudyRow(Generic[M]):
+    """What the seeds of one model or condition at one place of the grid came to."""
+
+    condition: str
+    point: Mapping[str, Any]
+    title: str
+    """What distinguishes it from the other rows: the condition, its place in the grid, or both."""
+    measured: Mapping[int, M]
+    """By their seeds."""
+    failed: Mapping[int, str]
+    """Why seeds failed."""
+    waiting: tuple[int, ...] = ()
+    """The seeds that were not run yet."""
+
+    @property
+    def first(self) -> M | None:
+        """What the first seed came to."""
+        return next(iter(self.measured.values()), None)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Why seeds are missing, in words."""
+        failed = (f"seed {seed} failed: {reason}" for seed, reason in self.failed.items())
+        return (*failed, *(f"seed {seed} not run yet" for seed in self.waiting))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The same, each with the row's title."""
+        return tuple(f"{self.title}, {note}" for note in self.missing)
+
+    def values(self, name: str) -> dict[int, float]:
+        """Something measured, by the seeds that have it."""
+        found = {seed: getattr(one, name) for seed, one in self.measured.items()}
+        return {seed: float(value) for seed, value in found.items() if value is not None}
+
+    def estimate(self, name: str) -> Estimate | None:
+        """The mean of something measured with its interval over the seeds; None if no seed has it."""
+        values = list(self.values(name).values())
+        return estimate(values) if values else None
+
+    def count(self, name: str) -> int | None:
+        """Something that is the same for every seed."""
+        return None if self.first is None else int(getattr(self.first, name))
+
+
+def gather(outcomes: Iterable[CellOutcome[M]]) -> list[StudyRow[M]]:
+    """Put the seeds of each condition at each place together, in the order in which they first come."""
+    groups: dict[tuple[str, str], list[CellOutcome[M]]] = {}
+    for outcome in outcomes:
+        groups.setdefault((outcome.cell.condition, outcome.cell.place), []).append(outcome)
+    several = len({condition for condition, _ in groups}) > 1
+    rows = []
+    for group in groups.values():
+        cell = group[0].cell
+        named = [cell.condition] if several or not cell.point else []
+        by_seed = {outcome.cell.seed or 0: outcome for outcome in group}
+        rows.append(
+            StudyRow(
+                condition=cell.condition,
+                point=cell.point,
+                title=", ".join(filter(None, [*named, cell.place])),
+                measured={seed: one.measures for seed, one in by_seed.items() if one.measures},
+                failed={seed: one.reason for seed, one in by_seed.items() if one.reason and not one.measures},
+                waiting=tuple(seed for seed, one in by_seed.items() if not one.reason and not one.measures),
+            )
+        )
+    return rows
+
+
+def paired(ones: StudyRow[Any], others: StudyRow[Any], name: str) -> Estimate | None:
+    """One row's figure minus another's, over the seeds that both have.
+
+    A seed fixes the order of the batches and the numbers that initial weights are drawn from, for both alike; what it
+    does to both cancels in the difference.
+    """
+    mine, theirs = ones.values(name), others.values(name)
+    both = sorted(mine.keys() & theirs.keys())
+    return estimate([mine[seed] - theirs[seed] for seed in both]) if both else None
+
+
+def seeds_in_words(rows: Sequence[StudyRow[Any]]) -> str:
+    """What ± means in a table of these rows; empty if no seed came to its end."""
+    counts = {len(row.measured) for row in rows if row.measured}
+    words = ""
+    if counts and max(counts) > 1:
+        seeds = f"{max(counts)} seeds" if len(counts) == 1 else f"up to {max(counts)} seeds"
+        words = f" Mean ± half the 95 % interval over {seeds} (Student's t)."
+    single = " A figure without ± comes from one seed, which has no interval."
+    return words + (single if counts and min(counts) == 1 else "")
+
+
+# Experiments, and the one runner for all of them.
+
+
+class Experiment(ABC, Generic[M]):
+    """A study that can be run: its cells, how one of them is run, and the report on all."""
+
+    measures: ClassVar[type[Any]]
+    """The class of what is measured of a cell."""
+    keeps: ClassVar[bool] = True
+    """Whether measures are kept on disk; times are measured again by every call."""
+    tolerant: ClassVar[bool] = True
+    """Whether a cell that fails becomes a row with its reason; otherwise the error goes to the caller."""
+
+    spec: Any
+    """The study's spec; None if it has none."""
+    out: Path
+    observer: Observer
+
+    @abstractmethod
+    def cells(self) -> Sequence[StudyCell]:
+        """All cells, in the order in which they are run."""
+
+    @abstractmethod
+    def run(self, cell: StudyCell, observer: Observer) -> M:
+        """Run one cell to its end, or go on where it was stopped, and measure it."""
+
+    @abstractmethod
+    def report(self, outcomes: tuple[CellOutcome[M], ...], interrupted: bool) -> StudyResult:
+        """What all outcomes show; some are missing if the study was interrupted."""
+
+    def prepare(self) -> None:
+        """Do the work that all cells need, before the first of them is run."""
+
+    def check(self, cell: StudyCell) -> None:
+        """Refuse a folder that holds something else than this cell."""
+
+    def identity(self, cell: StudyCell) -> Mapping[str, Any] | None:
+        """What makes two runs of a cell the same; None if that is not known yet."""
+        return None
+
+    def is_finished(self, cell: StudyCell) -> bool:
+        """Whether what measures were taken of is still there."""
+        return True
+
+    def is_complete(self, measures: M) -> bool:
+        """Whether measures that were kept hold all that the study asks for by now."""
+        return True
+
+    def path(self, cell: StudyCell) -> Path:
+        """The cell's run folder; its measures are kept in a JSON file next to it."""
+        return self.out / "runs" / cell.name
+
+    def kept(self, cell: StudyCell) -> M | None:
+        """What an earlier call measured of the same cell, if it is readable and complete."""
+        identity = self.identity(cell) if self.keeps else None
+        kept = read_json(self._file(cell)) if identity is not None else None
+        if not kept or kept.get("of") != identity:
+            return None
+        try:
+            measures = self.measures.read(kept["measures"])
+        except (KeyError, TypeError):  # written by another version of Lemma: measured again
+            return None
+        return measures if self.is_complete(measures) else None
+
+    def find(self, cell: StudyCell) -> CellOutcome[M]:
+        """What there is of a cell that is not run now."""
+        measures = self.kept(cell)
+        failed = (read_json(self._file(cell)) or {}).get("failed") if self.keeps and measures is None else None
+        return CellOutcome(cell, measures, failed)
+
+    def finish(self, cell: StudyCell, observer: Observer) -> CellOutcome[M]:
+        """Bring a cell to its end; if it fails, keep the reason, and let the study go on."""
+        try:
+            measures = self.kept(cell) if self.is_finished(cell) else None
+            if measures is None:
+                measures = self.run(cell, observer)
+                if self.keeps:
+                    write_json(self._file(cell), {"of": self.identity(cell), "measures": measures.to_dict()})
+            return CellOutcome(cell, measures)
+        except Exception as error:
+            if not self.tolerant:
+                raise
+            reason = str(error) if isinstance(error, LemmaError) else f"{type(error).__name__}: {error}"
+            if self.keeps:  # the next call tries again
+                write_json(self._file(cell), {"failed": reason})
+            observer.say(f"failed: {reason}")
+            return CellOutcome(cell, reason=reason)
+
+    def _file(self, cell: StudyCell) -> Path:
+        path = self.path(cell)
+        return path.with_name(f"{path.name}.json")
+
+
+def run_experiment(experiment: Experiment[Any], only: Collection[str] | None = None) -> StudyResult:
+    """Run all cells of an experiment, save its report in its folder, and return it.
+
+    A finished cell is not repeated and an interrupted one goes on. After Ctrl-C the report shows what there is. `only`
+    names the conditions or runs to train now; of the others what is there is shown.
+    """
+    cells = experiment.cells()
+    chosen = select(cells, only)
+    for cell in cells:
+        experiment.check(cell)
+    experiment.out.mkdir(parents=True, exist_ok=True)
+    if experiment.spec is not None:
+        write_atomically(experiment.out / "study.toml", to_toml(experiment.spec.to_dict()))
+    done: dict[str, CellOutcome[Any]] = {}
+    interrupted = False
+    try:
+        experiment.prepare()
+        for number, cell in enumerate(chosen, start=1):
+            observer = TitledObserver(experiment.observer, f"run {number} of {len(chosen)}: {cell}")
+            done[cell.name] = experiment.finish(cell, observer)
+    except KeyboardInterrupt:
+        interrupted = True
+    outcomes = tuple(done.get(cell.name) or experiment.find(cell) for cell in cells)
+    result = experiment.report(outcomes, interrupted)
+    result.save()
+    return result
+
+
+def select(cells: Sequence[StudyCell], only: Collection[str] | None) -> list[StudyCell]:
+    """The cells of the conditions or runs that are named; all of them if nothing is."""
+    names = {name: None for cell in cells for name in (cell.condition, cell.name)}
+    for name in only or ():
+        if name not in names:
+            raise SpecError(unknown("only", name, names))
+    return [cell for cell in cells if only is None or {cell.condition, cell.name} & set(only)]
+
+
+class TitledObserver(Observer):
+    """Passes everything on to an observer, with the run's name before each phase: "run 3 of 12: lstm, seed 1"."""
+
+    def __init__(self, observer: Observer, title: str) -> None:
+        self.observer, self.title = observer, title
+        self.advance, self.report, self.end = observer.advance, observer.report, observer.end
+
+    def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """A phase of the run begins."""
+        self.observer.begin(self.title if phase == "training" else f"{self.title}, {phase}", total, unit, done)
+
+    def say(self, message: str) -> None:
+        """Something worth reading has happened in this run."""
+        self.observer.say(f"{self.title}: {message}")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object; None if the file is missing or damaged, for all that is kept can be made again."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a JSON object atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+# Experiments whose cells are training runs.
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A training run that is ready to start: the model, the recipe, the data and the folder."""
+
+    path: Path
+    model: ModelSpec
+    recipe: Recipe
+    data: AnyDataSpec
+    dataset: Any
+    evaluate: Callable[[Any], Any] | None = None
+    """What validates it, if that is not its task."""
+    adaptation: AdaptationSpec | None = None
+    trial_speed: float | None = None
+    """Tokens/s in the trial from which a budget of seconds was turned into steps."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What makes two runs the same: the model, the recipe, the data and what it was adapted from."""
+        same: dict[str, Any] = {"model": self.model.to_dict(), "recipe": self.recipe.to_dict()}
+        same["data"] = self.dataset.hash
+        if not isinstance(self.data, DataSpec):
+            same["labels" if isinstance(self.data, LabelsSpec) else "graph"] = data_settings(self.data)
+        if isinstance(self.data, LabelsSpec):
+            same["tokenizer"] = self.dataset.tokenizer.hash
+        if self.adaptation:
+            same |= {"method": self.adaptation.method.to_dict(), "base": self.adaptation.base_hash}
+        return same
+
+
+def data_settings(data: AnyDataSpec) -> dict[str, Any]:
+    """How the data are divided; which data they are, their hash says."""
+    return {name: value for name, value in data.to_dict().items() if name not in ("labels", "graph", "nodes_file")}
+
+
+def refuse_other_run(plan: RunPlan) -> None:
+    """Refuse a folder that holds a run of another model, recipe, data or base, or that is not a run."""
+    if not is_begun(plan.path):
+        return
+    if plan.path.is_dir() and not (plan.path / SPEC).exists():
+        found = ", ".join(sorted(entry.name for entry in plan.path.iterdir()))
+        raise RunError(
+            f"{plan.path} is not a run, and this study needs that folder for one: {SPEC} is missing, but it holds "
+            f"{found}. Move that away, or choose another --out."
+        )
+    held = RunFolder.open(plan.path)
+    for where, got, asked in (
+        ("", held.spec.to_dict(), plan.model.to_dict()),
+        ("recipe ", held.recipe.to_dict(), plan.recipe.to_dict()),
+        ("text ", {"hash": held.data_hash}, {"hash": plan.dataset.hash}),
+    ):
+        if word := next((word for word in {**got, **asked} if got.get(word) != asked.get(word)), None):
+            raise RunError(
+                f"{plan.path} holds a run with {where}{word} {got.get(word)}, this study asks for {asked.get(word)}. "
+                "Choose another --out, or remove that folder."
+            )
+    other = ""
+    if not isinstance(plan.data, DataSpec) and data_settings(held.data) != data_settings(plan.data):
+        other = "other labelled texts" if isinstance(plan.data, LabelsSpec) else "another split"
+    origins = [one and (one.method, one.base_hash) for one in (held.adaptation, plan.adaptation)]
+    if not other and origins[0] != origins[1]:
+        other = "another base or method"
+    if other:
+        raise RunError(
+            f"{plan.path} holds a run of {other} than this study asks for. Choose another --out, or remove that folder."
+        )
+
+
+def train_to_end(plan: RunPlan, observer: Observer) -> None:
+    """Train a run, go on with one that was stopped, or leave a finished one as it is."""
+    given: dict[str, Any] = {"evaluate": plan.evaluate, "sample": lambda model: [], "observer": observer}
+    if not is_begun(plan.path):
+        remove_unbegun(plan.path)
+        given["adaptation"] = plan.adaptation
+        result = train(plan.model, plan.recipe, plan.data, plan.dataset, plan.path, **given)
+    elif RunFolder.open(plan.path).finished:
+        return
+    else:
+        result = resume(plan.path, plan.dataset, **given)
+    if result.stopped == "interrupted":
+        raise KeyboardInterrupt
+
+
+class TrainingExperiment(Experiment[M]):
+    """An experiment of which every cell is a training run."""
+
+    keeps_checkpoints: ClassVar[bool] = False
+    """Whether finished runs keep their checkpoints; a study of many runs should be small."""
+
+    @abstractmethod
+    def plan(self, cell: StudyCell) -> RunPlan | None:
+        """The run of a cell; None if it depends on work that is not done yet."""
+
+    @abstractmethod
+    def measure(self, run: Run, plan: RunPlan) -> M:
+        """Measure a finished run."""
+
+    def run(self, cell: StudyCell, observer: Observer) -> M:
+        """Train the cell's run to its end, and measure it."""
+        plan = self.plan(cell)
+        assert plan is not None
+        refuse_other_run(plan)
+        train_to_end(plan, observer)
+        run = load(plan.path, device_of(plan.recipe))
+        if run.note:  # the weights are not those that the run ended with
+            raise RunError(run.note)
+        measures = self.measure(run, plan)
+        if not self.keeps_checkpoints:
+            shutil.rmtree(RunFolder.open(plan.path).checkpoints, ignore_errors=True)
+        return measures
+
+    def check(self, cell: StudyCell) -> None:
+        """Refuse a folder that holds another run."""
+        if plan := self.plan(cell):
+            refuse_other_run(plan)
+
+    def identity(self, cell: StudyCell) -> Mapping[str, Any] | None:
+        """The model, the recipe, the data and the base of its run."""
+        plan = self.plan(cell)
+        return plan and plan.identity
+
+    def is_finished(self, cell: StudyCell) -> bool:
+        """Whether its run is there and finished."""
+        path = self.path(cell)
+        return is_begun(path) and RunFolder.open(path).finished
+
+
+def validations_of(run: Run) -> list[dict[str, Any]]:
+    """The rows of a run's metrics that hold a validation: the points of its learning curve."""
+    return [row for row in RunFolder.open(run.path).metrics.rows() if "validation_loss" in row]

@@ -1,0 +1,388 @@
+"""What a grid of language models shows: the table, verdicts on claims, the conclusion and the page."""
+
+import csv
+import io
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up import GREEDY, made_up
+
+from lemma.errors import SpecError
+from lemma.report.curves import COLOURS
+from lemma.spec.data import DataSpec
+from lemma.spec.studies import ClaimComparison, ComparedModel, GridStudy, StudyClaim, read_study
+from lemma.studies import grid_report
+from lemma.studies.experiment import gather
+from lemma.studies.grid_report import conclude, judge, loop_in_words, make_table, mean_curve, report_grid, styles
+from lemma.studies.measures import CurvePoint, SampleLoop, TextSample
+from lemma.studies.result import StudyResult, StudyTable
+
+
+def table_of(outcomes: list[Any]) -> StudyTable:
+    return make_table(gather(outcomes))
+
+
+# The table
+
+
+def test_rows_hold_means_over_seeds_and_the_lowest_is_marked() -> None:
+    table = table_of([*made_up("rnn", [8.0, 8.2, 8.1]), *made_up("lstm", [6.0, 6.2, 6.1])])
+    assert table.best == 1 and [record["best"] for record in table.records] == [False, True]
+    assert str(table).splitlines()[:4] == [
+        "model    perplexity    bits/byte  parameters  tokens  tokens/s  seconds",
+        "──────  ───────────  ───────────  ──────────  ──────  ────────  ───────",
+        "rnn     8.10 ± 0.25  4.05 ± 0.12       1,234   5,000     2,000      2.5",
+        "lstm *  6.10 ± 0.25  3.05 ± 0.12       1,234   5,000     2,000      2.5",
+    ]
+    assert "Mean ± half the 95 % interval over 3 seeds (Student's t)." in table.caption
+
+
+def test_a_grid_has_a_column_for_each_word() -> None:
+    table = table_of(
+        [*made_up("a", [3.0, 3.1], {"depth": 2, "tied": True}), *made_up("a", [4.0], {"depth": 4, "tied": False})]
+    )
+    assert table.header[:3] == ["model", "depth", "tied"]
+    assert [row[:3] for row in table.rows] == [["a", "2", "true"], ["a", "4", "false"]]
+
+
+def test_one_seed_has_no_interval_and_the_caption_says_so() -> None:
+    table = table_of(made_up("rnn", [8.0]))
+    assert "±" not in table.rows[0][1]
+    assert "one seed, which has no interval" in table.caption
+
+
+def test_failed_and_waiting_seeds_stay_rows_with_their_reason() -> None:
+    table = table_of([*made_up("rnn", ["the loss is nan", "out of memory"]), *made_up("lstm", [6.0, None])])
+    assert table.rows[0][1] == "–"
+    assert table.best == 1
+    assert table.notes == [
+        "rnn, seed 1 failed: the loss is nan",
+        "rnn, seed 2 failed: out of memory",
+        "lstm, seed 2 not run yet",
+    ]
+    assert str(table).endswith("\n".join(table.notes))
+    assert table_of(made_up("rnn", ["no"])).caption == "No run has come to its end."
+
+
+def test_csv_and_json_hold_the_figures_unrounded() -> None:
+    table = table_of(
+        [*made_up("a,b", [1 / 3, 2 / 3], {"depth": 2}), *made_up("c", ["line\nbreak, comma"], {"depth": 4})]
+    )
+    first, second = csv.DictReader(io.StringIO(table.to_csv()))
+    assert (first["contender"], first["depth"], float(first["perplexity"])) == ("a,b", "2", 0.5)
+    assert second["perplexity"] == ""
+    assert second["notes"] == "seed 1 failed: line\nbreak, comma"
+    assert json.loads(json.dumps(table.to_dict()))["rows"][0]["perplexity"] == 0.5
+
+
+def test_markdown_is_one_table_whatever_the_names() -> None:
+    markdown = table_of([*made_up("a|b", [3.0]), *made_up("c", ["line\nbreak | <b>"])]).to_markdown()
+    lines = markdown.splitlines()
+    assert all(line.replace("\\|", "").count("|") == 8 for line in lines[:4])
+    assert lines[2].startswith("| a\\|b \\* |")
+    assert "- c, seed 1 failed: line break \\| \\<b\\>" in lines
+
+
+def test_rows_are_called_by_what_distinguishes_them() -> None:
+    grid = gather([*made_up("a", [3.0], {"depth": 2, "N": 3}), *made_up("a", [4.0], {"depth": 4, "N": 3})])
+    assert [row.title for row in grid] == ["depth=2, N=3", "depth=4, N=3"]
+    both = gather([*made_up("a", [3.0], {"depth": 2}), *made_up("b", [4.0], {"depth": 2})])
+    assert [row.title for row in both] == ["a, depth=2", "b, depth=2"]
+    assert [row.title for row in gather(made_up("a", [3.0]))] == ["a"]
+
+
+# Claims and the conclusion
+
+
+A6 = read_study("table-a5").claims
+Numbers = dict[tuple[int, int], list[float | str | None]]
+
+
+def verdicts(numbers: Numbers) -> list[str]:
+    outcomes = [
+        outcome
+        for (depth, context), values in numbers.items()
+        for outcome in made_up("table-a5", values, {"depth": depth, "context": context})
+    ]
+    return [judge(claim, gather(outcomes)).verdict for claim in A6]
+
+
+SOURCE: Numbers = {(2, 3): [8.32, 8.33], (2, 5): [10.63, 10.62], (4, 3): [8.15, 8.16], (4, 5): [6.65, 6.64]}
+
+
+def test_the_sources_own_numbers_bear_out_both_claims_if_seeds_agree() -> None:
+    assert verdicts(SOURCE) == ["held", "held"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({(4, 3): [8.52, 8.53]}, ["not held", "held"]),
+        ({(4, 3): [8.1, 8.6]}, ["within noise", "within noise"]),
+        ({(2, 5): [7.02, 7.01]}, ["held", "not held"]),
+        ({(4, 5): [9.02, 9.01]}, ["held", "not held"]),
+        ({(4, 5): ["out of memory", None]}, ["not measured", "not measured"]),
+        ({place: [values[0]] for place, values in SOURCE.items()}, ["one seed only", "one seed only"]),
+    ],
+)
+def test_verdicts_follow_the_numbers(changes: Numbers, expected: list[str]) -> None:
+    assert verdicts({**SOURCE, **changes}) == expected
+
+
+def test_a_clear_refutation_outweighs_noise_elsewhere() -> None:
+    assert verdicts({**SOURCE, (4, 3): [8.52, 8.53], (2, 5): [1.0, 99.0]})[0] == "not held"
+
+
+def test_findings_name_the_places_and_the_difference() -> None:
+    rows = gather([*made_up("a", [9.0, 9.2], {"depth": 2}), *made_up("a", [7.0, 7.2], {"depth": 4})])
+    claim = StudyClaim(says="Deeper is better.", comparisons=(ClaimComparison(at={"depth": 4}, against={"depth": 2}),))
+    (judged,) = judge(claim, rows).comparisons
+    assert judged.finding == (
+        "depth=4 against depth=2: 7.1 ± 1.3 against 9.1 ± 1.3, difference −2.00 ± 0.61, expected below 0"
+    )
+    assert judged.verdict == "held"
+
+
+def test_contenders_can_be_compared_at_every_place_of_the_grid() -> None:
+    rows = gather(
+        [
+            *(
+                outcome
+                for name in ("x", "y")
+                for depth in (1, 2)
+                for outcome in made_up(name, [5.0, 5.1], {"depth": depth})
+            )
+        ]
+    )
+    claim = StudyClaim(
+        says="x beats y.", comparisons=(ClaimComparison(at={"contender": "x"}, against={"contender": "y"}),)
+    )
+    findings = [judged.finding for judged in judge(claim, rows).comparisons]
+    assert [finding.partition(":")[0] for finding in findings] == [
+        "contender=x against contender=y (depth=1)",
+        "contender=x against contender=y (depth=2)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("comparison", "said"),
+    [
+        ({"at": {"dept": 2}, "against": {"dept": 1}}, "Did you mean 'depth'"),
+        ({"at": {"depth": 9}, "against": {"depth": 1}}, "depth = 9 is not in the grid"),
+        ({"at": {"depth": 1}, "against": {"contender": "a"}}, "must name the same words"),
+        ({"at": {"depth": 1}, "against": {"depth": 1}}, "differ in at least one value"),
+    ],
+)
+def test_a_claim_about_nothing_is_refused(comparison: dict[str, Any], said: str) -> None:
+    words = {
+        "name": "s",
+        "data": DataSpec(text=("a.txt",)).to_dict(),
+        "contenders": [ComparedModel(model="rnn").to_dict()],
+        "grid": {"depth": [1, 2]},
+        "claims": [{"says": "", "comparisons": [comparison]}],
+    }
+    with pytest.raises(SpecError) as mistake:
+        GridStudy.read(words, "study")
+    assert said in str(mistake.value)
+
+
+def test_the_conclusion_says_who_is_best_and_whether_that_is_certain() -> None:
+    clear = conclude(gather([*made_up("rnn", [8.0, 8.01]), *made_up("lstm", [6.0, 6.01])]))
+    assert clear[0] == "lstm has the lowest validation perplexity: 6.005 ± 0.064."
+    assert clear[1] == "No other interval overlaps with it; next is rnn with 8.005 ± 0.064."
+    near = conclude(gather([*made_up("rnn", [6.0, 6.4]), *made_up("gru", [9.9, 9.91]), *made_up("lstm", [6.1, 6.2])]))
+    assert near[0].startswith("lstm has the lowest")
+    assert near[1] == (
+        "The 95 % interval of rnn (6.2 ± 2.5) overlaps with it: this study cannot distinguish them. "
+        "Two seeds make wide intervals (t = 12.7); more would narrow them."
+    )
+    assert "Clearly above it lies gru." in near
+
+
+def test_an_interval_that_only_touches_the_best_one_overlaps_with_it() -> None:
+    touching = conclude(
+        gather([*made_up("lstm", [6.1, 6.2]), *made_up("gru", [6.7, 6.7]), *made_up("rnn", [6.8, 6.8])])
+    )
+    assert touching[1].startswith("The 95 % interval of gru (6.7 ± 0.0) overlaps")
+    assert "Clearly above it lies rnn." in touching
+
+
+def test_the_conclusion_is_honest_about_single_seeds_and_missing_runs() -> None:
+    single = conclude(gather([*made_up("rnn", [8.0]), *made_up("lstm", [6.0])]))
+    assert "One seed has no interval, so the noise is unknown." in single[1]
+    broken = conclude(gather([*made_up("rnn", [8.0, "nan"]), *made_up("lstm", [None, None])]))
+    assert "1 of 4 runs failed; its reason is below the table." in broken
+    assert "2 of 4 runs are still to be run." in broken
+    assert conclude(gather(made_up("rnn", ["nan"])))[0].startswith("No run came to its end")
+
+
+def test_the_conclusion_gives_the_verdict_on_each_claim() -> None:
+    outcomes = [*made_up("a", [9.0, 9.01], {"depth": 2}), *made_up("a", [7.0, 7.01], {"depth": 4})]
+    rows = gather(outcomes)
+    claim = StudyClaim(says="Deeper is better.", comparisons=(ClaimComparison(at={"depth": 4}, against={"depth": 2}),))
+    assert conclude(rows, [judge(claim, rows)])[-1] == "“Deeper is better”: held in every comparison."
+
+
+# The page
+
+
+EVIL = "<script>alert(1)</script> & \"quotes\" 'n'"
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Checker(HTMLParser):
+    """Reads a page strictly: every tag closed in its order, ids once each, texts collected."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "data", "srcset")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def result(outcomes: list[Any], **words: Any) -> StudyResult:
+    contenders = tuple(
+        ComparedModel(model="rnn", name=name) for name in dict.fromkeys(one.cell.condition for one in outcomes)
+    )
+    spec = GridStudy(name="s", data=DataSpec(text=("a",)), contenders=contenders, **words)
+    return report_grid(spec, outcomes, {"text": "a", "SHA-256": "abc"}, {"processor": "two cores"}, Path("out"))
+
+
+def read_page(outcomes: list[Any], folder: Path, **words: Any) -> Checker:
+    report = result(outcomes, **words).save(folder)
+    checker = Checker()
+    checker.feed(report.read_text(encoding="utf-8"))
+    checker.close()
+    assert not checker.open
+    return checker
+
+
+def test_the_report_is_one_whole_page_that_needs_nothing_else(tmp_path: Path) -> None:
+    page = read_page([*made_up("rnn", [8.0, 8.1]), *made_up("lstm", [6.0, 6.1])], tmp_path, question="Which?")
+    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    assert not page.links
+    assert len(page.ids) == len(set(page.ids))
+    assert page.tags.count("svg") == 3 + 2, "intervals, two plots of curves, and a swatch for each row"
+    assert not re.search(r"url\((?!#)|@import", (tmp_path / "report.html").read_text())
+    for part in ("Which?", "lstm has the lowest", "6.05 ± 0.64", "SHA-256", "two cores", "O what a sample", "stride 1"):
+        assert part in page.text
+
+
+def test_all_text_is_escaped(tmp_path: Path) -> None:
+    samples = {
+        "sample": TextSample(EVIL, EVIL),
+        "greedy": TextSample(EVIL, EVIL * 2, SampleLoop(0, 3, True, EVIL, 0, len(EVIL))),
+    }
+    outcomes = [*made_up(EVIL, [8.0, EVIL], {"depth": EVIL}, **samples)]
+    claim = StudyClaim(says=EVIL, comparisons=(ClaimComparison(at={"depth": EVIL}, against={"depth": 1}),))
+    outcomes += made_up(EVIL, [7.0], {"depth": 1}, **samples)
+    page = read_page(outcomes, tmp_path, question=EVIL, grid={"depth": (EVIL, 1)}, claims=(claim,))
+    assert "script" not in page.tags
+    assert page.text.count(EVIL) > 8
+    html = result(outcomes, question=EVIL)._repr_html_()
+    assert "<script" not in html
+
+
+def test_failed_runs_have_their_place_and_a_study_of_failures_still_has_a_page(tmp_path: Path) -> None:
+    page = read_page([*made_up("rnn", ["it broke", None]), *made_up("lstm", [6.0, 6.1])], tmp_path)
+    assert "rnn, seed 1 failed: it broke" in page.text
+    assert "rnn, seed 2 not run yet" in page.text
+    empty = read_page(made_up("rnn", ["it broke"]), tmp_path)
+    assert "No run came to its end" in empty.text
+    assert "svg" not in empty.tags
+
+
+def test_without_the_plotting_libraries_the_report_says_how_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grid_report, "can_draw", lambda: False)
+    page = read_page(made_up("rnn", [8.0, 8.1]), tmp_path)
+    assert "svg" not in page.tags
+    assert "pip install 'lemma[plots]'" in page.text
+
+
+def test_claims_stand_in_the_report_with_their_verdict(tmp_path: Path) -> None:
+    outcomes = [*made_up("a", [9.0, 9.01], {"depth": 2}), *made_up("a", [7.0, 7.01], {"depth": 4})]
+    claim = StudyClaim(says="Deeper is better.", comparisons=(ClaimComparison(at={"depth": 4}, against={"depth": 2}),))
+    page = read_page(outcomes, tmp_path, grid={"depth": (2, 4)}, claims=(claim,))
+    assert "Deeper is better. held depth=4 against depth=2" in " ".join(page.text.split())
+
+
+def test_the_first_round_of_a_loop_is_marked_and_its_repetitions_shortened(tmp_path: Path) -> None:
+    talk = TextSample("", "well " + "to be " * 40, SampleLoop(5, 6, False, "the hidden vectors", 5, 11))
+    read_page(made_up("rnn", [8.0], greedy=talk), tmp_path)
+    html = (tmp_path / "report.html").read_text()
+    assert '<pre>well <mark class="loop">to be </mark><mark class="again">to be ' in html
+    assert html.count("to be ") < 15
+    assert (
+        "Onset 5, period 6: from token 5 on it repeats every 6 tokens. Not proved: the hidden vectors did not" in html
+    )
+
+
+def test_a_loop_of_white_space_is_made_visible(tmp_path: Path) -> None:
+    talk = TextSample("", "a" + "\n" * 40, SampleLoop(1, 1, True, "the last token", 1, 2))
+    read_page(made_up("rnn", [8.0], greedy=talk), tmp_path)
+    assert '<pre>a<mark class="loop">↵</mark>' in (tmp_path / "report.html").read_text()
+
+
+def test_loops_are_told_in_words() -> None:
+    assert loop_in_words(GREEDY) == (
+        "Onset 0, period 6: from token 0 on it repeats every 6 tokens. Proved: the last 7 tokens came back."
+    )
+    assert loop_in_words(TextSample("", "abc")) == "No loop as far as this goes."
+
+
+def test_mean_curves_go_as_far_as_all_seeds_do() -> None:
+    curves = [[CurvePoint(10, 1.0, 4.0), CurvePoint(20, 2.0, 3.0)], [CurvePoint(10, 3.0, 2.0)]]
+    assert mean_curve(curves) == [CurvePoint(10, 2.0, 3.0)]
+
+
+def test_more_rows_than_colours_are_told_apart_by_dashes() -> None:
+    rows = gather([outcome for number in range(15) for outcome in made_up(f"m{number}", [5.0])])
+    assert len({(colour, dash) for colour, dash, _ in styles(rows)}) == 15 > len(COLOURS)
+
+
+def test_saving_leaves_the_four_files_and_nothing_half_written(tmp_path: Path) -> None:
+    report = result(made_up("rnn", [8.0, 8.1])).save(tmp_path / "deep" / "folder")
+    assert sorted(file.name for file in report.parent.iterdir()) == [
+        "report.html",
+        "results.json",
+        "table.csv",
+        "table.md",
+    ]
+    assert "Report: out/report.html" in str(result(made_up("rnn", [8.0])))
+
+
+def test_a_loop_of_short_lines_does_not_fill_the_page(tmp_path: Path) -> None:
+    talk = TextSample("", "so\n" * 90, SampleLoop(0, 3, True, "the last token", 0, 3))
+    read_page(made_up("rnn", [8.0], greedy=talk), tmp_path)
+    assert (tmp_path / "report.html").read_text().count("so\n") == 1 + 6
+
+
+def test_one_validation_a_run_is_no_curve(tmp_path: Path) -> None:
+    page = read_page(made_up("rnn", [8.0], curve=(CurvePoint(5000, 2.5, 2.5),)), tmp_path)
+    assert "each run was validated once, at its end" in page.text
+    assert page.tags.count("svg") == 1, "the intervals alone"

@@ -1,0 +1,140 @@
+"""The runner on an experiment that trains nothing: what it keeps, repeats, tolerates and shows."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from lemma.errors import InputError, SpecError
+from lemma.report.progress import Observer, Silent
+from lemma.studies.experiment import CellOutcome, Experiment, StudyCell, gather, run_experiment
+from lemma.studies.result import StudyResult, StudyTable
+
+
+@dataclass(frozen=True)
+class Square:
+    value: float
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Self:
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"value": self.value}
+
+
+class Phases(Silent):
+    """Notes what is announced."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        self.said.append(phase)
+
+    def say(self, message: str) -> None:
+        self.said.append(message)
+
+
+class Squares(Experiment[Square]):
+    """Squares two numbers with two seeds; `broken` cells fail, and Ctrl-C comes in the cell `stop`."""
+
+    measures = Square
+    spec = None
+
+    def __init__(self, out: Path, broken: str = "", stop: str = "", factor: int = 1) -> None:
+        self.out, self.observer = out, Phases()
+        self.broken, self.stop, self.factor, self.done = broken, stop, factor, []
+
+    def cells(self) -> list[StudyCell]:
+        return [StudyCell(f"n{number}", {"number": number}, seed) for number in (2, 3) for seed in (1, 2)]
+
+    def identity(self, cell: StudyCell) -> dict[str, Any]:
+        return {"cell": cell.name, "factor": self.factor}
+
+    def run(self, cell: StudyCell, observer: Observer) -> Square:
+        observer.begin("training", 1, "steps")
+        if cell.name == self.stop:
+            raise KeyboardInterrupt
+        if cell.condition == self.broken:
+            raise InputError("it broke.")
+        self.done.append(cell.name)
+        return Square(self.factor * cell.point["number"] ** 2 + (cell.seed or 0))
+
+    def report(self, outcomes: tuple[CellOutcome[Square], ...], interrupted: bool) -> StudyResult:
+        rows = gather(outcomes)
+        cells = [[row.title, str(row.estimate("value"))] for row in rows]
+        notes = [note for row in rows for note in row.notes]
+        table = StudyTable(["n", "square"], cells, [{"n": row.title} for row in rows], "Squares.", notes)
+        return StudyResult("squares", self.out, table, ("Done.",), {}, runs=outcomes, interrupted=interrupted)
+
+
+NAMES = ["n2-number-2-seed-1", "n2-number-2-seed-2", "n3-number-3-seed-1", "n3-number-3-seed-2"]
+
+
+def values(result: StudyResult) -> list[float | None]:
+    return [run.measures and run.measures.value for run in result.runs]
+
+
+def test_cells_run_in_order_are_announced_and_kept(tmp_path: Path) -> None:
+    experiment = Squares(tmp_path)
+    assert values(run_experiment(experiment)) == [5, 6, 10, 11]
+    assert experiment.done == NAMES
+    assert experiment.observer.said[0] == "run 1 of 4: n2, number=2, seed 1"
+    kept = json.loads((tmp_path / "runs" / f"{NAMES[0]}.json").read_text())
+    assert kept == {"of": {"cell": NAMES[0], "factor": 1}, "measures": {"value": 5}}
+    again = Squares(tmp_path)
+    assert values(run_experiment(again)) == [5, 6, 10, 11] and not again.done
+
+
+def test_what_is_kept_of_another_study_or_damaged_is_measured_again(tmp_path: Path) -> None:
+    run_experiment(Squares(tmp_path))
+    (tmp_path / "runs" / f"{NAMES[1]}.json").write_text('{"of": ')
+    (tmp_path / "runs" / f"{NAMES[2]}.json").write_text(json.dumps({"of": {"cell": NAMES[2], "factor": 1}}))
+    again = Squares(tmp_path)
+    assert values(run_experiment(again)) == [5, 6, 10, 11] and again.done == NAMES[1:3]
+    assert values(run_experiment(Squares(tmp_path, factor=2))) == [9, 10, 19, 20]
+
+
+def test_a_cell_that_fails_is_a_row_with_its_reason_and_is_tried_again(tmp_path: Path) -> None:
+    failed = run_experiment(Squares(tmp_path, broken="n2"))
+    assert values(failed) == [None, None, 10, 11] and [run.reason for run in failed.failed] == ["it broke."] * 2
+    assert "n2, number=2, seed 1 failed: it broke." in str(failed)
+    shown = Squares(tmp_path)
+    assert [run.reason for run in run_experiment(shown, only=[]).runs] == ["it broke.", "it broke.", None, None]
+    assert values(run_experiment(Squares(tmp_path))) == [5, 6, 10, 11]
+
+
+def test_an_experiment_that_tolerates_no_failure_passes_the_error_on(tmp_path: Path) -> None:
+    experiment = Squares(tmp_path, broken="n3")
+    experiment.tolerant = False  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(InputError, match="it broke"):
+        run_experiment(experiment)
+
+
+def test_ctrl_c_keeps_what_there_is_and_the_next_call_goes_on(tmp_path: Path) -> None:
+    stopped = run_experiment(Squares(tmp_path, stop=NAMES[2]))
+    assert stopped.interrupted and values(stopped) == [5, 6, None, None]
+    assert "Interrupted: the same command goes on where it stopped." in str(stopped)
+    assert "n3, number=3, seed 1 not run yet" in (tmp_path / "report.html").read_text()
+    again = Squares(tmp_path)
+    assert values(run_experiment(again)) == [5, 6, 10, 11] and again.done == NAMES[2:]
+
+
+def test_only_some_cells_can_be_chosen(tmp_path: Path) -> None:
+    experiment = Squares(tmp_path)
+    assert values(run_experiment(experiment, only=["n3", NAMES[1]])) == [None, 6, 10, 11]
+    with pytest.raises(SpecError, match="Did you mean 'n2'"):
+        run_experiment(experiment, only=["n22"])
+
+
+def test_what_is_not_kept_is_measured_by_every_call(tmp_path: Path) -> None:
+    for _ in range(2):
+        experiment = Squares(tmp_path)
+        experiment.keeps = False  # pyright: ignore[reportAttributeAccessIssue]
+        run_experiment(experiment)
+        assert experiment.done == NAMES
+    assert not (tmp_path / "runs").exists()
