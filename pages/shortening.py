@@ -8,13 +8,13 @@ from pages.blocks import Block, commands
 
 STEPS = 4
 LEARNING = {"train", "adapt"}
-NOT_LEARNING = {"--words", "--resume", "--merge", "--to-peft", "--from-peft", "--help"}
+NOT_LEARNING = {"--settings", "--resume", "--from-peft", "--help"}
 
 
 def learns(words: list[str]) -> bool:
     """Whether a command trains anything.
 
-    >>> learns(["lemma", "train", "rnn"]), learns(["lemma", "train", "rnn", "--words"])
+    >>> learns(["lemma", "train", "rnn"]), learns(["lemma", "train", "rnn", "--settings"])
     (True, False)
     """
     return words[1] in LEARNING and not NOT_LEARNING & set(words)

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         SamplingSettings,
         TrainSettings,
     )
+    from lemma.studies.compare_methods import UnfinishedComparison
     from lemma.studies.result import StudyResult
     from lemma.tasks.base import DataArgs, Score
     from lemma.tasks.classification import Named
@@ -209,13 +210,19 @@ class Adapt:
 
         >>> lemma.adapt("runs/a", labels="tweets", method="lora", rank=4, out="runs/b")  # doctest: +SKIP
         """
-        from lemma.studies.compare_methods import adapt_to
+        from lemma.counting.count import trainable_text
+        from lemma.runs.folder import refuse_occupied
+        from lemma.training.adapt import adapt_run, leads, plan_adaptation
 
         given, others = _adaptation_data(labels, text, pairs, images, limit, settings)
         method = method or ("frozen" if rerank else "lora")
         if method == "all":
             raise SpecError("adapt: method='all' compares the methods. Call lemma.adapt.compare(...).")
-        return adapt_to(run, given, method, others, Path(out), watch(progress), overwrite, rerank)
+        if leads():
+            refuse_occupied(Path(out), overwrite)  # before the data is read
+        observer = watch(progress)
+        plan = plan_adaptation(run, given, method, others, observer, rerank=rerank)
+        return adapt_run(plan, Path(out), observer, trainable_text, overwrite)
 
     def compare(
         self,
@@ -230,15 +237,15 @@ class Adapt:
         overwrite: bool = False,
         progress: bool = True,
         **settings: Unpack[AdaptSettings],
-    ) -> Result:
+    ) -> StudyResult | UnfinishedComparison:
         """Adapt a run by every method, and compare what each costs and gains (problem E5).
 
         >>> lemma.adapt.compare("runs/a", labels="tweets", out="runs/methods")  # doctest: +SKIP
         """
-        from lemma.studies.compare_methods import adapt_to
+        from lemma.studies.compare_methods import compare_methods
 
         given, others = _adaptation_data(labels, text, pairs, images, limit, settings)
-        return adapt_to(run, given, "all", others, Path(out), watch(progress), overwrite, False)
+        return compare_methods(run, given, others, Path(out), watch(progress), overwrite)
 
     def from_peft(self, run: Path | str, folder: Path | str, *, out: Path | str, overwrite: bool = False) -> Rewritten:
         """Add LoRA weights that the peft library wrote to a run, as a new run.
@@ -841,13 +848,23 @@ def describe_worked(case: Any) -> str:
     return describe(case)
 
 
-def study(
-    name: str | Path, *, out: Path | str, progress: bool = True, **words: Any
-) -> StudyResult | CostResult | LabelResult:
-    """Compare models at an equal budget over seeds, classifiers, or what parts cost: built in, or from a TOML file."""
+def study(name: str | Path, *, out: Path | str, progress: bool = True, **settings: Any) -> StudyResult:
+    """Compare models at an equal budget, over seeds.
+
+    Args:
+        name: A built-in study (families, table-a5, positions, penalties, heads, length, lstm-gru, pretraining, graph)
+            or a TOML file.
+        out: The folder of its runs and its report; the same call resumes an interrupted study.
+        settings: Changes of the study's fields, such as seeds=[1, 2, 3]; nested ones with dots, as a dictionary.
+
+    Returns:
+        The table, the verdicts on its claims, the conclusion and the plots.
+
+    >>> lemma.study("families", out="runs/demo", seeds=[1])  # doctest: +SKIP
+    """
     from lemma.studies.run import run_study
 
-    return run_study(read_study(name, words), Path(out), watch(progress))
+    return run_study(read_study(name, settings), Path(out), watch(progress))
 
 
 def datasets() -> list[CorpusRow]:
@@ -916,7 +933,7 @@ def _attends(run: Run) -> bool:
 def _heads_page(run: Run, text: str) -> str:
     from lemma.inspection.page import page
 
-    return page(look(run, text=text))
+    return page(look.heads(run, text=text))
 
 
 def _account_page(run: Run) -> str:

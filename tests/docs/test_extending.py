@@ -61,7 +61,7 @@ def test_every_page_does_what_it_says_and_its_own_tests_pass(packages: Path) -> 
 def test_the_words_of_another_packages_family_are_listed_without_torch(packages: Path) -> None:
     code = (
         "import sys\nfrom lemma.cli.main import main\n"
-        "try:\n    main(['train', 'bag', '--words'])\nexcept SystemExit as left:\n    assert not left.code\n"
+        "try:\n    main(['train', 'bag', '--settings'])\nexcept SystemExit as left:\n    assert not left.code\n"
         "print('torch' in sys.modules, file=sys.stderr)"
     )
     done = run(["-c", code], packages, PYTHONPATH=str(packages / "site"))

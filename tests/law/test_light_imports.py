@@ -17,7 +17,7 @@ TORCHLESS = [
     ["check", "--help"],
     ["adapt", "--help"],
     ["serve", "--help"],
-    ["train", "lstm", "--words"],
+    ["train", "lstm", "--settings"],
     ["--version"],
 ]
 
@@ -64,14 +64,12 @@ def test_every_promised_name_is_there() -> None:
     assert set(names) == {
         "adapt",
         "check",
-        "choose",
-        "corpora",
         "count",
+        "datasets",
         "evaluate",
+        "export",
         "generate",
-        "load",
         "look",
-        "resume",
         "search",
         "serve",
         "study",

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import lemma
-from lemma.api import draw
 from lemma.counting.drawing import Drawing
 from lemma.counting.examples import self_attention
 
@@ -34,7 +33,7 @@ STEPS = {
 def drawing(tmp_path_factory: pytest.TempPathFactory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
-        yield draw("self-attention")
+        yield lemma.count.draw("self-attention")
 
 
 @pytest.fixture

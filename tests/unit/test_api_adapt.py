@@ -107,7 +107,7 @@ def test_a_base_is_never_overwritten_by_what_needs_it(base: Path, home: Path, tm
         lemma.adapt(base, out=base, overwrite=True, **given)
     lemma.adapt(base, out=tmp_path / "run", **given)
     with pytest.raises(RunError, match="is the base itself"):
-        lemma.adapt(tmp_path / "run", merge=True, out=base, overwrite=True)
+        lemma.export(tmp_path / "run", to="merged", out=base, overwrite=True)
     assert (base / "model.safetensors").read_bytes() == before and lemma.load(tmp_path / "run", "cpu").labels
 
 
@@ -123,7 +123,7 @@ def test_what_is_forgotten_by_full_tuning_is_measured_with_its_own_tied_output(
     base: Path, home: Path, tmp_path: Path
 ) -> None:
     words = {**SHORT, "steps": 12, "learning_rate": 0.02}
-    board = lemma.adapt(base, labels=home / "labels.csv", method="all", out=tmp_path / "all", rank=2, **words)
+    board = lemma.adapt.compare(base, labels=home / "labels.csv", out=tmp_path / "all", rank=2, **words)
     forgot = {row.method: row.forgetting.after for row in board.rows}
     adapted, plain = lemma.load(tmp_path / "all" / "full", "cpu").module.body, lemma.load(base, "cpu")
     for name, parameter in plain.module.named_parameters():  # a fresh model given the tuned weights, tied as it was
@@ -134,16 +134,16 @@ def test_what_is_forgotten_by_full_tuning_is_measured_with_its_own_tied_output(
 
     after = perplexity_of_split(plain.model, own_text(plain, Silent()), "validation").perplexity
     assert forgot["full"] == pytest.approx(after, rel=1e-5) and forgot["full"] != pytest.approx(forgot["frozen"])
-    again = lemma.adapt(base, labels=home / "labels.csv", method="all", out=tmp_path / "all", rank=2, **words)
+    again = lemma.adapt.compare(base, labels=home / "labels.csv", out=tmp_path / "all", rank=2, **words)
     assert [row.adapted.training.seconds for row in again.rows] == [row.adapted.training.seconds for row in board.rows]
     with pytest.raises(RunError, match="holds a run already"):
-        lemma.adapt(base, labels=home / "labels.csv", method="all", out=tmp_path / "all", **{**words, "steps": 5})
+        lemma.adapt.compare(base, labels=home / "labels.csv", out=tmp_path / "all", **{**words, "steps": 5})
 
 
 def test_a_base_whose_text_is_gone_still_gets_its_board(home: Path, tmp_path: Path) -> None:
     base = small_base(tmp_path, "gru")
     (tmp_path / "text.txt").unlink()
-    board = lemma.adapt(base, labels=home / "labels.csv", method="all", out=tmp_path / "all", **SHORT)
+    board = lemma.adapt.compare(base, labels=home / "labels.csv", out=tmp_path / "all", **SHORT)
     assert all(row.forgetting is None for row in board.rows) and "cannot be read" in board.to_dict()["note"]
 
 
@@ -184,7 +184,7 @@ def test_base_and_run_may_move_together_and_a_missing_base_is_named(home: Path, 
 @pytest.mark.parametrize("method", ["full", "frozen", "lora"])
 def test_a_merged_run_is_plain_and_says_the_same(method: str, base: Path, home: Path, tmp_path: Path) -> None:
     lemma.adapt(base, labels=home / "labels.csv", method=method, out=tmp_path / "run", **SHORT)
-    lemma.adapt(tmp_path / "run", merge=True, out=tmp_path / "plain")
+    lemma.export(tmp_path / "run", to="merged", out=tmp_path / "plain")
     one, other = lemma.load(tmp_path / "run", "cpu"), lemma.load(tmp_path / "plain", "cpu")
     tokens = torch.tensor([[1, 2, 3, 0, -1], [4, 4, 1, 0, 2]])
     assert other.adaptation is None and (tmp_path / "plain" / "tokenizer.json").exists()
@@ -196,9 +196,9 @@ def test_a_merged_run_is_plain_and_says_the_same(method: str, base: Path, home: 
 def test_adapters_cannot_be_merged_and_a_plain_run_need_not_be(base: Path, home: Path, tmp_path: Path) -> None:
     lemma.adapt(base, labels=home / "labels.csv", method="adapters", out=tmp_path / "run", **SHORT)
     with pytest.raises(SpecError, match="adapters cannot be merged"):
-        lemma.adapt(tmp_path / "run", merge=True, out=tmp_path / "plain")
+        lemma.export(tmp_path / "run", to="merged", out=tmp_path / "plain")
     with pytest.raises(LemmaError, match="not an adapted run"):
-        lemma.adapt(base, merge=True, out=tmp_path / "plain")
+        lemma.export(base, to="merged", out=tmp_path / "plain")
 
 
 def test_a_language_model_is_adapted_to_other_text_and_goes_on_writing(base: Path, home: Path, tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_slips_of_the_caller_are_told_plainly(base: Path, home: Path, tmp_path: 
 
 
 def test_the_board_has_every_method_and_names_a_winner_for_each_need(base: Path, home: Path, tmp_path: Path) -> None:
-    board = lemma.adapt(base, labels=home / "labels.csv", method="all", out=tmp_path / "all", rank=2, **SHORT)
+    board = lemma.adapt.compare(base, labels=home / "labels.csv", out=tmp_path / "all", rank=2, **SHORT)
     assert [row.method for row in board.rows] == list(METHODS)
     assert [line.partition(":")[0] for line in board.conclusion[-3:]] == [need.says for need in SCENARIOS]
     rows = {row.method: row for row in board.rows}
@@ -326,6 +326,6 @@ def test_the_board_serves_other_text_too(family: str, home: Path, tmp_path: Path
     words = {"positions": "learned"} if family == "encoder" else {}
     (tmp_path / "text.txt").write_text((home / "text.txt").read_text())
     base = small_base(tmp_path, family, **words)
-    board = lemma.adapt(base, text=other, method="all", rank=2, out=tmp_path / "all", **SHORT)
+    board = lemma.adapt.compare(base, text=other, rank=2, out=tmp_path / "all", **SHORT)
     assert [row.figure.name for row in board.rows] == ["perplexity"] * 4
     assert all(row.unmerged.median > 0 and row.forgetting.before > 1 for row in board.rows)

@@ -121,22 +121,20 @@ def with_data(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., N
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "data"]
-        names = [name for name in DATA if name not in left_out]
-        added = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=DATA[name])
-            for name in names
-        ]
+        names, only = [name for name in DATA if name not in left_out], inspect.Parameter.KEYWORD_ONLY
+        added = [inspect.Parameter(name, only, default=None, annotation=DATA[name]) for name in names]
 
         @wraps(command)
         def run(**given: Any) -> None:
             data = {name: value for name in names if (value := given.pop(name)) not in (None, [])}
             command(data=data, **given)
 
-        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+        parameters = [one.replace(kind=only) for one in own]
         first = [one for one in parameters if "Argument" in repr(one.annotation)]
         rest = [one for one in parameters if one not in first]
-        run.__signature__ = inspect.Signature([*first, added[0], *rest, *added[1:]])  # pyright: ignore[reportFunctionMemberAccess]
-        run.__annotations__ = {one.name: one.annotation for one in run.__signature__.parameters.values()}  # pyright: ignore[reportFunctionMemberAccess]
+        signature = inspect.Signature([*first, added[0], *rest, *added[1:]])
+        setattr(run, "__signature__", signature)  # noqa: B010
+        run.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
         return run
 
     return decorate

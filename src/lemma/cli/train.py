@@ -15,9 +15,7 @@ from lemma.report.text import table, width_of
 def train(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="MODEL [KEY=VALUE]...", help="A preset or a spec file, then settings such as width=128."
-        ),
+        typer.Argument(metavar="MODEL [KEY=VALUE]...", help="A preset or a spec file, then settings like width=128."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="RUN", help="The run folder to write.")] = None,
     resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Resume that run.")] = None,

@@ -34,10 +34,8 @@ from lemma.training.adapt import (
     Adapted,
     AdaptedBase,
     Forgetting,
-    adapt_run,
     finish_run,
     is_same,
-    leads,
     plan_adaptation,
 )
 from lemma.training.distributed import Distributed
@@ -61,31 +59,12 @@ HOW = (
 )
 
 
-def adapt_to(
-    run: Path | str,
-    asked: DataArgs,
-    method: str,
-    words: Mapping[str, Any],
-    out: Path,
-    watcher: Observer,
-    overwrite: bool = False,
-    rerank: bool = False,
-) -> "Adapted | StudyResult | UnfinishedComparison | TrainingResult":
-    """Adapt a run by one method, or by all of them into folders of their own, with the table that compares them."""
-    if method == ALL and asked.option == "images":
-        raise SpecError("adapt: methods are compared on labels, text or pairs. Name one method for images.")
-    if method == ALL:
-        return compare_methods(run, asked, words, out, watcher, overwrite)
-    if leads():
-        refuse_occupied(out, overwrite)  # known now, not after the data were read
-    plan = plan_adaptation(run, asked, method, words, watcher, rerank=rerank)
-    return adapt_run(plan, out, watcher, trainable_text, overwrite)
-
-
 def compare_methods(
     run: Path | str, asked: DataArgs, words: Mapping[str, Any], out: Path, observer: Observer, overwrite: bool = False
 ) -> "StudyResult | UnfinishedComparison":
     """Adapt a base by every method into a folder of its own below `out`, measure each, and compare them."""
+    if asked.option == "images":
+        raise SpecError("adapt: methods are compared on labels, text or pairs. Name one method for images.")
     distribute(words, {"recipe": Recipe, "model": Pooling, **METHODS})  # refuses a setting that nothing knows
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise SpecError("adapt: --method all measures time and memory of one process. Run it without torchrun.")

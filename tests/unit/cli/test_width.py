@@ -115,7 +115,7 @@ def test_accounts_and_lists_of_words_fit(preset: str) -> None:
     assert "parameters = " in account and too_wide(account) == []
     rows = [line for line in account.splitlines() if re.match(r" *\w+\.weight ", line)]
     assert all(re.search(r"\d$", row) for row in rows), "a row keeps its count"
-    assert too_wide(run(f"train {preset} --words")) == []
+    assert too_wide(run(f"train {preset} --settings")) == []
 
 
 def test_lists_fit_and_a_search_by_hand_does() -> None:

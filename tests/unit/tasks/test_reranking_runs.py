@@ -20,7 +20,8 @@ from lemma.models.classifier import ClassifierModel
 from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel
 from lemma.runs.checkpoint import read_tensors
 from lemma.runs.load import load
-from lemma.studies import compare_methods as boarding
+from lemma.counting.count import trainable_text
+from lemma.training.adapt import adapt_run, plan_adaptation
 from lemma.tasks.registry import data_args
 from lemma.tasks.reranking import PairLogits, RerankingScore, part_of
 from picture_runs import shapes
@@ -83,7 +84,8 @@ def test_a_stopped_re_ranker_goes_on_to_the_same_bits(frozen: Path, dual: Path, 
     words = {"steps": 8, "candidates": 6, "checkpoint_every": 3, **QUICK}
     words.pop("progress")
     asked, stopped = data_args({"images": pictures}), dual.parent / "stopped"
-    result = boarding.adapt_to(dual, asked, "frozen", words, stopped, StopAt(4), rerank=True)
+    plan = plan_adaptation(dual, asked, "frozen", words, StopAt(4), rerank=True)
+    result = adapt_run(plan, stopped, StopAt(4), trainable_text)
     assert getattr(result, "stopped", "") == "interrupted"
     lemma.resume(stopped, progress=False)
     assert same_bits(stopped, frozen)
@@ -100,7 +102,7 @@ def test_other_methods_let_the_towers_learn_beside_what_is_added(method: str, du
 
 
 def test_merged_it_answers_the_same_without_its_base(frozen: Path, tmp_path: Path) -> None:
-    lemma.adapt(frozen, merge=True, out=tmp_path / "plain")
+    lemma.export(frozen, to="merged", out=tmp_path / "plain")
     plain = load(tmp_path / "plain")
     assert plain.adaptation is None
     one, other = (lemma.evaluate(run, progress=False).to_dict() for run in (frozen, tmp_path / "plain"))
