@@ -1,13 +1,16 @@
 """How results reach the terminal: one JSON object on stdout, or the result's own words, set to its width."""
 
+import inspect
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Annotated, Any, Protocol
 
 import typer
+from typer.core import TyperCommand
 
 from lemma.report.text import fit, set_to, width_of
 
@@ -17,6 +20,23 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on std
 INTERRUPTED = 130
 PATIENCE = 1.5
 """Seconds that a person waits without asking why."""
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose `--help` shows first what everyone needs, then a group of options per kind of data."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, then plain options, then each group under its name."""
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                plain = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                groups.setdefault(getattr(parameter, "rich_help_panel", None) or plain, []).append(record)
+        for name, records in groups.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
 
 
 class Result(Protocol):
@@ -75,28 +95,53 @@ def sort_words(words: list[str]) -> tuple[dict[str, Any], list[str]]:
     return parse_words(word for word in words if "=" in word), names
 
 
-# Options that say which columns of a file are meant, for the verbs that read tables.
+def _option(name: str, metavar: str, help: str, group: str | None = None, kind: Any = str | None) -> Any:
+    option = typer.Option(f"--{name.replace('_', '-')}", metavar=metavar, help=help, rich_help_panel=group)
+    return Annotated[kind, option]
 
 
-TextColumn = Annotated[
-    str | None, typer.Option("--text-column", metavar="NAME", help="The column of --labels that holds the texts.")
-]
-LabelColumn = Annotated[
-    str | None, typer.Option("--label-column", metavar="NAME", help="The column of --labels that holds the labels.")
-]
-SourceColumn = Annotated[
-    str | None, typer.Option("--source-column", metavar="NAME", help="The column of --pairs that holds the sources.")
-]
-TargetColumn = Annotated[
-    str | None, typer.Option("--target-column", metavar="NAME", help="The column of --pairs that holds the targets.")
-]
-Captions = Annotated[
-    str | None,
-    typer.Option("--captions", metavar="FILE", help="The table of captions of --images; else the one in the folder."),
-]
-ImageColumn = Annotated[
-    str | None, typer.Option("--image-column", metavar="NAME", help="The column of the captions' picture files.")
-]
-CaptionColumn = Annotated[
-    str | None, typer.Option("--caption-column", metavar="NAME", help="The column of the captions themselves.")
-]
+CLASSIFY, TRANSLATE, PARSE = "Classify texts", "Translate", "Parse"
+SEARCH, GRAPHS = "Images and text", "Graphs"
+DATA = {
+    "text": _option("text", "NAME|FILE...", "Text: a corpus by name, or UTF-8 files.", kind=list[str] | None),
+    "labels": _option("labels", "NAME|FILE", "Labelled texts: tweets, or a CSV, TSV or JSONL file.", CLASSIFY),
+    "text_column": _option("text_column", "NAME", "The column of --labels with the texts.", CLASSIFY),
+    "label_column": _option("label_column", "NAME", "The column of --labels with the labels.", CLASSIFY),
+    "limit": _option("limit", "N", "Train on at most N of the labelled texts.", CLASSIFY, int | None),
+    "parser": _option("parser", "RUN", "The parser whose trees a tree model reads.", CLASSIFY),
+    "pairs": _option("pairs", "NAME|FILE", "Sources and targets: tatoeba-es, or a table.", TRANSLATE),
+    "source_column": _option("source_column", "NAME", "The column of --pairs with the sources.", TRANSLATE),
+    "target_column": _option("target_column", "NAME", "The column of --pairs with the targets.", TRANSLATE),
+    "treebank": _option("treebank", "NAME|FILE|FOLDER", "Dependency trees: ewt, or CoNLL-U files.", PARSE),
+    "dev": _option("dev", "FILE", "The CoNLL-U file to validate on.", PARSE),
+    "images": _option("images", "NAME|FOLDER", "Images with captions: emoji, or a folder.", SEARCH),
+    "captions": _option("captions", "FILE", "The captions of --images. Default: the table in the folder.", SEARCH),
+    "image_column": _option("image_column", "NAME", "The column of the captions with the image files.", SEARCH),
+    "caption_column": _option("caption_column", "NAME", "The column with the captions themselves.", SEARCH),
+    "graph": _option("graph", "NAME|FILE|FOLDER", "A graph: cora, karate, or tables of nodes and edges.", GRAPHS),
+    "nodes": _option("nodes", "FILE", "The table of nodes that belongs to a --graph of edges.", GRAPHS),
+}
+"""The options that name data, shared by train, evaluate and adapt."""
+
+
+def with_data(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options that name data; those that were given reach it as the dictionary `data`."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "data"]
+        names = [name for name in DATA if name not in left_out]
+        added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=DATA[name]) for name in names]
+
+        @wraps(command)
+        def run(**given: Any) -> None:
+            data = {name: value for name in names if (value := given.pop(name)) not in (None, [])}
+            command(data=data, **given)
+
+        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+        first = [one for one in parameters if "Argument" in repr(one.annotation)]
+        rest = [one for one in parameters if one not in first]
+        run.__signature__ = inspect.Signature([*first, added[0], *rest, *added[1:]])  # pyright: ignore[reportFunctionMemberAccess]
+        run.__annotations__ = {one.name: one.annotation for one in run.__signature__.parameters.values()}  # pyright: ignore[reportFunctionMemberAccess]
+        return run
+
+    return decorate

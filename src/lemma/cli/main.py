@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from lemma.cli.adapt import adapt
 from lemma.cli.check import app as check
-from lemma.cli.common import say
+from lemma.cli.common import GroupedCommand, say
 from lemma.cli.count import count
 from lemma.cli.data import data
 from lemma.cli.evaluate import evaluate
@@ -46,7 +46,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (count, train, evaluate, generate, adapt, search, study, serve, data):
-    app.command()(command)
+    app.command(cls=GroupedCommand)(command)
 app.add_typer(check, name="check", short_help="Judge a formula, number, gradient or computation of your own.")
 app.add_typer(look, name="look")
 
