@@ -14,13 +14,12 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float32, UInt8
 
-from lemma.data.batches import Rows
-from lemma.data.corpora import PICTURES
-from lemma.data.files import Progress, counting, file_sum, write_atomically
-from lemma.data.images import Picture, levelled, list_pictures, picture_files, read_pictures, thumbnail
-from lemma.data.store import encode_texts, finished, unknown_tokens
+from lemma.data.batches import TokenRows
+from lemma.data.corpora import IMAGES
+from lemma.data.files import Progress, counting, exists, file_hash, write_atomically
+from lemma.data.images import ImageFile, decode_images, image_files, list_images, lowercase, thumbnail
+from lemma.data.store import encode_texts, fit_rows, unknown_tokens
 from lemma.data.tables import SEPARATED, Column, read_table
-from lemma.data.text import exists
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, InputError, RunError, unknown
 from lemma.models.dual_encoder import DualEncoderModel, embed_images, embed_texts
@@ -39,19 +38,19 @@ CALLED = frozenset({"texts", "caption", "captions", "sentence", "title", "descri
 class Tokenised:
     """Texts as rows of tokens, what each leaves unread, and whether anything of it is known."""
 
-    rows: Rows
+    rows: TokenRows
     known: Bool[np.ndarray, "texts"]
     remarks: tuple[str, ...]
 
 
 def tokenise(texts: Sequence[str], tokenizer: Tokenizer, body: BodySpec) -> Tokenised:
     """Turn texts into tokens as in training: cut to what the body reads, between marks for a Transformer."""
-    texts, marked = [levelled(text) for text in texts], isinstance(body, Transformer)
+    texts, marked = [lowercase(text) for text in texts], isinstance(body, Transformer)
     room = longest(body) - 2 * marked
     rows, _ = encode_texts(tokenizer, texts, lambda size: None)
     told = [_remark(text, tokenizer, int(length), room) for text, length in zip(texts, rows.lengths, strict=True)]
     known = ~unknown_tokens(rows, tokenizer)[1]
-    return Tokenised(finished(rows, tokenizer, longest(body), marked), known, tuple(told))
+    return Tokenised(fit_rows(rows, tokenizer, longest(body), marked), known, tuple(told))
 
 
 def _remark(text: str, tokenizer: Tokenizer, length: int, room: int) -> str:
@@ -254,7 +253,7 @@ class FolderPictures:
 
     def listed(self) -> list[Entry]:
         """All picture files as they are now."""
-        return [entry for path in picture_files(self.folder) if (entry := self._entry(path))]
+        return [entry for path in image_files(self.folder) if (entry := self._entry(path))]
 
     def path(self, name: str) -> Path:
         """The file of a picture."""
@@ -289,7 +288,7 @@ def read_entries(
     One that is gone, or that nobody may read now, is in neither list: it is tried again the next time.
     """
     there = [summed for entry in entries if (summed := _summed(pictures, entry))]
-    read = list(read_pictures([pictures.path(entry.name) for entry in there], side, framed=pictures.framed))
+    read = list(decode_images([pictures.path(entry.name) for entry in there], side, framed=pictures.framed))
     good = [(entry, pixels) for entry, pixels in zip(there, read, strict=True) if not isinstance(pixels, DataError)]
     broken = [
         entry._replace(broken=_reason(error, pictures.path(entry.name)))
@@ -302,7 +301,7 @@ def read_entries(
 
 def _summed(pictures: Pictures, entry: Entry) -> Entry | None:
     try:
-        return entry._replace(sum=file_sum(pictures.path(entry.name)))
+        return entry._replace(sum=file_hash(pictures.path(entry.name)))
     except OSError:
         return None
 
@@ -324,7 +323,7 @@ class NamedPictures:
     """The pictures of a set that is known by name."""
 
     name: str
-    pictures: Mapping[str, Picture] = field(repr=False)
+    pictures: Mapping[str, ImageFile] = field(repr=False)
     framed: bool = True
 
     def listed(self) -> list[Entry]:
@@ -342,12 +341,12 @@ class NamedPictures:
 
 def open_pictures(name: str | Path, progress: Progress | None = None) -> Pictures:
     """The pictures of a set known by name, or of a folder."""
-    if str(name) in PICTURES:
-        listing = list_pictures(str(name), progress=progress)
-        return NamedPictures(str(name), {picture.name: picture for picture in sorted(listing.pictures)})
+    if str(name) in IMAGES:
+        listing = list_images(str(name), progress=progress)
+        return NamedPictures(str(name), {picture.name: picture for picture in sorted(listing.images)})
     path = Path(name)
     if not exists(path) and path.name == str(name):
-        raise DataError(unknown("images", str(name), PICTURES) + " Or give the path of a folder of pictures.")
+        raise DataError(unknown("images", str(name), IMAGES) + " Or give the path of a folder of pictures.")
     return open_folder(path)
 
 
@@ -625,7 +624,7 @@ class Plan:
     """What stays of an index, and what is to be read."""
 
     kept: list[tuple[int, Entry]] = field(default_factory=list)
-    """Rows that stay, each under the entry that it has now."""
+    """TokenRows that stay, each under the entry that it has now."""
     broken: list[Entry] = field(default_factory=list)
     """Broken pictures that have not changed since."""
     fresh: list[Entry] = field(default_factory=list)
@@ -702,7 +701,7 @@ def _stay(plan: Plan, row: int | None, entry: Entry) -> None:
 
 def _sum(pictures: Pictures, entry: Entry) -> str:
     try:
-        return file_sum(pictures.path(entry.name))
+        return file_hash(pictures.path(entry.name))
     except OSError:
         return ""
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from jaxtyping import Float32, Int64, UInt8
 
-from lemma.data.corpora import PICTURES
-from lemma.data.files import Progress, data_home, replacing, text_sum
-from lemma.data.images import decode, list_pictures, pillow, quietly
+from lemma.data.corpora import IMAGES
+from lemma.data.files import Progress, data_home, replacing, text_hash
+from lemma.data.images import decode_image, list_images, pillow
 from lemma.errors import DataError, InputError, RunError, SpecError
 from lemma.models.dual_encoder import CrossAttentionModel
 from lemma.retrieval.index import (
@@ -52,15 +52,14 @@ def text_queries(embedder: Embedder, texts: Sequence[str]) -> list[Query]:
                 f"({embedder.run.tokenizer.about}). Use words that the captions have."
             )
     return [
-        Query(text, vectors[place], read.remarks[place], read.rows.beside([place])[0])
+        Query(text, vectors[place], read.remarks[place], read.rows.padded([place])[0])
         for place, text in enumerate(texts)
     ]
 
 
 def picture_query(embedder: Embedder, path: Path, framed: bool = False) -> Query:
     """A picture to look for."""
-    with quietly():
-        pixels = decode(path, embedder.side, framed=framed)
+    pixels = decode_image(path, embedder.side, framed=framed)
     return Query(path.name, embedder.pictures(pixels[None])[0], picture=path)
 
 
@@ -259,7 +258,7 @@ def open_shelf(
 
 def usual_place(embedder: Embedder, pictures: Pictures) -> Path:
     """Where an index is kept unless another place is named: in the data home, by run and folder."""
-    return data_home() / "indexes" / text_sum(f"{embedder.made_by(pictures.framed)} {pictures.name}")[:32]
+    return data_home() / "indexes" / text_hash(f"{embedder.made_by(pictures.framed)} {pictures.name}")[:32]
 
 
 def _standing(embedder: Embedder, place: Path) -> Shelf:
@@ -338,10 +337,9 @@ def _ranked_again(embedder: Embedder, shelf: Shelf, query: Query, hits: list[Hit
         return hits
     rescore, candidates = again
     try:
-        with quietly():
-            pixels = [
-                decode(hit.path, embedder.side, framed=shelf.pictures.framed) for hit in hits[:candidates] if hit.path
-            ]
+        pixels = [
+            decode_image(hit.path, embedder.side, framed=shelf.pictures.framed) for hit in hits[:candidates] if hit.path
+        ]
     except DataError:
         return hits
     scores = rescore((np.stack(pixels), np.tile(query.tokens, (len(pixels), 1))))
@@ -379,9 +377,8 @@ def _texts_again(embedder: Embedder, path: Path, read: Tokenised, rows: np.ndarr
     again = rescorer(embedder.run)
     assert again is not None
     rescore, candidates = again
-    tokens = read.rows.beside(rows[:candidates])
-    with quietly():
-        pixels = decode(path, embedder.side)
+    tokens = read.rows.padded(rows[:candidates])
+    pixels = decode_image(path, embedder.side)
     return _in_order(hits, rescore((np.tile(pixels, (len(tokens), 1, 1, 1)), tokens)))
 
 
@@ -450,9 +447,9 @@ def _texts(wanted: Wanted, progress: Progress | None) -> tuple[list[str], str]:
     """The texts and where they are from: given as they are, a set's captions, or a file's."""
     if not isinstance(wanted.texts, (str, Path)):
         return checked_texts(list(wanted.texts or []), "text"), "the texts given"
-    if str(wanted.texts) in PICTURES:
-        listing = list_pictures(str(wanted.texts), progress=progress)
-        return [caption for picture in listing.pictures for caption in picture.captions], str(wanted.texts)
+    if str(wanted.texts) in IMAGES:
+        listing = list_images(str(wanted.texts), progress=progress)
+        return [caption for picture in listing.images for caption in picture.captions], str(wanted.texts)
     return read_texts(Path(wanted.texts), wanted.text_column), str(wanted.texts)
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from torch import nn
 
 from lemma.data.corpora import LABELLED
-from lemma.data.labels import LabelsData
+from lemma.data.labels import Labelled
+from lemma.data.splits import Splits
 from lemma.errors import LemmaError, RunError, SpecError, unknown
 from lemma.models.base import count_parameters
 from lemma.models.classifier import ClassifierModel
@@ -656,9 +657,9 @@ def labels_of(study: LabelStudy, limit: int | None = None) -> LabelsSpec:
     return study.data(limit).replace(labels=rooted(study.labels, LABELLED))
 
 
-def describe_labels(dataset: LabelsData) -> dict[str, str]:
+def describe_labels(dataset: Splits[Labelled]) -> dict[str, str]:
     """What the labelled texts are."""
-    sizes = ", ".join(f"{len(dataset.texts(split)):,} {name}" for split, name in SPLITS.items())
+    sizes = ", ".join(f"{len(dataset.tokens(split).texts):,} {name}" for split, name in SPLITS.items())
     return {
         "labelled texts": f"{dataset.about}: {sizes}",
         "labels": ", ".join(dataset.labels),
@@ -671,11 +672,11 @@ def describe_labels(dataset: LabelsData) -> dict[str, str]:
 SPLITS = {"train": "to learn from", "validation": "for validation", TEST: "for the test"}
 
 
-def commonest(dataset: LabelsData) -> float:
+def commonest(dataset: Splits[Labelled]) -> float:
     """The accuracy on the test texts of saying always the label that is commonest among those learned from."""
-    learned = Counter(label for _, label in dataset.texts("train"))
+    learned = Counter(label for _, label in dataset.tokens("train").texts)
     guess = max(sorted(learned), key=learned.__getitem__)
-    labels = [label for _, label in dataset.texts(TEST)]
+    labels = [label for _, label in dataset.tokens(TEST).texts]
     return labels.count(guess) / len(labels)
 
 
@@ -998,7 +999,7 @@ class Work:
     def task(self, described: Described, seed: int) -> Task:
         """The run of a body and a seed."""
         lesson = self.lessons[described.title]
-        cell = cell_of(self.spec, described, {}, seed, len(lesson.dataset.texts("train")))
+        cell = cell_of(self.spec, described, {}, seed, len(lesson.dataset.tokens("train").texts))
         return Task(cell, labels_of(self.spec, self.spec.limit), lesson, self.out / "runs" / cell.name)
 
     def inference(

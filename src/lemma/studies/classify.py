@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lemma.data.labels import Governors, Labelled, with_trees
+from lemma.data.labels import Heads, Labelled, with_heads
 from lemma.data.store import encode_texts
 from lemma.errors import InputError, RunError
 from lemma.runs.load import Run
@@ -61,15 +61,15 @@ def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:
     rows, _ = encode_texts(tokenizer, spoken, lambda size: None)
     room = longest(body) - 2 * marked
     before, after = ([tokenizer.vocabulary], [tokenizer.vocabulary + 1]) if marked else ([], [])
-    kept = rows.cut(room) if marked else rows.cut(room).filled(tokenizer.eos or 0)
-    examples = Labelled(kept.marked(before, after), np.zeros(len(texts), dtype=np.int64))
-    chances = classify(run.classifier, with_trees(examples, governors) if governors else examples)
+    kept = rows.truncate(room) if marked else rows.truncate(room).fill_empty(tokenizer.eos or 0)
+    examples = Labelled(kept.surround(before, after), np.zeros(len(texts), dtype=np.int64))
+    chances = classify(run.classifier, with_heads(examples, governors) if governors else examples)
     left_out = [tokenizer.encode_known(text)[1] for text in spoken]
     told = [_remark(int(length), room, missing) for length, missing in zip(rows.lengths, left_out, strict=True)]
     return [_named(run.labels, *one) for one in zip(texts, chances, told, strict=True)]
 
 
-def _spoken(run: Run, texts: Sequence[str]) -> tuple[list[str], Governors]:
+def _spoken(run: Run, texts: Sequence[str]) -> tuple[list[str], Heads]:
     """The texts as they are read; for a tree body the words of their trees, and these words' governors."""
     assert isinstance(run.spec, Classifier) and isinstance(run.data, LabelsSpec)
     if not isinstance(run.spec.body, Tree):
@@ -79,8 +79,8 @@ def _spoken(run: Run, texts: Sequence[str]) -> tuple[list[str], Governors]:
             f"{run.path} learned trees that were given, and has no parser to draw those of a text. Judge trees: "
             f"lemma evaluate {quote(str(run.path))} --labels FILE.conllu"
         )
-    drawn = parser_drawer(Path(run.data.parser), Silent()).draw(texts)
-    return [one.text for one in drawn], [one.governors for one in drawn]
+    drawn = parser_drawer(Path(run.data.parser), Silent()).parse(texts)
+    return [one.text for one in drawn], [one.heads for one in drawn]
 
 
 def _refuse_no_text(place: int, text: object) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lemma.data.corpora import CORPORA, GRAPHS, LABELLED, PAIRED, PICTURES, TREEBANKS
+from lemma.data.corpora import CORPORA, GRAPHS, IMAGES, LABELLED, PAIRED, TREEBANKS
 from lemma.errors import SpecError
 from lemma.spec.choose import Choice
 from lemma.spec.data import AnyDataSpec
@@ -85,7 +85,7 @@ class Asked:
             case "labels":
                 return chosen.labels(rooted(self.labels, LABELLED), **self.columns("labels"))
             case "images":
-                return chosen.images(rooted(self.images, PICTURES), **self.columns("images"))
+                return chosen.images(rooted(self.images, IMAGES), **self.columns("images"))
             case "graph":
                 return chosen.graph(rooted(self.graph, GRAPHS), **self.columns("graph"))
         raise SpecError(

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
-from lemma.data.images import ImagesData
-from lemma.data.labels import LabelsData, read_labels
-from lemma.data.pairs import PairsData, read_pairs
-from lemma.data.store import Dataset, prepare, read_tokens
+from lemma.data.labels import read_labels
+from lemma.data.pairs import read_pairs
+from lemma.data.splits import Splits
+from lemma.data.store import TokenArray, prepare, read_tokens
 from lemma.errors import RunError, SpecError, unknown
 from lemma.generation.beam import Beam, translate_texts
 from lemma.runs.load import Run
@@ -123,13 +123,13 @@ def judge_classifier(run: Run, asked: Asked, split: str | None, watcher: Observe
         found = read_labels(
             rooted(asked.labels, ()),
             length=longest(run.spec.body),
-            marked=isinstance(run.spec.body, Transformer),
+            special_tokens=isinstance(run.spec.body, Transformer),
             tokenizer=run.tokenizer,
             labels=run.labels,
             text=asked.text_column,
             label=asked.label_column,
             held_out=run.data.held_out,
-            drawer=drawer_for(run.spec.body, str(asked.labels), asked.parser or run.data.parser, watcher, run.path),
+            trees=drawer_for(run.spec.body, str(asked.labels), asked.parser or run.data.parser, watcher, run.path),
             progress=watched_reading(watcher),
         )
         dataset = told(found, watcher)
@@ -137,7 +137,7 @@ def judge_classifier(run: Run, asked: Asked, split: str | None, watcher: Observe
         lesson = lesson_for_data(run.data, run.spec, run.recipe, watcher, run.tokenizer, run.labels)
         drawn = f" with the trees of {run.data.parser}" if run.data.parser else ""
         dataset = _unchanged(run, lesson.dataset, f"{run.data.labels}{drawn}", "labels")
-    assert isinstance(dataset, LabelsData)
+    assert isinstance(dataset, Splits)
     part = chosen_split(dataset, split)
     return classified(run.classifier, dataset, part, _protocol(dataset, part))
 
@@ -175,13 +175,13 @@ def judge_translator(
     else:
         lesson = lesson_for_data(run.data, run.spec, run.recipe, watcher, run.tokenizer)
         dataset = _unchanged(run, lesson.dataset, run.data.pairs, "pairs")
-    assert isinstance(dataset, PairsData)
+    assert isinstance(dataset, Splits)
     part = chosen_split(dataset, split)
     beam = Beam(**{name: value for name, value in settings.items() if name != "limit"})
     limit = settings.get("limit")
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise SpecError(f"evaluate: limit = {limit!r}, but at least one sentence must be translated.")
-    references = dict(list(dataset.references(part).items())[:limit])
+    references = dict(list(dataset.tokens(part).references().items())[:limit])
     written = translate_all(run, list(references), beam, watcher)
     protocol = {**_protocol(dataset, part), "decoded": f"beam {beam.beam}, length penalty {beam.length_penalty:g}"}
     return score_translations(written, list(references.values()), protocol)
@@ -199,7 +199,7 @@ def translate_all(run: Run, sources: Sequence[str], beam: Beam, watcher: Observe
     return written
 
 
-def _text(run: Run, asked: Asked, split: str | None, watcher: Observer) -> tuple[Dataset, str]:
+def _text(run: Run, asked: Asked, split: str | None, watcher: Observer) -> tuple[Splits[TokenArray], str]:
     """Other text, or the run's own, and which part of it."""
     if asked.text is not None:
         dataset = read_tokens(asked.texts(), run.tokenizer, progress=watched_reading(watcher))
@@ -208,7 +208,7 @@ def _text(run: Run, asked: Asked, split: str | None, watcher: Observer) -> tuple
     return dataset, chosen_split(dataset, split)
 
 
-def own_text(run: Run, watcher: Observer) -> Dataset:
+def own_text(run: Run, watcher: Observer) -> Splits[TokenArray]:
     """The text that a run learned, with what it held out."""
     assert isinstance(run.data, DataSpec)
     dataset = prepare(run.data, tokenizer=run.tokenizer, progress=watched_reading(watcher))
@@ -224,7 +224,7 @@ def _unchanged(run: Run, dataset: Any, name: str, option: str) -> Any:
     return dataset
 
 
-def chosen_split(dataset: Dataset | PairsData | LabelsData | ImagesData, asked: str | None) -> str:
+def chosen_split(dataset: Splits[Any], asked: str | None) -> str:
     """The part that is asked for; the test part if there is one, else validation, else the only one."""
     if asked is None:
         return next((part for part in ("test", "validation") if part in dataset.splits), dataset.splits[0])
@@ -233,7 +233,7 @@ def chosen_split(dataset: Dataset | PairsData | LabelsData | ImagesData, asked: 
     return asked
 
 
-def _protocol(dataset: Dataset | PairsData | LabelsData | ImagesData, split: str) -> dict[str, Any]:
+def _protocol(dataset: Splits[Any], split: str) -> dict[str, Any]:
     return {
         "tokenizer": dataset.tokenizer.about,
         "data": dataset.about,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lemma.data.files import home_folder, replacing
-from lemma.data.labels import Drawer, DrawnText, drawn_text, holds_trees, trees_in
+from lemma.data.labels import ParsedText, TreeSource, holds_trees, parsed_text, trees_in
 from lemma.errors import RunError, SpecError
 from lemma.inspection.trees import split_sentence
 from lemma.models.parser import predict_trees
@@ -30,10 +30,10 @@ DIGEST = 16  # bytes
 OFTEN = 2048
 """Texts after which what was drawn is written down, so that an interruption costs little."""
 
-Draw = Callable[[Sequence[str]], Iterable[DrawnText]]
+Draw = Callable[[Sequence[str]], Iterable[ParsedText]]
 
 
-def kept_trees(texts: Sequence[str], parser: str, draw: Draw) -> list[DrawnText]:
+def kept_trees(texts: Sequence[str], parser: str, draw: Draw) -> list[ParsedText]:
     """The trees of texts by the parser of that hash; those that were not kept before are drawn now, and kept."""
     if len(texts) < FEW:
         return list(draw(texts))
@@ -52,9 +52,9 @@ def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=DIGEST).digest()
 
 
-def _write(path: Path, kept: Mapping[bytes, DrawnText]) -> None:
+def _write(path: Path, kept: Mapping[bytes, ParsedText]) -> None:
     words = "\n".join(one.text for one in kept.values())  # no word holds white space
-    governors = [place for one in kept.values() for place in one.governors]
+    governors = [place for one in kept.values() for place in one.heads]
     columns = {
         "texts": np.frombuffer(b"".join(kept), np.uint8),
         "words": np.frombuffer(words.encode(), np.uint8),
@@ -64,7 +64,7 @@ def _write(path: Path, kept: Mapping[bytes, DrawnText]) -> None:
         np.savez_compressed(file, allow_pickle=False, **columns)
 
 
-def _read(path: Path) -> dict[bytes, DrawnText]:
+def _read(path: Path) -> dict[bytes, ParsedText]:
     """What was kept; nothing if it is damaged, so that all is drawn again."""
     try:
         with np.load(path, allow_pickle=False) as held:
@@ -77,7 +77,7 @@ def _read(path: Path) -> dict[bytes, DrawnText]:
     if len(digests) != len(words) or bounds[-1] != len(governors):
         return {}
     drawn = (
-        DrawnText(tuple(line.split()), tuple(governors[start:end]))
+        ParsedText(tuple(line.split()), tuple(governors[start:end]))
         for line, (start, end) in zip(words, pairwise(bounds), strict=True)
     )
     return dict(zip(digests, drawn, strict=True))
@@ -99,7 +99,7 @@ FIRST = "lemma train parser --treebank ewt --out runs/parser"
 
 def drawer_for(
     body: BodySpec, labels: str, parser: str | Path | None, watcher: Observer, judged: Path | None = None
-) -> Drawer | None:
+) -> TreeSource | None:
     """What draws the trees of labelled texts for a body that reads trees; any other needs none.
 
     `judged` is the run that is to be judged by them, if it is not one to be trained.
@@ -135,7 +135,7 @@ def refuse_misfit(data: LabelsSpec, body: BodySpec) -> None:
         raise SpecError(f"{data.labels} holds trees already: nothing is left for the parser. Leave --parser out.")
 
 
-def parser_drawer(path: Path, watcher: Observer) -> Drawer:
+def parser_drawer(path: Path, watcher: Observer) -> TreeSource:
     """A parser's run as what draws trees; those of many texts are kept in the data home."""
     if not path.exists():
         raise SpecError(f"--parser {path}: there is no such folder; a parser's run is expected. To train one: {FIRST}")
@@ -145,10 +145,10 @@ def parser_drawer(path: Path, watcher: Observer) -> Drawer:
     if not folder.finished:
         raise RunError(f"{path} is not finished. To finish it: lemma train --resume {quote(str(path))}")
     own = run_hash(folder)
-    return Drawer(own, lambda texts: kept_trees(texts, own, partial(draw_texts, path, watcher=watcher)))
+    return TreeSource(own, lambda texts: kept_trees(texts, own, partial(draw_texts, path, watcher=watcher)))
 
 
-def draw_texts(parser: Path, texts: Sequence[str], watcher: Observer) -> Iterator[DrawnText]:
+def draw_texts(parser: Path, texts: Sequence[str], watcher: Observer) -> Iterator[ParsedText]:
     """Parse texts sentence by sentence, some at a time so that it can be watched."""
     run = load(parser, "cuda" if torch.cuda.is_available() else "cpu")
     watcher.begin("drawing trees", len(texts), "texts")
@@ -156,7 +156,7 @@ def draw_texts(parser: Path, texts: Sequence[str], watcher: Observer) -> Iterato
         cut = [sentences_of(text) for text in texts[start : start + AT_ONCE]]
         trees = predict_trees(run.parser, run.lexicon, [words for sentences in cut for words in sentences])
         found = iter(tree.sentence for tree in trees)
-        yield from (drawn_text([next(found) for _ in sentences]) for sentences in cut)
+        yield from (parsed_text([next(found) for _ in sentences]) for sentences in cut)
         watcher.advance(min(start + AT_ONCE, len(texts)))
     watcher.end()
 

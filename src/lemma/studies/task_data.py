@@ -1,19 +1,20 @@
 """Pictures made ready for a dual encoder, and how well it finds what belongs together among them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from lemma.data.corpora import PICTURES
-from lemma.data.graphs import GraphData, prepare_graph
-from lemma.data.images import Captioned, ImagesData, prepare_images, read_images
-from lemma.data.labels import LabelsData, prepare_labels
-from lemma.data.pairs import PairsData, prepare_pairs
-from lemma.data.store import Dataset, prepare
-from lemma.data.treebanks import Lexicon, TreebankData, TreebankSource, prepare_treebank, read_trees
+from lemma.data.corpora import IMAGES
+from lemma.data.graphs import GraphNodes, prepare_graph
+from lemma.data.images import Captioned, prepare_images, read_images
+from lemma.data.labels import Labelled, prepare_labels
+from lemma.data.pairs import TokenPairs, prepare_pairs
+from lemma.data.splits import Splits
+from lemma.data.store import TokenArray, prepare
+from lemma.data.treebanks import Lexicon, Trees, prepare_treebank, read_trees
 from lemma.errors import DataError, InputError, RunError, SpecError, unknown
 from lemma.generation.beam import Beam, translate_texts
 from lemma.generation.decode import generate_text
@@ -71,7 +72,7 @@ IMAGES_SAMPLES = 3
 class ImagesLesson:
     """Of a dual encoder: how well it finds pictures and captions that were held out."""
 
-    dataset: ImagesData
+    dataset: Splits[Captioned]
     batch: int
 
     def evaluate(self, model: DualEncoderModel) -> RetrievalScore:
@@ -80,7 +81,8 @@ class ImagesLesson:
 
     def sample(self, model: DualEncoderModel) -> list[str]:
         """The caption that is found for each of the first few pictures held out."""
-        examples, pictures = self.dataset.tokens("validation"), self.dataset.pictures("validation")
+        examples = self.dataset.tokens("validation")
+        pictures = examples.images
         captions = [caption for picture in pictures for caption in picture.captions]
         vectors = embed_images(model, examples.pixels[:IMAGES_SAMPLES])
         found = (vectors @ embed_texts(model, examples.rows).T).argmax(1)
@@ -93,10 +95,10 @@ def reading_of(spec: DualEncoder) -> dict[str, Any]:
         raise SpecError(
             "dual-encoder.body = 'tree' reads sentences with their trees, and captions have none. Take body=lstm."
         )
-    return {"side": spec.side, "length": longest(spec.body), "marked": isinstance(spec.body, Transformer)}
+    return {"side": spec.side, "length": longest(spec.body), "special_tokens": isinstance(spec.body, Transformer)}
 
 
-def prepared_images(data: ImagesSpec, spec: DualEncoder, tokenizer: Any, watcher: Observer) -> ImagesData:
+def prepared_images(data: ImagesSpec, spec: DualEncoder, tokenizer: Any, watcher: Observer) -> Splits[Captioned]:
     """Pictures with captions as this dual encoder reads them."""
     return prepare_images(data, **reading_of(spec), tokenizer=tokenizer, progress=watched_reading(watcher))
 
@@ -135,14 +137,14 @@ def _known(pixels: NearestPixel | None) -> dict[str, str]:
     return {"learned": f"{number:,} of these pictures were learned"} if number else {}
 
 
-def judged_images(run: Run, spec: DualEncoder, asked: Asked, split: str | None, watcher: Observer) -> ImagesData:
+def judged_images(run: Run, spec: DualEncoder, asked: Asked, split: str | None, watcher: Observer) -> Splits[Captioned]:
     """The pictures that a run is judged by: a named set's or a folder's, or the run's own."""
     assert isinstance(run.data, ImagesSpec)
     if asked.images is None:
         return prepared_images(run.data, spec, run.tokenizer, watcher)
     given: dict[str, Any] = {**reading_of(spec), **asked.columns("images")}
     return read_images(
-        rooted(asked.images, PICTURES),
+        rooted(asked.images, IMAGES),
         **given,
         tokenizer=run.tokenizer,
         held_out=run.data.held_out,
@@ -172,7 +174,7 @@ def learned_images(run: Run, spec: DualEncoder, watcher: Observer) -> Captioned 
 class GraphLesson:
     """Of a graph model: its accuracy and F1 on the nodes held out."""
 
-    dataset: GraphData
+    dataset: Splits[GraphNodes]
     inputs: dict[tuple[torch.device, str], GraphInputs] = field(default_factory=dict, repr=False)
     """The graph as it was laid out for a device before, so that a large one is sorted once."""
 
@@ -180,7 +182,7 @@ class GraphLesson:
         """Classify the validation nodes; intervals are for the end."""
         place = next(model.parameters()).device, model.spec.normalise
         if place not in self.inputs:
-            self.inputs[place] = graph_inputs(self.dataset, model.spec.normalise, place[0])
+            self.inputs[place] = graph_inputs(self.dataset.tokens("train").graph, model.spec.normalise, place[0])
         return classified_nodes(model, self.dataset, "validation", samples=0, inputs=self.inputs[place])
 
     def sample(self, model: GraphModel) -> list[str]:
@@ -190,7 +192,7 @@ class GraphLesson:
 
 def prepared_graph(
     data: GraphSpec, recipe: Recipe, watcher: Observer, labels: tuple[str, ...] = (), tell: bool = True
-) -> GraphData:
+) -> Splits[GraphNodes]:
     """The graph of a run, its nodes divided by the recipe's seed unless the data say another; what was cut is told."""
     graph = prepare_graph(data, seed=recipe.seed, labels=labels or None, progress=watched_reading(watcher))
     for said in graph.skipped if tell else ():
@@ -200,7 +202,7 @@ def prepared_graph(
 
 def classified_nodes(
     model: GraphModel,
-    graph: GraphData,
+    graph: Splits[GraphNodes],
     split: str,
     protocol: Mapping[str, Any] | None = None,
     samples: int = 1000,
@@ -208,7 +210,7 @@ def classified_nodes(
 ) -> ClassificationScore:
     """Classify the nodes of a split, and compare with their labels."""
     chosen = graph.tokens(split)
-    chances = classify_nodes(model, graph, inputs)[chosen.nodes]
+    chances = classify_nodes(model, chosen.graph, inputs)[chosen.nodes]
     return score_classes(chosen.classes, chances, graph.labels, protocol, samples=samples, unit="node")
 
 
@@ -245,7 +247,7 @@ VALIDATED = 1000
 class RerankingLesson:
     """Of a re-ranker: how well it orders again what its dual encoder finds among pictures that were held out."""
 
-    dataset: ImagesData
+    dataset: Splits[Captioned]
     batch: int
 
     def evaluate(self, model: CrossAttentionModel) -> RerankingScore:
@@ -267,7 +269,7 @@ def part_of(examples: Captioned, number: int) -> Captioned:
     captions = np.concatenate([np.arange(*examples.first[place : place + 2]) for place in chosen])
     return Captioned(
         np.asarray(examples.pixels[chosen]),
-        examples.rows.chosen(captions),
+        examples.rows.select(captions),
         np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]),
         examples.names[captions],
     )
@@ -319,11 +321,11 @@ NO_DRAW = "a parser's trees are drawn from no random weights; seed fixes those a
 class TreeLesson:
     """What the training of a parser asks for: UAS and LAS on the trees held out, and no samples."""
 
-    dataset: TreebankData
+    dataset: Splits[Trees]
 
     def evaluate(self, model: ParserModel) -> ParsingScore:
         """Parse what is held out, and compare."""
-        return score_parser(model, self.dataset.tokenizer, self.dataset.sentences("validation"))
+        return score_parser(model, self.dataset.tokenizer, self.dataset.tokens("validation").sentences)
 
     def sample(self, model: ParserModel) -> list[str]:
         """A parser writes no text."""
@@ -332,7 +334,7 @@ class TreeLesson:
 
 def prepared_trees(
     data: TreebankSpec, model: ModelSpec, watcher: Observer, lexicon: Lexicon | None = None
-) -> TreebankData:
+) -> Splits[Trees]:
     """Read a treebank for a parser, and say what was passed over."""
     if not isinstance(model, Parser):
         raise SpecError(f"a model of the family {model.family} learns text, not trees. Take the family parser.")
@@ -343,7 +345,7 @@ def prepared_trees(
         lexicon=lexicon,
         progress=watched_reading(watcher),
     )
-    for said in prepared.source.skipped:
+    for said in prepared.skipped:
         watcher.say(f"passed over in {said}")
     return prepared
 
@@ -356,7 +358,7 @@ def evaluate_trees(
     source = (
         own_trees(run, watcher, split) if treebank is None else read_trees(treebank, watched_reading(watcher), split)
     )
-    (gold,) = source.splits.values()
+    gold = source.tokens(source.splits[0]).sentences
     skipped = "; ".join(source.skipped) or None
     protocol = {"treebank": source.about, "data hash": source.hash, "passed over": skipped}
     if isinstance(run.spec, Parser):
@@ -382,7 +384,7 @@ def _check_settings(run: Run, settings: Mapping[str, Any]) -> None:
         check_heads(run.model, settings.get("layer"), settings.get("head"))
 
 
-def own_trees(run: Run, watcher: Observer, split: str | None) -> TreebankSource:
+def own_trees(run: Run, watcher: Observer, split: str | None) -> Splits[Trees]:
     """The part of a run's own treebank that it has not learned: test if there is one, else validation."""
     if not isinstance(run.data, TreebankSpec):
         raise SpecError("a language model's trees need a treebank: --treebank ewt, or --treebank FILE.conllu.")
@@ -393,21 +395,21 @@ def own_trees(run: Run, watcher: Observer, split: str | None) -> TreebankSource:
             f"{data.hash}: what was held out may have been learned. To judge it all the same, name it with --treebank."
         )
     chosen = split or ("test" if "test" in data.splits else "validation")
-    return replace(data.source, splits={chosen: data.sentences(chosen)}, about=f"{data.about} ({chosen})")
+    return data.only(chosen)
 
 
 # What training asks for while it runs, for every kind of data: the data made ready, a validation, samples.
 
 
 SAMPLES, SAMPLE_TOKENS = 3, 60
-Told = TypeVar("Told", LabelsData, PairsData, ImagesData)
+Told = TypeVar("Told", bound=Splits)
 
 
 @dataclass(frozen=True)
 class TextLesson:
     """Of a language model: its perplexity on the text held out, and a few lines that it writes."""
 
-    dataset: Dataset
+    dataset: Splits[TokenArray]
 
     def evaluate(self, model: LanguageModel) -> Score:
         """Read the whole validation text."""
@@ -423,7 +425,7 @@ class TextLesson:
 class MaskedLesson:
     """Of an encoder: how well it says what is hidden in the text held out."""
 
-    dataset: Dataset
+    dataset: Splits[TokenArray]
     rate: float
 
     def evaluate(self, model: EncoderModel) -> MaskedScore:
@@ -439,7 +441,7 @@ class MaskedLesson:
 class PairsLesson:
     """Of a translator: its loss on the pairs held out, and a few of them translated."""
 
-    dataset: PairsData
+    dataset: Splits[TokenPairs]
 
     def evaluate(self, model: EncoderDecoderModel) -> PairsScore:
         """Read the validation pairs."""
@@ -447,7 +449,7 @@ class PairsLesson:
 
     def sample(self, model: EncoderDecoderModel) -> list[str]:
         """Translate the first few sources held out."""
-        sources = [pair.source for pair in self.dataset.pairs("validation")[:SAMPLES]]
+        sources = [pair.source for pair in self.dataset.tokens("validation").pairs[:SAMPLES]]
         written = translate_texts(model, self.dataset.tokenizer, sources, Beam())
         return [f"{one.source} → {one.text}" for one in written]
 
@@ -456,7 +458,7 @@ class PairsLesson:
 class LabelsLesson:
     """Of a classifier: its accuracy and F1 on the texts held out."""
 
-    dataset: LabelsData
+    dataset: Splits[Labelled]
 
     def evaluate(self, model: ClassifierModel) -> ClassificationScore:
         """Classify the validation texts; intervals are for the end."""
@@ -474,7 +476,7 @@ AnyLesson = (
 
 def classified(
     model: ClassifierModel,
-    dataset: LabelsData,
+    dataset: Splits[Labelled],
     split: str,
     protocol: Mapping[str, Any] | None = None,
     samples: int = 1000,
@@ -519,16 +521,16 @@ def lesson_for_data(
 
 def prepared_labels(
     data: LabelsSpec, body: BodySpec, tokenizer: Any, labels: tuple[str, ...], watcher: Observer
-) -> LabelsData:
+) -> Splits[Labelled]:
     """Labelled texts as this body reads them."""
     refuse_misfit(data, body)
     return prepare_labels(
         data,
         length=longest(body),
-        marked=isinstance(body, Transformer),
+        special_tokens=isinstance(body, Transformer),
         tokenizer=tokenizer,
         labels=labels or None,
-        drawer=drawer_for(body, data.labels, data.parser, watcher),
+        trees=drawer_for(body, data.labels, data.parser, watcher),
         progress=watched_reading(watcher),
     )
 

@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lemma.data.store import Dataset
+from lemma.data.splits import Splits
+from lemma.data.store import TokenArray
 from lemma.errors import DataError, InputError
 from lemma.models.base import LOGITS, POSITIONS, LanguageModel, evaluating
 from lemma.report.text import label
@@ -346,9 +347,14 @@ def _left_out(reading: Reading, source: Source) -> Iterator[str]:
 
 
 def perplexity_of_split(
-    model: LanguageModel, dataset: Dataset, split: str, *, context: int | None = None, stride: int | None = None
+    model: LanguageModel,
+    dataset: Splits[TokenArray],
+    split: str,
+    *,
+    context: int | None = None,
+    stride: int | None = None,
 ) -> Score:
     """Measure a model on one split of a dataset by a full pass."""
-    source = Source(dataset.tokenizer.about, dataset.hash, split, dataset.left_out(split))
-    tokens, size = dataset.tokens(split), dataset.bytes(split)
-    return perplexity(model, tokens, bytes=size, context=context, stride=stride, source=source)
+    tokens = dataset.tokens(split)
+    source = Source(dataset.tokenizer.about, dataset.hash, split, tokens.left_out)
+    return perplexity(model, tokens, bytes=tokens.bytes, context=context, stride=stride, source=source)

@@ -3,13 +3,13 @@
 import numpy as np
 from jaxtyping import Float
 
-from lemma.data.graphs import GraphData
+from lemma.data.graphs import NodeGraph
 from lemma.models.base import measuring
 from lemma.models.graph import GraphInputs, GraphModel, graph_inputs
 
 
 def classify_nodes(
-    model: GraphModel, graph: GraphData, inputs: GraphInputs | None = None
+    model: GraphModel, graph: NodeGraph, inputs: GraphInputs | None = None
 ) -> Float[np.ndarray, "nodes classes"]:
     """The probability of each class for each node; `inputs` is the graph where it was laid out before."""
     with measuring(model) as device:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
-from lemma.data.batches import Rows as ExampleRows
+from lemma.data.batches import TokenRows as ExampleRows
 from lemma.models.base import measuring, positions_on
 from lemma.models.dual_encoder import CrossAttentionModel, Pairs
 from lemma.report.statistics import BootstrapEstimate, Lines, lay_out
@@ -276,7 +276,7 @@ class PairLogits:
 
     def _scored(self, patches: Tensor, images: Numbers, texts: Numbers) -> Float[np.ndarray, "pairs"]:
         known, places = np.unique(texts, return_inverse=True)
-        tokens = torch.from_numpy(self.rows.beside(known)).to(patches.device)
+        tokens = torch.from_numpy(self.rows.padded(known)).to(patches.device)
         pairs = Pairs(*(torch.from_numpy(numbers).to(patches.device) for numbers in (images, places)))
         logits = self.model.logits(patches, self.model.towers.words(tokens), tokens >= 0, pairs)
         return logits.double().cpu().numpy()

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lemma.data.pairs import Pairs
+from lemma.data.pairs import TokenPairs
 from lemma.errors import InputError
 from lemma.models.base import by_length, measuring, positions_on
 from lemma.report.statistics import BootstrapEstimate, Lines, lay_out, needed, protocol_lines
@@ -140,13 +140,13 @@ def _scored(
     return BootstrapEstimate(score.score, mean - half, mean + half), signature
 
 
-def score_pairs(model: nn.Module, pairs: Pairs, protocol: Mapping[str, Any] | None = None) -> PairsScore:
+def score_pairs(model: nn.Module, pairs: TokenPairs, protocol: Mapping[str, Any] | None = None) -> PairsScore:
     """Measure how well a model predicts the right targets of pairs."""
     loss, tokens = loss_of_pairs(model, pairs)
     return PairsScore(loss, tokens, dict(protocol or {}))
 
 
-def loss_of_pairs(model: nn.Module, pairs: Pairs) -> tuple[float, int]:
+def loss_of_pairs(model: nn.Module, pairs: TokenPairs) -> tuple[float, int]:
     """The mean of −log p over all target tokens, `<end>` too, in nats, and how many they are."""
     if not len(pairs):
         raise InputError("no pairs to measure: there are none, or all are longer than the model reads.")

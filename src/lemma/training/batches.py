@@ -12,11 +12,11 @@ from jaxtyping import Bool, Float, Int, Int64, UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from lemma.data.batches import BucketedExamples, Examples, MaskedWindows, RandomWindows, Rows, Streams
+from lemma.data.batches import BucketedExamples, ExampleSet, MaskedWindows, RandomWindows, Streams, TokenRows
 from lemma.data.graphs import GraphNodes
 from lemma.data.images import Captioned
 from lemma.data.labels import Labelled
-from lemma.data.pairs import Pairs
+from lemma.data.pairs import TokenPairs
 from lemma.data.treebanks import Trees
 from lemma.errors import SpecError
 from lemma.models.graph import graph_inputs
@@ -33,7 +33,7 @@ class ExampleFeed:
     even = False
     """Whether all batches are of one shape."""
 
-    def __init__(self, examples: Examples, recipe: Recipe, team: Team) -> None:
+    def __init__(self, examples: ExampleSet, recipe: Recipe, team: Team) -> None:
         self.examples, self.team, self.rows = examples, team, team.share(recipe.batch)
         self.order = BucketedExamples(examples.lengths, recipe.batch, recipe.seed)
         self.stretch = max(1, round(float(examples.lengths.mean())))
@@ -65,7 +65,7 @@ class ExampleFeed:
         match self.examples:
             case Trees():
                 return targets[..., 0]
-            case Pairs():
+            case TokenPairs():
                 return targets[:, 1:]
             case Labelled():
                 return targets
@@ -325,7 +325,7 @@ def reworded(tokens: Tokens, strays: Int64[np.ndarray, "strays"], seed: int, ste
     return _lengthened(tokens, np.where(wanted, places, longest), guests)
 
 
-def inner_tokens(rows: Rows) -> Int64[np.ndarray, "inner"]:
+def inner_tokens(rows: TokenRows) -> Int64[np.ndarray, "inner"]:
     """All tokens that stand neither first nor last in their row: what may stray into others."""
     inner = np.ones(len(rows.tokens), dtype=bool)
     there = rows.lengths > 0
@@ -551,7 +551,7 @@ AnyFeed = Feed | MaskedFeed | ExampleFeed | ImageFeed | GraphFeed
 
 
 def feed_for(
-    model: Any, tokens: Int[np.ndarray, "length"] | Examples | Captioned | GraphNodes, recipe: Recipe, team: Team
+    model: Any, tokens: Int[np.ndarray, "length"] | ExampleSet | Captioned | GraphNodes, recipe: Recipe, team: Team
 ) -> AnyFeed:
     """Choose the order and the way of a model's batches: examples, windows with hidden tokens, or stretches of text.
 

@@ -9,12 +9,7 @@ from torch import Tensor, distributed, nn
 from torch.autograd.function import FunctionCtx
 from torch.utils.checkpoint import checkpoint
 
-from lemma.data.graphs import GraphData
-from lemma.data.images import ImagesData
-from lemma.data.labels import LabelsData
-from lemma.data.pairs import PairsData
-from lemma.data.store import Dataset
-from lemma.data.treebanks import TreebankData
+from lemma.data.splits import DataKind, Splits
 from lemma.errors import PackageError, SpecError
 from lemma.layers.recording import overhear
 from lemma.layers.state import State
@@ -479,7 +474,7 @@ class ParsingLesson(nn.Module):
 # The lesson of a model, of whatever kind it is, and the data that it can be taught.
 
 
-AnyData = Dataset | TreebankData | PairsData | LabelsData | ImagesData | GraphData
+AnyData = Splits[Any]
 AnyLesson = (
     Lesson
     | ParsingLesson
@@ -490,39 +485,38 @@ AnyLesson = (
     | RerankingLesson
     | GraphLesson
 )
-LEARNS: dict[type[AnyData], str] = {
-    Dataset: "text",
-    TreebankData: "a treebank",
-    PairsData: "pairs of texts",
-    LabelsData: "labelled texts",
-    ImagesData: "images with captions",
-    GraphData: "a graph",
+LEARNS: dict[DataKind, str] = {
+    "text": "text",
+    "treebank": "a treebank",
+    "pairs": "pairs of texts",
+    "labels": "labelled texts",
+    "images": "images with captions",
+    "graph": "a graph",
 }
 
 
-def learns(spec: ModelSpec) -> type[AnyData]:
+def learns(spec: ModelSpec) -> DataKind:
     """The kind of data that a family learns."""
     match spec:
         case Parser():
-            return TreebankData
+            return "treebank"
         case EncoderDecoder():
-            return PairsData
+            return "pairs"
         case Classifier():
-            return LabelsData
+            return "labels"
         case DualEncoder() | CrossAttention():
-            return ImagesData
+            return "images"
         case Graph():
-            return GraphData
+            return "graph"
         case _:
-            return Dataset
+            return "text"
 
 
 def refuse_other_kind(spec: ModelSpec, dataset: AnyData) -> None:
     """Refuse data that a model of this family does not learn."""
     wanted = learns(spec)
-    if not isinstance(dataset, wanted):
-        got = LEARNS[type(dataset)]
-        raise SpecError(f"a model of the family {spec.family} learns {LEARNS[wanted]}, not {got}.")
+    if dataset.kind != wanted:
+        raise SpecError(f"a model of the family {spec.family} learns {LEARNS[wanted]}, not {LEARNS[dataset.kind]}.")
 
 
 def lesson_of(model: Any, recipe: Recipe, team: Team | None = None, feed: Any = None) -> AnyLesson:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lemma.data.batches import Examples
+from lemma.data.batches import ExampleSet
 from lemma.data.graphs import GraphNodes
 from lemma.layers.state import State
 from lemma.models.build import build
@@ -110,7 +110,7 @@ class Session:
         self,
         spec: ModelSpec,
         recipe: Recipe,
-        tokens: np.ndarray | Examples | GraphNodes,
+        tokens: np.ndarray | ExampleSet | GraphNodes,
         team: Team,
         tell: Callable[[str], None],
         first: Callable[[float], nn.Module] | None = None,

@@ -10,7 +10,7 @@ import pytest
 import lemma
 from labelled_tables import made_texts, write_table
 from lemma.data.conllu import Sentence, to_conllu
-from lemma.data.labels import DrawnText
+from lemma.data.labels import ParsedText
 from lemma.errors import RunError, SpecError
 from lemma.inspection.trees import parse_text
 from lemma.runs.folder import RunFolder
@@ -46,8 +46,8 @@ def test_the_trees_of_a_text_are_those_that_look_parse_draws(home: Path) -> None
     heads = [parsed.sentence.heads for parsed in parse_text(load(home / "parser"), lines).sentences]
     starts = np.cumsum([0, *map(len, heads)])
     expected = [start + head - 1 if head else -1 for start, own in zip(starts, heads, strict=False) for head in own]
-    assert list(drawn[0].governors) == expected
-    assert drawn[1] == DrawnText(("it",), (-1,))
+    assert list(drawn[0].heads) == expected
+    assert drawn[1] == ParsedText(("it",), (-1,))
 
 
 def test_a_text_is_cut_into_sentences_and_its_end_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,9 +99,9 @@ def test_trees_are_kept_by_text_and_parser_and_damaged_ones_are_drawn_again(
     monkeypatch.setenv("LEMMA_HOME", str(home / "other-home"))
     calls: list[list[str]] = []
 
-    def draw(texts: Any) -> list[DrawnText]:
+    def draw(texts: Any) -> list[ParsedText]:
         calls.append(list(texts))
-        return [DrawnText(tuple(text.split()), tuple(range(-1, len(text.split()) - 1))) for text in texts]
+        return [ParsedText(tuple(text.split()), tuple(range(-1, len(text.split()) - 1))) for text in texts]
 
     texts = ["a b", "", "c d é", "a b"]
     first = kept_trees(texts, "p", draw)
@@ -112,7 +112,9 @@ def test_trees_are_kept_by_text_and_parser_and_damaged_ones_are_drawn_again(
     assert kept_trees(["e", *texts], "p", draw)[1:] == first and len(calls) == 3
     monkeypatch.setattr(drawn_trees, "OFTEN", 1)
     with pytest.raises(ZeroDivisionError):
-        kept_trees(["f", "g"], "p", lambda texts: (DrawnText((text,), (-1,)) for text in texts if text == "f" or 1 / 0))
+        kept_trees(
+            ["f", "g"], "p", lambda texts: (ParsedText((text,), (-1,)) for text in texts if text == "f" or 1 / 0)
+        )
     kept_trees(["f", "g"], "p", draw)
     assert calls.pop() == ["g"]
     for path in (home / "other-home" / "trees").iterdir():

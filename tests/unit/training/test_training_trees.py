@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lemma.data.treebanks import Lexicon, encode_trees
+from lemma.data.treebanks import Lexicon, Trees
 from lemma.spec.models import Parser
 from lemma.spec.recipe import Recipe
 from lemma.training import losses as parsing
@@ -23,7 +23,7 @@ def gradients(parts: int, team: Team | None = None) -> dict[str, torch.Tensor]:
         encoder={"kind": "bilstm", "hidden": 8, "depth": 1},
     )
     recipe = Recipe(batch=4, accumulate=parts, dropout=0.0, seed=3)
-    session = Session(spec, recipe, encode_trees(tiny(), lexicon), team or Team(torch.device("cpu")), lambda _: None)
+    session = Session(spec, recipe, Trees(tuple(tiny()), lexicon), team or Team(torch.device("cpu")), lambda _: None)
     session.standing.step = 1
     session.gradients()
     return {name: parameter.grad for name, parameter in session.model.named_parameters() if parameter.grad is not None}

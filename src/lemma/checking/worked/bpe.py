@@ -13,8 +13,8 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from lemma.data.corpora import CORPORA, corpus_files
-from lemma.data.store import whole_source
-from lemma.data.text import Section, decode, open_text
+from lemma.data.store import text_source
+from lemma.data.text import TextSpan, decode, open_text
 from lemma.errors import InputError
 from lemma.report.blocks import Block, Blocks, Grid, Heading, Words, Worked
 from lemma.report.numbers import counted, printable, shortened, times
@@ -218,11 +218,11 @@ def split_stream(pieces: Iterable[str]) -> Iterator[list[str]]:
         yield [rest]
 
 
-def _sections(name: str) -> Iterator[Section]:
+def _sections(name: str) -> Iterator[TextSpan]:
     if name in CORPORA:
         yield from map(open_text, corpus_files(CORPORA[name]))
     else:
-        yield from whole_source([name]).splits["text"]
+        yield from text_source([name]).splits["text"]
 
 
 # The same merges learned by the `tokenizers` library, to compare with.
