@@ -25,6 +25,7 @@ from lemma.adaptation.adapt import Adaptation, adapt_model, refuse_adapted
 from lemma.adaptation.lora import (
     LoraEmbedding,
     LoraMatrices,
+    TargetMatrix,
     Update,
     besides,
     is_map,
@@ -256,7 +257,7 @@ class PeftTensors:
         return found
 
 
-def _matrices_at(model: nn.Module, paths: Mapping[str, object], where: Path) -> dict[str, Matrix]:
+def _matrices_at(model: nn.Module, paths: Mapping[str, object], where: Path) -> dict[str, TargetMatrix]:
     """The matrices of the linear maps and embeddings at these paths."""
     known = {
         place.path: matrix
@@ -271,7 +272,7 @@ def _matrices_at(model: nn.Module, paths: Mapping[str, object], where: Path) -> 
 
 
 def _new_updates(
-    chosen: Mapping[str, Matrix], found: PeftTensors, options: PeftOptions, folder: Path
+    chosen: Mapping[str, TargetMatrix], found: PeftTensors, options: PeftOptions, folder: Path
 ) -> dict[int, Update]:
     """The updates by their matrices' identities; all places of a tied matrix must have the same one."""
     updates: dict[int, Update] = {}
@@ -298,7 +299,7 @@ def _new_updates(
 
 
 def _whole_targets(
-    model: nn.Module, found: PeftTensors, chosen: Mapping[str, Matrix], folder: Path
+    model: nn.Module, found: PeftTensors, chosen: Mapping[str, TargetMatrix], folder: Path
 ) -> list[tuple[Tensor, Tensor]]:
     """The tensors of the model with the saved values they get; copies of frozen matrices must equal the model's."""
     own = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())

@@ -25,7 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lemma.data.files import write_atomically
-from lemma.data.store import Dataset
+from lemma.data.splits import Splits
+from lemma.data.store import TokenArray
 from lemma.errors import RunError, SpecError, unknown
 from lemma.models.base import LanguageModel
 from lemma.models.build import parameters_of
@@ -352,7 +353,7 @@ def fit_steps(model: ModelSpec, recipe: Recipe, budget: Budget, speed: float | N
     return recipe.replace(steps=max(1, steps))
 
 
-def measure_speed(model: ModelSpec, recipe: Recipe, data: DataSpec, dataset: Dataset) -> float:
+def measure_speed(model: ModelSpec, recipe: Recipe, data: DataSpec, dataset: Splits[TokenArray]) -> float:
     """Train for a few real steps and return the tokens a second of all but the first ones."""
     with TemporaryDirectory(prefix="lemma-trial-") as folder:
         path = Path(folder) / "trial"
@@ -625,7 +626,7 @@ def _sized(study: StudySpec, cell: Cell, vocabulary: int) -> Cell:
     return cell.with_model(model)
 
 
-def plan_run(study: StudySpec, cell: Cell, dataset: Dataset, out: Path) -> Plan:
+def plan_run(study: StudySpec, cell: Cell, dataset: Splits[TokenArray], out: Path) -> Plan:
     """Settle the number of steps, if need be by a trial of speed, and refuse a folder that holds another run."""
     plan = known_plan(study, cell, dataset, out)
     if plan is None:
@@ -636,7 +637,7 @@ def plan_run(study: StudySpec, cell: Cell, dataset: Dataset, out: Path) -> Plan:
     return plan
 
 
-def known_plan(study: StudySpec, cell: Cell, dataset: Dataset, out: Path) -> Plan | None:
+def known_plan(study: StudySpec, cell: Cell, dataset: Splits[TokenArray], out: Path) -> Plan | None:
     """The plan as far as it needs no trial: None if there is a budget of seconds and the speed is not known yet."""
     speed = _kept_speed(cell, dataset, out) if study.budget.seconds else None
     if study.budget.seconds and speed is None:
@@ -647,7 +648,7 @@ def known_plan(study: StudySpec, cell: Cell, dataset: Dataset, out: Path) -> Pla
     return plan
 
 
-def _kept_speed(cell: Cell, dataset: Dataset, out: Path) -> float | None:
+def _kept_speed(cell: Cell, dataset: Splits[TokenArray], out: Path) -> float | None:
     """The speed of a row is measured once: all its seeds, and a study that goes on later, take the same steps."""
     kept = read_plain(_speed_file(cell, out)) or {}
     return float(kept["tokens_per_second"]) if kept.get("of") == _speed_of(cell, dataset) else None
@@ -657,7 +658,7 @@ def _speed_file(cell: Cell, out: Path) -> Path:
     return out / "speeds" / f"{cell.row_name}.json"
 
 
-def _speed_of(cell: Cell, dataset: Dataset) -> dict[str, Any]:
+def _speed_of(cell: Cell, dataset: Splits[TokenArray]) -> dict[str, Any]:
     """What a speed depends on: all of a run but its seed."""
     return {"model": cell.model.to_dict(), "recipe": cell.recipe.replace(seed=0).to_dict(), "data": dataset.hash}
 

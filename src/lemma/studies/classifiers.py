@@ -14,7 +14,8 @@ import numpy as np
 from torch import nn
 
 from lemma.data.corpora import LABELLED
-from lemma.data.labels import LabelsData
+from lemma.data.labels import Labelled
+from lemma.data.splits import Splits
 from lemma.errors import LemmaError, RunError, SpecError, unknown
 from lemma.models.base import count_parameters
 from lemma.models.classifier import ClassifierModel
@@ -490,7 +491,7 @@ class Task:
 
     cell: Cell
     data: LabelsSpec
-    dataset: LabelsData
+    dataset: Splits[Labelled]
     path: Path
     adaptation: AdaptationSpec | None = None
 
@@ -594,7 +595,7 @@ def finish_all(tasks: Sequence[Task], watcher: Observer) -> tuple[tuple[LabelOut
     return tuple(done.get(task.cell.name) or task.look() for task in tasks), interrupted
 
 
-def measure(run: Run, dataset: LabelsData) -> LabelMeasures:
+def measure(run: Run, dataset: Splits[Labelled]) -> LabelMeasures:
     """Classify the test texts, and read off what the run was and took."""
     model, examples = run.require(ClassifierModel, "a classifier"), dataset.tokens(TEST)
     found = classify(model, examples)
@@ -654,9 +655,9 @@ def labels_of(study: LabelStudy, limit: int | None = None) -> LabelsSpec:
     return study.data(limit).replace(labels=rooted(study.labels, LABELLED))
 
 
-def describe_labels(dataset: LabelsData) -> dict[str, str]:
+def describe_labels(dataset: Splits[Labelled]) -> dict[str, str]:
     """What the labelled texts are."""
-    sizes = ", ".join(f"{len(dataset.texts(split)):,} {name}" for split, name in SPLITS.items())
+    sizes = ", ".join(f"{len(dataset.tokens(split).texts):,} {name}" for split, name in SPLITS.items())
     return {
         "labelled texts": f"{dataset.about}: {sizes}",
         "labels": ", ".join(dataset.labels),
@@ -669,11 +670,11 @@ def describe_labels(dataset: LabelsData) -> dict[str, str]:
 SPLITS = {"train": "to learn from", "validation": "for validation", TEST: "for the test"}
 
 
-def commonest(dataset: LabelsData) -> float:
+def commonest(dataset: Splits[Labelled]) -> float:
     """The accuracy on the test texts of saying always the label that is commonest among those learned from."""
-    learned = Counter(label for _, label in dataset.texts("train"))
+    learned = Counter(label for _, label in dataset.tokens("train").texts)
     guess = max(sorted(learned), key=learned.__getitem__)
-    labels = [label for _, label in dataset.texts(TEST)]
+    labels = [label for _, label in dataset.tokens(TEST).texts]
     return labels.count(guess) / len(labels)
 
 
@@ -976,9 +977,9 @@ def study_classifiers(spec: ClassifiersStudy, out: Path, watcher: Observer) -> L
     return result
 
 
-def _datasets(spec: ClassifiersStudy, described: Sequence[Described], watcher: Observer) -> dict[str, LabelsData]:
+def _datasets(spec: ClassifiersStudy, described: Sequence[Described], watcher: Observer) -> dict[str, Splits[Labelled]]:
     """The same labelled texts as each body reads them; the tokenizer, learned from the same texts, is the same."""
-    datasets: dict[str, LabelsData] = {}
+    datasets: dict[str, Splits[Labelled]] = {}
     for place, one in enumerate(described):
         dataset = load_labels(labels_of(spec, spec.limit), one.model.body, None, (), watcher)
         datasets[one.title] = dataset if place else say_skipped(dataset, watcher)
@@ -991,12 +992,12 @@ class Work:
 
     spec: ClassifiersStudy
     out: Path
-    datasets: Mapping[str, LabelsData]
+    datasets: Mapping[str, Splits[Labelled]]
 
     def task(self, described: Described, seed: int) -> Task:
         """The run of a body and a seed."""
         dataset = self.datasets[described.title]
-        cell = cell_of(self.spec, described, {}, seed, len(dataset.texts("train")))
+        cell = cell_of(self.spec, described, {}, seed, len(dataset.tokens("train").texts))
         return Task(cell, labels_of(self.spec, self.spec.limit), dataset, self.out / "runs" / cell.name)
 
     def inference(

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from lemma.adaptation.adapt import merged
 from lemma.counting.count import trainable_text
 from lemma.data.labels import Labelled
-from lemma.data.pairs import Pairs
+from lemma.data.pairs import TokenPairs
+from lemma.data.splits import Splits
 from lemma.errors import SpecError
 from lemma.report.page import facts, grid, html_paragraph, json_text, page, section, write_files
 from lemma.report.progress import Observer
@@ -344,7 +345,7 @@ def plan_for(
     name: str,
     words: Mapping[str, Any],
     watcher: Observer,
-    data: Any = None,
+    data: Splits[Any] | None = None,
 ) -> AdaptationPlan:
     """The plan of one method; a word that only another method knows is left to that one."""
     others = {word for other, kind in METHODS.items() if other != name for word in kind.known_words()}
@@ -391,14 +392,14 @@ def inference_times(models: Mapping[str, nn.Module], inputs: tuple[Tensor, ...],
     return race(runs, ROUNDS, device)
 
 
-def inference_batch(data: Any, spec: ModelSpec, device: str) -> tuple[Tensor, ...]:
+def inference_batch(data: Splits[Any], spec: ModelSpec, device: str) -> tuple[Tensor, ...]:
     """A batch of what is held out, as the model is called with it."""
     match data.tokens("validation"):
         case Labelled():
             examples = data.tokens("test")
             inputs, _ = examples.batch(np.arange(min(TEXTS, len(examples.lengths))))
             return (torch.from_numpy(inputs).to(device),)
-        case Pairs() as examples:
+        case TokenPairs() as examples:
             sources, targets = examples.batch(np.arange(min(TEXTS, len(examples.lengths))))
             fed, _ = teacher_forcing(torch.from_numpy(targets).to(device))
             return torch.from_numpy(sources).to(device), fed

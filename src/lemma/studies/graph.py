@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from lemma.data.corpora import GRAPHS
-from lemma.data.graphs import GraphData
+from lemma.data.graphs import GraphNodes
+from lemma.data.splits import Splits
 from lemma.errors import RunError, SpecError
 from lemma.models.base import count_parameters
 from lemma.models.graph import GraphModel
@@ -53,15 +54,16 @@ PROTOCOL = {
 }
 
 
-def describe_graph(graph: GraphData) -> dict[str, str]:
+def describe_graph(graph: Splits[GraphNodes]) -> dict[str, str]:
     """What the graph is."""
-    sizes = ", ".join(f"{len(nodes):,} for {split}" for split, nodes in graph.by_split.items())
+    sizes = ", ".join(f"{len(nodes):,} for {split}" for split, nodes in graph.items.items())
+    whole = graph.tokens("train").graph
     learned, tested = graph.tokens("train").classes, graph.tokens("test").classes
     commonest = np.bincount(tested, minlength=len(graph.labels)).max() / len(tested)
-    known = int((graph.classes >= 0).sum())
+    known = int((whole.classes >= 0).sum())
     return {
-        "graph": f"{graph.about}: {len(graph.classes):,} nodes, {graph.edges.shape[1]:,} edges, "
-        f"{graph.features.shape[1]:,} features",
+        "graph": f"{graph.about}: {len(whole.classes):,} nodes, {whole.edges.shape[1]:,} edges, "
+        f"{whole.features.shape[1]:,} features",
         "classes": f"{', '.join(graph.labels)}; {known:,} nodes have a label, {len(learned):,} of them are learned",
         "nodes": sizes,
         "always the commonest class": f"accuracy {100 * commonest:.1f} % on the first seed's test nodes",
@@ -184,7 +186,7 @@ class GraphTask(Task):
     """A graph model that is to be trained on one split."""
 
     data: GraphSpec  # pyright: ignore[reportIncompatibleVariableOverride]
-    dataset: GraphData  # pyright: ignore[reportIncompatibleVariableOverride]
+    dataset: Splits[GraphNodes]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property
     def model(self) -> Graph:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -210,7 +212,7 @@ class GraphTask(Task):
     def measure(self, run: Run) -> LabelMeasures:
         """Classify the test nodes, and read off what the run was and took."""
         chosen = self.dataset.tokens(TEST)
-        found = classify_nodes(run.require(GraphModel, "a graph model"), self.dataset)[chosen.nodes]
+        found = classify_nodes(run.require(GraphModel, "a graph model"), chosen.graph)[chosen.nodes]
         score = score_classes(chosen.classes, found, self.dataset.labels, unit="node")
         return measures_of(run, score, found.argmax(-1) == chosen.classes, count_parameters(run.module))
 
@@ -240,7 +242,7 @@ def run_graph_study(spec: GraphStudy, out: Path, observer: Observer | None = Non
     return result
 
 
-def task_of(spec: GraphStudy, contender: Contender, seed: int, graph: GraphData, out: Path) -> GraphTask:
+def task_of(spec: GraphStudy, contender: Contender, seed: int, graph: Splits[GraphNodes], out: Path) -> GraphTask:
     """The run of a contender and a seed."""
     words = {**spec.words, **contender.words}
     for word in NOT_TO_SET.keys() & words.keys():
@@ -252,7 +254,7 @@ def task_of(spec: GraphStudy, contender: Contender, seed: int, graph: GraphData,
     return GraphTask(cell, _data(spec, seed), graph, out / "runs" / cell.name)
 
 
-def _graph(spec: GraphStudy, seed: int, watcher: Observer) -> GraphData:
+def _graph(spec: GraphStudy, seed: int, watcher: Observer) -> Splits[GraphNodes]:
     chosen = choose("graph")
     return NodesTask().load(_data(spec, seed), chosen.model, chosen.recipe, watcher)
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from lemma.data.conllu import Sentence
-from lemma.data.store import Dataset
+from lemma.data.splits import Splits
+from lemma.data.store import TokenArray
 from lemma.errors import InputError, RunError
 from lemma.inspection.trees import WordAttention, attention_tree, most_attended, shuffled, word_attention
 from lemma.layers.recording import AttentionRecord, record_attention
@@ -162,7 +163,7 @@ Measure = Callable[[Run, Any, int, int], dict[str, Any]]
 MEASURES: dict[str, Measure] = {"positions": measure_positions, "attention": measure_attention}
 
 
-def measure_more(run: Run, plan: Plan, study: StudySpec, dataset: Dataset) -> dict[str, Any]:
+def measure_more(run: Run, plan: Plan, study: StudySpec, dataset: Splits[TokenArray]) -> dict[str, Any]:
     """Measure what the study asks for, on the validation text; `trained` is the length the model was trained at."""
     trained = stretch_of(plan.model, plan.recipe)
     tokens = dataset.tokens(SPLIT)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lemma.data.batches import in_drawn_order, plain
 from lemma.data.corpora import LABELLED
-from lemma.data.files import Progress, write_atomically
-from lemma.data.labels import TEXTS, LabelsData, read_label_table
-from lemma.data.store import Dataset
+from lemma.data.files import Progress, exists, write_atomically
+from lemma.data.labels import TEXTS, Labelled, read_label_file
+from lemma.data.splits import Splits, normalise, shuffled
+from lemma.data.store import TokenArray
 from lemma.data.tables import SUFFIXES, Column, read_table
-from lemma.data.text import decode, exists, open_text
+from lemma.data.text import decode, open_text
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, LemmaError, SpecError, unknown
 from lemma.report.curves import Curve, Plot
@@ -68,7 +68,7 @@ def text_of(study: PretrainingStudy, path: Path) -> DataSpec:
     return DataSpec(text=(str(path.resolve()),), tokenizer=study.tokenizer, held_out=HELD_OUT)
 
 
-def prepared_text(study: PretrainingStudy, described: Described, path: Path, watcher: Observer) -> Dataset:
+def prepared_text(study: PretrainingStudy, described: Described, path: Path, watcher: Observer) -> Splits[TokenArray]:
     """The texts as tokens."""
     body = described.model.body
     if isinstance(body, EncoderDecoder):
@@ -87,7 +87,7 @@ class Base:
 
     study: PretrainingStudy
     described: Described
-    dataset: Dataset
+    dataset: Splits[TokenArray]
     seed: int
     out: Path
 
@@ -370,37 +370,39 @@ class PlainTexts:
         )
 
 
-def write_texts(names: Sequence[str], labelled: LabelsData, path: Path, progress: Progress | None = None) -> PlainTexts:
+def write_texts(
+    names: Sequence[str], labelled: Splits[Labelled], path: Path, progress: Progress | None = None
+) -> PlainTexts:
     """Write the training texts of `labelled`, what came with them, and the texts of `names`, without what is held out.
 
     Texts that are equal but for case and white space stand there once. Their order is drawn, so that the end of the
     file, on which a pretrained model is validated, is of the same kind as the rest.
     """
-    own = [*(text for text, _ in labelled.texts("train")), *labelled.unlabelled]
+    own = [*(text for text, _ in labelled.tokens("train").texts), *labelled.tokens("train").unlabelled]
     texts = [
         *(own if labelled.about not in names else ()),
         *(text for name in names for text in read_texts(name, progress)),
     ]
-    held_out = [text for split in PRETRAINING_TEXT_HELD_OUT for text, _ in labelled.texts(split)]
+    held_out = [text for split in PRETRAINING_TEXT_HELD_OUT for text, _ in labelled.tokens(split).texts]
     kept = [text for text in texts if text.strip()]
     apart = list(without(kept, held_out))
-    unique = {plain(text): " ".join(text.split()) for text in reversed(apart)}  # the first of equal texts stays
+    unique = {normalise(text): " ".join(text.split()) for text in reversed(apart)}  # the first of equal texts stays
     if len(unique) < 2:
         raise DataError("there are no texts to learn without labels: all are held out. Name others with unlabelled=.")
-    write_atomically(path, "".join(f"{unique[key]}\n" for key in in_drawn_order(unique, "order")))
+    write_atomically(path, "".join(f"{unique[key]}\n" for key in shuffled(unique, "order")))
     return PlainTexts(path, len(unique), len(kept) - len(apart), len(apart) - len(unique))
 
 
 def read_texts(name: str, progress: Progress | None = None) -> list[str]:
     """The texts of a set known by name, of a table, or of a text file of one text a line; labels are not used."""
     if name in LABELLED:
-        read = read_label_table(name, progress=progress)
+        read = read_label_file(name, progress=progress)
         return [*read.texts, *read.unlabelled]
     path = Path(name)
     if not exists(path) and not path.suffix:
         raise DataError(unknown("unlabelled", name, LABELLED) + " Or give the path of a table or a text file.")
     if path.suffix.lower() in SUFFIXES:
-        wanted = [Column("text", called=TEXTS)]
+        wanted = [Column("text", aliases=TEXTS)]
         return read_table(path, wanted, any_width=True, is_header=_looks).cells["text"]
     return "".join(decode(open_text(path))).splitlines()
 
@@ -415,10 +417,10 @@ def without(texts: Iterable[str], held_out: Iterable[str]) -> Iterator[str]:
     >>> list(without(["So  it is", "so it was"], ["so it IS"]))
     ['so it was']
     """
-    keys = {plain(text) for text in held_out}
+    keys = {normalise(text) for text in held_out}
     stretches = {stretch for key in keys for stretch in _stretches(key)}
     for text in texts:
-        key = plain(text)
+        key = normalise(text)
         if key not in keys and stretches.isdisjoint(_stretches(key)):
             yield text
 
@@ -460,10 +462,10 @@ def study_pretraining(spec: PretrainingStudy, out: Path, watcher: Observer) -> L
 
 
 def limited(
-    spec: PretrainingStudy, described: Described, labelled: LabelsData, tokenizer: Tokenizer, watcher: Observer
-) -> dict[int, LabelsData]:
+    spec: PretrainingStudy, described: Described, labelled: Splits[Labelled], tokenizer: Tokenizer, watcher: Observer
+) -> dict[int, Splits[Labelled]]:
     """The labelled texts at each number of labels, in the tokens of pretraining; fewer are always among more."""
-    most = len(labelled.texts("train"))
+    most = len(labelled.tokens("train").texts)
     counts = sorted({min(count, most) for count in spec.counts})
     body = described.model.body
     return {count: load_labels(labels_of(spec, count), body, tokenizer, (), watcher) for count in counts}
@@ -476,7 +478,7 @@ class Work:
     spec: PretrainingStudy
     out: Path
     described: Described
-    datasets: Mapping[int, LabelsData]
+    datasets: Mapping[int, Splits[Labelled]]
     """By the number of labels."""
 
     @property

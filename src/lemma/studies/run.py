@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from lemma.data.files import write_atomically
-from lemma.data.store import Dataset, prepare
+from lemma.data.splits import Splits
+from lemma.data.store import TokenArray, prepare
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import LemmaError, RunError, SpecError, TrainingError, unknown
 from lemma.generation.decode import Generation, generate_text
@@ -51,15 +52,15 @@ SPLIT = "validation"
 class Judge:
     """Gives a model its score, a full pass over the validation text, and remembers those that it gave."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Splits[TokenArray]) -> None:
         self.dataset = dataset
         self.given: dict[float, PerplexityScore] = {}
 
     def __call__(self, model: LanguageModel) -> PerplexityScore:
         """Read the whole validation text."""
         source = TextSource(self.dataset.tokenizer.about, self.dataset.hash, SPLIT)
-        tokens, size = self.dataset.tokens(SPLIT), self.dataset.bytes(SPLIT)
-        score = perplexity(model, tokens, bytes=size, source=source)
+        tokens = self.dataset.tokens(SPLIT)
+        score = perplexity(model, tokens, bytes=tokens.bytes, source=source)
         self.given[score.loss] = score
         return score
 
@@ -180,10 +181,11 @@ def select(cells: Sequence[Cell], only: Collection[str] | None) -> list[Cell]:
     return [cell for cell in cells if only is None or {cell.contender, cell.name} & set(only)]
 
 
-def describe_data(dataset: Dataset) -> dict[str, str]:
+def describe_data(dataset: Splits[TokenArray]) -> dict[str, str]:
     """What the text is, in words."""
     lengths = {
-        split: f"{len(dataset.tokens(split)):,} tokens, {dataset.bytes(split):,} bytes" for split in ("train", SPLIT)
+        split: f"{len(dataset.tokens(split)):,} tokens, {dataset.tokens(split).bytes:,} bytes"
+        for split in ("train", SPLIT)
     }
     return {
         "text": dataset.about,
@@ -199,7 +201,7 @@ class Work:
     """A study with its text and its folder."""
 
     spec: StudySpec
-    dataset: Dataset
+    dataset: Splits[TokenArray]
     out: Path
 
     def refuse_other_runs(self, cells: Sequence[Cell]) -> None:
