@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from benchmarks.compare import quartiles
-from lemma.data.tokenizers import learn_tokenizer
+from lemma.data.tokenizers import train_tokenizer
 from lemma.models.build import build
 from lemma.retrieval.embedding import Embedder
 from lemma.retrieval.index import Entry, Index, append, open_images, start, update_index
@@ -110,7 +110,7 @@ def share(index: Index, queries: np.ndarray, rows: np.ndarray) -> float:
 
 def untrained(folder: Path) -> Embedder:
     """The preset's towers with their first weights."""
-    tokenizer = learn_tokenizer(Words(), ["a red heart"])
+    tokenizer = train_tokenizer(Words(), ["a red heart"])
     spec = DualEncoder().sized({"vocabulary": tokenizer.vocabulary + 3})
     run = Run(folder, spec, Recipe(), ImagesSpec(images="emoji"), "", tokenizer, build(spec, 0.0).eval(), None)
     return Embedder(run)

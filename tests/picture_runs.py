@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 import lemma
-from lemma.data.batches import Rows
+from lemma.data.batches import TokenRows
 from lemma.data.files import data_home
 from lemma.data.images import Captioned
 from lemma.spec.models import DualEncoder, Encoder, Lstm
@@ -58,10 +58,10 @@ def shapes(folder: Path, copies: int = 1) -> Path:
     return folder
 
 
-def token_names(rows: Rows) -> np.ndarray:
+def token_names(rows: TokenRows) -> np.ndarray:
     """The numbers of captions that are the same where their tokens are."""
     seen: dict[bytes, int] = {}
-    keys = (rows.beside([row]).tobytes() for row in range(len(rows.lengths)))
+    keys = (rows.padded([row]).tobytes() for row in range(len(rows.lengths)))
     return np.array([seen.setdefault(key, len(seen)) for key in keys])
 
 
@@ -71,7 +71,7 @@ def made_up(count: int = 12, captions: int = 1, vocabulary: int = 20, seed: int 
     pixels = random.integers(0, 256, size=(count, 3, SIDE, SIDE)).astype(np.uint8)
     lengths = random.integers(2, 6, size=count * captions)
     tokens = random.integers(0, vocabulary, size=lengths.sum())
-    rows = Rows(tokens, np.concatenate([[0], np.cumsum(lengths)]))
+    rows = TokenRows(tokens, np.concatenate([[0], np.cumsum(lengths)]))
     return Captioned(pixels, rows, captions * np.arange(count + 1), token_names(rows))
 
 

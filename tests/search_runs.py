@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from lemma.data.tokenizers import Tokenizer, learn_tokenizer
+from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.models.build import build
 from lemma.runs.checkpoint import weights_of
 from lemma.runs.folder import RunFolder
@@ -18,7 +18,7 @@ WORDS = [f"a {colour} {shape}" for colour in COLOURS for shape in SHAPES]
 
 def untrained_run(out: Path, seed: int = 1, *, spec: ModelSpec = SPEC, words: bool = False) -> Path:
     """Write a run whose weights are those it would begin with."""
-    tokenizer: Tokenizer = learn_tokenizer(Words() if words else Characters(), WORDS)
+    tokenizer: Tokenizer = train_tokenizer(Words() if words else Characters(), WORDS)
     sized = spec.sized({"vocabulary": tokenizer.vocabulary + 3})
     torch.manual_seed(seed)
     folder = RunFolder(out, sized, Recipe(device="cpu"), ImagesSpec(images="emoji"), "0").create(tokenizer)

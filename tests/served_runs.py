@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lemma.data.tokenizers import learn_tokenizer
+from lemma.data.tokenizers import train_tokenizer
 from lemma.models.build import build
 from lemma.runs.checkpoint import weights_of
 from lemma.runs.folder import RunFolder
@@ -43,7 +43,7 @@ KINDS: dict[str, tuple[ModelSpec, Any, Any, tuple[str, ...]]] = {
 def untrained(folder: Path, kind: str) -> Path:
     """Write such a run as a finished one; its weights are large, so that it has something to say."""
     spec, words, data, labels = KINDS[kind]
-    tokenizer = learn_tokenizer(words, LINES)
+    tokenizer = train_tokenizer(words, LINES)
     sized = spec.sized({"vocabulary": tokenizer.vocabulary + (3 if kind == "spanish" else 0)})
     torch.manual_seed(5)
     model = build(sized, 0.0)

@@ -18,7 +18,8 @@ import torch
 
 import picture_runs
 from lemma.data.files import data_home
-from lemma.data.store import Dataset, prepare
+from lemma.data.splits import Splits
+from lemma.data.store import TokenArray, prepare
 from lemma.models.base import LanguageModel
 from lemma.report.progress import Lines
 from lemma.spec.data import Characters, DataSpec
@@ -52,7 +53,7 @@ def small_text() -> str:
     return "\n".join(" ".join(source.choices(words, k=6)) for _ in range(250))
 
 
-def small_data(folder: Path) -> tuple[DataSpec, Dataset]:
+def small_data(folder: Path) -> tuple[DataSpec, Splits[TokenArray]]:
     """The text as characters, prepared in `folder`; set LEMMA_HOME before."""
     path = folder / "text.txt"
     if not path.exists():
@@ -61,7 +62,7 @@ def small_data(folder: Path) -> tuple[DataSpec, Dataset]:
     return spec, prepare(spec)
 
 
-def quick_evaluation(dataset: Dataset):
+def quick_evaluation(dataset: Splits[TokenArray]):
     """A validation on 400 tokens in rows of ten, none of it shared with the library's own."""
     tokens = torch.from_numpy(dataset.tokens("validation")[:401].astype("int64"))
     inputs, targets = tokens[:-1].view(-1, 10), tokens[1:].view(-1, 10)
@@ -87,7 +88,7 @@ def train_small(out: Path, family: str = "decoder", spec_and_data=None, **words:
     return train(MODELS[family], Recipe(**{**QUICK, **words}), data_spec, dataset, out, **given)
 
 
-def resume_small(out: Path, dataset: Dataset, **given: Any) -> TrainingResult:
+def resume_small(out: Path, dataset: Splits[TokenArray], **given: Any) -> TrainingResult:
     """Go on with a small run."""
     given = {"evaluate": quick_evaluation(dataset), "sample": nothing_to_say, **given}
     return resume(out, dataset, **given)

@@ -11,7 +11,7 @@ import pytest
 import tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from lemma.data.tokenizers import Tokenizer, learn_tokenizer
+from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.errors import DataError
 from lemma.spec.data import BytePairs, Characters, Words
 
@@ -26,7 +26,7 @@ UNSEEN = "zebra Ж <eos> quiz"
 
 @pytest.fixture(params=SPECS)
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    return learn_tokenizer(SPECS[request.param], TRAINING)
+    return train_tokenizer(SPECS[request.param], TRAINING)
 
 
 def texts_for(tokenizer: Tokenizer) -> list[str]:
@@ -100,11 +100,11 @@ def test_foreign_ids_are_refused(tokenizer: Tokenizer) -> None:
 
 PROGRAM = """
 import sys
-from lemma.data.tokenizers import learn_tokenizer
+from lemma.data.tokenizers import train_tokenizer
 from lemma.spec.data import BytePairs, Characters, Words
 text = sys.stdin.read()
 for spec in (Characters(), Words(minimum_count=2), BytePairs(vocabulary=320)):
-    print(learn_tokenizer(spec, [text]).hash)
+    print(train_tokenizer(spec, [text]).hash)
 """
 
 
@@ -120,4 +120,4 @@ def test_learning_is_the_same_in_every_process() -> None:
         ).stdout.decode()
         for seed in ("1", "2")
     }
-    assert [hashes.split() for hashes in seen] == [[learn_tokenizer(spec, [text]).hash for spec in SPECS.values()]]
+    assert [hashes.split() for hashes in seen] == [[train_tokenizer(spec, [text]).hash for spec in SPECS.values()]]

@@ -26,7 +26,7 @@ from lemma.cli.main import main
 from lemma.counting.subject import subject_of
 from lemma.data.graphs import graph_of_json
 from lemma.data.tables import read_records
-from lemma.data.tokenizers import learn_tokenizer
+from lemma.data.tokenizers import train_tokenizer
 from lemma.data.treebanks import Lexicon
 from lemma.errors import InputError, LemmaError, SpecError
 from lemma.hub.peft import read_peft, write_peft
@@ -120,7 +120,7 @@ def small_run(out: Path, family: str = "lstm") -> Path:
         spec, data = Classifier(classes=2, body=spec.to_dict()), LabelsSpec(labels="table.csv")
     labels = ["one", "two"] if family == "classifier" else []
     folder = RunFolder(out, spec, Recipe(device="cpu"), data, "0")
-    folder.create(learn_tokenizer(Characters(), ["abcd"]), labels=labels)
+    folder.create(train_tokenizer(Characters(), ["abcd"]), labels=labels)
     folder.metrics.append({"step": 1, "loss": 2.0})
     weights = weights_of(build(spec, 0.0), frozen=True)
     save(folder.checkpoints, Checkpoint(1, {"model": weights}, {"said": "nothing"}))

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import lemma.api as lemma
 from lemma.cli.main import app
 from lemma.data.conllu import to_conllu
-from lemma.data.treebanks import Lexicon, encode_trees
+from lemma.data.treebanks import Lexicon, Trees
 from lemma.errors import InputError, RunError, SpecError
 from lemma.layers.attention import over_dependents, over_governors
 from lemma.models.build import build
@@ -41,7 +41,7 @@ def lexicon() -> Lexicon:
 
 def test_the_picture_of_b1_is_exact(lexicon: Lexicon) -> None:
     """Head `dobj` attending from `prefer` is 1 on `flight`, else 0; and so for every relation."""
-    _, targets = encode_trees([B1], lexicon).batch([0])
+    _, targets = Trees((B1,), lexicon).batch([0])
     right = pictures(torch.from_numpy(targets), len(RELATIONS))[0].numpy()
     words = ["(top)", *B1.words]
     dobj = right[RELATIONS.index("dobj"), words.index("prefer")]
@@ -56,7 +56,7 @@ def test_the_picture_of_b1_is_exact(lexicon: Lexicon) -> None:
 
 def test_both_losses_agree_with_counting_word_by_word(lexicon: Lexicon) -> None:
     sentences = [B1, *tiny()[1:3]]
-    _, targets = encode_trees(sentences, lexicon).batch([0, 1, 2])
+    _, targets = Trees(tuple(sentences), lexicon).batch([0, 1, 2])
     size, count = targets.shape[1], sum(len(s.words) for s in sentences)
     scores = torch.randn(3, len(RELATIONS), size + 1, size, dtype=torch.float64)
     null = torch.randn(len(RELATIONS), dtype=torch.float64)

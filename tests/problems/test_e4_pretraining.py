@@ -91,10 +91,10 @@ def real_home(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("real_home")
 @pytest.mark.parametrize("labels", ["tweets", "film"])
 def test_e4_no_real_text_of_validation_or_test_is_in_the_text_that_is_learned(labels: str, tmp_path: Path) -> None:
-    labelled = prepare_labels(LabelsSpec(labels=labels, tokenizer=Characters()), length=64, marked=False)
+    labelled = prepare_labels(LabelsSpec(labels=labels, tokenizer=Characters()), length=64, special_tokens=False)
     written = write_texts(("tweets", "film", "amazon", "news"), labelled, tmp_path / "texts.txt")
     lines = (tmp_path / "texts.txt").read_text().splitlines()
-    held_out = [plain(text) for split in ("validation", "test") for text, _ in labelled.texts(split)]
+    held_out = [plain(text) for split in ("validation", "test") for text, _ in labelled.tokens(split).texts]
     assert {plain(line) for line in lines}.isdisjoint(held_out)
     stretches = {
         " ".join(words[place : place + 10]) for words in map(str.split, held_out) for place in range(len(words) - 9)
@@ -102,7 +102,7 @@ def test_e4_no_real_text_of_validation_or_test_is_in_the_text_that_is_learned(la
     assert not any(shared_words(line, stretches) for line in lines)
     assert written.texts == len(lines) == len(set(map(plain, lines)))
     assert len(lines) > 20_000
-    learned = {plain(text) for text, _ in labelled.texts("train")}
+    learned = {plain(text) for text, _ in labelled.tokens("train").texts}
     assert len(learned - {plain(line) for line in lines}) <= written.left_out, "the rest of the labelled texts is there"
 
 
@@ -130,9 +130,9 @@ def test_e4_fewer_labels_are_among_more_and_the_held_out_texts_are_the_same(stud
     for count in counts:
         run = load(folder / "out" / "runs" / f"scratch-labels-{count}-seed-1")
         assert isinstance(run.data, LabelsSpec)
-        data = prepare_labels(run.data, length=64, marked=False, tokenizer=run.tokenizer)
-        sets[count] = {split: set(data.texts(split)) for split in data.splits}
-        assert len(data.texts("train")) == count
+        data = prepare_labels(run.data, length=64, special_tokens=False, tokenizer=run.tokenizer)
+        sets[count] = {split: set(data.tokens(split).texts) for split in data.splits}
+        assert len(data.tokens("train").texts) == count
     assert sets[8]["train"] < sets[20]["train"] < sets[48]["train"]
     assert all(one["test"] == sets[8]["test"] and one["validation"] == sets[8]["validation"] for one in sets.values())
 

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import torch
 from hypothesis import given, settings
 
-from lemma.data.tokenizers import learn_tokenizer
+from lemma.data.tokenizers import train_tokenizer
 from lemma.generation.decode import Spelling, generate
 from lemma.generation.sampling import Sampling, choose, probabilities
 from lemma.models.base import LanguageModel
@@ -20,8 +20,8 @@ NAMES = st.sampled_from(sorted(SMALL))
 TOKENS = st.integers(0, 10)
 PROMPTS = st.lists(st.lists(TOKENS, min_size=1, max_size=12), min_size=1, max_size=4)
 LINES = ["grüße an die welt, 你好 😀\n", "eine welt\n"] * 3
-BYTE_PAIRS = learn_tokenizer(BytePairs(vocabulary=270), LINES)
-WORDS = learn_tokenizer(Words(), LINES)
+BYTE_PAIRS = train_tokenizer(BytePairs(vocabulary=270), LINES)
+WORDS = train_tokenizer(Words(), LINES)
 
 
 @functools.cache

@@ -38,10 +38,18 @@ def test_on_a_graph_with_loops_one_less_networkx_laplacian_is_the_same_matrix() 
     )
 
 
-def test_the_karate_club_is_networkx_own() -> None:
-    graph, own = nx.karate_club_graph(), karate()
-    assert {tuple(sorted(edge)) for edge in graph.edges} == set(map(tuple, own.edges.T.tolist()))
-    assert list(own.labels) == [graph.nodes[node]["club"] for node in sorted(graph)]
+def test_the_karate_club_is_zacharys_and_has_the_hash_of_version_0_1() -> None:
+    club = karate()
+    degrees = np.bincount(club.edges.ravel(), minlength=34)
+    assert club.edges.shape == (2, 78) and (degrees[0], degrees[32], degrees[33]) == (
+        16,
+        12,
+        17,
+    )  # Zachary 1977, fig. 1
+    assert [member for member, label in zip(club.names, club.labels, strict=True) if label == "Mr. Hi"] == [
+        str(member) for member in (*range(1, 10), 11, 12, 13, 14, 17, 18, 20, 22)
+    ]
+    assert club.hash == "083d60c06cce1b98c139c6e7dd7e600a10d81d6f4c89def9ede918c5c95362eb"
 
 
 def test_a_node_link_file_that_networkx_writes_is_read_back_as_the_same_graph(tmp_path) -> None:
@@ -50,11 +58,12 @@ def test_a_node_link_file_that_networkx_writes_is_read_back_as_the_same_graph(tm
     graph = nx.karate_club_graph()
     (tmp_path / "club.json").write_text(json.dumps(nx.node_link_data(graph, edges="links")))
     read = prepare_graph(GraphSpec(graph=str(tmp_path / "club.json")), seed=1)
-    assert read.labels == ("Mr. Hi", "Officer") and read.features.shape == (34, 34)
-    assert {tuple(edge) for edge in read.edges.T.tolist()} == {tuple(sorted(edge)) for edge in graph.edges}
+    whole = read.tokens("train").graph
+    assert read.labels == ("Mr. Hi", "Officer") and whole.features.shape == (34, 34)
+    assert {tuple(edge) for edge in whole.edges.T.tolist()} == {tuple(sorted(edge)) for edge in graph.edges}
     given = {tuple(sorted(edge)): graph.edges[edge]["weight"] for edge in graph.edges}
-    assert read.weights is not None
-    assert {tuple(e): w for e, w in zip(read.edges.T.tolist(), read.weights.tolist(), strict=True)} == given
+    assert whole.weights is not None
+    assert {tuple(e): w for e, w in zip(whole.edges.T.tolist(), whole.weights.tolist(), strict=True)} == given
 
 
 def test_the_layer_is_torch_geometrics_where_that_is_installed() -> None:

@@ -1,1 +1,1 @@
-"""Text as tokens: tokenizers, corpora, labels, pairs, trees, splits, the token store, batches. No torch here."""
+"""Data: text, tokenizers, tables, labels, pairs, trees, images, graphs; their splits and batches. No torch here."""

@@ -1,7 +1,7 @@
-"""Dependency trees in CoNLL-U files: one word a line, ten columns, a blank line after each sentence.
+"""Dependency trees in CoNLL-U files: one word per line, ten columns, a blank line after each sentence.
 
-Rows that are no words of the tree, multiword tokens (`1-2`) and empty nodes (`1.1`), are passed over and counted. All
-else that makes a sentence no tree is an error with its file and line: missing heads, several roots, cycles.
+Rows that are not words of the tree, multiword tokens (`1-2`) and empty nodes (`1.1`), are skipped and counted. Whatever
+else makes a sentence not a tree is an error with its file and line: missing heads, several roots, cycles.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,14 +11,18 @@ from pathlib import Path
 from lemma.data.text import decode, open_text
 from lemma.errors import DataError
 
+SUFFIXES = {".conllu", ".conll"}
 COLUMNS = 10
 ROOT = "root"
 LONGEST_NUMBER = 9  # digits
 
+Row = tuple[int, list[str]]
+"""A line's number and its columns."""
+
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence and its tree: the governor of word i + 1 is `heads[i]`, 0 above the root.
+    """A sentence and its tree: the head of word i + 1 is `heads[i]`, 0 above the root.
 
     >>> Sentence(("I", "prefer", "it"), (2, 0, 2), ("nsubj", "root", "dobj")).arcs()
     [(2, 1, 'nsubj'), (0, 2, 'root'), (2, 3, 'dobj')]
@@ -35,11 +39,11 @@ class Sentence:
 
     @property
     def text(self) -> str:
-        """The words with blanks between them; white space within a word is closed up."""
+        """The words with spaces between them; white space within a word becomes an underscore."""
         return " ".join("_".join(word.split()) for word in self.words)
 
     def arcs(self) -> list[tuple[int, int, str]]:
-        """Every arc as (governor, dependent, relation), words counted from 1."""
+        """Every arc as (head, dependent, relation), words counted from 1."""
         return [(head, place + 1, self.relations[place]) for place, head in enumerate(self.heads)]
 
     def punctuation(self) -> tuple[bool, ...]:
@@ -51,43 +55,37 @@ class Sentence:
         )
 
 
-@dataclass(frozen=True)
-class Treebank:
-    """The sentences of some files, and what was passed over."""
-
-    sentences: tuple[Sentence, ...]
-    skipped: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.sentences)
-
-    @property
-    def words(self) -> int:
-        """The words of all sentences."""
-        return sum(len(sentence.words) for sentence in self.sentences)
-
-
-def read_conllu(path: Path) -> Treebank:
-    """Read the trees of a CoNLL-U file."""
+def read_conllu(path: Path) -> tuple[tuple[Sentence, ...], list[str]]:
+    """Read the trees of a CoNLL-U file, with what was skipped in words."""
     skipped: dict[str, int] = {}
     sentences = tuple(sentence for _, sentence in numbered_sentences(path, skipped))
-    return Treebank(sentences, tuple(f"{path.name}: {count:,} {what}" for what, count in skipped.items() if count))
+    return sentences, [f"{path.name}: {count:,} {what}" for what, count in skipped.items() if count]
 
 
 def numbered_sentences(path: Path, skipped: dict[str, int] | None = None) -> Iterator[tuple[int, Sentence]]:
-    """The sentences of a CoNLL-U file, each with the line on which it begins; `skipped` counts what is passed over."""
+    """The sentences of a CoNLL-U file, each with the line on which it begins; `skipped` counts what is skipped."""
     skipped = {} if skipped is None else skipped
     skipped |= {"multiword tokens": 0, "empty nodes": 0}
     number = 0
     for number, rows in enumerate(_blocks(path), start=1):  # noqa: B007
         yield rows[0][0], _sentence(rows, skipped, path)
     if not number:
-        raise DataError(f"{path}: no sentence in it. A CoNLL-U file has one word a line and ten columns.")
+        raise DataError(f"{path}: no sentence in it. A CoNLL-U file has one word per line and ten columns.")
 
 
 def to_conllu(sentences: Iterable[Sentence]) -> str:
     """Write trees as CoNLL-U; what is not known is `_`."""
-    return "".join(_written(sentence) + "\n" for sentence in sentences)
+    lines: list[str] = []
+    for sentence in sentences:
+        lines += [f"# sent_id = {sentence.name}"] if sentence.name else []
+        lines += [f"# label = {sentence.label}"] if sentence.label else []
+        lines.append(f"# text = {' '.join(sentence.words)}")
+        tags = sentence.tags or ("_",) * len(sentence.words)
+        columns = zip(sentence.words, tags, sentence.heads, sentence.relations, strict=True)
+        for place, (word, tag, head, relation) in enumerate(columns, start=1):
+            lines.append(f"{place}\t{word}\t_\t{tag}\t_\t_\t{head}\t{relation}\t_\t_")
+        lines.append("")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def depth_first(heads: Sequence[int]) -> Iterator[int]:
@@ -102,96 +100,73 @@ def depth_first(heads: Sequence[int]) -> Iterator[int]:
         waiting.extend(reversed(below[word]))
 
 
-Row = tuple[int, list[str]]
-"""A line's number and its columns."""
-
-
 def _blocks(path: Path) -> Iterator[list[Row]]:
+    """The lines between blank ones, where there are more than comments."""
     rows: list[Row] = []
     for number, line in enumerate(_lines(path), start=1):
         if line.strip():
             rows.append((number, line.split("\t")))
             continue
-        if _holds_words(rows):
+        if any(not columns[0].startswith("#") for _, columns in rows):
             yield rows
         rows = []
-    if _holds_words(rows):
-        yield rows
-
-
-def _holds_words(rows: list[Row]) -> bool:
-    """Whether there is more than comments, as at the head of a file."""
-    return any(not columns[0].startswith("#") for _, columns in rows)
 
 
 def _lines(path: Path) -> Iterator[str]:
+    """The lines of a file, and a blank one at the end."""
     waiting = ""
     for text in decode(open_text(path)):
         *whole, waiting = (waiting + text).split("\n")
         yield from (line.rstrip("\r") for line in whole)
     yield waiting.rstrip("\r")
+    yield ""
 
 
 def _sentence(rows: list[Row], skipped: dict[str, int], path: Path) -> Sentence:
-    said, words = {"sent_id": "", "label": ""}, []
+    comments, words = {"sent_id": "", "label": ""}, []
     for number, columns in rows:
         if columns[0].startswith("#"):
             key, _, value = columns[0].lstrip("# ").partition("=")
-            if key.strip() in said:
-                said[key.strip()] = value.strip()
+            if key.strip() in comments:
+                comments[key.strip()] = value.strip()
         elif len(columns) != COLUMNS:
             raise DataError(f"{path}, line {number}: {COLUMNS} columns between tabs expected, got {len(columns)}.")
         elif "-" in columns[0] or "." in columns[0]:
             skipped["multiword tokens" if "-" in columns[0] else "empty nodes"] += 1
         else:
             words.append((number, columns))
-    return _tree(words, said, path, rows[0][0])
+    if not words:
+        raise DataError(f"{path}, line {rows[0][0]}: a sentence without words. Leave it out.")
+    return _tree(words, comments, path)
 
 
-def _tree(rows: list[Row], said: dict[str, str], path: Path, first: int) -> Sentence:
-    if not rows:
-        raise DataError(f"{path}, line {first}: a sentence without words. Leave it out.")
+def _tree(rows: list[Row], comments: dict[str, str], path: Path) -> Sentence:
     for place, (number, columns) in enumerate(rows, start=1):
         if columns[0] != str(place):
             raise DataError(f"{path}, line {number}: the word's number is {columns[0]!r}, expected {place}.")
     heads = tuple(_head(number, columns, len(rows), path) for number, columns in rows)
-    _refuse_no_tree(heads, [number for number, _ in rows], path)
-    words, tags, relations = (tuple(columns[place] for _, columns in rows) for place in (1, 3, 7))
-    for (number, _), word, relation in zip(rows, words, relations, strict=True):
-        if not word.strip() or relation in ("", "_"):
-            raise DataError(f"{path}, line {number}: the word or its relation (column 8) is missing.")
-    return Sentence(words, heads, relations, tags, said["sent_id"], said["label"])
-
-
-def _head(number: int, columns: list[str], size: int, path: Path) -> int:
-    said = columns[6]
-    if not (said.isascii() and said.isdigit() and len(said) <= LONGEST_NUMBER):
-        raise DataError(
-            f"{path}, line {number}: the head (column 7) is {said[:20]!r}, a number from 0 to {size} expected."
-        )
-    if int(said) > size or said == columns[0]:
-        raise DataError(f"{path}, line {number}: word {columns[0]} of {size} cannot hang on word {said}.")
-    return int(said)
-
-
-def _refuse_no_tree(heads: tuple[int, ...], numbers: list[int], path: Path) -> None:
     roots = [place for place, head in enumerate(heads) if head == 0]
     if len(roots) > 1:
         raise DataError(
-            f"{path}, line {numbers[roots[1]]}: a second root; a sentence has exactly one word with head 0."
+            f"{path}, line {rows[roots[1]][0]}: a second root; a sentence has exactly one word with head 0."
         )
     reached = set(depth_first(heads))
     lost = next((place for place in range(1, len(heads) + 1) if place not in reached), None)
     if lost is not None:
-        raise DataError(f"{path}, line {numbers[lost - 1]}: word {lost} hangs in a cycle and not below a root.")
+        raise DataError(f"{path}, line {rows[lost - 1][0]}: word {lost} hangs in a cycle and not below a root.")
+    words, tags, relations = (tuple(columns[place] for _, columns in rows) for place in (1, 3, 7))
+    for (number, _), word, relation in zip(rows, words, relations, strict=True):
+        if not word.strip() or relation in ("", "_"):
+            raise DataError(f"{path}, line {number}: the word or its relation (column 8) is missing.")
+    return Sentence(words, heads, relations, tags, comments["sent_id"], comments["label"])
 
 
-def _written(sentence: Sentence) -> str:
-    lines = [f"# sent_id = {sentence.name}"] if sentence.name else []
-    lines += [f"# label = {sentence.label}"] if sentence.label else []
-    lines.append(f"# text = {' '.join(sentence.words)}")
-    tags = sentence.tags or ("_",) * len(sentence.words)
-    for place, word in enumerate(sentence.words):
-        middle = ["_", tags[place], "_", "_", str(sentence.heads[place]), sentence.relations[place]]
-        lines.append("\t".join([str(place + 1), word, *middle, "_", "_"]))
-    return "\n".join(lines) + "\n"
+def _head(number: int, columns: list[str], size: int, path: Path) -> int:
+    head = columns[6]
+    if not (head.isascii() and head.isdigit() and len(head) <= LONGEST_NUMBER):
+        raise DataError(
+            f"{path}, line {number}: the head (column 7) is {head[:20]!r}, a number from 0 to {size} expected."
+        )
+    if int(head) > size or head == columns[0]:
+        raise DataError(f"{path}, line {number}: word {columns[0]} of {size} cannot have word {head} as its head.")
+    return int(head)

@@ -1,22 +1,18 @@
-"""Files written atomically, their hashes, and where Lemma keeps what it can make again."""
+"""Files written atomically, their hashes, progress, and the folder where Lemma caches data."""
 
 import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
 from lemma.errors import DataError
 
-# Files and folders that are there whole or not at all.
-#
-# What is written goes to a hidden sibling first (`.name.PID.partial`), is synced to the disk and then renamed: a
-# reader,
-# or a machine that loses power, never meets half of it. What a killed process left behind is swept by the next
-# writer.
-
+# Files and folders that exist whole or not at all. What is written goes to a hidden sibling first
+# (`.name.PID.partial`), is synced to the disk and then renamed: a reader, or a machine that loses power, never meets
+# half of it. What a killed process left behind is removed by the next writer.
 
 SUFFIX = ".partial"
 NUMBERS = count()
@@ -30,15 +26,25 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a name beside `path` to fill with a file or a folder, which then, unless something fails, becomes `path`."""
+    """Give a name next to `path` to fill with a file or a folder, which becomes `path` unless something fails."""
     path = path.absolute()
     sweep(path.parent)
-    temporary = _hidden(path, "")
+    temporary, old = _hidden(path, ""), _hidden(path, ".old")
     _remove(temporary)
     try:
         yield temporary
         _sync(temporary)
-        _put(temporary, path)
+        if path.is_dir():  # nothing can be renamed onto a folder that is not empty: it steps aside first
+            _remove(old)
+            path.rename(old)
+        try:
+            temporary.replace(path)
+        except OSError:
+            if old.exists():
+                old.rename(path)
+            raise
+        _sync_one(path.parent)
+        _remove(old)
     finally:
         _remove(temporary)
 
@@ -48,12 +54,16 @@ def new_folder(path: Path) -> Iterator[Path]:
     """Fill a folder that becomes `path` at the end, unless another process was first: then theirs stays."""
     path = path.absolute()
     sweep(path.parent)
-    temporary = _hidden(path, f".{next(NUMBERS)}")  # two writers of one process are two, too
+    temporary = _hidden(path, f".{next(NUMBERS)}")  # so that two writers in one process do not meet
     temporary.mkdir()
     try:
         yield temporary
         _sync(temporary)
-        _settle(temporary, path)
+        try:
+            temporary.rename(path)
+        except OSError:
+            if not path.is_dir():
+                raise
     finally:
         _remove(temporary)
 
@@ -66,31 +76,8 @@ def sweep(folder: Path) -> None:
             _remove(left)
 
 
-def _hidden(path: Path, mark: str) -> Path:
-    return path.with_name(f".{path.name}{mark}.{os.getpid()}{SUFFIX}")
-
-
-def _put(temporary: Path, path: Path) -> None:
-    old = _hidden(path, ".old")
-    if path.is_dir():  # nothing can be renamed onto a folder that holds something: it steps aside first
-        _remove(old)
-        path.rename(old)
-    try:
-        temporary.replace(path)
-    except OSError:
-        if old.exists():
-            old.rename(path)
-        raise
-    _sync_one(path.parent)
-    _remove(old)
-
-
-def _settle(temporary: Path, path: Path) -> None:
-    try:
-        temporary.rename(path)
-    except OSError:
-        if not path.is_dir():
-            raise
+def _hidden(path: Path, infix: str) -> Path:
+    return path.with_name(f".{path.name}{infix}.{os.getpid()}{SUFFIX}")
 
 
 def _sync(path: Path) -> None:
@@ -117,7 +104,7 @@ def _remove(path: Path) -> None:
 
 
 def _alive(process: int) -> bool:
-    if os.name == "nt":  # signal 0 is no question there, but a Ctrl-C
+    if os.name == "nt":  # signal 0 is Ctrl-C there
         return True
     try:
         os.kill(process, 0)
@@ -128,12 +115,8 @@ def _alive(process: int) -> bool:
     return True
 
 
-# Telling how far a long reading has come.
-
-
 Progress = Callable[[str, int, int], None]
 """Called as progress(what, done, total), in bytes."""
-
 Advance = Callable[[int], None]
 """Called with the number of bytes done since the last call."""
 
@@ -160,13 +143,10 @@ def counting(progress: Progress | None, what: str, total: int) -> Advance:
     return advance
 
 
-# SHA-256 sums of files, alone and together.
-
-
 BLOCK = 1 << 20
 
 
-def file_sum(path: Path, advance: Advance | None = None) -> str:
+def file_hash(path: Path, advance: Advance | None = None) -> str:
     """The SHA-256 of one file, as `sha256sum` prints it."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
@@ -177,28 +157,32 @@ def file_sum(path: Path, advance: Advance | None = None) -> str:
     return digest.hexdigest()
 
 
-def joint_sum(sums: Sequence[str]) -> str:
-    """One sum for several files: that of a single file itself, else the SHA-256 over the joined sums.
+def joint_hash(hashes: Sequence[str]) -> str:
+    """One hash for several files: that of a single file itself, else the SHA-256 over the joined hashes.
 
-    >>> joint_sum(["ab"])
+    >>> joint_hash(["ab"])
     'ab'
-    >>> joint_sum(["ab", "cd"]) == text_sum("abcd")
+    >>> joint_hash(["ab", "cd"]) == text_hash("abcd")
     True
     """
-    return sums[0] if len(sums) == 1 else text_sum("".join(sums))
+    return hashes[0] if len(hashes) == 1 else text_hash("".join(hashes))
 
 
-def text_sum(text: str) -> str:
+def text_hash(text: str) -> str:
     """The SHA-256 of a string's UTF-8 bytes."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def files_sum(paths: Iterable[Path], advance: Advance | None = None) -> str:
-    """The joint sum of some files, in this order."""
-    return joint_sum([file_sum(path, advance) for path in paths])
+def files_hash(paths: Iterable[Path], advance: Advance | None = None) -> str:
+    """The joint hash of some files, in this order."""
+    return joint_hash([file_hash(path, advance) for path in paths])
 
 
-# Where Lemma keeps what it can make or fetch again: corpora, tokenizers and token stores.
+def exists(path: Path) -> bool:
+    """Whether there is anything of that name; a name that no file can have is not an error."""
+    with suppress(OSError):
+        return path.exists()
+    return False
 
 
 def data_home() -> Path:
@@ -209,12 +193,12 @@ def data_home() -> Path:
 
 
 def home_folder(name: str) -> Path:
-    """The folder of that name in the data home, made if it is not there yet."""
+    """The folder of that name in the data home, created if it does not exist yet."""
     folder = data_home() / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(
-            f"{folder}: cannot be made ({error.strerror}). Set LEMMA_HOME to a folder that can be written."
+            f"{folder}: cannot be created ({error.strerror}). Set LEMMA_HOME to a folder that can be written."
         ) from None
     return folder

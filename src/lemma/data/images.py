@@ -1,11 +1,11 @@
-"""Images with captions: listed, decoded once, split, batched."""
+"""Images with captions: listed, decoded once, split, tokenized."""
 
 import io
 import json
 import os
 import unicodedata
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,14 +18,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from lemma.data.batches import Indices, Rows, drawn
-from lemma.data.corpora import CAPTIONS as CAPTION_COLUMNS
-from lemma.data.corpora import PICTURES, characters, corpus_files
-from lemma.data.files import Progress, counting, file_sum, files_sum, home_folder, joint_sum, new_folder, text_sum
-from lemma.data.store import encode_marked, learned_tokenizer
+from lemma.data.batches import Indices, TokenRows
+from lemma.data.corpora import CAPTIONS, IMAGES, characters, corpus_files
+from lemma.data.files import (
+    Progress,
+    counting,
+    exists,
+    file_hash,
+    files_hash,
+    home_folder,
+    joint_hash,
+    new_folder,
+    text_hash,
+)
+from lemma.data.splits import Splits, hash_number, select_split
+from lemma.data.store import encode_splits, tokenizer_for_texts
 from lemma.data.tables import SUFFIXES as TABLES
-from lemma.data.tables import Column, Table, read_table
-from lemma.data.text import exists
+from lemma.data.tables import Column, DataTable, read_table
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, unknown
 from lemma.spec.data import ImagesSpec
@@ -34,13 +43,41 @@ from lemma.spec.models import MARKS
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-
-# What is done to a picture before it is pixels: its colours on white, its frame, its square.
-
-
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "DIB", "TIFF", "PPM", "ICO", "AVIF", "JPEG2000")
+"""What is read, told by a file's first bytes; formats that Pillow would hand to another program are not among them."""
+# fmt: off
+SUFFIXES = frozenset({
+    ".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".ppm",
+    ".pgm", ".pbm", ".pnm", ".ico", ".avif", ".jp2",
+})
+IMAGE_COLUMNS = frozenset({
+    "images", "file", "files", "filename", "file_name", "filepath", "path", "picture", "photo", "img", "image_path",
+    "image_file", "image_name",
+})
+CAPTION_COLUMNS = frozenset({"captions", "text", "name", "title", "description", "sentence", "label", "alt"})
+"""Names that columns of images and of captions often have."""
+# fmt: on
+LARGEST = 100_000_000
+"""Pixels of an image that is still decoded: a few kilobytes can be made to unpack to any number of them."""
+TOGETHER = 64
+"""Images that are decoded at a time."""
 MARGIN = 1 / 16
-"""What is left free on each side of a drawing that is framed, as a share of its longer side."""
+"""What is left free on each side of a framed drawing, as a share of its longer side."""
 WHITE = (255, 255, 255, 255)
+VERSION = 1
+"""Of what is done to an image on its way to pixels."""
+FONT_SIZE = 128
+"""Pixels of the font's em."""
+NAMED = 3
+"""How many of those that are left out are named."""
+FEWEST = 4
+"""Different images that there must be: two to train, one to validate, one to test."""
+WHOLE = "images"
+"""The one split of a folder that is evaluated on."""
+
+Pixels = UInt8[np.ndarray, "3 side side"]
+
+# One image: from a file of any common format to pixels, upright, on white, in a square.
 
 
 def pillow() -> Any:
@@ -49,228 +86,57 @@ def pillow() -> Any:
         from PIL import Image
     except ImportError:
         raise DataError(
-            "pictures are read by Pillow, which is not installed. Install it: pip install 'lemma[images]'"
+            "images are read by Pillow, which is not installed. Install it: pip install 'lemma[images]'"
         ) from None
     return Image
 
 
-def on_white(picture: "Image") -> "Image":
-    """A picture in red, green and blue; what is transparent is white."""
-    if picture.mode.startswith(("I", "F")):
-        picture = _eight_bits(picture)
-    if not _transparent(picture):
-        return picture.convert("RGB")
-    over = picture.convert("RGBA")
-    return pillow().alpha_composite(pillow().new("RGBA", over.size, WHITE), over).convert("RGB")
+def decode_image(path: Path, side: int, *, framed: bool = False) -> Pixels:
+    """Read an image, rotated as its camera says, on white, padded with white to a square of `side` × `side` pixels.
 
-
-def _transparent(picture: "Image") -> bool:
-    return picture.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in picture.info
-
-
-def _eight_bits(picture: "Image") -> "Image":
-    """A picture of one deep channel: 16 bits from 0 to 65,535, fractions from 0 to 1, others from least to most."""
-    values = np.nan_to_num(np.asarray(picture, dtype=np.float64))
-    least, most = float(values.min()), float(values.max())
-    white = 1.0 if picture.mode == "F" else 65_535.0
-    if least < 0 or most > white:
-        values, white = values - least, most - least
-    return pillow().fromarray(np.rint(values * (255 / white)).astype(np.uint8))
-
-
-def frame(picture: "Image") -> "Image":
-    """A drawing cut to what is not transparent, in the middle of a square with a small margin."""
-    whole = picture.convert("RGBA")
-    box = whole.getchannel("A").getbbox()
-    if box is None:
-        raise DataError("nothing is drawn in it")
-    left, top, right, bottom = box
-    longest = max(right - left, bottom - top)
-    side = longest + 2 * round(MARGIN * longest)
-    left, top = left - (side - (right - left)) // 2, top - (side - (bottom - top)) // 2
-    return whole.crop((left, top, left + side, top + side))
-
-
-def square(picture: "Image", side: int) -> "Image":
-    """A picture as large as fits into a square, in its middle, on white."""
-    Image = pillow()
-    scale = side / max(picture.size)
-    width, height = (max(1, round(scale * length)) for length in picture.size)
-    resized = picture.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
-    if width == height == side:
-        return resized
-    padded = Image.new("RGB", (side, side), WHITE[:3])
-    padded.paste(resized, ((side - width) // 2, (side - height) // 2))
-    return padded
-
-
-# Pictures that a font draws, kept as files in the data home.
-
-
-VERSION = 1
-SIZE = 128
-"""Pixels of the font's em."""
-SUM = "sum.txt"
-
-
-def drawn_pictures(font: Path, names: Sequence[str], progress: Progress | None = None) -> dict[str, Path]:
-    """Draw each emoji, called by its code points, as a PNG; those that the font has no picture of are left out.
-
-    What a font draws depends on what reads it, so that the files are kept by the versions of these too.
+    `framed` cuts off what is transparent around a drawing first.
     """
-    folder = home_folder("drawn") / _key(font, names)
-    if folder.is_dir() and not _intact(folder):
-        rmtree(folder)
-    if not folder.is_dir():
-        _draw_all(font, names, folder, progress)
-    return {path.name: path for path in sorted(folder.glob("*.png"))}
+    with _without_warnings():
+        return _decode(path, side, framed)
 
 
-def _key(font: Path, names: Sequence[str]) -> str:
-    from PIL import features
-
-    readers = [pillow().__version__, features.version("freetype2"), features.version("raqm")]
-    return text_sum(json.dumps([VERSION, SIZE, file_sum(font), list(names), readers]))[:32]
-
-
-def _intact(folder: Path) -> bool:
-    said = folder / SUM
-    return said.is_file() and said.read_text(encoding="utf-8") == files_sum(sorted(folder.glob("*.png")))
-
-
-def _draw_all(path: Path, names: Sequence[str], folder: Path, progress: Progress | None) -> None:
-    pillow()
-    from PIL import ImageFont
-
-    font = ImageFont.truetype(path, SIZE)
-    advance = counting(progress, "drawing pictures", len(names))
-    with new_folder(folder) as files:
-        for name in names:
-            picture = _draw(font, characters(Path(name).stem))
-            if picture is not None:
-                picture.save(files / name)
-            advance(1)
-        (files / SUM).write_text(files_sum(sorted(files.glob("*.png"))), encoding="utf-8")
-
-
-def _draw(font: Any, text: str) -> Any | None:
-    """The one picture of a text; None if it is none, or several side by side.
-
-    All pictures of the font are equally wide; the sign for what it lacks is narrower, and two pictures are wider.
-    """
-    from PIL import ImageDraw
-
-    if abs(font.getlength(text) - font.getlength("\N{GRINNING FACE}")) > 0.5:
-        return None
-    picture = pillow().new("RGBA", (3 * SIZE, 3 * SIZE))
-    ImageDraw.Draw(picture).text((SIZE, SIZE), text, font=font, embedded_color=True, anchor="lt")
-    box = picture.getchannel("A").getbbox()
-    return picture.crop(box) if box else None
-
-
-# Pictures and their captions as numbers, batch by batch.
-
-
-@dataclass(frozen=True)
-class Captioned:
-    """Pictures as pixels, each with the tokens of one caption or several."""
-
-    pixels: UInt8[np.ndarray, "pictures 3 side side"]
-    rows: Rows
-    """The tokens of all captions."""
-    first: Int64[np.ndarray, "pictures_and_one"]
-    """Picture i owns the captions first[i] to first[i + 1]."""
-    names: Int64[np.ndarray, "captions"]
-    """A number of each caption, the same wherever the same is said, known to the tokenizer or not."""
-
-    @property
-    def lengths(self) -> Int64[np.ndarray, "pictures"]:
-        """The tokens of each picture's longest caption, marks included."""
-        return np.maximum.reduceat(self.rows.lengths, self.first[:-1])
-
-    def __len__(self) -> int:
-        """The tokens of all captions together."""
-        return len(self.rows)
-
-    def batch(
-        self, indices: Indices, choice: int | Int64[np.ndarray, "batch"] = 0
-    ) -> tuple[UInt8[np.ndarray, "batch 3 side side"], Int64[np.ndarray, "batch longest"]]:
-        """Some pictures, and of each the caption of that number, counted round, filled up with −1."""
-        return np.asarray(self.pixels[np.asarray(indices, dtype=np.int64)]), self.captions(indices, choice)
-
-    def captions(
-        self, indices: Indices, choice: int | Int64[np.ndarray, "batch"] = 0
-    ) -> Int64[np.ndarray, "batch longest"]:
-        """The captions of that number of some pictures, counted round, filled up with −1."""
-        places = np.asarray(indices, dtype=np.int64)
-        return self.rows.beside(self.first[places] + choice % np.diff(self.first)[places])
-
-
-# One picture: from a file of any common format to pixels, upright, on white, in a square.
-
-
-FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "DIB", "TIFF", "PPM", "ICO", "AVIF", "JPEG2000")
-"""What is read, told by a file's first bytes; formats that Pillow would hand to another program are not among them."""
-# fmt: off
-SUFFIXES = frozenset({
-    ".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".ppm",
-    ".pgm", ".pbm", ".pnm", ".ico", ".avif", ".jp2",
-})
-# fmt: on
-LARGEST = 100_000_000
-"""Pixels of a picture that is still decoded: a few kilobytes can be made to unpack to any number of them."""
-TOGETHER = 64
-"""Pictures that are decoded at a time."""
-
-Pixels = UInt8[np.ndarray, "3 side side"]
-
-
-def read_picture(path: Path, side: int) -> Pixels:
-    """Read a picture, turned as its camera says, on white, padded with white to a square of so many pixels a side."""
-    with quietly():
-        return decode(path, side)
-
-
-def read_pictures(paths: Sequence[Path], side: int, *, framed: bool = False) -> Iterator[Pixels | DataError]:
-    """Read many pictures in threads, in order; in the place of one that cannot be read comes the error."""
-
+def decode_images(paths: Sequence[Path], side: int, *, framed: bool = False) -> Iterator[Pixels | DataError]:
+    """Read many images in threads, in order; for one that cannot be read the error comes instead."""
     pillow()
 
     def attempt(path: Path) -> Pixels | DataError:
         try:
-            return decode(path, side, framed=framed)
+            return _decode(path, side, framed)
         except DataError as error:
             return error
 
-    with ThreadPoolExecutor(os.cpu_count()) as threads:  # no more: each may hold a large picture
+    with ThreadPoolExecutor(os.cpu_count()) as threads:  # no more: each may hold a large image
         for start in range(0, len(paths), TOGETHER):
-            with quietly():
+            with _without_warnings():
                 read = list(threads.map(attempt, paths[start : start + TOGETHER]))
             yield from read
 
 
 def thumbnail(path: Path, side: int) -> bytes:
-    """A picture as a small PNG, no side longer than so many pixels, for a page."""
-    with quietly(), opened(path, side) as picture:
-        small, written = on_white(picture), io.BytesIO()
+    """An image as a small PNG, no side longer than `side` pixels, for a page."""
+    with _without_warnings(), _opened(path, side) as image:
+        small, written = _on_white(image), io.BytesIO()
         small.thumbnail((side, side))
         small.save(written, format="PNG")
     return written.getvalue()
 
 
-def decode(path: Path, side: int, *, framed: bool = False) -> Pixels:
-    """Read a picture; `framed` cuts off what is transparent around a drawing first."""
-    with opened(path, side) as picture:
-        whole = on_white(frame(picture) if framed else picture)
-        pixels = np.asarray(square(whole, side))
+def _decode(path: Path, side: int, framed: bool) -> Pixels:
+    with _opened(path, side) as image:
+        pixels = np.asarray(_square(_on_white(_frame(image) if framed else image), side))
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
-    """Without Pillow's warnings of odd files: what can be read is read, the rest is an error of ours.
+def _without_warnings() -> Iterator[None]:
+    """Without Pillow's warnings about odd files: what can be read is read, the rest is an error of ours.
 
-    Warnings are filtered for the whole process, so that this stands around threads, not within them.
+    Warnings are filtered for the whole process, so that this is used around threads, not within them.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -278,20 +144,22 @@ def quietly() -> Iterator[None]:
 
 
 @contextmanager
-def opened(path: Path, side: int) -> Iterator["Image"]:
-    """A picture, turned upright; whatever its file does wrong is a DataError with the reason."""
+def _opened(path: Path, side: int) -> Iterator["Image"]:
+    """An image, turned upright; whatever is wrong with its file is a DataError with the reason."""
     Image = pillow()
     from PIL.ImageOps import exif_transpose
 
     try:
-        with Image.open(path, formats=_formats()) as picture:
-            picture.draft(None, (2 * side, 2 * side))  # JPEG alone: decoded at a size near the one that is needed
-            _refuse_huge(picture)
-            exif_transpose(picture, in_place=True)
-            yield picture
+        with Image.open(path, formats=_formats()) as image:
+            image.draft(None, (2 * side, 2 * side))  # JPEG alone: decoded at a size near the one that is needed
+            width, height = image.size
+            if width * height > LARGEST:
+                raise DataError(f"{width:,} × {height:,} pixels are more than the {LARGEST:,} that are decoded")
+            exif_transpose(image, in_place=True)
+            yield image
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    except Exception as error:  # Pillow's readers raise a dozen kinds of errors on files that are damaged
+    except Exception as error:  # Pillow's readers raise a dozen kinds of errors on damaged files
         raise DataError(f"{path}: {_reason(path, error)}") from None
 
 
@@ -302,164 +170,118 @@ def _formats() -> list[str]:
     return [known for known in FORMATS if known in Image.OPEN]
 
 
-def _refuse_huge(picture: "Image") -> None:
-    width, height = picture.size
-    if width * height > LARGEST:
-        raise DataError(f"{width:,} × {height:,} pixels are more than the {LARGEST:,} that are decoded")
-
-
 def _reason(path: Path, error: Exception) -> str:
     if not path.is_file():
         return "there is no such file"
     if not path.stat().st_size:
         return "the file is empty"
     if type(error).__name__ == "UnidentifiedImageError":
-        return "no picture of a format that is known"
+        return "not an image of a known format"
     if type(error).__name__ == "DecompressionBombError":
         return f"more than the {LARGEST:,} pixels that are decoded"
     return " ".join(str(error).split())[:80] or type(error).__name__
 
 
-# A folder of one's own: the pictures below it, and the table that says what they show.
+def _on_white(image: "Image") -> "Image":
+    """An image in red, green and blue; what is transparent is white."""
+    if image.mode.startswith(("I", "F")):
+        image = _eight_bits(image)
+    if image.mode not in ("RGBA", "LA", "PA", "La", "RGBa") and "transparency" not in image.info:
+        return image.convert("RGB")
+    over = image.convert("RGBA")
+    return pillow().alpha_composite(pillow().new("RGBA", over.size, WHITE), over).convert("RGB")
 
 
-# fmt: off
-IMAGES = frozenset({
-    "images", "file", "files", "filename", "file_name", "filepath", "path", "picture", "photo", "img", "image_path",
-    "image_file", "image_name",
-})
-CAPTIONS = frozenset({"captions", "text", "name", "title", "description", "sentence", "label", "alt"})
-# fmt: on
-EXAMPLE = (
-    "a table captions.csv beside the pictures, with a line for each of them:\n"
-    "  image,caption\n  dogs/rex.jpg,a brown dog in the snow"
-)
+def _eight_bits(image: "Image") -> "Image":
+    """An image of one deep channel: 16 bits from 0 to 65,535, fractions from 0 to 1, others from least to most."""
+    values = np.nan_to_num(np.asarray(image, dtype=np.float64))
+    least, most = float(values.min()), float(values.max())
+    white = 1.0 if image.mode == "F" else 65_535.0
+    if least < 0 or most > white:
+        values, white = values - least, most - least
+    return pillow().fromarray(np.rint(values * (255 / white)).astype(np.uint8))
 
 
-@dataclass(frozen=True)
-class Folder:
-    """The files of picture formats below a folder, found by the names that a table gives them."""
-
-    root: Path
-
-    @cached_property
-    def files(self) -> list[Path]:
-        """All of them, in the order of their paths."""
-        return picture_files(self.root)
-
-    @cached_property
-    def _by_path(self) -> dict[str, Path]:
-        return {_spelled(path.relative_to(self.root).as_posix()): path for path in self.files}
-
-    @cached_property
-    def _by_name(self) -> dict[str, list[Path]]:
-        found: dict[str, list[Path]] = {}
-        for path in self.files:
-            found.setdefault(_spelled(path.name), []).append(path)
-        return found
-
-    def place(self, name: str) -> str | None:
-        """The path from the folder that a name means; None if it leads out of the folder."""
-        path = os.path.normpath(name.replace("\\", "/"))  # as tables of Windows write it, too
-        path = os.path.relpath(path, self.root) if Path(path).is_absolute() else path
-        path = path.replace(os.sep, "/")
-        return None if path == ".." or path.startswith("../") else _spelled(path)
-
-    def find(self, place: str) -> Path | None:
-        """The file of that path from the folder, or the only one of that name anywhere in it."""
-        if place in self._by_path:
-            return self._by_path[place]
-        alone = self._by_name.get(place, [])
-        if len(alone) == 1:
-            return alone[0]
-        other = self.root / place  # a picture whose name does not tell its format
-        return other if exists(other) and other.is_file() else None
+def _frame(image: "Image") -> "Image":
+    """A drawing cut to what is not transparent, in the middle of a square with a small margin."""
+    whole = image.convert("RGBA")
+    box = whole.getchannel("A").getbbox()
+    if box is None:
+        raise DataError("nothing is drawn in it")
+    left, top, right, bottom = box
+    longest = max(right - left, bottom - top)
+    side = longest + 2 * round(MARGIN * longest)
+    left, top = left - (side - (right - left)) // 2, top - (side - (bottom - top)) // 2
+    return whole.crop((left, top, left + side, top + side))
 
 
-def picture_files(folder: Path) -> list[Path]:
-    """All files of picture formats in a folder and in those below it, in the order of their paths; hidden ones not."""
-    return sorted(path for path in _folder_below(folder, SUFFIXES) if path.is_file())
+def _square(image: "Image", side: int) -> "Image":
+    """An image as large as fits into a square, in its middle, on white."""
+    Image = pillow()
+    scale = side / max(image.size)
+    width, height = (max(1, round(scale * length)) for length in image.size)
+    resized = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
+    if width == height == side:
+        return resized
+    padded = Image.new("RGB", (side, side), WHITE[:3])
+    padded.paste(resized, ((side - width) // 2, (side - height) // 2))
+    return padded
 
 
-def captions_table(folder: Path, captions: str | None, image: str | None, caption: str | None) -> Table:
-    """Read the table of captions: the one that is named, else the only one in the folder."""
-    path = _named(folder, captions) if captions is not None else _only(folder)
-    columns = [Column("image", image, IMAGES), Column("caption", caption, CAPTIONS, needed=False)]
-    return read_table(path, columns, any_width=True, is_header=_looks)
+# Images that a font draws, kept as files in the data home.
 
 
-def _folder_below(folder: Path, suffixes: Collection[str]) -> Iterator[Path]:
-    """The files of some kinds in a folder and in those below it."""
-    for place, inner, names in os.walk(folder, followlinks=False):
-        inner[:] = [name for name in inner if not name.startswith(".")]
-        meant = (name for name in names if name.lower().endswith(tuple(suffixes)))
-        yield from (Path(place, name) for name in meant if not name.startswith("."))
+def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = None) -> dict[str, Path]:
+    """Draw each emoji, named by its code points, as a PNG; those that the font has no image of are left out.
+
+    What a font draws depends on what reads it, so that the files are kept by the versions of these too.
+    """
+    Image = pillow()
+    from PIL import ImageFont, features
+
+    readers = [Image.__version__, features.version("freetype2"), features.version("raqm")]
+    key = text_hash(json.dumps([VERSION, FONT_SIZE, file_hash(font), list(names), readers]))[:32]
+    folder = home_folder("drawn") / key
+    hash_file = folder / "sum.txt"
+    if folder.is_dir() and not (hash_file.is_file() and hash_file.read_text(encoding="utf-8") == _hash_of_pngs(folder)):
+        rmtree(folder)
+    if not folder.is_dir():
+        loaded = ImageFont.truetype(font, FONT_SIZE)
+        advance = counting(progress, "drawing images", len(names))
+        with new_folder(folder) as files:
+            for name in names:
+                image = _draw(loaded, characters(Path(name).stem))
+                if image is not None:
+                    image.save(files / name)
+                advance(1)
+            (files / hash_file.name).write_text(_hash_of_pngs(files), encoding="utf-8")
+    return {path.name: path for path in sorted(folder.glob("*.png"))}
 
 
-def _named(folder: Path, captions: str) -> Path:
-    inside = folder / captions
-    return inside if exists(inside) and not exists(Path(captions)) else Path(captions)
+def _hash_of_pngs(folder: Path) -> str:
+    return files_hash(sorted(folder.glob("*.png")))
 
 
-def _only(folder: Path) -> Path:
-    tables = sorted(_folder_below(folder, TABLES))
-    tables = [path for path in tables if path.parent == folder] or tables
-    if not tables:
-        raise DataError(f"{folder}: no table says what the pictures show. Put there {EXAMPLE}")
-    if len(tables) > 1:
-        some = ", ".join(str(path.relative_to(folder)) for path in tables[:4])
-        raise DataError(f"{folder}: {len(tables)} tables ({some}). Say which holds the captions: captions=FILE.")
-    return tables[0]
+def _draw(font: Any, text: str) -> Any | None:
+    """The one image of a text; None if there is none, or several side by side.
+
+    All images of the font are equally wide; the sign for what it lacks is narrower, and two images are wider.
+    """
+    from PIL import ImageDraw
+
+    if abs(font.getlength(text) - font.getlength("\N{GRINNING FACE}")) > 0.5:
+        return None
+    image = pillow().new("RGBA", (3 * FONT_SIZE, 3 * FONT_SIZE))
+    ImageDraw.Draw(image).text((FONT_SIZE, FONT_SIZE), text, font=font, embedded_color=True, anchor="lt")
+    box = image.getchannel("A").getbbox()
+    return image.crop(box) if box else None
 
 
-def _looks(first: Sequence[str]) -> bool:
-    """Whether a first row bears the names that such columns have, and no picture."""
-    plainly = {cell.strip().casefold() for cell in first}
-    pictures = any(cell.endswith(tuple(SUFFIXES)) for cell in plainly)
-    return bool(plainly & {"image", "caption", *IMAGES, *CAPTIONS}) and not pictures
+# Which images there are and what is said of them, before any is decoded: a set known by name, or a person's folder.
 
 
-def _spelled(name: str) -> str:
-    """One spelling of letters with accents: some systems write them as two characters."""
-    return unicodedata.normalize("NFC", name)
-
-
-# The SHA-256 sums of many files, read in threads.
-
-
-def picture_sums(paths: Sequence[Path], progress: Progress | None = None) -> list[str]:
-    """The sum of each file; of one that cannot be read, which is said when it is decoded, the sum of its path."""
-    sizes = [size_of(path) for path in paths]
-    advance = counting(progress, "reading pictures", sum(sizes))
-    sums: list[str] = []
-    with ThreadPoolExecutor() as threads:
-        for size, total in zip(sizes, threads.map(_sum, paths), strict=True):
-            sums.append(total)
-            advance(size)
-    return sums
-
-
-def size_of(path: Path) -> int:
-    """The bytes of a file; none if it is gone."""
-    return path.stat().st_size if exists(path) else 0
-
-
-def _sum(path: Path) -> str:
-    try:
-        return file_sum(path)
-    except OSError:
-        return text_sum(f"{path} cannot be read")
-
-
-# Which pictures there are and what is said of them, before any is decoded: a set by name, or one's own folder.
-
-
-NAMED = 3
-"""How many of those that are left out are named."""
-
-
-class Picture(NamedTuple):
-    """A picture's file, its name in the table's folder, and what is said of it."""
+class ImageFile(NamedTuple):
+    """An image's file, its name in the table's folder, and its captions."""
 
     name: str
     path: Path
@@ -467,72 +289,93 @@ class Picture(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Listing:
-    """Pictures in the order in which they are dealt out to the splits."""
+class ImageList:
+    """Images in a shuffled order, so that every split is one slice of it."""
 
-    pictures: tuple[Picture, ...] = field(repr=False)
+    images: tuple[ImageFile, ...] = field(repr=False)
     keys: tuple[str, ...] = field(repr=False)
-    """What decides on each picture's split: its name in a set known by name, else the SHA-256 of its file."""
-    sums: tuple[str, ...] = field(repr=False)
+    """What decides on each image's split: its name in a set known by name, else the SHA-256 of its file."""
+    hashes: tuple[str, ...] = field(repr=False)
     """The SHA-256 of each file."""
     hash: str
     about: str
-    said: tuple[str, ...]
+    notes: tuple[str, ...]
     named: bool
-    """Whether the set is known by name: drawings that are framed, and divided by their names."""
+    """Whether the set is known by name: drawings that are framed, and split by their names."""
 
 
-def list_pictures(
+def list_images(
     name: str,
     captions: str | None = None,
     image: str | None = None,
     caption: str | None = None,
     progress: Progress | None = None,
-) -> Listing:
-    """List the pictures of a set known by name, or those of a folder that its table of captions names."""
-    if name in PICTURES:
-        _refuse_columns(name, captions=captions, image=image, caption=caption)
-        return _list_named(name, progress)
-    return _list_folder(_own(name), captions, image, caption, progress)
-
-
-def _list_named(name: str, progress: Progress | None) -> Listing:
-    files = {path.name: path for path in corpus_files(PICTURES[name], progress)}
-    table = captions_table(files[CAPTION_COLUMNS].parent, None, None, None)
+) -> ImageList:
+    """List the images of a set known by name, or those of a folder that its table of captions names."""
+    if name not in IMAGES:
+        return _list_folder(name, captions, image, caption, progress)
+    for word, value in {"captions": captions, "image": image, "caption": caption}.items():
+        if value is not None:
+            raise DataError(f"{word} = '{value}': {name} has captions of its own. Leave {word} out.")
+    files = {path.name: path for path in corpus_files(IMAGES[name], progress)}
+    table = _captions_table(files[CAPTIONS].parent, None, None, None)
     listed = dict(zip(table.cells["image"], table.cells["caption"], strict=True))
     fonts = [path for path in files.values() if path.suffix == ".ttf"]
-    found = drawn_pictures(fonts[0], list(listed), progress) if fonts else files
-    pictures = [Picture(file, found[file], (said,)) for file, said in listed.items() if file in found]
-    lacking = [said for file, said in listed.items() if file not in found]
-    said = told(lacking, "names have no picture in the font", "name has no picture in the font")
-    names = [picture.captions[0] for picture in pictures]
-    return _dealt(
-        pictures,
-        names,
-        picture_sums([picture.path for picture in pictures], progress),
-        PICTURES[name].kept_hash,
-        name,
-        said,
-        named=True,
-    )
+    found = draw_emoji(fonts[0], list(listed), progress) if fonts else files
+    images = [ImageFile(file, found[file], (words,)) for file, words in listed.items() if file in found]
+    missing = [words for file, words in listed.items() if file not in found]
+    notes = _counted(missing, "names have no image in the font", "name has no image in the font")
+    keys, hashes = [one.captions[0] for one in images], _hash_images([one.path for one in images], progress)
+    return _shuffled(images, keys, hashes, IMAGES[name].kept_hash, name, notes, named=True)
 
 
 def _list_folder(
-    root: Path, captions: str | None, image: str | None, caption: str | None, progress: Progress | None
-) -> Listing:
-    folder, table = Folder(root), captions_table(root, captions, image, caption)
-    pictures, said = _matched(folder, table)
-    if not pictures:
-        raise DataError(f"{table.path}: none of its {len(table):,} rows names a picture in {root}: {'; '.join(said)}.")
-    sums = picture_sums([picture.path for picture in pictures], progress)
-    said += told(_twins(pictures, sums), "pictures are the same file as another", "picture is the same file as another")
-    in_order = [total for _, total in sorted(zip([picture.name for picture in pictures], sums, strict=True))]
-    hash_of_all = joint_sum([file_sum(table.path), *in_order])
-    return _dealt(pictures, sums, sums, hash_of_all, str(root), [table.said, *said], named=False)
+    name: str, captions: str | None, image: str | None, caption: str | None, progress: Progress | None
+) -> ImageList:
+    root = Path(name)
+    if not exists(root) and root.name == name:
+        raise DataError(unknown("images", name, IMAGES) + " Or give the path of a folder of images.")
+    if not root.is_dir():
+        what = "this is not a folder" if exists(root) else "there is no such folder"
+        raise DataError(f"{root}: {what}. Give a folder of images with a table of captions in it.")
+    table = _captions_table(root, captions, image, caption)
+    images, notes = _match(ImageFolder(root), table)
+    if not images:
+        raise DataError(f"{table.path}: none of its {len(table):,} rows names an image in {root}: {'; '.join(notes)}.")
+    hashes = _hash_images([one.path for one in images], progress)
+    first: dict[str, str] = {}
+    twins = [one.name for one, own in zip(images, hashes, strict=True) if first.setdefault(own, one.name) != one.name]
+    notes += _counted(twins, "images are the same file as another", "image is the same file as another")
+    by_name = [own for _, own in sorted(zip([one.name for one in images], hashes, strict=True))]
+    hash_of_all = joint_hash([file_hash(table.path), *by_name])
+    return _shuffled(images, hashes, hashes, hash_of_all, str(root), [table.note, *notes], named=False)
 
 
-def _matched(folder: Folder, table: Table) -> tuple[list[Picture], list[str]]:
-    """The pictures that the table names, each with its captions; and what does not go together, in words."""
+def _shuffled(
+    images: Sequence[ImageFile],
+    keys: Sequence[str],
+    hashes: Sequence[str],
+    hash_of_all: str,
+    about: str,
+    notes: Sequence[str],
+    *,
+    named: bool,
+) -> ImageList:
+    """The list in the order of a number drawn from the keys."""
+    order = sorted(range(len(images)), key=lambda place: (hash_number(keys[place], "split"), images[place].name))
+    return ImageList(
+        tuple(images[place] for place in order),
+        tuple(keys[place] for place in order),
+        tuple(hashes[place] for place in order),
+        hash_of_all,
+        about,
+        tuple(notes),
+        named,
+    )
+
+
+def _match(folder: "ImageFolder", table: DataTable) -> tuple[list[ImageFile], list[str]]:
+    """The images that the table names, each with its captions; and in words what does not go together."""
     captions: dict[Path, dict[str, None]] = {}
     outside: dict[str, None] = {}
     missing: dict[str, None] = {}
@@ -543,243 +386,270 @@ def _matched(folder: Folder, table: Table) -> tuple[list[Picture], list[str]]:
             captions.setdefault(path, {})[caption] = None
         else:
             (outside if place is None else missing)[name] = None
-    silent = [_name(path, folder.root) for path in folder.files if path not in captions]
-    said = [
-        *told((f"line {line}" for line in table.left_out), "captions are empty", "caption is empty"),
-        *told(outside, "paths lead out of the folder, and were not read", "path leads out of the folder"),
-        *told(missing, "pictures of the table are not in the folder", "picture of the table is not in the folder"),
-        *told(silent, "pictures have no caption", "picture has no caption"),
+    silent = [folder.name(path) for path in folder.files if path not in captions]
+    notes = [
+        *_counted((f"line {line}" for line in table.left_out), "captions are empty", "caption is empty"),
+        *_counted(outside, "paths lead out of the folder, and were not read", "path leads out of the folder"),
+        *_counted(missing, "images of the table are not in the folder", "image of the table is not in the folder"),
+        *_counted(silent, "images have no caption", "image has no caption"),
     ]
-    return [Picture(_name(path, folder.root), path, tuple(texts)) for path, texts in captions.items()], said
+    return [ImageFile(folder.name(path), path, tuple(texts)) for path, texts in captions.items()], notes
 
 
-def _name(path: Path, root: Path) -> str:
-    return path.relative_to(root).as_posix()
+def _counted(names: Iterable[str], many: str, one: str) -> list[str]:
+    """Say how many there are of something, and name the first few; say nothing if there are none.
 
-
-def _dealt(
-    pictures: Sequence[Picture],
-    keys: Sequence[str],
-    sums: Sequence[str],
-    hash_of_all: str,
-    about: str,
-    said: Iterable[str],
-    *,
-    named: bool,
-) -> Listing:
-    """Order pictures by a number drawn from their keys, so that every split is one stretch, however long it is."""
-    order = sorted(range(len(pictures)), key=lambda place: (drawn(keys[place], "split"), pictures[place].name))
-
-    def dealt(values: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(values[place] for place in order)
-
-    return Listing(dealt(pictures), dealt(keys), dealt(sums), hash_of_all, about, tuple(said), named)
-
-
-def _twins(pictures: Sequence[Picture], sums: Sequence[str]) -> list[str]:
-    """The names of pictures whose file is equal to one that came before."""
-    first: dict[str, str] = {}
-    return [
-        picture.name
-        for picture, total in zip(pictures, sums, strict=True)
-        if first.setdefault(total, picture.name) != picture.name
-    ]
-
-
-def _refuse_columns(name: str, **given: str | None) -> None:
-    for word, value in given.items():
-        if value is not None:
-            raise DataError(f"{word} = '{value}': {name} has captions of its own. Leave the word out.")
-
-
-def _own(name: str) -> Path:
-    path = Path(name)
-    if not exists(path) and path.name == name:
-        raise DataError(unknown("images", name, PICTURES) + " Or give the path of a folder of pictures.")
-    if not path.is_dir():
-        what = "this is no folder" if exists(path) else "there is no such folder"
-        raise DataError(f"{path}: {what}. Give a folder of pictures with a table of captions in it.")
-    return path
-
-
-def told(names: Iterable[str], many: str, one: str) -> list[str]:
-    """Say how many there are of something, and name the first few; say nothing of none.
-
-    >>> told(["a.png", "b.png", "c.png", "d.png"], "pictures have no caption", "picture has no caption")
-    ['4 pictures have no caption: a.png, b.png, c.png and 1 more']
+    >>> _counted(["a.png", "b.png", "c.png", "d.png"], "images have no caption", "image has no caption")
+    ['4 images have no caption: a.png, b.png, c.png and 1 more']
     """
     listed = list(names)
     if not listed:
         return []
     more = f" and {len(listed) - NAMED:,} more" if len(listed) > NAMED else ""
-    return [
-        f"{len(listed):,} {many if len(listed) > 1 else one}: {', '.join(name[:60] for name in listed[:NAMED])}{more}"
-    ]
+    shown = ", ".join(name[:60] for name in listed[:NAMED])
+    return [f"{len(listed):,} {many if len(listed) > 1 else one}: {shown}{more}"]
 
 
-# Pictures into training, validation and test: each split is one stretch of the list, which has a drawn order.
+@dataclass(frozen=True)
+class ImageFolder:
+    """The image files below a folder, found by the names that a table gives them."""
+
+    root: Path
+
+    @cached_property
+    def files(self) -> list[Path]:
+        """All of them, in the order of their paths."""
+        return image_files(self.root)
+
+    @cached_property
+    def _by_path(self) -> dict[str, Path]:
+        return {_composed(self.name(path)): path for path in self.files}
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[Path]]:
+        found: dict[str, list[Path]] = {}
+        for path in self.files:
+            found.setdefault(_composed(path.name), []).append(path)
+        return found
+
+    def name(self, path: Path) -> str:
+        """The path of a file from the folder."""
+        return path.relative_to(self.root).as_posix()
+
+    def place(self, name: str) -> str | None:
+        """The path from the folder that a name means; None if it leads out of the folder."""
+        path = os.path.normpath(name.replace("\\", "/"))  # as tables of Windows write it, too
+        path = os.path.relpath(path, self.root) if Path(path).is_absolute() else path
+        path = path.replace(os.sep, "/")
+        return None if path == ".." or path.startswith("../") else _composed(path)
+
+    def find(self, place: str) -> Path | None:
+        """The file of that path from the folder, or the only one of that name anywhere in it."""
+        if place in self._by_path:
+            return self._by_path[place]
+        alone = self._by_name.get(place, [])
+        if len(alone) == 1:
+            return alone[0]
+        other = self.root / place  # an image whose name does not tell its format
+        return other if exists(other) and other.is_file() else None
 
 
-Stretches = dict[str, slice]
-FEWEST = 4
-"""Different pictures that there must be: two to learn, one to validate, one to test."""
+def _composed(name: str) -> str:
+    """One spelling of letters with accents: some systems write them as two characters."""
+    return unicodedata.normalize("NFC", name)
 
 
-def divide(listing: Listing, kept: Sequence[int], held_out: float) -> Stretches:
-    """Divide the pictures that are kept: a set known by name by each name alone, so that another style of it is divided
-    the same way whatever it lacks; a folder by number, equal files together.
-    """
-    keys = [listing.keys[place] for place in kept]
-    if (different := len(set(keys))) < FEWEST:
-        raise DataError(
-            f"{listing.about}: {different} different pictures are too few to learn from some and hold others out. "
-            f"Give at least {FEWEST}."
-        )
-    if listing.named:
-        test, validation = (_below(keys, share) for share in (held_out, 2 * held_out))
+def image_files(folder: Path) -> list[Path]:
+    """All image files in a folder and in those below it, in the order of their paths; hidden ones not."""
+    return sorted(path for path in _files_below(folder, SUFFIXES) if path.is_file())
+
+
+def _files_below(folder: Path, suffixes: Collection[str]) -> Iterator[Path]:
+    for place, inner, names in os.walk(folder, followlinks=False):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        for name in names:
+            if name.lower().endswith(tuple(suffixes)) and not name.startswith("."):
+                yield Path(place, name)
+
+
+def _captions_table(folder: Path, captions: str | None, image: str | None, caption: str | None) -> DataTable:
+    """Read the table of captions: the one that is named, else the only one in the folder."""
+    if captions is not None:
+        inside = folder / captions
+        path = inside if exists(inside) and not exists(Path(captions)) else Path(captions)
     else:
-        test = _whole_groups(keys, max(1, round(held_out * len(keys))))
-        validation = _whole_groups(keys, test + max(1, round(held_out * len(keys))))
-    bounds = {"train": (validation, len(keys)), "validation": (test, validation), "test": (0, test)}
-    if empty := [split for split, (start, stop) in bounds.items() if start == stop]:
-        raise DataError(f"{listing.about}: {different:,} different pictures leave none for {' and '.join(empty)}.")
-    return {split: slice(*both) for split, both in bounds.items()}
+        tables = sorted(_files_below(folder, TABLES))
+        tables = [path for path in tables if path.parent == folder] or tables
+        if not tables:
+            raise DataError(
+                f"{folder}: no table says what the images show. Put there a table captions.csv next to the images, "
+                "with a line for each of them:\n  image,caption\n  dogs/rex.jpg,a brown dog in the snow"
+            )
+        if len(tables) > 1:
+            some = ", ".join(str(path.relative_to(folder)) for path in tables[:4])
+            raise DataError(f"{folder}: {len(tables)} tables ({some}). Say which holds the captions: captions=FILE.")
+        path = tables[0]
+    columns = [Column("image", image, IMAGE_COLUMNS), Column("caption", caption, CAPTION_COLUMNS, required=False)]
+    return read_table(path, columns, any_width=True, is_header=_is_header)
 
 
-def _below(keys: Sequence[str], share: float) -> int:
-    """How many keys, which come in this order, draw a number in the lowest share of all."""
-    return sum(drawn(key, "split") < share * 2**64 for key in keys)
+def _is_header(first: Sequence[str]) -> bool:
+    """Whether a first row holds the names that such columns have, and no image."""
+    cells = {cell.strip().casefold() for cell in first}
+    images = any(cell.endswith(tuple(SUFFIXES)) for cell in cells)
+    return bool(cells & {"image", "caption", *IMAGE_COLUMNS, *CAPTION_COLUMNS}) and not images
 
 
-def _whole_groups(keys: Sequence[str], count: int) -> int:
-    """The first place from `count` on where another picture begins."""
-    while 0 < count < len(keys) and keys[count] == keys[count - 1]:
-        count += 1
-    return count
+def _hash_images(paths: Sequence[Path], progress: Progress | None) -> list[str]:
+    """The hash of each file; of one that cannot be read, which is said when it is decoded, the hash of its path."""
+
+    def hash_one(path: Path) -> str:
+        try:
+            return file_hash(path)
+        except OSError:
+            return text_hash(f"{path} cannot be read")
+
+    sizes = list(map(_size_of, paths))
+    advance = counting(progress, "reading images", sum(sizes))
+    hashes: list[str] = []
+    with ThreadPoolExecutor() as threads:
+        for size, own in zip(sizes, threads.map(hash_one, paths), strict=True):
+            hashes.append(own)
+            advance(size)
+    return hashes
 
 
-# Captions and queries as a text tower reads them: what is written in two ways is read in one.
+def _size_of(path: Path) -> int:
+    return path.stat().st_size if exists(path) else 0
 
 
-def levelled(text: str) -> str:
-    """Small letters, and one blank before every word, the first one too: a word has the same tokens wherever it stands.
+# Images and their captions as numbers.
 
-    >>> levelled("A  Red heart")
+
+@dataclass(frozen=True)
+class Captioned:
+    """Images as pixels, each with the tokens of one caption or several."""
+
+    pixels: UInt8[np.ndarray, "images 3 side side"]
+    rows: TokenRows
+    """The tokens of all captions."""
+    first: Int64[np.ndarray, "images_and_one"]
+    """Image i owns the captions first[i] to first[i + 1]."""
+    names: Int64[np.ndarray, "captions"]
+    """A number for each caption, the same for equal captions, whether the tokenizer knows their words or not."""
+    images: tuple[ImageFile, ...] = field(default=(), repr=False)
+
+    @property
+    def lengths(self) -> Int64[np.ndarray, "images"]:
+        """The tokens of each image's longest caption, special tokens included."""
+        return np.maximum.reduceat(self.rows.lengths, self.first[:-1])
+
+    def __len__(self) -> int:
+        """The tokens of all captions together."""
+        return len(self.rows)
+
+    def batch(
+        self, indices: Indices, choice: int | Int64[np.ndarray, "batch"] = 0
+    ) -> tuple[UInt8[np.ndarray, "batch 3 side side"], Int64[np.ndarray, "batch longest"]]:
+        """Some images, and of each its caption of that number (modulo how many it has), padded with −1."""
+        return np.asarray(self.pixels[np.asarray(indices, dtype=np.int64)]), self.captions(indices, choice)
+
+    def captions(
+        self, indices: Indices, choice: int | Int64[np.ndarray, "batch"] = 0
+    ) -> Int64[np.ndarray, "batch longest"]:
+        """The captions of that number of some images, modulo how many each has, padded with −1."""
+        places = np.asarray(indices, dtype=np.int64)
+        return self.rows.padded(self.first[places] + choice % np.diff(self.first)[places])
+
+
+def lowercase(text: str) -> str:
+    """Lower case, and one space before every word, the first one too: a word has the same tokens wherever it occurs.
+
+    >>> lowercase("A  Red heart")
     ' a red heart'
     """
     return "".join(f" {word}" for word in text.lower().split())
 
 
-def numbered(texts: Iterable[str]) -> Int64[np.ndarray, "texts"]:
-    """A number of each text, the same for texts that are read as one, in whichever set they stand: 64 bits of a hash.
+def number_captions(texts: Iterable[str]) -> Int64[np.ndarray, "texts"]:
+    """A number for each text, the same for texts that are read alike, in whichever set they are: 64 bits of a hash.
 
-    >>> one, other, different = numbered(["A  Red heart", "a red heart", "a blue heart"]).tolist()
+    >>> one, other, different = number_captions(["A  Red heart", "a red heart", "a blue heart"]).tolist()
     >>> one == other, one == different
     (True, False)
     """
-    sums = (blake2b(levelled(text).encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
-    return np.frombuffer(b"".join(sums), dtype="<i8").astype(np.int64)
+    hashes = (blake2b(lowercase(text).encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
+    return np.frombuffer(b"".join(hashes), dtype="<i8").astype(np.int64)
 
 
-# The pixels of a list of pictures: decoded once, kept in one memory-mapped file.
+def split_images(listing: ImageList, kept: Sequence[int], held_out: float) -> dict[str, slice]:
+    """Split the images that are kept: a set known by name by each name alone, so that another style of it is split the
+    same way whatever it lacks; a folder by number, with equal files together.
+    """
+    keys = [listing.keys[place] for place in kept]
+    if (different := len(set(keys))) < FEWEST:
+        raise DataError(
+            f"{listing.about}: {different} different images are too few to train on some and hold others out. "
+            f"Give at least {FEWEST}."
+        )
+    if listing.named:
+        numbers = [hash_number(key, "split") for key in keys]
+        test, validation = (sum(number < share * 2**64 for number in numbers) for share in (held_out, 2 * held_out))
+    else:
+
+        def whole_groups(count: int) -> int:
+            """The first place from `count` on where another image begins."""
+            while 0 < count < len(keys) and keys[count] == keys[count - 1]:
+                count += 1
+            return count
+
+        test = whole_groups(max(1, round(held_out * len(keys))))
+        validation = whole_groups(test + max(1, round(held_out * len(keys))))
+    bounds = {"train": (validation, len(keys)), "validation": (test, validation), "test": (0, test)}
+    if empty := [split for split, (start, stop) in bounds.items() if start == stop]:
+        raise DataError(f"{listing.about}: {different:,} different images leave none for {' and '.join(empty)}.")
+    return {split: slice(*both) for split, both in bounds.items()}
 
 
-"""Of what is done to a picture on its way to pixels."""
-HEADER = "pixels.json"
-PIXELS = "pixels.bin"
+# The pixels of a list of images: decoded once, kept in one memory-mapped file.
 
 
-@dataclass(frozen=True)
-class Decoded:
-    """The pixels of those pictures that could be read, in the order of their list."""
-
-    pixels: UInt8[np.ndarray, "pictures 3 side side"] = field(repr=False)
-    broken: dict[int, str]
-    """The places in the list of those that could not be read, with the reason."""
-
-
-def decoded(listing: Listing, side: int, progress: Progress | None = None) -> Decoded:
-    """Decode pictures, or take what was decoded of the same files before."""
-    key = [VERSION, side, listing.named, pillow().__version__, *listing.sums]
-    folder = home_folder("pictures") / text_sum(json.dumps(key))[:32]
+def _decode_once(
+    listing: ImageList, side: int, progress: Progress | None
+) -> tuple[UInt8[np.ndarray, "images 3 side side"], dict[int, str]]:
+    """The pixels of the images that can be read, and the places in the list of the others, with the reason."""
+    key = [VERSION, side, listing.named, pillow().__version__, *listing.hashes]
+    folder = home_folder("pictures") / text_hash(json.dumps(key))[:32]
     try:
-        return _load(folder, side, len(listing.pictures))
+        return _load_pixels(folder, side, len(listing.images))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # not there yet, or damaged
         if folder.is_dir():
             rmtree(folder)
-    _write(folder, listing, side, progress)
-    return _load(folder, side, len(listing.pictures))
-
-
-def _load(folder: Path, side: int, count: int) -> Decoded:
-    broken = {int(place): str(why) for place, why in json.loads((folder / HEADER).read_text(encoding="utf-8")).items()}
-    shape = (count - len(broken), 3, side, side)
-    if (folder / PIXELS).stat().st_size != np.prod(shape, dtype=np.int64):
-        raise ValueError("the file of pixels is not as long as its header says")
-    pixels = np.memmap(folder / PIXELS, np.uint8, "r", shape=shape) if shape[0] else np.zeros(shape, np.uint8)
-    return Decoded(pixels, broken)
-
-
-def _write(folder: Path, listing: Listing, side: int, progress: Progress | None) -> None:
-    paths = [picture.path for picture in listing.pictures]
-    sizes = [size_of(path) for path in paths]
-    advance = counting(progress, "decoding pictures", sum(sizes))
+    paths = [image.path for image in listing.images]
+    sizes = list(map(_size_of, paths))
+    advance = counting(progress, "decoding images", sum(sizes))
     broken: dict[int, str] = {}
     with new_folder(folder) as temporary:
-        with (temporary / PIXELS).open("wb") as file:
-            for place, read in enumerate(read_pictures(paths, side, framed=listing.named)):
+        with (temporary / "pixels.bin").open("wb") as file:
+            for place, read in enumerate(decode_images(paths, side, framed=listing.named)):
                 if isinstance(read, DataError):
                     broken[place] = str(read).removeprefix(f"{paths[place]}: ")
                 else:
                     file.write(read.tobytes())  # not through a map: its touched pages would count as memory
                 advance(sizes[place])
-        (temporary / HEADER).write_text(json.dumps(broken), encoding="utf-8")
+        (temporary / "pixels.json").write_text(json.dumps(broken), encoding="utf-8")
+    return _load_pixels(folder, side, len(listing.images))
 
 
-# Pictures with captions as data: `prepare_images` for training, `read_images` for judging others.
-
-
-WHOLE = "images"
-"""The one split of a folder that is judged."""
-
-
-@dataclass(frozen=True)
-class ImagesData:
-    """Pictures with captions, ready for training or judging."""
-
-    tokenizer: Tokenizer
-    hash: str
-    """The SHA-256 of the table and the files."""
-    about: str
-    """What they are, in words."""
-    skipped: tuple[str, ...]
-    """What was taken, left out or cut, in words."""
-    by_split: Mapping[str, tuple[Picture, ...]] = field(repr=False)
-    tokens_by_split: Mapping[str, Captioned] = field(repr=False)
-    marked: bool
-    """Whether each caption stands between `<start>` and `<end>`."""
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The names of the splits."""
-        return tuple(self.by_split)
-
-    def pictures(self, split: str) -> tuple[Picture, ...]:
-        """The pictures of a split with their captions."""
-        return self.by_split[self._known(split)]
-
-    def tokens(self, split: str) -> Captioned:
-        """The pictures of a split as pixels and tokens, in the same order."""
-        return self.tokens_by_split[self._known(split)]
-
-    def sizes(self) -> dict[str, int]:
-        """What a model has to know of the data's size."""
-        return {"vocabulary": self.tokenizer.vocabulary + (len(MARKS) if self.marked else 0)}
-
-    def _known(self, split: str) -> str:
-        if split not in self.by_split:
-            raise DataError(f"there is no split '{split}' in {self.about}. It has: {', '.join(self.splits)}.")
-        return split
+def _load_pixels(folder: Path, side: int, count: int) -> tuple[np.ndarray, dict[int, str]]:
+    header = json.loads((folder / "pixels.json").read_text(encoding="utf-8"))
+    broken = {int(place): str(reason) for place, reason in header.items()}
+    shape = (count - len(broken), 3, side, side)
+    if (folder / "pixels.bin").stat().st_size != np.prod(shape, dtype=np.int64):
+        raise ValueError("the file of pixels is not as long as its header says")
+    return np.memmap(folder / "pixels.bin", np.uint8, "r", shape=shape) if shape[0] else np.zeros(
+        shape, np.uint8
+    ), broken
 
 
 def prepare_images(
@@ -787,23 +657,45 @@ def prepare_images(
     *,
     side: int,
     length: int,
-    marked: bool,
+    special_tokens: bool,
     tokenizer: Tokenizer | None = None,
+    evaluation: bool = False,
+    split: str | None = None,
     progress: Progress | None = None,
-) -> ImagesData:
-    """Read pictures for training, each of `side` × `side` pixels, and the first `length` tokens of their captions.
+) -> Splits[Captioned]:
+    """Read images of `side` × `side` pixels, and the first `length` tokens of their captions.
 
-    With `marked` a caption stands between `<start>` and `<end>`, which count. Captions are read in small letters. The
-    tokenizer is learned from the training captions unless one is given.
+    For `evaluation` as one split: of a set known by name `split` or else `test`, of a folder all. With `special_tokens`
+    a caption is put between `<start>` and `<end>`, which count. Captions are read in lower case. The tokenizer is
+    trained on the training captions unless one is given.
     """
-    listing = list_pictures(spec.images, spec.captions, spec.image, spec.caption, progress)
-    read, kept = _readable(listing, side, progress)
-    stretches = divide(listing, kept, spec.held_out)
-    if tokenizer is None:
-        training = [listing.pictures[place] for place in kept[stretches["train"]]]
-        texts = [levelled(caption) for picture in training for caption in picture.captions]
-        tokenizer = learned_tokenizer(spec.tokenizer, texts, progress)
-    return _joined(listing, read, kept, stretches, listing.about, tokenizer, length, marked, progress)
+    listing = list_images(spec.images, spec.captions, spec.image, spec.caption, progress)
+    pixels, broken = _decode_once(listing, side, progress)
+    kept = [place for place in range(len(listing.images)) if place not in broken]
+    unread = _counted(
+        sorted(f"{listing.images[place].name} ({reason})" for place, reason in broken.items()),
+        "images cannot be read",
+        "image cannot be read",
+    )
+    if not kept:
+        raise DataError(f"{listing.about}: no image could be read: {'; '.join(unread)}.")
+    slices, about = {WHOLE: slice(0, len(kept))}, listing.about
+    if not evaluation or split is not None or listing.named:
+        slices = split_images(listing, kept, spec.held_out)
+        if evaluation:
+            slices, about = select_split(slices, split, about)
+    images = {part: tuple(listing.images[place] for place in kept[own]) for part, own in slices.items()}
+    captions = {part: [caption for image in some for caption in image.captions] for part, some in images.items()}
+    texts = {part: list(map(lowercase, some)) for part, some in captions.items()}
+    tokenizer = tokenizer or tokenizer_for_texts(spec.tokenizer, texts["train"], progress)
+    rows, cut = encode_splits(texts, tokenizer, length, special_tokens, "captions", progress)
+    items: dict[str, Captioned] = {}
+    for part, own in slices.items():
+        counts = np.cumsum([len(image.captions) for image in images[part]], dtype=np.int64)
+        first, names = np.concatenate([[0], counts]), number_captions(captions[part])
+        items[part] = Captioned(pixels[own], rows[part], first, names, images[part])
+    sizes = {"vocabulary": tokenizer.vocabulary + len(MARKS) * special_tokens}
+    return Splits("images", items, tokenizer, listing.hash, about, sizes, (*listing.notes, *unread, *cut))
 
 
 def read_images(
@@ -811,7 +703,7 @@ def read_images(
     *,
     side: int,
     length: int,
-    marked: bool,
+    special_tokens: bool,
     tokenizer: Tokenizer,
     captions: str | None = None,
     image: str | None = None,
@@ -819,55 +711,15 @@ def read_images(
     held_out: float = ImagesSpec.model_fields["held_out"].default,
     split: str | None = None,
     progress: Progress | None = None,
-) -> ImagesData:
-    """Read pictures to judge, as one split: of a set known by name `split` or else its test, of a folder all."""
-    listing = list_pictures(name, captions, image, caption, progress)
-    read, kept = _readable(listing, side, progress)
-    stretches, about = {WHOLE: slice(0, len(kept))}, listing.about
-    if listing.named or split is not None:
-        chosen, divided = split or "test", divide(listing, kept, held_out)
-        if chosen not in divided:
-            raise DataError(unknown("split", chosen, divided))
-        stretches, about = {chosen: divided[chosen]}, f"{listing.about} ({chosen})"
-    return _joined(listing, read, kept, stretches, about, tokenizer, length, marked, progress)
-
-
-def _readable(listing: Listing, side: int, progress: Progress | None) -> tuple[Decoded, list[int]]:
-    """The pixels, and the places in the list of the pictures that they are of."""
-    read = decoded(listing, side, progress)
-    kept = [place for place in range(len(listing.pictures)) if place not in read.broken]
-    if not kept:
-        raise DataError(f"{listing.about}: no picture could be read: {'; '.join(_broken(listing, read))}.")
-    return read, kept
-
-
-def _broken(listing: Listing, read: Decoded) -> list[str]:
-    names = sorted(f"{listing.pictures[place].name} ({why})" for place, why in read.broken.items())
-    return told(names, "pictures cannot be read", "picture cannot be read")
-
-
-def _joined(
-    listing: Listing,
-    read: Decoded,
-    kept: Sequence[int],
-    stretches: Stretches,
-    about: str,
-    tokenizer: Tokenizer,
-    length: int,
-    marked: bool,
-    progress: Progress | None,
-) -> ImagesData:
-    pictures = {
-        split: tuple(listing.pictures[place] for place in kept[stretch]) for split, stretch in stretches.items()
-    }
-    texts = {split: [levelled(text) for one in some for text in one.captions] for split, some in pictures.items()}
-    rows, cut = encode_marked(texts, tokenizer, length, marked, "captions", progress)
-    tokens = {split: _captioned(read, stretch, pictures[split], rows[split]) for split, stretch in stretches.items()}
-    said = (*listing.said, *_broken(listing, read), *cut)
-    return ImagesData(tokenizer, listing.hash, about, said, pictures, tokens, marked)
-
-
-def _captioned(read: Decoded, stretch: slice, pictures: Sequence[Picture], rows: Rows) -> Captioned:
-    counts = [len(picture.captions) for picture in pictures]
-    names = numbered(caption for picture in pictures for caption in picture.captions)
-    return Captioned(read.pixels[stretch], rows, np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]), names)
+) -> Splits[Captioned]:
+    """Read images to evaluate on, by name or path, as `prepare_images` does for evaluation."""
+    return prepare_images(
+        ImagesSpec(images=name, captions=captions, image=image, caption=caption, held_out=held_out),
+        side=side,
+        length=length,
+        special_tokens=special_tokens,
+        tokenizer=tokenizer,
+        evaluation=True,
+        split=split,
+        progress=progress,
+    )

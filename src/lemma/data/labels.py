@@ -1,8 +1,8 @@
-"""Labelled texts: read, split, tokenized."""
+"""Labelled texts: read, split, tokenized; with their trees for a model that reads these."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from sys import intern
@@ -11,47 +11,25 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int64
 
-from lemma.data.batches import NOTHING, SPLITS, Indices, Rows, divide_groups, in_drawn_order, nested, plain
-from lemma.data.conllu import Sentence, numbered_sentences
-from lemma.data.corpora import CLEAR, LABELLED, corpus_files
-from lemma.data.files import Progress, files_sum, text_sum
-from lemma.data.store import encode_marked, learned_tokenizer
-from lemma.data.tables import Column, Table, read_table
-from lemma.data.text import exists
+from lemma.data.batches import NOTHING, Indices, TokenRows
+from lemma.data.conllu import SUFFIXES, Sentence, numbered_sentences
+from lemma.data.corpora import CLEAR, LABELLED, corpus_files, own_path
+from lemma.data.files import Progress, files_hash, text_hash
+from lemma.data.splits import Splits, assign_splits, nested_order, normalise, select_split, split_groups
+from lemma.data.store import encode_splits, tokenizer_for_texts
+from lemma.data.tables import Column, DataTable, read_table
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, unknown
 from lemma.spec.data import LabelsSpec
 from lemma.spec.models import MARKS
 
-# Trees with labels in a CoNLL-U file: each sentence has its label in a comment, `# label = positive`.
-
-
-SUFFIXES = (".conllu", ".conll")
-
-
-def holds_trees(name: str) -> bool:
-    """Whether labelled texts of that name come with trees of their own."""
-    return Path(name).suffix.lower() in SUFFIXES
-
-
-def read_labelled_conllu(path: Path) -> Table:
-    """The sentences of a file as texts, their words between blanks, with their labels."""
-    lines: list[int] = []
-    cells: dict[str, list[str]] = {"text": [], "label": []}
-    for line, sentence in numbered_sentences(path):
-        if not sentence.label:
-            raise DataError(f"{path}, line {line}: the sentence has no label. Give it one in a comment: # label = NAME")
-        lines.append(line)
-        cells["text"].append(sentence.text)
-        cells["label"].append(sentence.label)
-    return Table(path, lines, cells, None, f"{path.name}: trees with the label of each from its comment")
-
-
-# Texts with labels as they stand in a file: one of those known by name, or a table of one's own.
-
-
 TEXTS = frozenset({"texts", "sentence", "review", "tweet", "comment", "message", "content", "document", "utterance"})
-CALLED = frozenset({"labels", "class", "category", "sentiment", "polarity", "topic", "intent", "stars"})
+CLASSES = frozenset({"labels", "class", "category", "sentiment", "polarity", "topic", "intent", "stars"})
+"""Names that columns of texts and of labels often have."""
+LEAST = 2
+"""Texts of each label that training needs."""
+WHOLE = "text"
+"""The one split of a file that is evaluated on."""
 
 
 class LabelledText(NamedTuple):
@@ -61,14 +39,46 @@ class LabelledText(NamedTuple):
     label: str
 
 
+Texts = tuple[LabelledText, ...]
+
+
 @dataclass(frozen=True)
-class LabelTable:
+class Labelled:
+    """Texts as tokens, each with the number of its class."""
+
+    rows: TokenRows
+    classes: Int64[np.ndarray, "texts"]
+    heads: TokenRows | None = None
+    """For each token the place of its head in its row, −1 for none, where the texts come with trees."""
+    texts: Texts = field(default=(), repr=False)
+    unlabelled: tuple[str, ...] = field(default=(), repr=False)
+    """Texts of the same kind without a label, where the data has some; they belong to no split."""
+
+    @property
+    def lengths(self) -> Int64[np.ndarray, "texts"]:
+        """The tokens of each text, special tokens included."""
+        return self.rows.lengths
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, indices: Indices) -> tuple[Int64[np.ndarray, "batch ..."], Int64[np.ndarray, "batch one"]]:
+        """Some texts as a matrix, padded with −1, and the class of each; with trees each token and its head."""
+        tokens, classes = self.rows.padded(indices), self.classes[np.asarray(indices, dtype=np.int64)][:, None]
+        return tokens if self.heads is None else np.stack([tokens, self.heads.padded(indices)], axis=2), classes
+
+
+# Reading: a data set known by name, a table, or a CoNLL-U file with the label of each sentence in a comment.
+
+
+@dataclass(frozen=True)
+class LabelFile:
     """Texts with labels, in the order of their file."""
 
-    table: Table
+    table: DataTable
     hash: str
     about: str
-    said: tuple[str, ...]
+    notes: tuple[str, ...]
     unlabelled: tuple[str, ...] = ()
     """Texts of the same kind that have no clear label."""
 
@@ -83,119 +93,96 @@ class LabelTable:
         return self.table.cells["label"]
 
 
-def read_label_table(
+def holds_trees(name: str) -> bool:
+    """Whether labelled texts of that name come with trees of their own."""
+    return Path(name).suffix.lower() in SUFFIXES
+
+
+def read_label_file(
     name: str,
     text: str | None = None,
     label: str | None = None,
     known: Collection[str] | None = None,
     progress: Progress | None = None,
-) -> LabelTable:
-    """Read labelled texts; a label that is none of those known is an error that names its line."""
+) -> LabelFile:
+    """Read labelled texts; a label that is not one of those known is an error that names its line."""
     if name in LABELLED:
-        read = _named(name, text, label, progress)
+        read = _read_named(name, text, label, progress)
     else:
-        path = _own(name)
-        table = read_labelled_conllu(path) if holds_trees(name) else _table(path, text, label, known or ())
-        read = LabelTable(table, files_sum([path]), str(path), (table.said,))
-    if known is not None:
-        _refuse_unknown(read, known)
+        path = own_path("labels", name, "a CSV, TSV, JSONL or CoNLL-U file")
+        table = _read_conllu(path) if holds_trees(name) else _read_labels(path, text, label, known or ())
+        read = LabelFile(table, files_hash([path]), str(path), (table.note,))
+    for row, found in enumerate(read.labels if known is not None else ()):
+        if found not in (known or ()):
+            raise DataError(f"{read.table.where(row)}: {unknown('the label', found, known or ())}")
     return read
 
 
-def _named(name: str, text: str | None, label: str | None, progress: Progress | None) -> LabelTable:
+def _read_named(name: str, text: str | None, label: str | None, progress: Progress | None) -> LabelFile:
     files = {path.stem: path for path in corpus_files(LABELLED[name], progress)}
-    table, said = _table(files["labelled"], text, label, ()), ()
-    unlabelled: tuple[str, ...] = ()
+    table = _read_labels(files["labelled"], text, label, ())
+    unlabelled, notes = [], ()
     if "unlabelled" in files:
-        columns = [Column("text")]
-        unlabelled = tuple(read_table(files["unlabelled"], columns, any_width=True, is_header=_looks).cells["text"])
-        said = (f"{name}: {len(unlabelled):,} texts rated between −{CLEAR} and {CLEAR} have no label",)
-    return LabelTable(table, files_sum(sorted(files.values())), name, said, unlabelled)
+        unlabelled = read_table(files["unlabelled"], [Column("text")], any_width=True, is_header=_is_header).cells[
+            "text"
+        ]
+        notes = (f"{name}: {len(unlabelled):,} texts rated between −{CLEAR} and {CLEAR} have no label",)
+    return LabelFile(table, files_hash(sorted(files.values())), name, notes, tuple(unlabelled))
 
 
-def _table(path: Path, text: str | None, label: str | None, known: Collection[str]) -> Table:
-    columns = [Column("text", text, TEXTS), Column("label", label, CALLED)]
-    table = read_table(path, columns, any_width=False, is_header=_looks, values=known)
+def _read_labels(path: Path, text: str | None, label: str | None, known: Collection[str]) -> DataTable:
+    columns = [Column("text", text, TEXTS), Column("label", label, CLASSES)]
+    table = read_table(path, columns, any_width=False, is_header=_is_header, values=known)
     table.cells["label"][:] = map(intern, table.cells["label"])  # few labels, many texts
     return table
 
 
-def _looks(first: Sequence[str]) -> bool:
-    """Whether a first row bears the names that such columns have."""
-    return bool({cell.strip().casefold() for cell in first} & {"text", "label", *TEXTS, *CALLED})
+def _is_header(first: Sequence[str]) -> bool:
+    return bool({cell.strip().casefold() for cell in first} & {"text", "label", *TEXTS, *CLASSES})
 
 
-def _own(name: str) -> Path:
-    path = Path(name)
-    if not exists(path) and path.name == name and not path.suffix:
-        raise DataError(unknown("labels", name, LABELLED) + " Or give the path of a CSV, TSV, JSONL or CoNLL-U file.")
-    return path
+def _read_conllu(path: Path) -> DataTable:
+    lines: list[int] = []
+    cells: dict[str, list[str]] = {"text": [], "label": []}
+    for line, sentence in numbered_sentences(path):
+        if not sentence.label:
+            raise DataError(f"{path}, line {line}: the sentence has no label. Give it one in a comment: # label = NAME")
+        lines.append(line)
+        cells["text"].append(sentence.text)
+        cells["label"].append(sentence.label)
+    return DataTable(path, lines, cells, None, f"{path.name}: trees with the label of each from its comment")
 
 
-def _refuse_unknown(read: LabelTable, known: Collection[str]) -> None:
-    for row, label in enumerate(read.labels):
-        if label not in known:
-            raise DataError(f"{read.table.where(row)}: {unknown('the label', label, known)}")
+# Splitting: by label, with equal texts in one split.
 
 
-# Texts as tokens with the numbers of their classes.
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """Texts as tokens, each with the number of its class."""
-
-    rows: Rows
-    classes: Int64[np.ndarray, "texts"]
-
-    @property
-    def lengths(self) -> Int64[np.ndarray, "texts"]:
-        """The tokens of each text, marks included."""
-        return self.rows.lengths
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def batch(self, indices: Indices) -> tuple[Int64[np.ndarray, "batch ..."], Int64[np.ndarray, "batch one"]]:
-        """Some texts side by side, filled up with −1, and the class of each."""
-        return self.rows.beside(indices), self.classes[np.asarray(indices, dtype=np.int64)][:, None]
-
-
-# Texts with labels divided into training, validation and test, no text in two of them.
-
-
-Texts = tuple[LabelledText, ...]
-Groups = dict[str, list[LabelledText]]
-"""Texts that are the same but for case and white space, by what they have in common."""
-LEAST = 2
-"""Texts of each label that training needs."""
-
-
-def divide_labelled(read: LabelTable, held_out: float, limit: int | None) -> tuple[dict[str, Texts], list[str]]:
-    """Divide texts by label, with what was left out said; `limit` takes only some of the training texts."""
-    _refuse_one_label(read)
-    groups, said = _groups(read)
+def split_labelled(read: LabelFile, held_out: float, limit: int | None) -> tuple[dict[str, Texts], list[str]]:
+    """Split texts by label, and say what was left out; `limit` takes only some of the training texts."""
+    if len(set(read.labels)) == 1:
+        raise DataError(
+            f"{read.about}: all {len(read.labels):,} texts have one label, {read.labels[0][:40]!r}; at least two are "
+            "needed. Name another column with --label-column, or give texts of other labels too."
+        )
+    equal: dict[str, list[LabelledText]] = defaultdict(list)
+    for text, label in zip(read.texts, read.labels, strict=True):
+        equal[normalise(text)].append(LabelledText(text, label))
+    groups = {key: agreed for key, texts in equal.items() if (agreed := _agreed(texts))}
+    dropped = len(read.texts) - sum(map(len, groups.values()))
+    notes = [f"{dropped:,} texts were left out: the same text has another label as often or more often"] * bool(dropped)
     labels = {key: texts[0].label for key, texts in groups.items()}
-    split = divide_groups({key: len(texts) for key, texts in groups.items()}, labels, held_out)
-    splits: dict[str, list[LabelledText]] = {name: [] for name in SPLITS}
-    for key in in_drawn_order(groups, "order"):
-        splits[split[key]] += groups[key]
+    splits = split_groups(groups, assign_splits({key: len(texts) for key, texts in groups.items()}, labels, held_out))
     _refuse_few(read, splits)
     if limit is not None:
-        splits["train"] = _limited(read, splits["train"], limit, said)
-    return {name: tuple(texts) for name, texts in splits.items()}, said
-
-
-def _groups(read: LabelTable) -> tuple[Groups, list[str]]:
-    groups: Groups = defaultdict(list)
-    for text, label in zip(read.texts, read.labels, strict=True):
-        groups[plain(text)].append(LabelledText(text, label))
-    settled = {key: _agreed(texts) for key, texts in groups.items()}
-    dropped = len(read.texts) - sum(map(len, settled.values()))
-    said = (
-        [f"{dropped:,} texts were left out: the same text bears another label as often or oftener"] if dropped else []
-    )
-    return {key: sorted(texts) for key, texts in settled.items() if texts}, said
+        train = splits["train"]
+        count = len({text.label for text in train})
+        if limit < count:
+            raise DataError(f"limit={limit} leaves no text for some of the {count} labels. Set limit={count}.")
+        if limit > len(train):
+            notes.append(
+                f"limit={limit:,} is more than the {len(train):,} training texts of {read.about}: all are taken"
+            )
+        splits["train"] = [train[place] for place in nested_order([text.label for text in train])[:limit]]
+    return {name: tuple(texts) for name, texts in splits.items()}, notes
 
 
 def _agreed(texts: list[LabelledText]) -> list[LabelledText]:
@@ -207,210 +194,140 @@ def _agreed(texts: list[LabelledText]) -> list[LabelledText]:
     return [text for text in texts if text.label == first] if most > second else []
 
 
-def _limited(read: LabelTable, texts: Sequence[LabelledText], limit: int, said: list[str]) -> list[LabelledText]:
-    labels = {text.label for text in texts}
-    if limit < len(labels):
-        raise DataError(f"limit={limit} leaves no text for some of the {len(labels)} labels. Set limit={len(labels)}.")
-    if limit > len(texts):
-        said.append(f"limit={limit:,} is more than the {len(texts):,} training texts of {read.about}: all are taken")
-    return [texts[place] for place in nested([text.label for text in texts])[:limit]]
-
-
-def _refuse_one_label(read: LabelTable) -> None:
-    if len(set(read.labels)) == 1:
-        raise DataError(
-            f"{read.about}: all {len(read.labels):,} texts bear one label, {read.labels[0][:40]!r}; at least two are "
-            "needed. Name another column with --label-column, or give texts of other labels too."
-        )
-
-
-def _refuse_few(read: LabelTable, splits: Mapping[str, Sequence[LabelledText]]) -> None:
+def _refuse_few(read: LabelFile, splits: Mapping[str, Sequence[LabelledText]]) -> None:
     learned = Counter(text.label for text in splits["train"])
     few = sorted({label for label in read.labels if learned[label] < LEAST})
     if few and len(few) > len(learned) / 2:
         raise DataError(
-            f"{read.about}: {len(few):,} of {len(set(read.labels)):,} labels have fewer than {LEAST} texts to learn "
-            f"from, such as {few[0][:40]!r}. Give more texts of each, or name another column with --label-column."
+            f"{read.about}: {len(few):,} of {len(set(read.labels)):,} labels have fewer than {LEAST} texts to train "
+            f"on, such as {few[0][:40]!r}. Give more texts of each, or name another column with --label-column."
         )
     if few:
         line = read.table.where(list(read.labels).index(few[0]))
         raise DataError(
-            f"{line}: the label {few[0][:40]!r} has {learned[few[0]]} text to learn from; each needs {LEAST}. "
+            f"{line}: the label {few[0][:40]!r} has {learned[few[0]]} text to train on; each needs {LEAST}. "
             f"Give more texts of it, or take its texts out. Such labels: {len(few)}."
         )
     if empty := [name for name, texts in splits.items() if not texts]:
         raise DataError(
-            f"{read.about}: {len(read.texts):,} texts, {len(set(map(plain, read.texts))):,} of them different, "
+            f"{read.about}: {len(read.texts):,} texts, {len(set(map(normalise, read.texts))):,} of them different, "
             f"leave none for {' and '.join(empty)}. Give at least four different texts of a label."
         )
 
 
-# Texts with labels whose words are joined by trees: what a body reads that goes along arcs.
+# Trees: what a body reads that passes messages along arcs.
+
+Heads = Sequence[tuple[int, ...]]
+"""Of each text, for each word the place of its head."""
 
 
-Governors = Sequence[tuple[int, ...]]
-"""Of each text, for each word the place of its governor."""
-
-
-class DrawnText(NamedTuple):
-    """The words of a text, and for each the place of its governor, counted from 0; −1 for a root."""
+class ParsedWords(NamedTuple):
+    """The words of a text, and for each the place of its head, counted from 0; −1 for a root."""
 
     words: tuple[str, ...]
-    governors: tuple[int, ...]
+    heads: tuple[int, ...]
 
     @property
     def text(self) -> str:
-        """The words with blanks between them, so that a tokenizer of words has a token for each."""
+        """The words with spaces between them, so that a tokenizer of words has a token for each."""
         return " ".join(self.words)
 
 
 @dataclass(frozen=True)
-class Drawer:
-    """What draws the trees of texts, a parser or a file that holds them, and the hash that tells it from others."""
+class TreeSource:
+    """What gives the trees of texts, a parser or a file that holds them, and the hash that tells it from others."""
 
     hash: str
-    draw: Callable[[Sequence[str]], Sequence[DrawnText]]
+    parse: Callable[[Sequence[str]], Sequence[ParsedWords]]
 
 
-@dataclass(frozen=True)
-class LabelledTrees(Labelled):
-    """Texts as tokens and arcs, each with the number of its class."""
+def parsed_words(sentences: Sequence[Sentence]) -> ParsedWords:
+    """The trees of a text's sentences one after the other; white space within a word becomes an underscore.
 
-    governors: Rows
-    """For each token the place of its governor in its row, −1 for none."""
-
-    def batch(self, indices: Indices) -> tuple[Int64[np.ndarray, "batch longest two"], Int64[np.ndarray, "batch one"]]:
-        """Some texts side by side, each word a token and the place of its governor, filled up with −1."""
-        tokens, classes = super().batch(indices)
-        return np.stack([tokens, self.governors.beside(indices)], axis=2), classes
-
-
-def drawn_text(sentences: Sequence[Sentence]) -> DrawnText:
-    """The trees of a text's sentences one after the other; white space within a word is closed up.
-
-    >>> drawn_text([Sentence(("I", "sleep"), (2, 0), ("nsubj", "root")), Sentence(("Hush",), (0,), ("root",))])
-    DrawnText(words=('I', 'sleep', 'Hush'), governors=(1, -1, -1))
+    >>> parsed_words([Sentence(("I", "sleep"), (2, 0), ("nsubj", "root")), Sentence(("Hush",), (0,), ("root",))])
+    ParsedWords(words=('I', 'sleep', 'Hush'), heads=(1, -1, -1))
     """
     starts = accumulate((len(sentence.words) for sentence in sentences), initial=0)
     words = tuple(word for sentence in sentences for word in sentence.text.split(" "))
-    governors = tuple(
+    heads = tuple(
         start + head - 1 if head else NOTHING
         for start, sentence in zip(starts, sentences, strict=False)
         for head in sentence.heads
     )
-    return DrawnText(words, governors)
+    return ParsedWords(words, heads)
 
 
-def trees_in(path: Path) -> Drawer:
-    """The trees that a CoNLL-U file holds, by their texts; of a sentence that stands there twice the first tree."""
-    trees: dict[str, DrawnText] = {}
+def trees_in(path: Path) -> TreeSource:
+    """The trees that a CoNLL-U file holds, by their texts; of a sentence that occurs twice the first tree."""
+    trees: dict[str, ParsedWords] = {}
     for _, sentence in numbered_sentences(path):
-        trees.setdefault(sentence.text, drawn_text([sentence]))
-    return Drawer("", lambda texts: [trees[text] for text in texts])
+        trees.setdefault(sentence.text, parsed_words([sentence]))
+    return TreeSource("", lambda texts: [trees[text] for text in texts])
 
 
-def draw_splits(splits: Mapping[str, Texts], drawer: Drawer) -> tuple[dict[str, Texts], dict[str, Governors]]:
-    """The splits with the parser's words in the place of the texts, and the governors of these words."""
-    drawn = drawer.draw([text for texts in splits.values() for text, _ in texts])
-    spoken: dict[str, Texts] = {}
-    governors: dict[str, Governors] = {}
-    start = 0
-    for split, texts in splits.items():
-        own = drawn[start : start + len(texts)]
-        start += len(texts)
-        spoken[split] = tuple(LabelledText(one.text, label) for one, (_, label) in zip(own, texts, strict=True))
-        governors[split] = [one.governors for one in own]
-    return spoken, governors
-
-
-def with_trees(examples: Labelled, governors: Governors) -> LabelledTrees:
+def with_heads(examples: Labelled, heads: Heads) -> Labelled:
     """Join tokens with their arcs; an arc to a word that was cut off is lost.
 
-    A text without words has one token that stands for nothing, and no arc.
+    A text without words has one token that means nothing, and no arc.
     """
     rows = [
         [place if place < length else NOTHING for place in own[:length]] + [NOTHING] * (length - len(own))
-        for own, length in zip(governors, examples.lengths.tolist(), strict=True)
+        for own, length in zip(heads, examples.lengths.tolist(), strict=True)
     ]
-    arcs = np.array([place for row in rows for place in row], dtype=np.int32)
-    return LabelledTrees(examples.rows, examples.classes, Rows(arcs, examples.rows.bounds))
+    places = np.array([place for row in rows for place in row], dtype=np.int32)
+    return replace(examples, heads=TokenRows(places, examples.rows.bounds))
 
 
-# Labelled texts as data: `prepare_labels` for training, `read_labels` for judging other texts.
-
-
-WHOLE = "text"
-"""The one split of a file that is judged."""
-
-
-@dataclass(frozen=True)
-class LabelsData:
-    """Labelled texts ready for training or judging."""
-
-    tokenizer: Tokenizer
-    labels: tuple[str, ...]
-    """The names of the classes, in the order of their numbers."""
-    hash: str
-    """The SHA-256 of the files."""
-    about: str
-    """What they are, in words."""
-    skipped: tuple[str, ...]
-    """What was taken, left out or cut, in words."""
-    by_split: Mapping[str, Texts] = field(repr=False)
-    tokens_by_split: Mapping[str, Labelled] = field(repr=False)
-    marked: bool
-    """Whether each text stands between `<start>` and `<end>`."""
-    unlabelled: tuple[str, ...] = field(default=(), repr=False)
-    """Texts of the same kind that have no label, where such came with them."""
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The names of the splits."""
-        return tuple(self.by_split)
-
-    def texts(self, split: str) -> Texts:
-        """The texts of a split with their labels."""
-        return self.by_split[self._known(split)]
-
-    def tokens(self, split: str) -> Labelled:
-        """The texts of a split as tokens, in the same order."""
-        return self.tokens_by_split[self._known(split)]
-
-    def sizes(self) -> dict[str, int]:
-        """What a model has to know of the data's size."""
-        marks = len(MARKS) if self.marked else 0
-        return {"classes": len(self.labels), "vocabulary": self.tokenizer.vocabulary + marks}
-
-    def _known(self, split: str) -> str:
-        if split not in self.by_split:
-            raise DataError(f"there is no split '{split}' in {self.about}. It has: {', '.join(self.splits)}.")
-        return split
+# Labelled texts as data.
 
 
 def prepare_labels(
     spec: LabelsSpec,
     *,
     length: int,
-    marked: bool,
+    special_tokens: bool,
     tokenizer: Tokenizer | None = None,
     labels: Sequence[str] | None = None,
-    drawer: Drawer | None = None,
+    trees: TreeSource | None = None,
+    evaluation: bool = False,
+    split: str | None = None,
     progress: Progress | None = None,
-) -> LabelsData:
-    """Read labelled texts for training, each cut to its first `length` tokens.
+) -> Splits[Labelled]:
+    """Read labelled texts, each cut to its first `length` tokens.
 
-    With `marked` a text stands between `<start>` and `<end>`, which count. The tokenizer is learned from the training
-    texts unless one is given; so are the labels, which are else those of the model that is trained further. With a
-    `drawer` the tokens are the words of trees, and come with their arcs.
+    For `evaluation` as one split: of data known by name `split` or else `test`, of a file all. With `special_tokens` a
+    text is put between `<start>` and `<end>`, which count. The tokenizer is trained on the training texts unless one is
+    given; the labels are theirs, or those of the model that is trained further. With `trees` the tokens are the words
+    of trees, and come with their heads.
     """
-    read = read_label_table(spec.labels, spec.text, spec.label, labels, progress)
-    splits, said = divide_labelled(read, spec.held_out, spec.limit)
-    spoken, governors = draw_splits(splits, drawer) if drawer else (splits, {})
-    tokenizer = tokenizer or learned_tokenizer(spec.tokenizer, [text for text, _ in spoken["train"]], progress)
+    read = read_label_file(spec.labels, spec.text, spec.label, labels, progress)
+    about, notes = read.about, []
+    if evaluation and split is None and spec.labels not in LABELLED:
+        splits: dict[str, Texts] = {WHOLE: tuple(map(LabelledText, read.texts, read.labels))}
+    else:
+        splits, notes = split_labelled(read, spec.held_out, spec.limit)
+        if evaluation:
+            splits, about = select_split(splits, split, about)
+    texts = {part: [text for text, _ in some] for part, some in splits.items()}
+    data_hash, parsed = read.hash, {}
+    if trees is not None:
+        parses = iter(trees.parse([text for some in texts.values() for text in some]))
+        parsed = {part: [next(parses) for _ in some] for part, some in texts.items()}
+        texts = {part: [one.text for one in some] for part, some in parsed.items()}
+        if trees.hash:  # another parser makes other data
+            data_hash = text_hash(f"{read.hash} {trees.hash}")
+    tokenizer = tokenizer or tokenizer_for_texts(spec.tokenizer, texts["train"], progress)
     names = tuple(labels) if labels is not None else tuple(sorted({label for _, label in splits["train"]}))
-    encoded, cut = _encoded(spoken, governors, tokenizer, names, length, marked, progress)
-    told, joint = (*read.said, *said, *cut), _joint_hash(read, drawer)
-    return LabelsData(tokenizer, names, joint, read.about, told, splits, encoded, marked, read.unlabelled)
+    number = {label: place for place, label in enumerate(names)}
+    rows, cut = encode_splits(texts, tokenizer, length, special_tokens, "texts", progress)
+    items: dict[str, Labelled] = {}
+    for part, some in splits.items():
+        classes = np.array([number[label] for _, label in some], np.int64)
+        items[part] = Labelled(rows[part], classes, None, some, read.unlabelled)
+        if part in parsed:
+            items[part] = with_heads(items[part], [one.heads for one in parsed[part]])
+    sizes = {"classes": len(names), "vocabulary": tokenizer.vocabulary + len(MARKS) * special_tokens}
+    return Splits("labels", items, tokenizer, data_hash, about, sizes, (*read.notes, *notes, *cut), names)
 
 
 def read_labels(
@@ -419,49 +336,23 @@ def read_labels(
     tokenizer: Tokenizer,
     labels: Sequence[str],
     length: int,
-    marked: bool,
+    special_tokens: bool,
     text: str | None = None,
     label: str | None = None,
     held_out: float = LabelsSpec.model_fields["held_out"].default,
     split: str | None = None,
-    drawer: Drawer | None = None,
+    trees: TreeSource | None = None,
     progress: Progress | None = None,
-) -> LabelsData:
-    """Read labelled texts to judge, as one split: of those known by name `split` or else their test, of a file all."""
-    read = read_label_table(name, text, label, labels, progress)
-    said: list[str] = []
-    if name in LABELLED or split is not None:
-        splits, said = divide_labelled(read, held_out, None)
-        chosen = split or "test"
-        if chosen not in splits:
-            raise DataError(unknown("split", chosen, splits))
-        splits, about = {chosen: splits[chosen]}, f"{read.about} ({chosen})"
-    else:
-        splits, about = {WHOLE: tuple(map(LabelledText, read.texts, read.labels))}, read.about
-    spoken, governors = draw_splits(splits, drawer) if drawer else (splits, {})
-    encoded, cut = _encoded(spoken, governors, tokenizer, tuple(labels), length, marked, progress)
-    told, joint = (*read.said, *said, *cut), _joint_hash(read, drawer)
-    return LabelsData(tokenizer, tuple(labels), joint, about, told, splits, encoded, marked, read.unlabelled)
-
-
-def _joint_hash(read: LabelTable, drawer: Drawer | None) -> str:
-    """The hash of the files; of trees that a parser drew, its own too: another parser makes other data."""
-    return text_sum(f"{read.hash} {drawer.hash}") if drawer and drawer.hash else read.hash
-
-
-def _encoded(
-    splits: Mapping[str, Texts],
-    governors: Mapping[str, Governors],
-    tokenizer: Tokenizer,
-    labels: Sequence[str],
-    length: int,
-    marked: bool,
-    progress: Progress | None,
-) -> tuple[dict[str, Labelled], list[str]]:
-    """The splits as tokens, and arcs where there are some, with what had to be cut or left out said."""
-    texts = {split: [text for text, _ in some] for split, some in splits.items()}
-    rows, told = encode_marked(texts, tokenizer, length, marked, "texts", progress)
-    number = {label: place for place, label in enumerate(labels)}
-    classes = {split: np.array([number[label] for _, label in some], np.int64) for split, some in splits.items()}
-    examples = {split: Labelled(rows[split], classes[split]) for split in splits}
-    return examples | {split: with_trees(examples[split], arcs) for split, arcs in governors.items()}, told
+) -> Splits[Labelled]:
+    """Read labelled texts to evaluate on, by name or path, as `prepare_labels` does for evaluation."""
+    return prepare_labels(
+        LabelsSpec(labels=name, text=text, label=label, held_out=held_out),
+        length=length,
+        special_tokens=special_tokens,
+        tokenizer=tokenizer,
+        labels=labels,
+        trees=trees,
+        evaluation=True,
+        split=split,
+        progress=progress,
+    )

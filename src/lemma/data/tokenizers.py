@@ -7,46 +7,50 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Engine
-from tokenizers import Tokenizer as HFTokenizer
 
-from lemma.data.files import text_sum, write_atomically
+from lemma.data.batches import gather
+from lemma.data.files import text_hash, write_atomically
 from lemma.errors import DataError
 from lemma.spec.data import BytePairs, Characters, Words
 
-# The three kinds of tokenizer as pipelines of the `tokenizers` library.
-#
-# Whatever loads their JSON (the library itself, transformers) finds the same ids, because nothing is added to the
-# pipeline outside it. `<eos>` is a plain entry of the vocabulary, not an "added token" that the library would look
-# for
-# inside the text: text that spells "<eos>" stays text. (Byte-pairs cannot even merge into it, as GPT-2's rule parts
-# letters from signs; among words, the word `<eos>` is the token, as in the Penn Treebank the word `<unk>` is.)
-
-
-_LONG_RUN = re.compile(r"\S{100}|\s{100}")
 EOS = "<eos>"
 UNK = "<unk>"
+DIFFERENT_WORDS = 500_000
+"""At most this many different words are counted at once; beyond that the rarest so far are dropped to bound memory."""
+LONGEST_WORD = 100
+"""A longer word becomes `<unk>`: a text without white space must not become its own vocabulary."""
+
+Ids = Int64[np.ndarray, "tokens"]
+
+# The three kinds of tokenizer as pipelines of the `tokenizers` library. Whatever loads their JSON (the library itself,
+# transformers) finds the same ids, because nothing is added to the pipeline outside it. `<eos>` is a plain entry of
+# the vocabulary, not an "added token" that the library would look for inside the text: text that spells "<eos>" stays
+# text. (Byte-pairs cannot even merge into it, as GPT-2's rule separates letters from signs; among words, the word
+# `<eos>` is the token, as in the Penn Treebank the word `<unk>` is.)
 
 # What Python's str.split() splits at, spelled out: the regular expressions of the library know four characters fewer.
 _SPACES = r"\t-\r\x1c-\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
+_LONG_RUN = re.compile(r"\S{100}|\s{100}")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def characters_pipeline(alphabet: Iterable[str]) -> HFTokenizer:
-    """One token a character; a character outside the alphabet is an error."""
-    engine = HFTokenizer(models.WordLevel(_number(alphabet)))
+def characters_pipeline(alphabet: Iterable[str]) -> Engine:
+    """One token per character; a character outside the alphabet is an error."""
+    engine = Engine(models.WordLevel(_number(alphabet)))
     engine.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     engine.decoder = decoders.Fuse()
     return engine
 
 
-def words_pipeline(words: Iterable[str]) -> HFTokenizer:
+def words_pipeline(words: Iterable[str]) -> Engine:
     """Words between white space; a newline is `<eos>`, a word that is not in the list `<unk>`."""
-    engine = HFTokenizer(models.WordLevel(_number([UNK, EOS, *words]), unk_token=UNK))
+    engine = Engine(models.WordLevel(_number([UNK, EOS, *words]), unk_token=UNK))
     engine.normalizer = normalizers.Replace("\n", f" {EOS} ")
     engine.pre_tokenizer = pre_tokenizers.Split(Regex(f"[{_SPACES}]+"), "removed")
     line_end = decoders.Replace(Regex(f" ?(?<![^ ]){EOS}(?![^ ]) ?"), "\n")
@@ -55,45 +59,19 @@ def words_pipeline(words: Iterable[str]) -> HFTokenizer:
     return engine
 
 
-def byte_pairs_pipeline(vocabulary: Mapping[str, int], merges: Iterable[tuple[str, str]]) -> HFTokenizer:
+def byte_pairs_pipeline(vocabulary: Mapping[str, int], merges: Iterable[tuple[str, str]]) -> Engine:
     """Byte-level byte-pair encoding with GPT-2's rule for the first cut."""
-    engine = HFTokenizer(models.BPE(dict(vocabulary), list(merges)))
+    engine = Engine(models.BPE(dict(vocabulary), list(merges)))
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     engine.decoder = decoders.ByteLevel()
     return engine
-
-
-def learn_byte_pairs(pieces: Iterable[str], size: int) -> HFTokenizer:
-    """Learn merges from text until the vocabulary, with all 256 bytes and `<eos>`, has this size.
-
-    A pair seen only once is not merged, so a short text yields a smaller vocabulary. Of equally frequent pairs the
-    library merges the one whose parts were learned first. Runs longer than 100 characters are cut for learning only.
-    """
-    engine = byte_pairs_pipeline({}, [])
-    bytes_first = pre_tokenizers.ByteLevel.alphabet()
-    trainer: Any = trainers.BpeTrainer(
-        vocab_size=size - 1, min_frequency=2, initial_alphabet=bytes_first, show_progress=False
-    )
-    engine.train_from_iterator(_cut_long_runs(pieces), trainer)
-    model = json.loads(engine.to_str())["model"]
-    return byte_pairs_pipeline({**model["vocab"], EOS: len(model["vocab"])}, [tuple(pair) for pair in model["merges"]])
-
-
-def _cut_long_runs(pieces: Iterable[str]) -> Iterator[str]:
-    """Learning takes time in the square of the longest word: text without spaces would take hours."""
-    for piece in pieces:
-        start = 0
-        for run in _LONG_RUN.finditer(piece):
-            yield piece[start : run.end()]
-            start = run.end()
-        yield piece[start:]
 
 
 def _number(tokens: Iterable[str]) -> dict[str, int]:
     return {token: number for number, token in enumerate(tokens)}
 
 
-def _frame(engine: HFTokenizer) -> tuple[Any, ...]:
+def _frame(engine: Engine) -> tuple[Any, ...]:
     """What decides how text is cut, in the library's own words: everything but the vocabulary."""
     plan = json.loads(engine.to_str())
     return plan["model"]["type"], plan["normalizer"], plan["pre_tokenizer"], plan["added_tokens"]
@@ -106,8 +84,8 @@ _FRAMES = {
 }
 
 
-def kind_of(engine: HFTokenizer) -> str | None:
-    """Which of the three kinds a pipeline is; None if it is none of them.
+def kind_of(engine: Engine) -> str | None:
+    """Which of the three kinds a pipeline is; None if it is another.
 
     >>> kind_of(characters_pipeline("abc")), kind_of(words_pipeline(["a"]))
     ('characters', 'words')
@@ -115,22 +93,8 @@ def kind_of(engine: HFTokenizer) -> str | None:
     return next((kind for kind, frame in _FRAMES.items() if frame == _frame(engine)), None)
 
 
-# The fast way from text to ids, one encoder a kind; a test holds each to the library's own ids.
-
-
-Ids = Int64[np.ndarray, "tokens"]
-
-
-class Encoder(Protocol):
-    """Turns text into ids; what has none is -1."""
-
-    def encode(self, text: str) -> Ids:
-        """Return the ids of a text."""
-        ...
-
-    def encode_all(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
-        """Return the ids of some texts one after the other, and where each text's begin and the last ones end."""
-        ...
+# The fast way from text to ids, one encoder per kind; a test compares each with the library's own ids. `encode_all`
+# returns the ids of some texts one after the other, and where each text's begin and the last ones end; -1 is no id.
 
 
 class CharacterEncoder:
@@ -141,14 +105,10 @@ class CharacterEncoder:
         for character, number in vocabulary.items():
             self._table[ord(character)] = number
 
-    def encode(self, text: str) -> Ids:
-        """One id a character, and -1 for a character outside the alphabet."""
-        points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
-        return self._table[points].astype(np.int64)
-
     def encode_all(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
-        """Return the ids of some texts one after the other, and where each begins."""
-        return _joined([self.encode(text) for text in texts])
+        """One id per character, -1 for a character outside the alphabet; and the bounds of each text's."""
+        points = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
+        return self._table[points].astype(np.int64), np.cumsum([0, *map(len, texts)])
 
 
 class WordEncoder:
@@ -158,18 +118,11 @@ class WordEncoder:
         self._numbers = _WithDefault(vocabulary)
         self._numbers.default = vocabulary[UNK]
 
-    def encode(self, text: str) -> Ids:
-        """One id a word and one a newline."""
-        words = split_words(text)
-        return np.fromiter(map(self._numbers.__getitem__, words), dtype=np.int64, count=len(words))
-
     def encode_all(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
-        """Return the ids of some texts one after the other, and where each begins."""
-        return _joined([self.encode(text) for text in texts])
-
-
-def _joined(rows: Sequence[Ids]) -> tuple[Ids, Ids]:
-    return np.concatenate([np.zeros(0, dtype=np.int64), *rows]), np.cumsum([0, *map(len, rows)])
+        """One id per word and one per newline; and the bounds of each text's."""
+        words = [split_words(text) for text in texts]
+        bounds = np.cumsum([0, *map(len, words)])
+        return np.fromiter(map(self._numbers.__getitem__, chain.from_iterable(words)), np.int64, bounds[-1]), bounds
 
 
 class _WithDefault(dict[str, int]):
@@ -191,33 +144,29 @@ def split_words(text: str) -> list[str]:
 class BytePairEncoder:
     """Asks the library once for every different chunk of text, and remembers its ids.
 
-    A chunk is a run of non-spaces with the space before it, or a stretch of white space: a coarser cut than GPT-2's
-    rule makes, at places where that rule always cuts. Natural text repeats its chunks, which makes this several times
-    as fast as encoding it all. What is remembered is dropped when it has grown past `MEMORY` ids.
+    A chunk is a run of non-spaces with the space before it, or a run of white space: a coarser cut than GPT-2's rule
+    makes, at places where that rule always cuts. Natural text repeats its chunks, which makes this several times as
+    fast as encoding it all. What is remembered is dropped when it has grown past `MEMORY` ids.
     """
 
     MEMORY = 1 << 20
     # \x1c to \x1f are white space to Python but not to GPT-2's rule.
     _CHUNK = re.compile(r" ?[\S\x1c-\x1f]+|[^\S\x1c-\x1f]+(?![\S\x1c-\x1f])|[^\S\x1c-\x1f]")
 
-    def __init__(self, engine: HFTokenizer) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
         self._forget()
 
-    def encode(self, text: str) -> Ids:
-        """The ids of a text."""
-        return self.encode_all([text])[0]
-
     def encode_all(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
-        """Return the ids of some texts, asking the library once for what is new in all of them; where each begins."""
+        """The ids of some texts, asking the library once for what is new in all of them; and the bounds of each."""
         found = [self._CHUNK.findall(text) for text in texts]
         firsts = np.cumsum([0, *map(len, found)])
         with self._lock:
             if len(self._ids) > self.MEMORY:
                 self._forget()
             rows = np.fromiter(map(self._rows.__getitem__, chain.from_iterable(found)), np.int64, firsts[-1])
-            self._learn_new_rows()
+            self._add_new_rows()
             ends = np.cumsum(np.concatenate([[0], np.diff(self._bounds)[rows]]))
             return gather(self._ids, self._bounds, rows), ends[firsts]
 
@@ -226,7 +175,7 @@ class BytePairEncoder:
         self._ids: Ids = np.zeros(0, dtype=np.int64)
         self._bounds: Ids = np.zeros(1, dtype=np.int64)  # row r owns ids[bounds[r] : bounds[r + 1]]
 
-    def _learn_new_rows(self) -> None:
+    def _add_new_rows(self) -> None:
         chunks, self._rows.new = self._rows.new, []
         if not chunks:
             return
@@ -241,7 +190,7 @@ class BytePairEncoder:
 
 
 class _Numbering(dict[str, int]):
-    """Numbers its keys in the order in which they are first asked for, and lists those asked for lately."""
+    """Numbers its keys in the order in which they are first asked for, and lists the latest new ones."""
 
     def __init__(self) -> None:
         self.new: list[str] = []
@@ -252,31 +201,12 @@ class _Numbering(dict[str, int]):
         return number
 
 
-def gather(values: Ids, bounds: Ids, rows: Ids) -> Ids:
-    """Join the stretches values[bounds[row]:bounds[row + 1]] of all rows.
-
-    >>> gather(np.array([10, 20, 21, 30]), np.array([0, 1, 3, 4]), np.array([1, 0, 1]))
-    array([20, 21, 10, 20, 21])
-    """
-    starts = bounds[rows]
-    lengths = bounds[rows + 1] - starts
-    ends = np.cumsum(lengths)
-    shifts = np.repeat(starts - (ends - lengths), lengths)
-    return values[np.arange(len(shifts)) + shifts]
-
-
-# The tokenizer: one class over the `tokenizers` library for characters, words and byte-pairs.
-
-
-_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
-
-
 class Tokenizer:
     """Text to ids and back; its JSON is the library's own and gives the same ids everywhere.
 
-    >>> from lemma.data import learn_tokenizer
-    >>> from lemma.spec import Characters
-    >>> tokenizer = learn_tokenizer(Characters(), ["abba"])
+    >>> from lemma.data.tokenizers import train_tokenizer
+    >>> from lemma.spec.data import Characters
+    >>> tokenizer = train_tokenizer(Characters(), ["abba"])
     >>> tokenizer, tokenizer.encode("baa"), tokenizer.decode([1, 0])
     (<Tokenizer: characters, V = 2>, array([1, 0, 0]), 'ba')
     """
@@ -291,8 +221,12 @@ class Tokenizer:
         self.vocabulary: int = self._engine.get_vocab_size()
         self.eos: int | None = self._engine.token_to_id(EOS) if self.kind != "characters" else None
         self.unk: int | None = self._engine.token_to_id(UNK) if self.kind == "words" else None
-        self.hash = text_sum(json)
-        self._encoder = _encoder(self.kind, self._engine)
+        self.hash = text_hash(json)
+        if self.kind == "byte-pairs":
+            self._encoder = BytePairEncoder(self._engine)
+        else:
+            numbers = self._engine.get_vocab()
+            self._encoder = CharacterEncoder(numbers) if self.kind == "characters" else WordEncoder(numbers)
 
     @property
     def about(self) -> str:
@@ -304,7 +238,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> Ids:
         """Return the ids of a text; a character that has none is an error."""
-        ids = self._ids(text)
+        ids, _ = self.encode_all([text])
         if (missing := np.flatnonzero(ids < 0)).size:
             offset = int(missing[0])
             raise DataError(
@@ -315,27 +249,27 @@ class Tokenizer:
 
     def encode_known(self, text: str) -> tuple[Ids, int]:
         """Return the ids of what the tokenizer can express, and how many characters had to be left out."""
-        ids = self._ids(text)
+        ids, _ = self.encode_all([text])
         known = ids[ids >= 0]
         return known, len(ids) - len(known)
 
     def encode_all(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
         """Return the ids of some texts one after the other, −1 for what has none, and the bounds of each text's."""
         for text in texts:
-            _refuse_halves(text)
+            if not text.isascii() and (half := _SURROGATE.search(text)):
+                raise DataError(
+                    f"offset {half.start()}: half a surrogate pair (U+{ord(half[0]):04X}) is not a character. "
+                    "Decode the text as UTF-8 before giving it."
+                )
         return self._encoder.encode_all(texts)
-
-    def _ids(self, text: str) -> Ids:
-        _refuse_halves(text)
-        return self._encoder.encode(text)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Return the text of some ids."""
         numbers = np.asarray(ids, dtype=np.int64)
-        strange = numbers[(numbers < 0) | (numbers >= self.vocabulary)]
-        if strange.size:
+        wrong = numbers[(numbers < 0) | (numbers >= self.vocabulary)]
+        if wrong.size:
             raise DataError(
-                f"the token {strange[0]} is not one of 0 to {self.vocabulary - 1}. "
+                f"the token {wrong[0]} is not one of 0 to {self.vocabulary - 1}. "
                 "Decode with the tokenizer that made the ids."
             )
         return self._engine.decode(numbers.tolist(), skip_special_tokens=False)
@@ -346,7 +280,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
-        """Read a tokenizer that was saved; its kind stands in the file itself."""
+        """Read a tokenizer that was saved; the file itself says of which kind it is."""
         try:
             return cls(Path(path).read_bytes().decode(), where=str(path))
         except FileNotFoundError:
@@ -355,20 +289,12 @@ class Tokenizer:
             raise DataError(f"{path}: cannot be read as a tokenizer file ({error}).") from None
 
 
-def _refuse_halves(text: str) -> None:
-    if not text.isascii() and (half := _HALF_A_PAIR.search(text)):
-        raise DataError(
-            f"offset {half.start()}: half a surrogate pair (U+{ord(half[0]):04X}) is no character. "
-            "Decode the text as UTF-8 before giving it."
-        )
-
-
 def _known_kind(engine: Engine, where: str) -> str:
     kind, numbers = kind_of(engine), engine.get_vocab()
     if kind is None:
         raise DataError(
-            f"{where}: a pipeline that is none of characters, words and byte-pairs as Lemma writes them. "
-            "Let Lemma learn a tokenizer from the text."
+            f"{where}: this pipeline is not one of characters, words and byte-pairs as Lemma writes them. "
+            "Let Lemma train a tokenizer on the text."
         )
     if sorted(numbers.values()) != list(range(len(numbers))) or not numbers:
         raise DataError(f"{where}: the ids are not 0 to {len(numbers) - 1}, each once.")
@@ -379,44 +305,25 @@ def _known_kind(engine: Engine, where: str) -> str:
     return kind
 
 
-def _encoder(kind: str, engine: Engine) -> Encoder:
-    if kind == "characters":
-        return CharacterEncoder(engine.get_vocab())
-    return WordEncoder(engine.get_vocab()) if kind == "words" else BytePairEncoder(engine)
-
-
-# Learning a tokenizer from the training text, always the same one from the same text.
-
-
-DIFFERENT_WORDS = 500_000
-"""As many different words are counted at once; past that the rarest so far are dropped to keep memory flat."""
-LONGEST_WORD = 100
-"""A longer word is none, and becomes `<unk>`: a text without white space must not become its own vocabulary."""
-
-
-def learn_tokenizer(spec: Characters | Words | BytePairs, pieces: Iterable[str]) -> Tokenizer:
-    """Learn the tokenizer that `spec` describes from pieces of training text.
+def train_tokenizer(spec: Characters | Words | BytePairs, pieces: Iterable[str]) -> Tokenizer:
+    """Train the tokenizer that `spec` describes on pieces of training text; the same text always gives the same one.
 
     Characters are numbered in the order of their code points; words by how often they were seen, and equally frequent
     ones in the order of their code points.
 
-    >>> learn_tokenizer(Words(minimum_count=2), ["b a b c", " a c a"]).decode([2, 3, 4])
+    >>> train_tokenizer(Words(minimum_count=2), ["b a b c", " a c a"]).decode([2, 3, 4])
     'a b c'
     """
     if isinstance(spec, Characters):
-        engine = characters_pipeline(_alphabet(pieces))
+        alphabet: set[str] = set()
+        for piece in pieces:
+            alphabet.update(set(piece))
+        engine = characters_pipeline(sorted(alphabet))
     elif isinstance(spec, Words):
         engine = words_pipeline(_frequent(_count_words(pieces), spec))
     else:
-        engine = learn_byte_pairs(pieces, spec.vocabulary)
+        engine = _train_byte_pairs(pieces, spec.vocabulary)
     return Tokenizer(engine.to_str(pretty=True))
-
-
-def _alphabet(pieces: Iterable[str]) -> list[str]:
-    seen: set[str] = set()
-    for piece in pieces:
-        seen.update(set(piece))
-    return sorted(seen)
 
 
 def _count_words(pieces: Iterable[str]) -> Counter[str]:
@@ -426,30 +333,51 @@ def _count_words(pieces: Iterable[str]) -> Counter[str]:
         if max(map(len, words), default=0) > LONGEST_WORD:
             words = [word for word in words if len(word) <= LONGEST_WORD]
         counts.update(words)
-        _drop_rarest(counts, DIFFERENT_WORDS)
+        floor = 1
+        while len(counts) > DIFFERENT_WORDS:
+            for word in [word for word, count in counts.items() if count <= floor]:
+                del counts[word]
+            floor += 1
     return counts
-
-
-def _drop_rarest(counts: Counter[str], limit: int) -> None:
-    floor = 1
-    while len(counts) > limit:
-        for word in [word for word, count in counts.items() if count <= floor]:
-            del counts[word]
-        floor += 1
 
 
 def _frequent(counts: Counter[str], spec: Words) -> list[str]:
     seen = [(-count, word) for word, count in counts.items() if count >= spec.minimum_count and word not in (UNK, EOS)]
-    if not seen:
-        raise DataError(_no_words(spec.minimum_count))
-    room = None if spec.vocabulary is None else spec.vocabulary - 2
-    return [word for _, word in sorted(seen)[:room]]
-
-
-def _no_words(minimum_count: int) -> str:
-    if minimum_count == 1:
-        return (
+    if not seen and spec.minimum_count == 1:
+        raise DataError(
             f"the training text has no words: nothing of at most {LONGEST_WORD} characters between white space. "
             "Take characters or byte-pairs for it."
         )
-    return f"no word is seen {minimum_count} times in the training text. Set a lower minimum_count or give more text."
+    if not seen:
+        raise DataError(
+            f"no word is seen {spec.minimum_count} times in the training text. "
+            "Set a lower minimum_count or give more text."
+        )
+    limit = None if spec.vocabulary is None else spec.vocabulary - 2
+    return [word for _, word in sorted(seen)[:limit]]
+
+
+def _train_byte_pairs(pieces: Iterable[str], size: int) -> Engine:
+    """Learn merges from text until the vocabulary, with all 256 bytes and `<eos>`, has this size.
+
+    A pair seen only once is not merged, so a short text yields a smaller vocabulary. Of equally frequent pairs the
+    library merges the one whose parts were learned first. Runs longer than 100 characters are cut for training only.
+    """
+    engine = byte_pairs_pipeline({}, [])
+    bytes_first = pre_tokenizers.ByteLevel.alphabet()
+    trainer: Any = trainers.BpeTrainer(
+        vocab_size=size - 1, min_frequency=2, initial_alphabet=bytes_first, show_progress=False
+    )
+    engine.train_from_iterator(_cut_long_runs(pieces), trainer)
+    model = json.loads(engine.to_str())["model"]
+    return byte_pairs_pipeline({**model["vocab"], EOS: len(model["vocab"])}, [tuple(pair) for pair in model["merges"]])
+
+
+def _cut_long_runs(pieces: Iterable[str]) -> Iterator[str]:
+    """Training takes time in the square of the longest word: text without spaces would take hours."""
+    for piece in pieces:
+        start = 0
+        for run in _LONG_RUN.finditer(piece):
+            yield piece[start : run.end()]
+            start = run.end()
+        yield piece[start:]

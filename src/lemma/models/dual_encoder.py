@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lemma.data.batches import Rows
+from lemma.data.batches import TokenRows
 from lemma.layers.attention import AttentionShape, attend
 from lemma.layers.feed_forward import FeedForwardPart, norm
 from lemma.layers.positions import positions
@@ -259,11 +259,11 @@ def embed_images(model: DualEncoderModel, pixels: UInt8[np.ndarray, "images chan
     return np.concatenate(found)
 
 
-def embed_texts(model: DualEncoderModel, rows: Rows) -> EmbeddedBlock:
+def embed_texts(model: DualEncoderModel, rows: TokenRows) -> EmbeddedBlock:
     """Every text as a vector of length 1, those of similar length in one batch."""
     found = np.zeros((len(rows.lengths), model.spec.shared), dtype=np.float32)
     with measuring(model) as device:
         for group in by_length(rows.lengths, positions_on(device)):
-            tokens = torch.from_numpy(rows.beside(group)).to(device)
+            tokens = torch.from_numpy(rows.padded(group)).to(device)
             found[group] = model.text_vectors(tokens).float().cpu().numpy()
     return found

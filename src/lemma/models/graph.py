@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lemma.data.graphs import Compressed, GraphData
+from lemma.data.graphs import Compressed, NodeGraph
 from lemma.layers.graph import Adjacency, GraphConvolution, Normalisation, Sparse, adjacency_of
 from lemma.spec.models import Graph
 
@@ -53,7 +53,7 @@ GraphInputs = tuple[Float[Tensor, "nodes features"] | Sparse, Adjacency]
 """Features and adjacency, ready for a model."""
 
 
-def graph_inputs(graph: GraphData, normalise: Normalisation, device: torch.device | str = "cpu") -> GraphInputs:
+def graph_inputs(graph: NodeGraph, normalise: Normalisation, device: torch.device | str = "cpu") -> GraphInputs:
     """What a graph model reads of a graph: its features and its normalised adjacency, on a device."""
     weights = None if graph.weights is None else torch.from_numpy(graph.weights)
     adjacency = adjacency_of(torch.from_numpy(graph.edges), len(graph.classes), normalise, weights)

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lemma.data.conllu import Sentence
-from lemma.data.treebanks import PADDING, RESERVED, UNKNOWN, Lexicon, encode_trees
+from lemma.data.treebanks import PADDING, RESERVED, UNKNOWN, Lexicon, Trees
 from lemma.layers.attention import AttentionShape, RelationHeads, Scores, over_dependents, over_governors
 from lemma.layers.spanning_tree import best_tree
 from lemma.models.base import evaluating
@@ -194,7 +194,7 @@ def head_pictures(
 
 def _read(model: ParserModel, lexicon: Lexicon, sentences: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
     unknown = [Sentence(tuple(words), (0,) * len(words), ("",) * len(words)) for words in sentences]
-    rows, _ = encode_trees(unknown, lexicon).batch(range(len(sentences)))
+    rows, _ = Trees(tuple(unknown), lexicon).batch(range(len(sentences)))
     device = next(model.parameters()).device
     with evaluating(model), torch.no_grad():
         arcs, pictures = model.parse(torch.from_numpy(rows).to(device))

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float32, UInt8
 
-from lemma.data.batches import Rows
-from lemma.data.images import levelled
-from lemma.data.store import encode_texts, finished, unknown_tokens
+from lemma.data.batches import TokenRows
+from lemma.data.images import lowercase
+from lemma.data.store import encode_texts, fit_rows, unknown_tokens
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import RunError
 from lemma.models.dual_encoder import DualEncoderModel, embed_images, embed_texts
@@ -30,19 +30,19 @@ Vectors = Float32[np.ndarray, "batch shared"]
 class TokenizedTexts:
     """Texts as rows of tokens, what was left out of each, and whether the tokenizer knows anything of it."""
 
-    rows: Rows
+    rows: TokenRows
     known: Bool[np.ndarray, "texts"]
     remarks: tuple[str, ...]
 
 
 def tokenize(texts: Sequence[str], tokenizer: Tokenizer, body: BodySpec) -> TokenizedTexts:
     """Turn texts into tokens as in training: cut to what the body reads, between special tokens for a Transformer."""
-    texts, special = [levelled(text) for text in texts], isinstance(body, Transformer)
+    texts, special = [lowercase(text) for text in texts], isinstance(body, Transformer)
     room = longest(body) - 2 * special
     rows, _ = encode_texts(tokenizer, texts, lambda size: None)
     known = ~unknown_tokens(rows, tokenizer)[1]
     remarks = [_remark(text, tokenizer, int(length), room) for text, length in zip(texts, rows.lengths, strict=True)]
-    return TokenizedTexts(finished(rows, tokenizer, longest(body), special), known, tuple(remarks))
+    return TokenizedTexts(fit_rows(rows, tokenizer, longest(body), special), known, tuple(remarks))
 
 
 def _remark(text: str, tokenizer: Tokenizer, length: int, room: int) -> str:

@@ -22,10 +22,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from jaxtyping import Float32, UInt8
 
-from lemma.data.corpora import PICTURES
-from lemma.data.files import Progress, counting, file_sum, write_atomically
-from lemma.data.images import Picture, list_pictures, picture_files, read_pictures
-from lemma.data.text import exists
+from lemma.data.corpora import IMAGES
+from lemma.data.files import Progress, counting, exists, file_hash, write_atomically
+from lemma.data.images import ImageFile, decode_images, image_files, list_images
 from lemma.errors import DataError, RunError, unknown
 from lemma.retrieval.embedding import Embedder
 from lemma.runs.checkpoint import read_json
@@ -207,7 +206,7 @@ class ImageSource:
     name: str
     """The folder, or the name of the set."""
     folder: Path | None = None
-    images: Mapping[str, Picture] = field(default_factory=dict, repr=False)
+    images: Mapping[str, ImageFile] = field(default_factory=dict, repr=False)
     """Those of a set."""
 
     @property
@@ -220,7 +219,7 @@ class ImageSource:
         if self.folder is None:
             return [Entry(name, image.path.stat().st_size, 0) for name, image in self.images.items()]
         found = []
-        for path in picture_files(self.folder):
+        for path in image_files(self.folder):
             try:
                 about = path.stat()
             except OSError:  # gone since it was listed, or a broken link
@@ -241,19 +240,19 @@ class ImageSource:
     def sum(self, name: str) -> str | None:
         """The checksum of an image's file; None if it cannot be read."""
         try:
-            return file_sum(self.path(name))
+            return file_hash(self.path(name))
         except OSError:
             return None
 
 
 def open_images(name: str | Path, progress: Progress | None = None) -> ImageSource:
     """The images of a set known by name, or of a folder."""
-    if str(name) in PICTURES:
-        listing = list_pictures(str(name), progress=progress)
-        return ImageSource(str(name), images={image.name: image for image in sorted(listing.pictures)})
+    if str(name) in IMAGES:
+        listing = list_images(str(name), progress=progress)
+        return ImageSource(str(name), images={image.name: image for image in sorted(listing.images)})
     folder = Path(name)
     if not exists(folder) and folder.name == str(name):
-        raise DataError(unknown("images", str(name), PICTURES) + " Or give the path of a folder of images.")
+        raise DataError(unknown("images", str(name), IMAGES) + " Or give the path of a folder of images.")
     if not folder.exists():
         raise DataError(f"{folder}: there is no such folder. Give one with images in it.")
     if not folder.is_dir():
@@ -271,7 +270,7 @@ def read_entries(
     there = [entry._replace(sum=known) for entry in entries if (known := images.sum(entry.name)) is not None]
     paths = [images.path(entry.name) for entry in there]
     good, broken, pixels = [], [], []
-    for entry, path, read in zip(there, paths, read_pictures(paths, side, framed=images.framed), strict=True):
+    for entry, path, read in zip(there, paths, decode_images(paths, side, framed=images.framed), strict=True):
         if isinstance(read, DataError):
             broken.append(entry._replace(broken=str(read).removeprefix(f"{path}: ") or "it cannot be read"))
         else:

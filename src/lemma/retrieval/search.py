@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from jaxtyping import Float32, Int64, UInt8
 
-from lemma.data.corpora import PICTURES
-from lemma.data.files import Progress, data_home, replacing, text_sum
-from lemma.data.images import decode, list_pictures, pillow, quietly
+from lemma.data.corpora import IMAGES
+from lemma.data.files import Progress, data_home, replacing, text_hash
+from lemma.data.images import decode_image, list_images, pillow
 from lemma.data.tables import SEPARATED, Column, read_table
 from lemma.errors import DataError, InputError, RunError, SpecError
 from lemma.models.dual_encoder import CrossAttentionModel
@@ -95,9 +95,9 @@ def _texts(request: SearchRequest, progress: Progress | None) -> tuple[list[str]
     if not isinstance(request.texts, (str, Path)):
         return checked_texts(list(request.texts or []), "text"), "the given texts"
     name = str(request.texts)
-    if name in PICTURES:
-        listing = list_pictures(name, progress=progress)
-        return [caption for image in listing.pictures for caption in image.captions], name
+    if name in IMAGES:
+        listing = list_images(name, progress=progress)
+        return [caption for image in listing.images for caption in image.captions], name
     return read_texts(Path(request.texts), request.text_column), name
 
 
@@ -157,15 +157,14 @@ def text_queries(embedder: Embedder, texts: Sequence[str]) -> list[SearchQuery]:
                 f"({embedder.run.tokenizer.about}). Use words from the captions."
             )
     return [
-        SearchQuery(text, vectors[place], read.remarks[place], read.rows.beside([place])[0])
+        SearchQuery(text, vectors[place], read.remarks[place], read.rows.padded([place])[0])
         for place, text in enumerate(texts)
     ]
 
 
 def image_query(embedder: Embedder, path: Path, framed: bool = False) -> SearchQuery:
     """An image to look for."""
-    with quietly():
-        pixels = decode(path, embedder.side, framed=framed)
+    pixels = decode_image(path, embedder.side, framed=framed)
     return SearchQuery(path.name, embedder.images(pixels[None])[0], image=path)
 
 
@@ -210,7 +209,7 @@ def open_index(
 
 def default_place(embedder: Embedder, images: ImageSource) -> Path:
     """Where an index is kept unless a place is given: in the data home, by run and folder."""
-    return data_home() / "indexes" / text_sum(f"{embedder.made_by(images.framed)} {images.name}")[:32]
+    return data_home() / "indexes" / text_hash(f"{embedder.made_by(images.framed)} {images.name}")[:32]
 
 
 def _broken(index: Index) -> tuple[tuple[str, str], ...]:
@@ -363,9 +362,8 @@ def search_texts(embedder: Embedder, image: Path, texts: Sequence[str], where: s
     unknown = len(texts) - len(known)
     notes = (f"{counted(unknown, 'text')} left out: the tokenizer knows no token of them",) if unknown else ()
     if reranker:
-        tokens = read.rows.beside(rows[:candidates])
-        with quietly():
-            pixels = decode(image, embedder.side)
+        tokens = read.rows.padded(rows[:candidates])
+        pixels = decode_image(image, embedder.side)
         hits = reranked(hits, pair_scores(reranker, np.tile(pixels, (len(tokens), 1, 1, 1)), tokens))
         notes += (_reranked_note(reranker),)
     answer = QueryHits(query.name, _numbered(hits[:k]), image=image)
@@ -414,8 +412,7 @@ def _reranked_images(
     """The first few in the order of the re-ranker; as they were if an image cannot be read any more."""
     paths = [hit.path for hit in hits[: model.spec.candidates] if hit.path]
     try:
-        with quietly():
-            pixels = [decode(path, side, framed=images.framed) for path in paths]
+        pixels = [decode_image(path, side, framed=images.framed) for path in paths]
     except DataError:
         return hits
     return reranked(hits, pair_scores(model, np.stack(pixels), np.tile(tokens, (len(pixels), 1))))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from lemma.adaptation.adapt import adapt_model, fold, merged
-from lemma.data.files import text_sum
+from lemma.data.files import text_hash
 from lemma.data.tokenizers import Tokenizer
 from lemma.data.treebanks import Lexicon
 from lemma.errors import RunError
@@ -111,8 +111,8 @@ def run_hash(folder: RunFolder) -> str:
     own = hash_of(folder.path / WEIGHTS)
     if folder.adaptation is None:
         words = folder.vocabulary()
-        return text_sum(f"{own} {words.hash}") if words else own
-    return text_sum(f"{own} {json.dumps(folder.adaptation.method.to_dict())} on {folder.adaptation.base_hash}")
+        return text_hash(f"{own} {words.hash}") if words else own
+    return text_hash(f"{own} {json.dumps(folder.adaptation.method.to_dict())} on {folder.adaptation.base_hash}")
 
 
 def refuse_unfinished(base: RunFolder) -> None:

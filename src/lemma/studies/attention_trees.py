@@ -123,6 +123,6 @@ def evaluate_attention(
             raise SpecError(unknown("evaluate: the setting", word, SETTINGS))
     checked_limit(settings)
     check_heads(run.model, settings.get("layer"), settings.get("head"))
-    source = read_trees(given.name, watched_reading(observer), split)
-    (gold,) = source.splits.values()
-    return score_attention(run, gold, tree_protocol(source), watcher=observer, **settings)
+    trees = read_trees(given.name, watched_reading(observer), split)
+    gold = trees.tokens(trees.splits[0]).sentences
+    return score_attention(run, gold, tree_protocol(trees), watcher=observer, **settings)

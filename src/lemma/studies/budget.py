@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lemma.data.store import Dataset
+from lemma.data.splits import Splits
+from lemma.data.store import TokenArray
 from lemma.errors import SpecError
 from lemma.models.build import parameters_of
 from lemma.runs.folder import RunFolder
@@ -145,7 +146,7 @@ class NoScore:
     perplexity: float = 1.0
 
 
-def measure_speed(model: ModelSpec, recipe: Recipe, data: DataSpec, dataset: Dataset) -> float:
+def measure_speed(model: ModelSpec, recipe: Recipe, data: DataSpec, dataset: Splits[TokenArray]) -> float:
     """Train for a few real steps and return the tokens/s of all but the first ones."""
     with TemporaryDirectory(prefix="lemma-trial-") as folder:
         path = Path(folder) / "trial"

@@ -15,7 +15,8 @@ import numpy as np
 from torch import nn
 
 from lemma.data.corpora import LABELLED
-from lemma.data.labels import LabelsData
+from lemma.data.labels import Labelled
+from lemma.data.splits import Splits
 from lemma.errors import SpecError, unknown
 from lemma.models.base import count_parameters
 from lemma.models.classifier import ClassifierModel
@@ -144,7 +145,7 @@ def measures_of(run: Run, score: ClassificationScore, right: np.ndarray, layers:
     )
 
 
-def measure(run: Run, dataset: LabelsData) -> ClassifierMeasures:
+def measure(run: Run, dataset: Splits[Labelled]) -> ClassifierMeasures:
     """Classify the test texts."""
     examples = dataset.tokens(TEST)
     model = run.require(ClassifierModel, "a classifier")
@@ -295,7 +296,7 @@ class LabelExperiment(TrainingExperiment[ClassifierMeasures]):
     measures = ClassifierMeasures
 
     def plan_labels(
-        self, cell: StudyCell, data: LabelsSpec, dataset: LabelsData, adaptation: AdaptationSpec | None = None
+        self, cell: StudyCell, data: LabelsSpec, dataset: Splits[Labelled], adaptation: AdaptationSpec | None = None
     ) -> RunPlan:
         """The run of a classifier on these texts, from these weights."""
         assert isinstance(cell.model, Classifier)
@@ -312,13 +313,13 @@ def labels_of(study: LabelStudy, limit: int | None = None) -> LabelsSpec:
     return study.data(limit).replace(labels=rooted(study.labels, LABELLED))
 
 
-def describe_labels(dataset: LabelsData) -> dict[str, str]:
+def describe_labels(dataset: Splits[Labelled]) -> dict[str, str]:
     """What the labelled texts are, in words, and the accuracy of always predicting the most frequent label."""
     names = {"train": "to learn from", "validation": "for validation", TEST: "for the test"}
-    sizes = ", ".join(f"{len(dataset.texts(split)):,} {name}" for split, name in names.items())
-    learned = Counter(label for _, label in dataset.texts("train"))
+    sizes = ", ".join(f"{len(dataset.tokens(split).texts):,} {name}" for split, name in names.items())
+    learned = Counter(label for _, label in dataset.tokens("train").texts)
     guess = max(sorted(learned), key=learned.__getitem__)
-    labels = [label for _, label in dataset.texts(TEST)]
+    labels = [label for _, label in dataset.tokens(TEST).texts]
     return {
         "labelled texts": f"{dataset.about}: {sizes}",
         "labels": ", ".join(dataset.labels),
@@ -513,19 +514,19 @@ class ClassifiersExperiment(LabelExperiment):
         self.spec, self.out, self.observer = spec, out, observer
         self.choices = choose_classifiers(spec.contenders, spec.words)
         self.data = labels_of(spec, spec.limit)
-        self.datasets: dict[str, LabelsData] = {}
+        self.datasets: dict[str, Splits[Labelled]] = {}
         for choice in self.choices:  # each body has its own length; the tokenizer, learned from the same texts, is one
             dataset = load_labels(self.data, choice.model.body, None, (), observer)
             self.datasets[choice.title] = dataset if self.datasets else say_skipped(dataset, observer)
 
     @property
-    def dataset(self) -> LabelsData:
+    def dataset(self) -> Splits[Labelled]:
         """The labelled texts as the first body reads them."""
         return next(iter(self.datasets.values()))
 
     def cells(self) -> list[StudyCell]:
         """Seeds × bodies."""
-        texts = {title: len(dataset.texts("train")) for title, dataset in self.datasets.items()}
+        texts = {title: len(dataset.tokens("train").texts) for title, dataset in self.datasets.items()}
         return [
             cell_of(self.spec, choice, {}, seed, texts[choice.title])
             for seed in self.spec.seeds

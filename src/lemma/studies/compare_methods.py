@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lemma.adaptation.adapt import merged
 from lemma.counting.count import trainable_text
 from lemma.data.labels import Labelled
-from lemma.data.pairs import Pairs
+from lemma.data.pairs import TokenPairs
 from lemma.errors import SpecError
 from lemma.report.progress import Observer
 from lemma.report.result import Result, Text
@@ -355,7 +355,7 @@ def inference_batch(data: Any, spec: ModelSpec, device: str) -> tuple[Tensor, ..
             examples = data.tokens("test")
             inputs, _ = examples.batch(np.arange(min(TEXTS, len(examples.lengths))))
             return (torch.from_numpy(inputs).to(device),)
-        case Pairs() as examples:
+        case TokenPairs() as examples:
             sources, targets = examples.batch(np.arange(min(TEXTS, len(examples.lengths))))
             fed, _ = teacher_forcing(torch.from_numpy(targets).to(device))
             return torch.from_numpy(sources).to(device), fed

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from lemma.data.corpora import GRAPHS
-from lemma.data.graphs import GraphData
+from lemma.data.graphs import GraphNodes
+from lemma.data.splits import Splits
 from lemma.errors import SpecError
 from lemma.models.base import count_parameters
 from lemma.models.graph import GraphModel
@@ -130,16 +131,17 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
         )
 
 
-def describe_graph(graph: GraphData) -> dict[str, str]:
+def describe_graph(graph: Splits[GraphNodes]) -> dict[str, str]:
     """What the graph is, in words, and the accuracy of always predicting the most frequent class."""
     learned, tested = graph.tokens("train").classes, graph.tokens("test").classes
     frequent = np.bincount(tested, minlength=len(graph.labels)).max() / len(tested)
-    known = int((graph.classes >= 0).sum())
+    whole = graph.tokens("train").graph
+    known = int((whole.classes >= 0).sum())
     return {
-        "graph": f"{graph.about}: {len(graph.classes):,} nodes, {graph.edges.shape[1]:,} edges, "
-        f"{graph.features.shape[1]:,} features",
+        "graph": f"{graph.about}: {len(whole.classes):,} nodes, {whole.edges.shape[1]:,} edges, "
+        f"{whole.features.shape[1]:,} features",
         "classes": f"{', '.join(graph.labels)}; {known:,} nodes have a label, {len(learned):,} of them are learned",
-        "nodes": ", ".join(f"{len(nodes):,} for {split}" for split, nodes in graph.by_split.items()),
+        "nodes": ", ".join(f"{len(nodes):,} for {split}" for split, nodes in graph.items.items()),
         "always the most frequent class": f"accuracy {100 * frequent:.1f} % on the first seed's test nodes",
         "SHA-256": graph.hash,
     }

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lemma.data.store import Dataset, prepare
+from lemma.data.splits import Splits
+from lemma.data.store import TokenArray, prepare
 from lemma.errors import SpecError, unknown
 from lemma.report.progress import Observer, watched_reading
 from lemma.runs.load import Run
@@ -193,10 +194,11 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         return report_grid(self.spec, outcomes, describe_text(self.dataset), hardware, self.out, interrupted)
 
 
-def describe_text(dataset: Dataset) -> dict[str, str]:
+def describe_text(dataset: Splits[TokenArray]) -> dict[str, str]:
     """What the text is, in words."""
     lengths = {
-        split: f"{len(dataset.tokens(split)):,} tokens, {dataset.bytes(split):,} bytes" for split in ("train", SPLIT)
+        split: f"{len(dataset.tokens(split)):,} tokens, {dataset.tokens(split).bytes:,} bytes"
+        for split in ("train", SPLIT)
     }
     return {
         "text": dataset.about,

@@ -12,7 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from lemma.data.store import Dataset
+from lemma.data.splits import Splits
+from lemma.data.store import TokenArray
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import RunError, TrainingError
 from lemma.generation.decode import Generation, generate_text
@@ -109,14 +110,14 @@ Row = StudyRow[LanguageMeasures]
 class Scorer:
     """Gives a model its score, a full pass over the validation text, and remembers the scores that it gave."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Splits[TokenArray]) -> None:
         self.dataset = dataset
         self.given: dict[float, PerplexityScore] = {}
 
     def __call__(self, model: LanguageModel) -> PerplexityScore:
         """Read the whole validation text."""
         source = TextSource(self.dataset.tokenizer.about, self.dataset.hash, SPLIT)
-        score = perplexity(model, self.dataset.tokens(SPLIT), bytes=self.dataset.bytes(SPLIT), source=source)
+        score = perplexity(model, self.dataset.tokens(SPLIT), bytes=self.dataset.tokens(SPLIT).bytes, source=source)
         self.given[score.loss] = score
         return score
 

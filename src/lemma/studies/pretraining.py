@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lemma.data.batches import in_drawn_order, plain
 from lemma.data.corpora import LABELLED
 from lemma.data.files import Progress, write_atomically
-from lemma.data.labels import TEXTS, LabelsData, read_label_table
+from lemma.data.labels import TEXTS, Labelled, read_label_file
+from lemma.data.splits import Splits
 from lemma.data.tables import SUFFIXES, Column, read_table
-from lemma.data.text import decode, exists, open_text
+from lemma.data.text import decode, open_text
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, LemmaError, RunError, SpecError, unknown
 from lemma.report.curves import Plot
@@ -79,7 +79,7 @@ class PretrainingExperiment(LabelExperiment):
         dataset = task_for(body).load(text, body, recipe, observer)
         self.tokenizer: Any = dataset.tokenizer
         assert isinstance(self.tokenizer, Tokenizer)
-        counts = sorted({min(count, len(self.labelled.texts("train"))) for count in spec.counts})
+        counts = sorted({min(count, len(self.labelled.tokens("train").texts)) for count in spec.counts})
         self.datasets = {  # in the tokens of pretraining; fewer labels are always among more
             count: load_labels(labels_of(spec, count), body, self.tokenizer, (), observer) for count in counts
         }
@@ -376,22 +376,22 @@ class WrittenTexts:
 
 
 def write_texts(
-    names: Sequence[str], labelled: LabelsData, path: Path, progress: Progress | None = None
+    names: Sequence[str], labelled: Splits[Labelled], path: Path, progress: Progress | None = None
 ) -> WrittenTexts:
     """Write the training texts of `labelled`, what came with them, and the texts of `names`, without what is held out.
 
     Texts that are equal but for case and white space are written once. Their order is drawn, so that the end of the
     file, on which a pretrained model is validated, is of the same kind as the rest.
     """
-    own = [*(text for text, _ in labelled.texts("train")), *labelled.unlabelled]
+    own = [*(text for text, _ in labelled.tokens("train").texts), *labelled.tokens("train").unlabelled]
     texts = [
         *(own if labelled.about not in names else ()),
         *(text for name in names for text in read_texts(name, progress)),
     ]
-    held_out = [text for split in ("validation", "test") for text, _ in labelled.texts(split)]
+    held_out = [text for split in ("validation", "test") for text, _ in labelled.tokens(split).texts]
     kept = [text for text in texts if text.strip()]
     apart = list(without(kept, held_out))
-    unique = {plain(text): " ".join(text.split()) for text in reversed(apart)}  # the first of equal texts stays
+    unique = {normalise(text): " ".join(text.split()) for text in reversed(apart)}  # the first of equal texts stays
     if len(unique) < 2:
         raise DataError("there are no texts to learn without labels: all are held out. Name others with unlabelled=.")
     write_atomically(path, "".join(f"{unique[key]}\n" for key in in_drawn_order(unique, "order")))
@@ -401,7 +401,7 @@ def write_texts(
 def read_texts(name: str, progress: Progress | None = None) -> list[str]:
     """The texts of a set known by name, of a table, or of a text file of one text a line; labels are not used."""
     if name in LABELLED:
-        read = read_label_table(name, progress=progress)
+        read = read_label_file(name, progress=progress)
         return [*read.texts, *read.unlabelled]
     path = Path(name)
     if not exists(path) and not path.suffix:

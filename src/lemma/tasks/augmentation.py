@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from lemma.data.batches import Rows
+from lemma.data.batches import TokenRows
 
 TURN, SCALE, ASPECT, SHEAR, SHIFT = math.radians(7.5), 0.11, 0.05, 0.075, 0.05
 """Radians, logarithms of factors (two), a slope, and a share of the side; up to so much in either direction."""
@@ -218,7 +218,7 @@ def reworded(tokens: Captions, strays: Int64[np.ndarray, "strays"], seed: int, s
     return np.where(column == place, guests[:, None], moved)
 
 
-def inner_tokens(rows: Rows) -> Int64[np.ndarray, "inner"]:
+def inner_tokens(rows: TokenRows) -> Int64[np.ndarray, "inner"]:
     """All tokens that stand neither first nor last in their row: what may stray into others."""
     inner = np.ones(len(rows.tokens), dtype=bool)
     there = rows.lengths > 0

@@ -13,7 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
-from lemma.data.batches import BucketedExamples
+from lemma.data.batches import BucketedExamples, ExampleSet
+from lemma.data.splits import Item, Splits
 from lemma.errors import RunError, SpecError, unknown
 from lemma.layers.state import State
 from lemma.report.progress import Observer
@@ -92,7 +93,7 @@ class ExampleBatches(Batches):
 
     fixed_shape = False
 
-    def __init__(self, examples: Any, recipe: Recipe, worker: Worker) -> None:
+    def __init__(self, examples: ExampleSet, recipe: Recipe, worker: Worker) -> None:
         mean = float(examples.lengths.mean())
         super().__init__(recipe, worker, max(1, round(mean)), max(1, round(mean * recipe.batch)))
         self.examples = examples
@@ -333,7 +334,7 @@ class Task(ABC):
         observer: Observer,
         vocabulary: Any = None,
         labels: tuple[str, ...] = (),
-    ) -> Any:
+    ) -> Splits[Any]:
         """Read the data of a data spec as the model reads them; vocabulary and labels are learned if not given."""
 
     @abstractmethod
@@ -367,14 +368,14 @@ def refuse_shaping(task: Task, recipe: Recipe) -> None:
         )
 
 
-def say_skipped(data: Any, observer: Observer) -> Any:
+def say_skipped(data: Splits[Item], observer: Observer) -> Splits[Item]:
     """Say what was skipped or cut while data were read."""
     for message in data.skipped:
         observer.say(message)
     return data
 
 
-def refuse_changed(run: Run, data: Any, name: str, option: str) -> Any:
+def refuse_changed(run: Run, data: Splits[Item], name: str, option: str) -> Splits[Item]:
     """Refuse data that have changed since the run was trained; return them if they have not."""
     if data.hash != run.data_hash:
         raise RunError(
@@ -385,7 +386,7 @@ def refuse_changed(run: Run, data: Any, name: str, option: str) -> Any:
     return data
 
 
-def choose_split(data: Any, split: str | None) -> str:
+def choose_split(data: Splits[Any], split: str | None) -> str:
     """The split that is asked for; else test if there is one, else validation, else the only one."""
     if split is None:
         return next((part for part in ("test", "validation") if part in data.splits), data.splits[0])
@@ -394,11 +395,11 @@ def choose_split(data: Any, split: str | None) -> str:
     return split
 
 
-def protocol_of(data: Any, split: str) -> dict[str, Any]:
+def protocol_of(data: Splits[Any], split: str) -> dict[str, Any]:
     """The part of a protocol that tells the data."""
     return {"tokenizer": data.tokenizer.about, "data": data.about, "split": split, "data hash": data.hash}
 
 
-def sized(spec: ModelSpec, data: Any) -> ModelSpec:
+def sized(spec: ModelSpec, data: Splits[Any]) -> ModelSpec:
     """The model spec with the vocabulary, classes or features of its data."""
     return spec.sized(data.sizes())

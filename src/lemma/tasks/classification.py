@@ -13,8 +13,9 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
 from lemma.data.corpora import LABELLED
-from lemma.data.labels import Governors, Labelled, LabelsData, prepare_labels, read_labels, with_trees
-from lemma.data.store import encode_texts
+from lemma.data.labels import Heads, Labelled, prepare_labels, read_labels, with_heads
+from lemma.data.splits import Splits
+from lemma.data.store import encode_texts, fit_rows
 from lemma.errors import InputError, RunError
 from lemma.models.base import by_length, measuring, positions_on
 from lemma.models.classifier import ClassifierModel
@@ -42,7 +43,7 @@ from lemma.tasks.base import (
     refuse_shaping,
     say_skipped,
 )
-from lemma.tasks.parse_texts import drawer_for, parser_drawer, refuse_misfit
+from lemma.tasks.parse_texts import parser_trees, refuse_misfit, tree_source_for
 
 
 class ClassificationTask(Task):
@@ -63,7 +64,7 @@ class ClassificationTask(Task):
         observer: Observer,
         vocabulary: Any = None,
         labels: tuple[str, ...] = (),
-    ) -> LabelsData:
+    ) -> Splits[Labelled]:
         """Read labelled texts as the classifier's body reads them."""
         return say_skipped(load_labels(data, model.body, vocabulary, labels, observer), observer)
 
@@ -76,7 +77,7 @@ class ClassificationTask(Task):
         refuse_shaping(self, recipe)
         return ClassificationLoss(model, recipe.label_smoothing)
 
-    def validate(self, model: ClassifierModel, data: LabelsData, recipe: Recipe) -> "ClassificationScore":
+    def validate(self, model: ClassifierModel, data: Splits[Labelled], recipe: Recipe) -> "ClassificationScore":
         """Classify the validation texts, without intervals."""
         return score_split(model, data, "validation", samples=0)
 
@@ -90,13 +91,13 @@ class ClassificationTask(Task):
             data = read_labels(
                 given.name,
                 length=longest(run.spec.body),
-                marked=isinstance(run.spec.body, Transformer),
+                special_tokens=isinstance(run.spec.body, Transformer),
                 tokenizer=run.tokenizer,
                 labels=run.labels,
                 text=given.settings.get("text"),
                 label=given.settings.get("label"),
                 held_out=run.data.held_out,
-                drawer=drawer_for(run.spec.body, given.name, parser, observer, run.path),
+                trees=tree_source_for(run.spec.body, given.name, parser, observer, run.path),
                 progress=watched_reading(observer),
             )
             say_skipped(data, observer)
@@ -116,16 +117,16 @@ class TreeClassificationTask(ClassificationTask):
 
 def load_labels(
     data: LabelsSpec, body: BodySpec, tokenizer: Any, labels: tuple[str, ...], observer: Observer
-) -> LabelsData:
+) -> Splits[Labelled]:
     """Labelled texts as a body reads them."""
     refuse_misfit(data, body)
     return prepare_labels(
         data,
         length=longest(body),
-        marked=isinstance(body, Transformer),
+        special_tokens=isinstance(body, Transformer),
         tokenizer=tokenizer,
         labels=labels or None,
-        drawer=drawer_for(body, data.labels, data.parser, observer),
+        trees=tree_source_for(body, data.labels, data.parser, observer),
         progress=watched_reading(observer),
     )
 
@@ -145,7 +146,7 @@ class ClassificationLoss(TaskLoss):
 
 def score_split(
     model: ClassifierModel,
-    data: LabelsData,
+    data: Splits[Labelled],
     split: str,
     protocol: Mapping[str, Any] | None = None,
     samples: int = 1000,
@@ -436,15 +437,14 @@ def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:
     if not texts:
         return []
     body, tokenizer = run.spec.body, run.tokenizer
-    marked = isinstance(body, Transformer)
-    spoken, governors = _words_and_trees(run, texts)
+    special_tokens = isinstance(body, Transformer)
+    room = longest(body) - 2 * special_tokens
+    spoken, heads = _words_and_heads(run, texts)
     rows, _ = encode_texts(tokenizer, spoken, lambda size: None)
-    room = longest(body) - 2 * marked
-    before, after = ([tokenizer.vocabulary], [tokenizer.vocabulary + 1]) if marked else ([], [])
-    kept = rows.cut(room) if marked else rows.cut(room).filled(tokenizer.eos or 0)
-    examples = Labelled(kept.marked(before, after), np.zeros(len(texts), dtype=np.int64))
+    kept = fit_rows(rows, tokenizer, longest(body), special_tokens)
+    examples = Labelled(kept, np.zeros(len(texts), dtype=np.int64))
     model = run.require(ClassifierModel, "a classifier")
-    chances = classify(model, with_trees(examples, governors) if governors else examples)
+    chances = classify(model, with_heads(examples, heads) if heads else examples)
     found: list[Named] = []
     for text, words, length, shares in zip(texts, spoken, rows.lengths.tolist(), chances, strict=True):
         unknown = tokenizer.encode_known(words)[1]
@@ -458,7 +458,7 @@ def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:
     return found
 
 
-def _words_and_trees(run: Run, texts: Sequence[str]) -> tuple[list[str], Governors]:
+def _words_and_heads(run: Run, texts: Sequence[str]) -> tuple[list[str], Heads]:
     """The texts as they are read; for a tree body the words of their trees, and the heads of these words."""
     assert isinstance(run.spec, Classifier) and isinstance(run.data, LabelsSpec)
     if not isinstance(run.spec.body, Tree):
@@ -468,5 +468,5 @@ def _words_and_trees(run: Run, texts: Sequence[str]) -> tuple[list[str], Governo
             f"{run.path} learned trees that were given, and has no parser to draw those of a text. Evaluate on trees: "
             f"lemma evaluate {quote(str(run.path))} --labels FILE.conllu"
         )
-    drawn = parser_drawer(Path(run.data.parser), Silent()).draw(texts)
-    return [one.text for one in drawn], [one.governors for one in drawn]
+    parsed = parser_trees(Path(run.data.parser), Silent()).parse(texts)
+    return [one.text for one in parsed], [one.heads for one in parsed]

@@ -11,8 +11,9 @@ from torch import Tensor, distributed
 from torch.autograd.function import FunctionCtx
 
 from lemma.data.batches import BucketedExamples
-from lemma.data.corpora import PICTURES as KNOWN_IMAGES
-from lemma.data.images import Captioned, ImagesData, prepare_images, read_images
+from lemma.data.corpora import IMAGES
+from lemma.data.images import Captioned, prepare_images, read_images
+from lemma.data.splits import Splits
 from lemma.errors import DataError, SpecError
 from lemma.models.dual_encoder import DualEncoderModel, embed_images, embed_texts
 from lemma.report.progress import Observer, watched_reading
@@ -57,7 +58,7 @@ class ImageTextTask(Task):
     name, option, example, learns = "image-text", "images", "emoji", "images with captions"
     unit, has_perplexity, text_checks = "nats/pair", False, False  # a smaller split has a lower loss by its size alone
     data_spec = ImagesSpec
-    names, settings, files = KNOWN_IMAGES, ("captions", "image_column", "caption_column"), ("captions",)
+    names, settings, files = IMAGES, ("captions", "image_column", "caption_column"), ("captions",)
     splits_given_data = True
     not_shaped = "a dual encoder learns images and captions"
     adaptation_batch = 128  # the images of a batch are each other's wrong answers, so that there must be many
@@ -70,13 +71,13 @@ class ImageTextTask(Task):
         observer: Observer,
         vocabulary: Any = None,
         labels: tuple[str, ...] = (),
-    ) -> ImagesData:
+    ) -> Splits[Captioned]:
         """Read images with captions as the dual encoder reads them."""
         return say_skipped(self._prepare(data, model, vocabulary, observer), observer)
 
     def _prepare(
         self, data: ImagesSpec, model: DualEncoder | CrossAttention, vocabulary: Any, observer: Observer
-    ) -> ImagesData:
+    ) -> Splits[Captioned]:
         progress = watched_reading(observer)
         return prepare_images(data, **reading_of(model), tokenizer=vocabulary, progress=progress)
 
@@ -90,7 +91,7 @@ class ImageTextTask(Task):
         worker = batches.worker if batches else Worker(model.log_scale.device)
         return ContrastiveLoss(model, recipe, worker)
 
-    def validate(self, model: Any, data: ImagesData, recipe: Recipe) -> Score:
+    def validate(self, model: Any, data: Splits[Captioned], recipe: Recipe) -> Score:
         """Search the validation images, without intervals and baselines."""
         return retrieve(model, data.tokens("validation"), recipe.batch, samples=0)
 
@@ -104,7 +105,9 @@ class ImageTextTask(Task):
         batch, protocol = run.recipe.batch, protocol_of(data, part)
         return retrieve(model, data.tokens(part), batch, trained=trained, protocol=protocol)
 
-    def _evaluated(self, run: Run, given: DataArgs, split: str | None, observer: Observer) -> tuple[ImagesData, str]:
+    def _evaluated(
+        self, run: Run, given: DataArgs, split: str | None, observer: Observer
+    ) -> tuple[Splits[Captioned], str]:
         """The images that a run is evaluated on, and which split of them."""
         assert isinstance(run.data, ImagesSpec) and isinstance(run.spec, DualEncoder | CrossAttention)
         if given.name is None:
@@ -134,13 +137,13 @@ class ImageTextTask(Task):
         observer.say(f"The baseline of the nearest pixel is left out: {run.data.images} has changed since training.")
         return None
 
-    def samples(self, model: Any, data: ImagesData) -> list[str]:
+    def samples(self, model: Any, data: Splits[Captioned]) -> list[str]:
         """The caption that is found for each of the first few validation images."""
-        examples, images = data.tokens("validation"), data.pictures("validation")
-        captions = [caption for image in images for caption in image.captions]
+        examples = data.tokens("validation")
+        captions = [caption for image in examples.images for caption in image.captions]
         vectors = embed_images(model, examples.pixels[:SHOWN])
         found = (vectors @ embed_texts(model, examples.rows).T).argmax(1)
-        return [f"{image.name} → {captions[best]}" for image, best in zip(images, found, strict=False)]
+        return [f"{image.name} → {captions[best]}" for image, best in zip(examples.images, found, strict=False)]
 
 
 def reading_of(spec: DualEncoder | CrossAttention) -> dict[str, Any]:
@@ -150,7 +153,7 @@ def reading_of(spec: DualEncoder | CrossAttention) -> dict[str, Any]:
         raise SpecError(
             "dual-encoder.body = 'tree' reads sentences with their trees, and captions have none. Use body=lstm."
         )
-    return {"side": towers.side, "length": longest(towers.body), "marked": isinstance(towers.body, Transformer)}
+    return {"side": towers.side, "length": longest(towers.body), "special_tokens": isinstance(towers.body, Transformer)}
 
 
 # Batches

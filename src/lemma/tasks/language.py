@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from lemma.data.batches import RandomWindows, Streams
 from lemma.data.corpora import CORPORA
-from lemma.data.store import Dataset, prepare, read_tokens
+from lemma.data.splits import Splits
+from lemma.data.store import TokenArray, prepare, read_tokens
 from lemma.errors import DataError, InputError, PackageError, SpecError
 from lemma.generation.decode import generate_text
 from lemma.generation.sampling import Sampling
@@ -50,7 +51,7 @@ class TextTask(Task):
         observer: Observer,
         vocabulary: Any = None,
         labels: tuple[str, ...] = (),
-    ) -> Dataset:
+    ) -> Splits[TokenArray]:
         """Tokenise the text; the tokenizer is learned from it unless one is given."""
         return prepare(data, tokenizer=vocabulary, progress=watched_reading(observer))
 
@@ -111,7 +112,7 @@ class LanguageTask(TextTask):
             )
         return ShapedLoss(model, recipe.focus, recipe.near, recipe.near_max, objective)
 
-    def validate(self, model: LanguageModel, data: Dataset, recipe: Recipe) -> "PerplexityScore":
+    def validate(self, model: LanguageModel, data: Splits[TokenArray], recipe: Recipe) -> "PerplexityScore":
         """Perplexity by a full pass over the validation text."""
         return perplexity_of_split(model, data, "validation")
 
@@ -122,20 +123,22 @@ class LanguageTask(TextTask):
         data, part = text_to_evaluate(run, given, split, observer)
         return perplexity_of_split(run.model, data, part, **settings)
 
-    def samples(self, model: LanguageModel, data: Dataset) -> list[str]:
+    def samples(self, model: LanguageModel, data: Splits[TokenArray]) -> list[str]:
         """A few texts written without a prompt."""
         settings = Sampling(tokens=SAMPLE_TOKENS)
         return [written.text for written in generate_text(model, data.tokenizer, [""] * SAMPLES, settings)]
 
 
-def own_text(run: Run, observer: Observer) -> Dataset:
+def own_text(run: Run, observer: Observer) -> Splits[TokenArray]:
     """The text that a run was trained on, with its validation split."""
     assert isinstance(run.data, DataSpec)
     data = prepare(run.data, tokenizer=run.tokenizer, progress=watched_reading(observer))
     return refuse_changed(run, data, ", ".join(run.data.text), "text")
 
 
-def text_to_evaluate(run: Run, given: DataArgs, split: str | None, observer: Observer) -> tuple[Dataset, str]:
+def text_to_evaluate(
+    run: Run, given: DataArgs, split: str | None, observer: Observer
+) -> tuple[Splits[TokenArray], str]:
     """Other text, or the run's own, and which split of it."""
     if given.name is not None:
         data = read_tokens(given.name, run.tokenizer, progress=watched_reading(observer))
@@ -617,9 +620,14 @@ def _left_out(cut: TextCut, source: TextSource) -> Iterator[str]:
 
 
 def perplexity_of_split(
-    model: LanguageModel, dataset: Dataset, split: str, *, context: int | None = None, stride: int | None = None
+    model: LanguageModel,
+    dataset: Splits[TokenArray],
+    split: str,
+    *,
+    context: int | None = None,
+    stride: int | None = None,
 ) -> PerplexityScore:
     """Measure a model on one split of a dataset by a full pass."""
-    source = TextSource(dataset.tokenizer.about, dataset.hash, split, dataset.left_out(split))
-    tokens, size = dataset.tokens(split), dataset.bytes(split)
-    return perplexity(model, tokens, bytes=size, context=context, stride=stride, source=source)
+    tokens = dataset.tokens(split)
+    source = TextSource(dataset.tokenizer.about, dataset.hash, split, tokens.left_out)
+    return perplexity(model, tokens, bytes=tokens.bytes, context=context, stride=stride, source=source)

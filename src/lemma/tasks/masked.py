@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from lemma.data.batches import MaskedWindows
-from lemma.data.store import Dataset
+from lemma.data.splits import Splits
+from lemma.data.store import TokenArray
 from lemma.models.base import measuring, positions_on
 from lemma.models.transformer import EncoderModel
 from lemma.report.progress import Observer
@@ -55,7 +56,7 @@ class MaskedTask(TextTask):
         hidden = masked_windows(model.spec.context, model.spec, recipe.mask_rate).hidden
         return MaskedLoss(model, hidden)
 
-    def validate(self, model: EncoderModel, data: Dataset, recipe: Recipe) -> "MaskedScore":
+    def validate(self, model: EncoderModel, data: Splits[TokenArray], recipe: Recipe) -> "MaskedScore":
         """Hide tokens of the validation text, the same every time, and predict them."""
         return score_masked(model, data.tokens("validation"), recipe.mask_rate)
 

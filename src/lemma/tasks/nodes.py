@@ -9,7 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lemma.data.corpora import GRAPHS
-from lemma.data.graphs import GraphData, GraphNodes, prepare_graph
+from lemma.data.graphs import GraphNodes, NodeGraph, prepare_graph
+from lemma.data.splits import Splits
 from lemma.errors import RunError, SpecError
 from lemma.models.base import measuring
 from lemma.models.graph import GraphInputs, GraphModel, graph_inputs
@@ -43,7 +44,7 @@ class NodesTask(Task):
     not_shaped = "a graph model has fixed weights in its place"
 
     def __init__(self) -> None:
-        self._laid_out: tuple[GraphData, tuple[torch.device, str], GraphInputs] | None = None
+        self._laid_out: tuple[NodeGraph, tuple[torch.device, str], GraphInputs] | None = None
 
     def load(
         self,
@@ -53,7 +54,7 @@ class NodesTask(Task):
         observer: Observer,
         vocabulary: Any = None,
         labels: tuple[str, ...] = (),
-    ) -> GraphData:
+    ) -> Splits[GraphNodes]:
         """Read a graph; its nodes are divided by the recipe's seed unless the data say another."""
         progress = watched_reading(observer)
         return say_skipped(prepare_graph(data, seed=recipe.seed, labels=labels or None, progress=progress), observer)
@@ -67,11 +68,11 @@ class NodesTask(Task):
         refuse_shaping(self, recipe)
         return NodesLoss(model, batches, recipe.label_smoothing)
 
-    def validate(self, model: GraphModel, data: GraphData, recipe: Recipe) -> ClassificationScore:
+    def validate(self, model: GraphModel, data: Splits[GraphNodes], recipe: Recipe) -> ClassificationScore:
         """Classify the validation nodes, without intervals; the graph is laid out for the device only once."""
-        place = next(model.parameters()).device, model.spec.normalise
-        if self._laid_out is None or self._laid_out[0] is not data or self._laid_out[1] != place:
-            self._laid_out = data, place, graph_inputs(data, model.spec.normalise, place[0])
+        graph, place = data.tokens("validation").graph, (next(model.parameters()).device, model.spec.normalise)
+        if self._laid_out is None or self._laid_out[0] is not graph or self._laid_out[1] != place:
+            self._laid_out = graph, place, graph_inputs(graph, model.spec.normalise, place[0])
         return score_nodes(model, data, "validation", samples=0, inputs=self._laid_out[2])
 
     def evaluate(
@@ -134,7 +135,7 @@ class NodesLoss(TaskLoss):
 
 
 def classify_nodes(
-    model: GraphModel, graph: GraphData, inputs: GraphInputs | None = None
+    model: GraphModel, graph: NodeGraph, inputs: GraphInputs | None = None
 ) -> Float[np.ndarray, "nodes classes"]:
     """The probability of each class for each node; `inputs` is the graph if it is laid out on the device already."""
     with measuring(model) as device:
@@ -144,7 +145,7 @@ def classify_nodes(
 
 def score_nodes(
     model: GraphModel,
-    graph: GraphData,
+    graph: Splits[GraphNodes],
     split: str,
     protocol: Mapping[str, Any] | None = None,
     samples: int = 1000,
@@ -152,5 +153,5 @@ def score_nodes(
 ) -> ClassificationScore:
     """Classify the nodes of a split, and compare with their labels."""
     chosen = graph.tokens(split)
-    chances = classify_nodes(model, graph, inputs)[chosen.nodes]
+    chances = classify_nodes(model, chosen.graph, inputs)[chosen.nodes]
     return score_classes(chosen.classes, chances, graph.labels, protocol, samples=samples, unit="node")

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from lemma.data.files import home_folder, replacing
-from lemma.data.labels import Drawer, DrawnText, drawn_text, holds_trees, trees_in
+from lemma.data.labels import ParsedWords, TreeSource, holds_trees, parsed_words, trees_in
 from lemma.errors import RunError, SpecError
 from lemma.models.parser import ParserModel, predict_trees
 from lemma.report.progress import Observer
@@ -38,10 +38,10 @@ OFTEN = 2048
 """Texts after which the cache is written, so that an interruption costs little."""
 
 
-def drawer_for(
+def tree_source_for(
     body: BodySpec, labels: str, parser: str | Path | None, observer: Observer, judged: Path | None = None
-) -> Drawer | None:
-    """What draws the trees of labelled texts for a body that reads trees; any other needs none.
+) -> TreeSource | None:
+    """What gives the trees of labelled texts to a body that reads trees; any other needs none.
 
     `judged` is the run that is to be judged by them, if it is not one to be trained.
     """
@@ -60,7 +60,7 @@ def drawer_for(
             f"  lemma {then} --labels {quote(labels)} --parser runs/parser{out}\n"
             "A CoNLL-U file with a comment '# label = NAME' for each sentence needs no parser."
         )
-    return parser_drawer(Path(parser), observer)
+    return parser_trees(Path(parser), observer)
 
 
 def refuse_misfit(data: LabelsSpec, body: BodySpec) -> None:
@@ -76,8 +76,8 @@ def refuse_misfit(data: LabelsSpec, body: BodySpec) -> None:
         raise SpecError(f"{data.labels} holds trees already: nothing is left for the parser. Leave --parser out.")
 
 
-def parser_drawer(path: Path, observer: Observer) -> Drawer:
-    """A parser's run as what draws trees; those of many texts are cached in the data home."""
+def parser_trees(path: Path, observer: Observer) -> TreeSource:
+    """A parser's run as a source of trees; those of many texts are cached in the data home."""
     if not path.exists():
         raise SpecError(f"--parser {path}: there is no such folder; a parser's run is expected. To train one: {FIRST}")
     folder = RunFolder.open(path)
@@ -86,12 +86,12 @@ def parser_drawer(path: Path, observer: Observer) -> Drawer:
     if not folder.finished:
         raise RunError(f"{path} is not finished. To finish it: lemma train --resume {quote(str(path))}")
     own = run_hash(folder)
-    return Drawer(own, lambda texts: cached_trees(texts, own, partial(draw_texts, path, observer=observer)))
+    return TreeSource(own, lambda texts: cached_trees(texts, own, partial(draw_texts, path, observer=observer)))
 
 
 def cached_trees(
-    texts: Sequence[str], parser: str, draw: Callable[[Sequence[str]], Iterable[DrawnText]]
-) -> list[DrawnText]:
+    texts: Sequence[str], parser: str, draw: Callable[[Sequence[str]], Iterable[ParsedWords]]
+) -> list[ParsedWords]:
     """The trees of texts by the parser of that hash; those that are not cached are drawn now, and cached."""
     if len(texts) < FEW:
         return list(draw(texts))
@@ -107,7 +107,7 @@ def cached_trees(
     return [known[digest] for digest in digests]
 
 
-def draw_texts(parser: Path, texts: Sequence[str], observer: Observer) -> Iterator[DrawnText]:
+def draw_texts(parser: Path, texts: Sequence[str], observer: Observer) -> Iterator[ParsedWords]:
     """Parse texts sentence by sentence, some at a time so that it can be watched."""
     run = load(parser, "cuda" if torch.cuda.is_available() else "cpu")
     model = run.require(ParserModel, "a parser")
@@ -116,14 +116,14 @@ def draw_texts(parser: Path, texts: Sequence[str], observer: Observer) -> Iterat
         cut = [sentences_of(text) for text in texts[start : start + AT_ONCE]]
         trees = predict_trees(model, run.lexicon, [words for sentences in cut for words in sentences])
         found = iter(tree.sentence for tree in trees)
-        yield from (drawn_text([next(found) for _ in sentences]) for sentences in cut)
+        yield from (parsed_words([next(found) for _ in sentences]) for sentences in cut)
         observer.advance(min(start + AT_ONCE, len(texts)))
     observer.end()
 
 
-def _write(path: Path, known: Mapping[bytes, DrawnText]) -> None:
+def _write(path: Path, known: Mapping[bytes, ParsedWords]) -> None:
     words = "\n".join(one.text for one in known.values())  # no word holds white space
-    governors = [place for one in known.values() for place in one.governors]
+    governors = [place for one in known.values() for place in one.heads]
     columns = {
         "texts": np.frombuffer(b"".join(known), np.uint8),
         "words": np.frombuffer(words.encode(), np.uint8),
@@ -133,7 +133,7 @@ def _write(path: Path, known: Mapping[bytes, DrawnText]) -> None:
         np.savez_compressed(file, allow_pickle=False, **columns)
 
 
-def _read(path: Path) -> dict[bytes, DrawnText]:
+def _read(path: Path) -> dict[bytes, ParsedWords]:
     """What was known; nothing if it is damaged, so that all is drawn again."""
     try:
         with np.load(path, allow_pickle=False) as held:
@@ -146,7 +146,7 @@ def _read(path: Path) -> dict[bytes, DrawnText]:
     if len(digests) != len(words) or bounds[-1] != len(governors):
         return {}
     drawn = (
-        DrawnText(tuple(line.split()), tuple(governors[start:end]))
+        ParsedWords(tuple(line.split()), tuple(governors[start:end]))
         for line, (start, end) in zip(words, pairwise(bounds), strict=True)
     )
     return dict(zip(digests, drawn, strict=True))

@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from lemma.data.conllu import Sentence
 from lemma.data.corpora import TREEBANKS
-from lemma.data.treebanks import Lexicon, TreebankData, TreebankSource, Trees, prepare_treebank, read_trees
+from lemma.data.splits import Splits
+from lemma.data.treebanks import Lexicon, Trees, prepare_treebank, read_trees
 from lemma.errors import InputError, RunError, SpecError
 from lemma.layers.attention import Scores, over_dependents, over_governors
 from lemma.models.parser import ParserModel, decode, readings
@@ -55,7 +56,7 @@ class ParsingTask(Task):
         observer: Observer,
         vocabulary: Any = None,
         labels: tuple[str, ...] = (),
-    ) -> TreebankData:
+    ) -> Splits[Trees]:
         """Read a treebank, and say what was skipped."""
         if not isinstance(model, Parser):
             raise SpecError(f"a model of the family {model.family} learns text, not trees. Use the family parser.")
@@ -66,7 +67,7 @@ class ParsingTask(Task):
             lexicon=vocabulary,
             progress=watched_reading(observer),
         )
-        for message in prepared.source.skipped:
+        for message in prepared.skipped:
             observer.say(f"skipped in {message}")
         return prepared
 
@@ -79,9 +80,9 @@ class ParsingTask(Task):
         refuse_shaping(self, recipe)
         return ParsingLoss(model)
 
-    def validate(self, model: ParserModel, data: TreebankData, recipe: Recipe) -> "ParsingScore":
+    def validate(self, model: ParserModel, data: Splits[Trees], recipe: Recipe) -> "ParsingScore":
         """Parse the validation sentences, and compare."""
-        return score_parser(model, data.tokenizer, data.sentences("validation"))
+        return score_parser(model, data.tokenizer, data.tokens("validation").sentences)
 
     def evaluate(
         self, run: Run, given: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
@@ -89,14 +90,14 @@ class ParsingTask(Task):
         """Compare a parser's trees with those of a treebank, or of its own test or validation split."""
         limit = checked_limit(settings)
         if given.name is None:
-            source = self._own_trees(run, split, observer)
+            trees = self._own_trees(run, split, observer)
         else:
-            source = read_trees(given.name, watched_reading(observer), split)
-        (gold,) = source.splits.values()
-        protocol = {"model": run.lexicon.about, **tree_protocol(source)}
+            trees = read_trees(given.name, watched_reading(observer), split)
+        gold = trees.tokens(trees.splits[0]).sentences
+        protocol = {"model": run.lexicon.about, **tree_protocol(trees)}
         return score_parser(run.require(ParserModel, "a parser"), run.lexicon, gold[:limit], protocol)
 
-    def _own_trees(self, run: Run, split: str | None, observer: Observer) -> TreebankSource:
+    def _own_trees(self, run: Run, split: str | None, observer: Observer) -> Splits[Trees]:
         assert isinstance(run.data, TreebankSpec) and isinstance(run.spec, Parser)
         data = self.load(run.data, run.spec, run.recipe, observer, run.lexicon)
         if data.hash != run.data_hash:
@@ -105,8 +106,7 @@ class ParsingTask(Task):
                 f"{data.hash}: its validation and test splits may contain training data. To evaluate on it anyway, "
                 "name it with --treebank."
             )
-        chosen = split or ("test" if "test" in data.splits else "validation")
-        return replace(data.source, splits={chosen: data.sentences(chosen)}, about=f"{data.about} ({chosen})")
+        return data.only(split or ("test" if "test" in data.splits else "validation"))
 
 
 def checked_limit(settings: Mapping[str, Any]) -> int | None:
@@ -117,9 +117,9 @@ def checked_limit(settings: Mapping[str, Any]) -> int | None:
     return limit
 
 
-def tree_protocol(source: TreebankSource) -> dict[str, Any]:
+def tree_protocol(trees: Splits[Trees]) -> dict[str, Any]:
     """The part of a protocol that tells the treebank."""
-    return {"treebank": source.about, "data hash": source.hash, "skipped": "; ".join(source.skipped) or None}
+    return {"treebank": trees.about, "data hash": trees.hash, "skipped": "; ".join(trees.skipped) or None}
 
 
 class TreeBatches(ExampleBatches):

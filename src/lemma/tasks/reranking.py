@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from lemma.data.batches import Rows
-from lemma.data.images import Captioned, ImagesData
+from lemma.data.batches import TokenRows
+from lemma.data.images import Captioned
+from lemma.data.splits import Splits
 from lemma.models.base import measuring, positions_on
 from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel, ImageTextPairs, embed_images, embed_texts
 from lemma.report.progress import Observer
@@ -51,7 +52,7 @@ class RerankingTask(ImageTextTask):
         refuse_shaping(self, recipe)
         return RerankingLoss(model, recipe)
 
-    def validate(self, model: CrossAttentionModel, data: ImagesData, recipe: Recipe) -> "RerankingScore":
+    def validate(self, model: CrossAttentionModel, data: Splits[Captioned], recipe: Recipe) -> "RerankingScore":
         """Search validation images and re-rank, without intervals."""
         return rerank(model, part_of(data.tokens("validation"), VALIDATED), samples=0)
 
@@ -67,7 +68,7 @@ class RerankingTask(ImageTextTask):
             base = load(RunFolder.open(run.path).base().path, str(device)).require(DualEncoderModel, "a dual encoder")
         return rerank(model, data.tokens(part), base=base, protocol=protocol_of(data, part))
 
-    def samples(self, model: CrossAttentionModel, data: ImagesData) -> list[str]:
+    def samples(self, model: CrossAttentionModel, data: Splits[Captioned]) -> list[str]:
         """The caption that the dual encoder finds for each of the first few validation images."""
         return super().samples(model.towers, data)
 
@@ -82,7 +83,7 @@ def part_of(examples: Captioned, number: int) -> Captioned:
     captions = np.concatenate([np.arange(*examples.first[place : place + 2]) for place in chosen])
     return Captioned(
         np.asarray(examples.pixels[chosen]),
-        examples.rows.chosen(captions),
+        examples.rows.select(captions),
         np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]),
         examples.names[captions],
     )
@@ -451,7 +452,7 @@ class PairLogits:
 
     model: CrossAttentionModel
     pixels: UInt8[np.ndarray, "images channels side side"]
-    rows: Rows
+    rows: TokenRows
     """The texts' tokens."""
 
     def __call__(self, images: Numbers, texts: Numbers) -> Float[np.ndarray, "pairs"]:
@@ -469,7 +470,7 @@ class PairLogits:
 
     def _scored(self, patches: Tensor, images: Numbers, texts: Numbers) -> Float[np.ndarray, "pairs"]:
         known, places = np.unique(texts, return_inverse=True)
-        tokens = torch.from_numpy(self.rows.beside(known)).to(patches.device)
+        tokens = torch.from_numpy(self.rows.padded(known)).to(patches.device)
         pairs = ImageTextPairs(*(torch.from_numpy(numbers).to(patches.device) for numbers in (images, places)))
         logits = self.model.logits(patches, self.model.towers.words(tokens), tokens >= 0, pairs)
         return logits.double().cpu().numpy()

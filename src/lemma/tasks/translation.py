@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lemma.data.corpora import PAIRED
-from lemma.data.pairs import Pairs, PairsData, prepare_pairs, read_pairs
+from lemma.data.pairs import TokenPairs, prepare_pairs, read_pairs
+from lemma.data.splits import Splits
 from lemma.errors import InputError, SpecError
 from lemma.generation.beam import Beam, translate_texts
 from lemma.models.base import by_length, measuring, positions_on
@@ -66,13 +67,13 @@ class TranslationTask(Task):
         observer: Observer,
         vocabulary: Any = None,
         labels: tuple[str, ...] = (),
-    ) -> PairsData:
+    ) -> Splits[TokenPairs]:
         """Read the pairs; those that are too long for the model are skipped."""
         progress = watched_reading(observer)
         pairs = prepare_pairs(data, length=model.context, tokenizer=vocabulary, progress=progress)
         return say_skipped(pairs, observer)
 
-    def batches(self, model: Any, examples: Pairs, recipe: Recipe, worker: Worker) -> "PairBatches":
+    def batches(self, model: Any, examples: TokenPairs, recipe: Recipe, worker: Worker) -> "PairBatches":
         """Pairs of similar length together."""
         return PairBatches(examples, recipe, worker)
 
@@ -81,7 +82,7 @@ class TranslationTask(Task):
         refuse_shaping(self, recipe)
         return TranslationLoss(model, recipe.label_smoothing)
 
-    def validate(self, model: EncoderDecoderModel, data: PairsData, recipe: Recipe) -> "PairsScore":
+    def validate(self, model: EncoderDecoderModel, data: Splits[TokenPairs], recipe: Recipe) -> "PairsScore":
         """The loss of the validation targets."""
         return score_pairs(model, data.tokens("validation"))
 
@@ -107,7 +108,7 @@ class TranslationTask(Task):
         limit = settings.get("limit")
         if limit is not None and (not isinstance(limit, int) or limit < 1):
             raise SpecError(f"evaluate: limit = {limit!r}, but at least one sentence must be translated.")
-        references = dict(list(data.references(part).items())[:limit])
+        references = dict(list(data.tokens(part).references().items())[:limit])
         written: list[str] = []
         observer.begin("translating", len(references), "sentences")
         for start in range(0, len(references), TRANSLATED_AT_ONCE):
@@ -119,9 +120,9 @@ class TranslationTask(Task):
         decoded = f"beam {beam.beam}, length penalty {beam.length_penalty:g}"
         return score_translations(written, list(references.values()), {**protocol_of(data, part), "decoded": decoded})
 
-    def samples(self, model: EncoderDecoderModel, data: PairsData) -> list[str]:
+    def samples(self, model: EncoderDecoderModel, data: Splits[TokenPairs]) -> list[str]:
         """The first few validation sources, translated."""
-        sources = [pair.source for pair in data.pairs("validation")[:SHOWN]]
+        sources = [pair.source for pair in data.tokens("validation").pairs[:SHOWN]]
         return [f"{one.source} → {one.text}" for one in translate_texts(model, data.tokenizer, sources, Beam())]
 
 
@@ -297,12 +298,12 @@ def _scored(metric: Any, hypotheses: Sequence[str], streams: Sequence[Any], samp
     return Estimate(score.score, bounds=(mean - half, mean + half)), signature
 
 
-def score_pairs(model: nn.Module, pairs: Pairs, protocol: Mapping[str, Any] | None = None) -> PairsScore:
+def score_pairs(model: nn.Module, pairs: TokenPairs, protocol: Mapping[str, Any] | None = None) -> PairsScore:
     """Measure how well a model predicts the right targets of pairs."""
     return PairsScore(*loss_of_pairs(model, pairs), dict(protocol or {}))
 
 
-def loss_of_pairs(model: nn.Module, pairs: Pairs) -> tuple[float, int]:
+def loss_of_pairs(model: nn.Module, pairs: TokenPairs) -> tuple[float, int]:
     """The mean of −log p over all target tokens, `<end>` too, in nats, and how many they are."""
     if not len(pairs):
         raise InputError("no pairs to measure: there are none, or all are longer than the model reads.")

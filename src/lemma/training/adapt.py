@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from lemma.adaptation.adapt import merged
+from lemma.data.splits import Splits
 from lemma.errors import DataError, SpecError, unknown
 from lemma.models.classifier import ClassifierModel
 from lemma.report.progress import Observer, Silent
@@ -130,7 +131,7 @@ class AdaptationPlan:
     method: Method
     recipe: Recipe
     data_spec: AnyDataSpec
-    data: Any
+    data: Splits[Any]
 
 
 def plan_adaptation(
@@ -139,7 +140,7 @@ def plan_adaptation(
     method: str | Method,
     words: Mapping[str, Any],
     observer: Observer,
-    data: Any = None,
+    data: Splits[Any] | None = None,
     rerank: bool = False,
 ) -> AdaptationPlan:
     """Find the base, the data as it reads them, and the recipe; what cannot be adapted is refused before any work.
@@ -206,7 +207,7 @@ def refuse_words_of_others(words: Mapping[str, Any], method: Method, base: Model
             raise SpecError(f"adapt: {word} is the base's, and cannot be changed by adapting it.")
 
 
-def recipe_for(method: str, model: ModelSpec, data: Any, words: Mapping[str, Any]) -> Recipe:
+def recipe_for(method: str, model: ModelSpec, data: Splits[Any], words: Mapping[str, Any]) -> Recipe:
     """The recipe of an adaptation: what was asked for, or else what suits the method and the amount of data."""
     task = task_for(model)
     batch = words.get("batch", task.adaptation_batch)
@@ -310,7 +311,7 @@ class AdaptedBase:
     """A base on its own held-out data, before anything is trained; or why that cannot be measured."""
 
     run: Run | None = None
-    data: Any = None
+    data: Splits[Any] | None = None
     before: float = math.nan
     why_not: str = ""
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lemma.data.splits import Splits
 from lemma.errors import RunError
 from lemma.runs.checkpoint import Checkpoint, latest_good, put_weights, refuse_other_spec, save, weights_of
 from lemma.runs.folder import RunFolder, only_writer
@@ -57,7 +58,7 @@ def refuse_finished(folder: RunFolder) -> None:
         raise RunError(f"{folder.path} is finished, and keeps no checkpoint to resume from. {how}")
 
 
-def refuse_other_data(folder: RunFolder, data: Any) -> None:
+def refuse_other_data(folder: RunFolder, data: Splits[Any]) -> None:
     """Refuse to resume with other data, or with the same data cut by another tokenizer."""
     if data.hash != folder.data_hash:
         what = task_for(folder.spec).option

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 
+from lemma.data.splits import Splits
 from lemma.errors import SpecError
 from lemma.models.base import count_parameters
 from lemma.report.progress import Observer, Silent
@@ -46,7 +47,7 @@ def train(
     model_spec: ModelSpec,
     recipe: Recipe,
     data_spec: AnyDataSpec,
-    data: Any,
+    data: Splits[Any],
     out: Path,
     *,
     evaluate: Evaluate | None = None,
@@ -71,14 +72,14 @@ def train(
         begin = time.perf_counter()
         session = _session(folder, data, processes, observer)
         if processes.leads:
-            folder.create(data.tokenizer, overwrite, getattr(data, "labels", ()))
+            folder.create(data.tokenizer, overwrite, data.labels)
         setup_seconds = time.perf_counter() - begin
         return _complete(session, folder, data, evaluate, sample, observer, setup_seconds)
 
 
 def resume(
     path: Path,
-    data: Any,
+    data: Splits[Any],
     *,
     evaluate: Evaluate | None = None,
     sample: Sample | None = None,
@@ -139,7 +140,7 @@ def _environment(recipe: Recipe) -> Iterator[Distributed]:
         yield processes
 
 
-def _session(folder: RunFolder, data: Any, processes: Distributed, observer: Observer) -> Session:
+def _session(folder: RunFolder, data: Splits[Any], processes: Distributed, observer: Observer) -> Session:
     if folder.recipe.tensorboard:
         tensorboard_writer()  # an early word if it is missing
     tell = observer.say if processes.leads else Silent().say
@@ -149,7 +150,7 @@ def _session(folder: RunFolder, data: Any, processes: Distributed, observer: Obs
 def _complete(
     session: Session,
     folder: RunFolder,
-    data: Any,
+    data: Splits[Any],
     evaluate: Evaluate | None,
     sample: Sample | None,
     observer: Observer,

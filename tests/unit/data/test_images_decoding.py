@@ -12,7 +12,7 @@ from PIL import Image
 
 from lemma.data import images as canvas
 from lemma.data import images as decoding
-from lemma.data.images import picture_files, read_picture, read_pictures, thumbnail
+from lemma.data.images import decode_image, decode_images, image_files, thumbnail
 from lemma.errors import DataError
 
 RED, HALF_RED_ON_WHITE, WHITE = (255, 0, 0), (255, 127, 127), (255, 255, 255)
@@ -26,7 +26,7 @@ def saved(tmp_path: Path, image: Image.Image, name: str, **options: object) -> P
 
 def colour(path: Path, side: int = 8) -> tuple[int, ...]:
     """The one colour of a picture that has no other."""
-    pixels = read_picture(path, side)
+    pixels = decode_image(path, side)
     assert pixels.shape == (3, side, side) and pixels.dtype == np.uint8
     assert (pixels.max(axis=(1, 2)) - pixels.min(axis=(1, 2)) <= 1).all()
     return tuple(int(value) for value in pixels[:, 0, 0])
@@ -72,7 +72,7 @@ def test_deep_and_printed_colours_of_a_tiff_are_read(tmp_path: Path, mode: str) 
 
 def test_numbers_beyond_sixteen_bits_run_from_the_least_to_the_most(tmp_path: Path) -> None:
     steps = np.repeat(np.array([[-70_000], [0], [70_000]], np.int32), 3, axis=1)
-    pixels = read_picture(saved(tmp_path, Image.fromarray(steps), "a.tif"), 3)
+    pixels = decode_image(saved(tmp_path, Image.fromarray(steps), "a.tif"), 3)
     assert pixels[0, :, 0].tolist() == [0, 128, 255]
 
 
@@ -91,7 +91,7 @@ def test_of_a_moving_picture_the_first_frame_is_read(tmp_path: Path) -> None:
 
 def corners(path: Path) -> list[int]:
     """Of a picture of 4 × 4 whose colours are those of its four corners: which corner is where."""
-    pixels = read_picture(path, 4)[0]
+    pixels = decode_image(path, 4)[0]
     return [round(float(pixels[row, column]) / 60) for row in (0, 3) for column in (0, 3)]
 
 
@@ -119,20 +119,20 @@ def test_a_picture_is_turned_as_its_camera_says(tmp_path: Path, orientation: int
 def test_what_is_not_square_stands_in_the_middle_of_white(
     tmp_path: Path, size: tuple[int, int], inside: tuple[slice, ...]
 ) -> None:
-    pixels = read_picture(saved(tmp_path, Image.new("RGB", size, (10, 20, 30)), "a.png"), 8).copy()
+    pixels = decode_image(saved(tmp_path, Image.new("RGB", size, (10, 20, 30)), "a.png"), 8).copy()
     assert (pixels[inside] == np.array([10, 20, 30])[:, None, None]).all()
     pixels[inside] = 255
     assert (pixels == 255).all()
 
 
 def test_a_line_of_one_pixel_stays_a_line(tmp_path: Path) -> None:
-    pixels = read_picture(saved(tmp_path, Image.new("RGB", (500, 1), 0), "a.png"), 16)
+    pixels = decode_image(saved(tmp_path, Image.new("RGB", (500, 1), 0), "a.png"), 16)
     assert (pixels == 0).all(axis=(0, 2)).sum() == 1
 
 
 def test_smaller_pixels_are_means_of_larger_ones_not_some_of_them(tmp_path: Path) -> None:
     board = np.indices((64, 64)).sum(axis=0) % 2 * 255
-    pixels = read_picture(saved(tmp_path, Image.fromarray(board.astype(np.uint8)), "a.png"), 8)
+    pixels = decode_image(saved(tmp_path, Image.fromarray(board.astype(np.uint8)), "a.png"), 8)
     assert np.abs(pixels.astype(int) - 127).max() <= 8
 
 
@@ -140,7 +140,7 @@ def test_a_frame_leaves_the_same_margin_wherever_the_drawing_stood(tmp_path: Pat
     def framed(box: tuple[int, int, int, int], name: str) -> np.ndarray:
         image = Image.new("RGBA", (100, 100))
         image.paste((255, 0, 0, 255), box)
-        return decoding.decode(saved(tmp_path, image, name), 18, framed=True)
+        return decode_image(saved(tmp_path, image, name), 18, framed=True)
 
     first, second = framed((0, 0, 32, 32), "a.png"), framed((40, 60, 72, 92), "b.png")
     assert (first == second).all()
@@ -151,7 +151,7 @@ def test_a_frame_leaves_the_same_margin_wherever_the_drawing_stood(tmp_path: Pat
 def test_a_drawing_of_nothing_is_refused_when_framed(tmp_path: Path) -> None:
     path = saved(tmp_path, Image.new("RGBA", (9, 9)), "a.png")
     with pytest.raises(DataError, match=r"a\.png: nothing is drawn in it"):
-        decoding.decode(path, 8, framed=True)
+        decode_image(path, 8, framed=True)
 
 
 def bomb(width: int, height: int) -> bytes:
@@ -172,13 +172,13 @@ def half(name: str) -> bytes:
 
 BROKEN = {
     "empty.png": (b"", "the file is empty"),
-    "text.png": (b"not a picture at all", "no picture of a format that is known"),
+    "text.png": (b"not a picture at all", "not an image of a known format"),
     "half.png": (half("PNG"), "truncated"),
     "half.jpg": (half("JPEG"), "truncated"),
     "half.webp": (half("WEBP"), ""),
     "large.png": (bomb(12_000, 12_000), "12,000 × 12,000 pixels are more than the 100,000,000"),
     "huge.png": (bomb(60_000, 60_000), "more than the 100,000,000 pixels"),
-    "page.png": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "no picture of a format"),
+    "page.png": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "not an image of a known format"),
 }
 
 
@@ -188,7 +188,7 @@ def test_a_broken_picture_is_an_error_with_its_name_and_the_reason(tmp_path: Pat
     (tmp_path / name).write_bytes(content)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for read in (lambda path: read_picture(path, 8), lambda path: thumbnail(path, 8)):
+        for read in (lambda path: decode_image(path, 8), lambda path: thumbnail(path, 8)):
             with pytest.raises(DataError, match=name) as caught:
                 read(tmp_path / name)
             assert reason in str(caught.value)
@@ -196,13 +196,13 @@ def test_a_broken_picture_is_an_error_with_its_name_and_the_reason(tmp_path: Pat
 
 def test_a_picture_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.png: there is no such file"):
-        read_picture(tmp_path / "a.png", 8)
+        decode_image(tmp_path / "a.png", 8)
 
 
 def test_many_pictures_come_in_order_with_errors_in_their_places(tmp_path: Path) -> None:
     paths = [saved(tmp_path, Image.new("L", (9, 9), shade), f"{shade}.png") for shade in range(100)]
     paths[50].write_bytes(b"broken")
-    read = list(read_pictures(paths, 4))
+    read = list(decode_images(paths, 4))
     assert isinstance(read[50], DataError)
     assert [place for place, pixels in enumerate(read) if place != 50 and pixels[0, 0, 0] != place] == []
 
@@ -212,9 +212,9 @@ def test_only_a_few_pictures_are_decoded_before_the_first_is_asked_for(
 ) -> None:
     path, decoded = saved(tmp_path, Image.new("L", (9, 9)), "a.png"), []
     monkeypatch.setattr(
-        decoding, "decode", lambda path, side, framed: decoded.append(path) or np.zeros((3, side, side))
+        decoding, "_decode", lambda path, side, framed: decoded.append(path) or np.zeros((3, side, side))
     )
-    next(read_pictures([path] * 10_000, 4))
+    next(decode_images([path] * 10_000, 4))
     assert 1 <= len(decoded) <= 100
 
 
@@ -229,7 +229,7 @@ def test_picture_files_are_found_in_folders_below_and_hidden_ones_are_not(tmp_pa
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "gone.png").symlink_to(tmp_path / "nowhere.png")
-    found = [path.relative_to(tmp_path).as_posix() for path in picture_files(tmp_path)]
+    found = [path.relative_to(tmp_path).as_posix() for path in image_files(tmp_path)]
     assert found == ["b.PNG", "d.png/e.webp", "sub/deep/a.jpeg"]
 
 
@@ -238,4 +238,4 @@ def test_without_pillow_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch
     with pytest.raises(DataError, match=r"pip install 'lemma\[images\]'"):
         canvas.pillow()
     with pytest.raises(DataError, match=r"pip install 'lemma\[images\]'"):
-        read_picture(tmp_path / "a.png", 8)
+        decode_image(tmp_path / "a.png", 8)

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data.corpora import PICTURES, convert_font, corpus_files, emoji_names
-from lemma.data.images import ImagesData, drawn_pictures, prepare_images, read_images
+from lemma.data.corpora import IMAGES, convert_font, corpus_files, emoji_names
+from lemma.data.images import Captioned, draw_emoji, prepare_images, read_images
+from lemma.data.splits import Splits
 from lemma.errors import DataError
 from lemma.spec.data import ImagesSpec
 
@@ -26,11 +27,14 @@ def in_usual_home() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def styles() -> dict[str, ImagesData]:
+def styles() -> dict[str, Splits[Captioned]]:
     """Both styles, prepared in the usual data home, where the second is drawn once."""
     try:
         with in_usual_home():
-            return {name: prepare_images(ImagesSpec(images=name), side=32, length=16, marked=True) for name in STYLES}
+            return {
+                name: prepare_images(ImagesSpec(images=name), side=32, length=16, special_tokens=True)
+                for name in STYLES
+            }
     except DataError as error:
         if "pip could not download" in str(error):
             pytest.skip("the emoji cannot be fetched here")
@@ -38,16 +42,16 @@ def styles() -> dict[str, ImagesData]:
 
 
 @pytest.fixture
-def usual_home(styles: dict[str, ImagesData]) -> Iterator[None]:
+def usual_home(styles: dict[str, Splits[Captioned]]) -> Iterator[None]:
     with in_usual_home():
         yield
 
 
-def names_of(data: ImagesData, split: str) -> list[str]:
-    return [caption for picture in data.pictures(split) for caption in picture.captions]
+def names_of(data: Splits[Captioned], split: str) -> list[str]:
+    return [caption for picture in data.tokens(split).images for caption in picture.captions]
 
 
-def test_both_styles_have_the_same_names_in_the_same_splits(styles: dict[str, ImagesData]) -> None:
+def test_both_styles_have_the_same_names_in_the_same_splits(styles: dict[str, Splits[Captioned]]) -> None:
     flat, drawn = (styles[name] for name in STYLES)
     assert {split: len(names_of(flat, split)) for split in flat.splits} == {
         "train": 1323,
@@ -59,25 +63,25 @@ def test_both_styles_have_the_same_names_in_the_same_splits(styles: dict[str, Im
     assert len(everything) == len(set(everything)) == 1652
     assert {"red heart", "grinning face", "piñata", "black cat"} < set(everything)
     assert not any("skin tone" in name or (name.startswith("flag ") and name != "flag in hole") for name in everything)
-    assert flat.skipped == () and drawn.skipped[0].startswith("9 names have no picture in the font: cracking face")
+    assert flat.skipped == () and drawn.skipped[0].startswith("9 names have no image in the font: cracking face")
 
 
 @pytest.mark.usefixtures("usual_home")
-def test_what_is_kept_is_as_large_and_as_many_as_is_said(styles: dict[str, ImagesData]) -> None:
+def test_what_is_kept_is_as_large_and_as_many_as_is_said(styles: dict[str, Splits[Captioned]]) -> None:
     for name, data in styles.items():
-        assert sum(path.stat().st_size for path in corpus_files(PICTURES[name])) == PICTURES[name].size
-        assert data.hash == PICTURES[name].kept_hash
-    assert "1,652 emoji" in PICTURES["emoji"].about
+        assert sum(path.stat().st_size for path in corpus_files(IMAGES[name])) == IMAGES[name].size
+        assert data.hash == IMAGES[name].kept_hash
+    assert "1,652 emoji" in IMAGES["emoji"].about
 
 
-def test_both_styles_fill_their_square_alike(styles: dict[str, ImagesData]) -> None:
+def test_both_styles_fill_their_square_alike(styles: dict[str, Splits[Captioned]]) -> None:
     for data in styles.values():
         inked = (np.asarray(data.tokens("train").pixels) < 250).any(axis=1)
         longest = np.maximum(*(inked.any(axis=axis).sum(axis=1) for axis in (1, 2)))
         assert np.quantile(longest, 0.02) >= 27 and longest.max() <= 31  # 32 less a margin of a sixteenth on each side
 
 
-def test_a_red_heart_is_red_in_both_styles_and_near_itself(styles: dict[str, ImagesData]) -> None:
+def test_a_red_heart_is_red_in_both_styles_and_near_itself(styles: dict[str, Splits[Captioned]]) -> None:
     hearts = []
     for data in styles.values():
         split, place = next(
@@ -91,19 +95,19 @@ def test_a_red_heart_is_red_in_both_styles_and_near_itself(styles: dict[str, Ima
 
 
 @pytest.mark.usefixtures("usual_home")
-def test_judging_takes_the_test_names_unless_others_are_asked_for(styles: dict[str, ImagesData]) -> None:
+def test_judging_takes_the_test_names_unless_others_are_asked_for(styles: dict[str, Splits[Captioned]]) -> None:
     data = styles["emoji-openmoji"]
-    given = {"side": 32, "length": 16, "marked": True, "tokenizer": styles["emoji"].tokenizer}
-    assert read_images("emoji-openmoji", **given).pictures("test") == data.pictures("test")
+    given = {"side": 32, "length": 16, "special_tokens": True, "tokenizer": styles["emoji"].tokenizer}
+    assert read_images("emoji-openmoji", **given).tokens("test").images == data.tokens("test").images
     seen = read_images("emoji-openmoji", split="train", **given)
     assert seen.splits == ("train",) and seen.about == "emoji-openmoji (train)"
 
 
 @pytest.fixture
-def font(styles: dict[str, ImagesData]) -> Path:
+def font(styles: dict[str, Splits[Captioned]]) -> Path:
     """OpenMoji's font; what is drawn goes to the test's own data home."""
     with in_usual_home():
-        return next(path for path in corpus_files(PICTURES["emoji-openmoji"]) if path.suffix == ".ttf")
+        return next(path for path in corpus_files(IMAGES["emoji-openmoji"]) if path.suffix == ".ttf")
 
 
 SOME = ["1f600.png", "2764-fe0f.png", "1f468-200d-1f4bb.png"]
@@ -111,7 +115,7 @@ SOME = ["1f600.png", "2764-fe0f.png", "1f468-200d-1f4bb.png"]
 
 def test_what_the_font_cannot_draw_as_one_picture_is_left_out(font: Path) -> None:
     lacking = ["1faeb.png", "1f600-1f600.png", "200d.png"]
-    assert list(drawn_pictures(font, [*SOME, *lacking])) == sorted(SOME)
+    assert list(draw_emoji(font, [*SOME, *lacking])) == sorted(SOME)
 
 
 def test_without_shaping_sequences_are_left_out_not_drawn_in_pieces(
@@ -121,16 +125,16 @@ def test_without_shaping_sequences_are_left_out_not_drawn_in_pieces(
 
     basic = ImageFont.truetype(font, 128, layout_engine=ImageFont.Layout.BASIC)
     monkeypatch.setattr(ImageFont, "truetype", lambda *_: basic)
-    assert "1f468-200d-1f4bb.png" not in drawn_pictures(font, SOME) and "1f600.png" in drawn_pictures(font, SOME)
+    assert "1f468-200d-1f4bb.png" not in draw_emoji(font, SOME) and "1f600.png" in draw_emoji(font, SOME)
 
 
 def test_drawings_are_kept_and_drawn_again_when_damaged(font: Path) -> None:
-    first = {name: path.read_bytes() for name, path in drawn_pictures(font, SOME).items()}
-    path = drawn_pictures(font, SOME)["1f600.png"]
+    first = {name: path.read_bytes() for name, path in draw_emoji(font, SOME).items()}
+    path = draw_emoji(font, SOME)["1f600.png"]
     stamp = path.stat().st_mtime_ns
-    assert drawn_pictures(font, SOME)["1f600.png"].stat().st_mtime_ns == stamp
+    assert draw_emoji(font, SOME)["1f600.png"].stat().st_mtime_ns == stamp
     path.write_bytes(b"damaged")
-    assert {name: path.read_bytes() for name, path in drawn_pictures(font, SOME).items()} == first
+    assert {name: path.read_bytes() for name, path in draw_emoji(font, SOME).items()} == first
 
 
 def test_names_have_no_flags_no_skin_tones_and_no_underscores(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ import pytest
 from PIL import Image
 
 from lemma.data import images as pixels
-from lemma.data.batches import Examples
-from lemma.data.images import ImagesData, prepare_images, read_images
-from lemma.data.tokenizers import learn_tokenizer
+from lemma.data.batches import ExampleSet
+from lemma.data.images import Captioned, prepare_images, read_images
+from lemma.data.splits import Splits
+from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError
 from lemma.spec.data import BytePairs, Characters, ImagesSpec, Words
 
@@ -42,25 +43,25 @@ def many(count: int) -> list[tuple[str, str]]:
     return [(f"{number}.png", f"number {number}") for number in range(count)]
 
 
-def prepared(root: Path | str, **words: object) -> ImagesData:
+def prepared(root: Path | str, **words: object) -> Splits[Captioned]:
     spec = ImagesSpec.model_validate({"images": str(root), "tokenizer": "words", **words})
-    return prepare_images(spec, side=4, length=8, marked=True)
+    return prepare_images(spec, side=4, length=8, special_tokens=True)
 
 
-def judged(root: Path, **words: str) -> ImagesData:
-    tokenizer = learn_tokenizer(BytePairs(vocabulary=300), ["number one two three"])
-    return read_images(str(root), side=4, length=8, marked=True, tokenizer=tokenizer, **words)
+def judged(root: Path, **words: str) -> Splits[Captioned]:
+    tokenizer = train_tokenizer(BytePairs(vocabulary=300), ["number one two three"])
+    return read_images(str(root), side=4, length=8, special_tokens=True, tokenizer=tokenizer, **words)
 
 
-def named(data: ImagesData) -> dict[str, tuple[str, ...]]:
-    return {picture.name: picture.captions for split in data.splits for picture in data.pictures(split)}
+def named(data: Splits[Captioned]) -> dict[str, tuple[str, ...]]:
+    return {picture.name: picture.captions for split in data.splits for picture in data.tokens(split).images}
 
 
 def test_a_picture_and_its_caption_stay_together(folder: Folder) -> None:
     data = prepared(folder(many(50)))
     for split in data.splits:
         tokens = data.tokens(split)
-        for place, picture in enumerate(data.pictures(split)):
+        for place, picture in enumerate(data.tokens(split).images):
             shade, text = tokens.batch([place])
             assert (shade == int(Path(picture.name).stem)).all()
             known = data.tokenizer.encode_known(picture.captions[0])[0].tolist()
@@ -70,7 +71,7 @@ def test_a_picture_and_its_caption_stay_together(folder: Folder) -> None:
 
 def test_a_tenth_each_is_held_out_and_no_picture_is_in_two_splits(folder: Folder) -> None:
     data = prepared(folder(many(50)))
-    names = {split: {picture.name for picture in data.pictures(split)} for split in data.splits}
+    names = {split: {picture.name for picture in data.tokens(split).images} for split in data.splits}
     assert {split: len(some) for split, some in names.items()} == {"train": 40, "validation": 5, "test": 5}
     assert not any(one & other for one, other in combinations(names.values(), 2))
     assert data.sizes() == {"vocabulary": data.tokenizer.vocabulary + 3}
@@ -80,7 +81,7 @@ def test_the_tokenizer_is_learned_from_the_training_captions_alone(folder: Folde
     data = prepared(folder([(f"{number}.png", f"word{number}") for number in range(20)]))
     tokenizer = data.tokenizer
     learned = {word for number in range(20) if tokenizer.encode(word := f"word{number}").tolist() != [tokenizer.unk]}
-    assert learned == {picture.captions[0] for picture in data.pictures("train")}
+    assert learned == {picture.captions[0] for picture in data.tokens("train").images}
 
 
 def test_equal_files_under_two_names_are_in_one_split(folder: Folder) -> None:
@@ -89,15 +90,15 @@ def test_equal_files_under_two_names_are_in_one_split(folder: Folder) -> None:
     for name, _ in rows:
         (root / "copies" / name).write_bytes((root / name).read_bytes())
     data = prepared(root)
-    split_of = {picture.name: split for split in data.splits for picture in data.pictures(split)}
+    split_of = {picture.name: split for split in data.splits for picture in data.tokens(split).images}
     assert all(split_of[name] == split_of[f"copies/{name}"] for name, _ in rows)
-    assert any(sentence.startswith("15 pictures are the same file as another") for sentence in data.skipped)
+    assert any(sentence.startswith("15 images are the same file as another") for sentence in data.skipped)
 
 
 def test_most_pictures_keep_their_split_when_others_are_added(folder: Folder) -> None:
     def split_of(count: int) -> dict[str, str]:
         data = prepared(folder(many(count)))
-        return {picture.name: split for split in data.splits for picture in data.pictures(split)}
+        return {picture.name: split for split in data.splits for picture in data.tokens(split).images}
 
     before, after = split_of(100), split_of(110)
     assert sum(after[name] != split for name, split in before.items()) < 12
@@ -108,7 +109,7 @@ def test_a_picture_may_have_several_captions_of_which_one_is_chosen(folder: Fold
     data = prepared(folder(rows))
     assert set(named(data).values()) == {("a", "a b", "a b c")}
     tokens = data.tokens("train")
-    assert tokens.lengths.tolist() == [5] * len(data.pictures("train"))
+    assert tokens.lengths.tolist() == [5] * len(data.tokens("train").images)
     lengths = [int((tokens.batch([0, 1], choice)[1] >= 0).sum(axis=1).max()) for choice in range(4)]
     assert lengths == [3, 4, 5, 3]
     each = tokens.batch([0, 1], np.array([0, 2]))[1]
@@ -116,7 +117,7 @@ def test_a_picture_may_have_several_captions_of_which_one_is_chosen(folder: Fold
 
 
 def test_batches_have_the_shapes_that_were_agreed(folder: Folder) -> None:
-    tokens: Examples = prepared(folder(many(20))).tokens("train")
+    tokens: ExampleSet = prepared(folder(many(20))).tokens("train")
     images, text = tokens.batch([3, 1, 2])
     assert images.shape == (3, 3, 4, 4) and images.dtype == np.uint8 and images.flags.writeable
     assert text.shape == (3, int(tokens.lengths[[3, 1, 2]].max())) and text.dtype == np.int64
@@ -144,9 +145,9 @@ def test_whatever_is_wrong_with_single_pictures_is_named_counted_and_skipped(fol
     assert set(named(data)) == kept
     said = "\n".join(data.skipped)
     assert "3 paths lead out of the folder, and were not read: ../secret.png, /etc/passwd, sub/../../secret.png" in said
-    assert "1 picture of the table is not in the folder: gone.png" in said
-    assert "1 picture has no caption: silent.png" in said
-    assert f"{24 - len(kept)} pictures cannot be read: empty.png (the file is empty), half.png (" in said
+    assert "1 image of the table is not in the folder: gone.png" in said
+    assert "1 image has no caption: silent.png" in said
+    assert f"{24 - len(kept)} images cannot be read: empty.png (the file is empty), half.png (" in said
     again = prepared(root)
     assert again.skipped == data.skipped
 
@@ -155,22 +156,24 @@ def test_nothing_usable_is_an_error_that_says_why(folder: Folder) -> None:
     root = folder(many(5))
     for number in range(5):
         (root / f"{number}.png").write_bytes(b"")
-    with pytest.raises(DataError, match=r"no picture could be read: 5 pictures cannot be read: 0\.png \(the file is e"):
+    with pytest.raises(DataError, match=r"no image could be read: 5 images cannot be read: 0\.png \(the file is e"):
         prepared(root)
     root = folder([("a.png", "x")], [])
     for number in range(5):
         (root / f"{number}.png").unlink()
-    with pytest.raises(DataError, match=r"none of its 1 rows names a picture in .*not in the folder: a\.png"):
+    with pytest.raises(DataError, match=r"none of its 1 rows names an image in .*not in the folder: a\.png"):
         prepared(root)
 
 
 def test_too_few_pictures_to_divide_are_refused_but_judged(folder: Folder) -> None:
     root = folder(many(3))
-    with pytest.raises(DataError, match=r"3 different pictures are too few .* Give at least 4"):
+    with pytest.raises(DataError, match=r"3 different images are too few .* Give at least 4"):
         prepared(root)
     data = judged(root)
-    assert data.splits == ("images",) and len(data.pictures("images")) == 3
-    assert {split: len(prepared(folder(many(4))).pictures(split)) for split in ("train", "validation", "test")} == {
+    assert data.splits == ("images",) and len(data.tokens("images").images) == 3
+    assert {
+        split: len(prepared(folder(many(4))).tokens(split).images) for split in ("train", "validation", "test")
+    } == {
         "train": 2,
         "validation": 1,
         "test": 1,
@@ -180,10 +183,10 @@ def test_too_few_pictures_to_divide_are_refused_but_judged(folder: Folder) -> No
 def test_a_folder_is_judged_whole_or_by_the_split_that_is_asked_for(folder: Folder) -> None:
     root = folder(many(30))
     data = prepared(root)
-    judge = {"side": 4, "length": 8, "marked": True, "tokenizer": data.tokenizer}
-    assert len(read_images(str(root), **judge).pictures("images")) == 30
+    judge = {"side": 4, "length": 8, "special_tokens": True, "tokenizer": data.tokenizer}
+    assert len(read_images(str(root), **judge).tokens("images").images) == 30
     test = read_images(str(root), split="test", **judge)
-    assert test.splits == ("test",) and test.pictures("test") == data.pictures("test")
+    assert test.splits == ("test",) and test.tokens("test").images == data.tokens("test").images
     assert (test.tokens("test").pixels == data.tokens("test").pixels).all()
     with pytest.raises(DataError, match=r"split = 'tset' is unknown\. Did you mean 'test'"):
         read_images(str(root), split="tset", **judge)
@@ -236,13 +239,13 @@ def test_of_two_files_of_a_name_neither_is_guessed(folder: Folder) -> None:
     root = folder([("1.png", "one"), ("2.png", "two")], ["x/1.png", "y/1.png", "x/2.png"])
     data = judged(root)
     assert named(data) == {"x/2.png": ("two",)}
-    assert any("1 picture of the table is not in the folder: 1.png" in sentence for sentence in data.skipped)
+    assert any("1 image of the table is not in the folder: 1.png" in sentence for sentence in data.skipped)
 
 
 def test_without_a_table_an_example_of_one_is_shown(folder: Folder) -> None:
     root = folder(many(5))
     (root / "captions.csv").unlink()
-    with pytest.raises(DataError, match=r"no table says what the pictures show[\s\S]*image,caption\n  dogs/rex\.jpg,"):
+    with pytest.raises(DataError, match=r"no table says what the images show[\s\S]*image,caption\n  dogs/rex\.jpg,"):
         prepared(root)
 
 
@@ -252,7 +255,7 @@ def test_what_is_no_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no such folder"):
         prepared(tmp_path / "nowhere")
     (tmp_path / "a.csv").write_text("image,caption\n")
-    with pytest.raises(DataError, match="this is no folder"):
+    with pytest.raises(DataError, match="this is not a folder"):
         prepared(tmp_path / "a.csv")
     with pytest.raises(DataError, match=r"captions = 'a\.csv': emoji has captions of its own"):
         prepared("emoji", captions="a.csv")
@@ -263,11 +266,11 @@ def test_pixels_are_mapped_from_one_file_and_taken_again(
 ) -> None:
     root = folder(many(20))
     first = prepared(root)
-    monkeypatch.setattr(pixels, "read_pictures", None)
+    monkeypatch.setattr(pixels, "decode_images", None)
     again = prepared(root, held_out=0.3)
     for data in (first, again):
         assert all(isinstance(data.tokens(split).pixels, np.memmap) for split in data.splits)
-    assert len(again.pictures("test")) == 6 and len(list((home / "pictures").iterdir())) == 1
+    assert len(again.tokens("test").images) == 6 and len(list((home / "pictures").iterdir())) == 1
 
 
 @pytest.mark.parametrize("damage", ["shorter", "longer", "header", "missing"])
@@ -293,11 +296,11 @@ def test_a_reading_that_is_interrupted_leaves_nothing_half_written(
 
     root = folder(many(20))
     with monkeypatch.context() as patch:
-        patch.setattr(pixels, "read_pictures", stopped)
+        patch.setattr(pixels, "decode_images", stopped)
         with pytest.raises(KeyboardInterrupt):
             prepared(root)
     assert list((home / "pictures").iterdir()) == []
-    assert len(prepared(root).pictures("train")) == 16
+    assert len(prepared(root).tokens("train").images) == 16
 
 
 def test_the_hash_changes_with_a_file_or_the_table_and_with_nothing_else(folder: Folder) -> None:
@@ -317,27 +320,27 @@ def test_the_hash_changes_with_a_file_or_the_table_and_with_nothing_else(folder:
 def test_how_far_it_has_come_is_told(folder: Folder) -> None:
     told: list[tuple[str, int, int]] = []
     spec = ImagesSpec.model_validate({"images": str(folder(many(20))), "tokenizer": "words"})
-    prepare_images(spec, side=4, length=8, marked=True, progress=lambda *row: told.append(row))
+    prepare_images(spec, side=4, length=8, special_tokens=True, progress=lambda *row: told.append(row))
     last = {what: (done, total) for what, done, total in told}
-    assert list(last)[:2] == ["reading pictures", "decoding pictures"]
+    assert list(last)[:2] == ["reading images", "decoding images"]
     assert all(done == total > 0 for done, total in last.values())
 
 
 def test_captions_of_unknown_words_are_counted_and_keep_numbers_of_their_own(folder: Folder) -> None:
     root = folder([("a.png", "zebra one"), ("b.png", "Zebra  one"), ("c.png", "zebra"), ("d.png", "a yak")])
-    known = learn_tokenizer(Words(), ["a red heart"] * 3)
-    data = read_images(str(root), side=4, length=8, marked=True, tokenizer=known)
+    known = train_tokenizer(Words(), ["a red heart"] * 3)
+    data = read_images(str(root), side=4, length=8, special_tokens=True, tokenizer=known)
     assert "4 of 4 captions hold words that the tokenizer does not know" in data.skipped
     assert "3 captions hold nothing that the tokenizer knows" in data.skipped
-    said = [picture.captions[0].lower().split() for picture in data.pictures("images")]
+    said = [picture.captions[0].lower().split() for picture in data.tokens("images").images]
     names = data.tokens("images").names
     assert [[one == other for other in names] for one in names] == [[one == other for other in said] for one in said]
 
 
 def test_a_blank_is_nothing_that_a_tokenizer_of_characters_knows(folder: Folder) -> None:
     root = folder([("a.png", "ж ж"), ("b.png", "a b")])
-    known = learn_tokenizer(Characters(), [" a b"])
-    data = read_images(str(root), side=4, length=8, marked=True, tokenizer=known)
+    known = train_tokenizer(Characters(), [" a b"])
+    data = read_images(str(root), side=4, length=8, special_tokens=True, tokenizer=known)
     assert "1 captions hold nothing that the tokenizer knows" in data.skipped
 
 
@@ -345,8 +348,8 @@ def test_rows_without_a_caption_are_left_out_named_and_counted(folder: Folder) -
     root = folder([*many(12), ("3.png", " "), ("12.png", "")])
     data = prepared(root)
     assert "2 captions are empty: line 14, line 15" in data.skipped
-    assert "1 picture has no caption: 12.png" in data.skipped
-    assert sum(len(data.pictures(split)) for split in data.splits) == 12
+    assert "1 image has no caption: 12.png" in data.skipped
+    assert sum(len(data.tokens(split).images) for split in data.splits) == 12
     (root / "captions.csv").write_text("image,caption\n1.png,\n")
     with pytest.raises(DataError, match="in all of its 1 rows something is empty"):
         prepared(root)

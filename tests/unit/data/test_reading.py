@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
 from lemma.data import text as reading_module
-from lemma.data.text import Section, last_cut, next_character, open_text, read_pieces
+from lemma.data.text import TextSpan, last_cut, next_character, open_text, read_pieces
 from lemma.errors import DataError
 
 KINDS = ("characters", "words", "byte-pairs")
@@ -22,14 +22,14 @@ def test_pieces_join_to_the_text_and_are_bounded(
 ) -> None:
     monkeypatch.setattr(reading_module, "BLOCK", 64)
     path = write(text)
-    pieces = list(read_pieces(Section(path, 0, path.stat().st_size), kind))
+    pieces = list(read_pieces(TextSpan(path, 0, path.stat().st_size), kind))
     assert "".join(pieces) == text
     assert len(pieces) > 5
     assert max(map(len, pieces)) < 2 * 64
 
 
 def test_a_section_is_read_from_its_start_to_its_stop(write: Callable[..., Path]) -> None:
-    assert list(read_pieces(Section(write("0123456789"), 3, 7), "characters")) == ["3456"]
+    assert list(read_pieces(TextSpan(write("0123456789"), 3, 7), "characters")) == ["3456"]
 
 
 @settings(deadline=None)
@@ -60,7 +60,7 @@ def test_bytes_that_are_not_utf8_are_named_with_their_exact_offset(
     monkeypatch.setattr(reading_module, "BLOCK", 64)
     path = write(b"a" * before + wrong)
     with pytest.raises(DataError, match=rf"text\.txt: byte {before + place} \(0x{wrong[place]:02x}\).*iconv"):
-        list(read_pieces(Section(path, 0, path.stat().st_size), "words"))
+        list(read_pieces(TextSpan(path, 0, path.stat().st_size), "words"))
 
 
 def test_utf16_is_recognised(write: Callable[..., Path]) -> None:
@@ -82,7 +82,7 @@ def test_what_is_no_file_is_refused_with_the_next_step(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         open_text(Path("long" * 999))
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DataError, match="no regular file"):
+    with pytest.raises(DataError, match="not a regular file"):
         open_text(tmp_path / "pipe")
 
 

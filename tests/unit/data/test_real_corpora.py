@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data.corpora import CORPORA, TREEBANKS, corpus_files
+from lemma.data.corpora import CORPORA, TREEBANKS, TextSplits, corpus_files
 from lemma.data.store import prepare
-from lemma.data.text import Splits
 from lemma.data.treebanks import read_trees
 from lemma.errors import DataError
 from lemma.spec.data import Characters, DataSpec, Words
@@ -32,7 +31,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, hom
     return files
 
 
-def texts_of(splits: Splits) -> dict[str, list[bytes]]:
+def texts_of(splits: TextSplits) -> dict[str, list[bytes]]:
     return {
         name: [section.path.read_bytes()[section.start : section.stop] for section in sections]
         for name, sections in splits.items()
@@ -44,7 +43,7 @@ def test_shakespeare_has_65_characters_all_of_them_in_its_training_part(fetched:
     dataset = prepare(DataSpec(text=("shakespeare",), tokenizer=Characters()))
     assert dataset.tokenizer.vocabulary == 65
     assert {split: len(dataset.tokens(split)) for split in dataset.splits} == {"train": 1003854, "validation": 111540}
-    assert dataset.left_out("validation") == 0
+    assert dataset.tokens("validation").left_out == 0
     whole = fetched[0].read_text()
     assert dataset.tokenizer.decode(dataset.tokens("train")) == whole[: int(0.9 * len(whole))]
     assert dataset.tokenizer.decode(dataset.tokens("validation")) == whole[int(0.9 * len(whole)) :]
@@ -56,12 +55,12 @@ def test_wikitext_has_its_published_counts(fetched: list[Path]) -> None:
     assert dataset.tokenizer.vocabulary == 33278
     counts = {split: len(dataset.tokens(split)) for split in dataset.splits}
     assert counts == {"train": 2088628, "validation": 217646, "test": 245569}
-    assert sum(dataset.bytes(split) for split in dataset.splits) == CORPORA["wikitext-2"].size
+    assert sum(dataset.tokens(split).bytes for split in dataset.splits) == CORPORA["wikitext-2"].size
 
 
 @pytest.mark.parametrize("fetched", ["speeches"], indirect=True)
 def test_speeches_hold_out_whole_years_spread_over_time(fetched: list[Path]) -> None:
-    splits = CORPORA["speeches"].divide(fetched)
+    splits = CORPORA["speeches"].split(fetched)
     years = {name: {section.path.name[:4] for section in sections} for name, sections in splits.items()}
     assert years["train"].isdisjoint(years["validation"] | years["test"])
     assert years["validation"].isdisjoint(years["test"])
@@ -85,7 +84,7 @@ def test_held_out_speeches_hardly_repeat_the_training_ones(fetched: list[Path]) 
         sums = [sum(w * words[k : len(words) - 19 + k] for k, w in enumerate(weights)) for words in ids]
         return set(np.concatenate(sums).tolist())
 
-    found = {name: runs(texts) for name, texts in texts_of(CORPORA["speeches"].divide(fetched)).items()}
+    found = {name: runs(texts) for name, texts in texts_of(CORPORA["speeches"].split(fetched)).items()}
     repeated = {name: len(found[name] & found["train"]) / len(found[name]) for name in ("validation", "test")}
     assert repeated == pytest.approx({"validation": 0.001, "test": 0.006}, abs=0.0005)
 
@@ -93,7 +92,7 @@ def test_held_out_speeches_hardly_repeat_the_training_ones(fetched: list[Path]) 
 @pytest.mark.parametrize("fetched", ["ewt"], indirect=True)
 def test_ewt_has_its_sentences_and_every_one_is_a_tree(fetched: list[Path]) -> None:
     assert sum(path.stat().st_size for path in fetched) == TREEBANKS["ewt"].size
-    read = {split: read_trees("ewt", split=split).splits[split] for split in ("train", "validation", "test")}
+    read = {split: read_trees("ewt", split=split).tokens(split).sentences for split in ("train", "validation", "test")}
     assert [len(sentences) for sentences in read.values()] == [12_543, 2_002, 2_077]
     assert read["validation"][0].words == ("From", "the", "AP", "comes", "this", "story", ":")
     assert read["validation"][0].heads == (3, 3, 4, 0, 6, 4, 4)

@@ -6,21 +6,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.data.text import Section, hold_out, spread, total_size
+from lemma.data.text import TextSpan, hold_out, sample_text, total_size
 from lemma.errors import DataError
 
 texts = st.lists(st.text(alphabet="ab é中🙂\n", min_size=1, max_size=60), min_size=1, max_size=4)
 
 
-def documents_of(folder: Path, contents: list[bytes]) -> list[Section]:
+def documents_of(folder: Path, contents: list[bytes]) -> list[TextSpan]:
     documents = []
     for number, content in enumerate(contents):
         (folder / f"{number}.txt").write_bytes(content)
-        documents.append(Section(folder / f"{number}.txt", 0, len(content)))
+        documents.append(TextSpan(folder / f"{number}.txt", 0, len(content)))
     return documents
 
 
-def content_of(sections: list[Section]) -> bytes:
+def content_of(sections: list[TextSpan]) -> bytes:
     return b"".join(section.path.read_bytes()[section.start : section.stop] for section in sections)
 
 
@@ -48,7 +48,7 @@ def test_the_splits_are_the_text_and_no_byte_is_in_both(
 def test_the_cut_is_at_the_nearest_line_then_at_the_nearest_space(write: Callable[..., Path]) -> None:
     def train_of(content: str) -> str:
         path = write(content)
-        return content_of(hold_out([Section(path, 0, len(content))], 0.5)["train"]).decode()
+        return content_of(hold_out([TextSpan(path, 0, len(content))], 0.5)["train"]).decode()
 
     assert train_of("aaaa bb\nccc\nd eeee ffff") == "aaaa bb\nccc\n"
     assert train_of("aaaa bb\nccccc\nd eeee ff") == "aaaa bb\nccccc\n"  # 4 bytes back, 2 bytes on
@@ -73,8 +73,8 @@ def test_a_text_of_one_character_cannot_be_divided(tmp_path: Path) -> None:
 def test_a_sample_is_bounded_spread_and_made_of_whole_characters(tmp_path: Path) -> None:
     contents = ["é".encode() * 30_000, "中".encode() * 50_000, b"a" * 40_000]
     documents = documents_of(tmp_path, contents)
-    assert spread(documents, 10**6) == documents
-    sample = spread(documents, 50_000)
+    assert sample_text(documents, 10**6) == documents
+    sample = sample_text(documents, 50_000)
     text = content_of(sample).decode()
     assert 45_000 < total_size(sample) <= 50_000 + 3 * len(sample)
     starts = [section.start + sum(map(len, contents[: int(section.path.stem)])) for section in sample]

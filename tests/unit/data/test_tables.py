@@ -10,15 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lemma.data.labels import read_label_table
-from lemma.data.pairs import read_pair_table
+from lemma.data.labels import read_label_file
+from lemma.data.pairs import read_pair_file
 from lemma.errors import DataError
 
 Write = Callable[..., Path]
 
 
 def rows_of(path: Path, **columns: Any) -> list[tuple[str, str]]:
-    table = read_label_table(str(path), **columns)
+    table = read_label_file(str(path), **columns)
     return list(zip(table.texts, table.labels, strict=True))
 
 
@@ -70,8 +70,8 @@ def test_quoted_cells_may_hold_newlines_and_lines_are_still_counted_right(write:
 
 def test_quotes_in_tabs_are_plain_where_they_enclose_no_cells(write: Write) -> None:
     path = write('"Look," she said.\tElla dijo "mira".\n"Go."\tVe.\n', "a.tsv")
-    assert read_pair_table(str(path)).pairs[0] == ('"Look," she said.', 'Ella dijo "mira".')
-    assert read_pair_table(str(path)).pairs[1] == ('"Go."', "Ve.")
+    assert read_pair_file(str(path)).pairs[0] == ('"Look," she said.', 'Ella dijo "mira".')
+    assert read_pair_file(str(path)).pairs[1] == ('"Go."', "Ve.")
 
 
 def test_a_cell_longer_than_the_csv_modules_own_limit_is_read_and_the_limit_stays(write: Write) -> None:
@@ -90,14 +90,14 @@ def test_numbers_and_truth_values_of_json_are_labels(write: Write) -> None:
     [("good,yes\nbad,no\nfine,yes\n", False), ("words,mood\ngood,yes\nbad,no\nfine,yes\n", True)],
 )
 def test_whether_there_is_a_header_is_said(write: Write, content: str, header: bool) -> None:
-    (said,) = read_label_table(str(write(content, "a.csv"))).said
+    (said,) = read_label_file(str(write(content, "a.csv"))).notes
     assert ("line 1 read as the header" if header else "no header: line 1 read as data") in said
     assert ("text from column 'words', label from column 'mood'" if header else "text from column 1") in said
 
 
 def test_a_first_label_that_the_model_knows_is_no_header_though_it_stands_alone(write: Write) -> None:
     path = str(write("good,yes\nbad,no\nso so,maybe\n", "a.csv"))
-    assert list(read_label_table(path, known=["maybe", "no", "yes"]).labels) == ["yes", "no", "maybe"]
+    assert list(read_label_file(path, known=["maybe", "no", "yes"]).labels) == ["yes", "no", "maybe"]
 
 
 MISTAKES = [
@@ -113,12 +113,12 @@ MISTAKES = [
     ("a.csv", "a,b,c\nd,e,f\n", {}, "column is the text.*1 'a', 2 'b', 3 'c'. Say --text-column NAME or its number"),
     ("a.csv", 'text,label\na,b\n"c,d\n', {}, "after line 2: a quote that opens or ends where it cannot"),
     ("a.csv", 'text,label\n"a" b,c\n', {}, "a quote that opens or ends where it cannot"),
-    ("a.csv", "text,label\ra,b\rc,d\n", {}, "carriage return within a line.*newline.*one kind of end"),
+    ("a.csv", "text,label\ra,b\rc,d\n", {}, "carriage return within a line.*newline.*the same ending"),
     ("a.csv", 'text,label\n"a","b"\r"c","d"\n', {}, "after line 1: a carriage return within a line"),
     ("a.csv", "text,label\ra,b\rc,\r", {}, "line 3: the label is empty"),
     ("a.csv", b"text,label\na,b\ncaf\xe9,c\n", {}, "line 3: the byte 0xe9 is not UTF-8.*iconv -f windows-1252"),
     ("a.csv", "text,label\na,b\n".encode("utf-16"), {}, "line 1.*iconv -f utf-16"),
-    ("a.jsonl", '{"text": "a", "label": "b"}\n{"text": "a"\n', {}, "line 2: no valid JSON.*Write one object a line"),
+    ("a.jsonl", '{"text": "a", "label": "b"}\n{"text": "a"\n', {}, "line 2: not valid JSON.*Write one object per line"),
     ("a.jsonl", '{"text": "a", "label": "b"}\n{"text": "c"}\n', {}, "line 2: the label is empty"),
     ("a.jsonl", '{"text": "a", "label": "b"}\n"c"\n', {}, "line 2: an object such as"),
     ("a.jsonl", '{"text": "a", "label": "b"}\n["c", "d"]\n', {}, "line 2: objects and lists are mixed"),
@@ -138,13 +138,13 @@ def test_a_mistake_is_named_with_its_line(
 
 def test_no_such_file_a_folder_and_a_misspelt_name_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nothing\.csv: there is no such file"):
-        read_label_table(str(tmp_path / "nothing.csv"))
+        read_label_file(str(tmp_path / "nothing.csv"))
     with pytest.raises(DataError, match="this is a folder"):
-        read_label_table(str(tmp_path))
+        read_label_file(str(tmp_path))
     with pytest.raises(DataError, match=r"Did you mean 'tweets'.*a CSV, TSV, JSONL or CoNLL-U file"):
-        read_label_table("twets")
+        read_label_file("twets")
     with pytest.raises(DataError, match="Did you mean 'tatoeba-es'"):
-        read_pair_table("tatoeba-en")
+        read_pair_file("tatoeba-en")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_no_such_file_a_folder_and_a_misspelt_name_are_told_apart(tmp_path: Path
     [("en\tes", True), ("source\ttarget", True), ("English\tSpanish", True), ("Go.\tVe.", False), ("ab\tba", False)],
 )
 def test_a_header_of_pairs_is_known_by_its_names(write: Write, first: str, header: bool) -> None:
-    pairs = read_pair_table(str(write(f"{first}\nHi.\tHola.\n", "a.tsv"))).pairs
+    pairs = read_pair_file(str(write(f"{first}\nHi.\tHola.\n", "a.tsv"))).pairs
     assert len(pairs) == (1 if header else 2)
 
 

@@ -10,7 +10,7 @@ import pytest
 from lemma.data import corpora as library
 from lemma.data.conllu import Sentence, read_conllu, to_conllu
 from lemma.data.corpora import TREEBANKS, Corpus, convert_graphs, read_graphs
-from lemma.data.files import files_sum
+from lemma.data.files import files_hash
 from lemma.data.treebanks import hold_out_sentences, prepare_treebank, read_trees
 from lemma.errors import DataError
 from lemma.spec.data import TreebankSpec
@@ -25,7 +25,7 @@ def row(number: str, word: str, head: str, relation: str = "dep", tag: str = "X"
 
 def test_what_is_written_is_read_again(write: Write) -> None:
     sentences = tiny()
-    assert list(read_conllu(write(to_conllu(sentences), "a.conllu")).sentences) == sentences
+    assert list(read_conllu(write(to_conllu(sentences), "a.conllu"))[0]) == sentences
 
 
 def test_comments_carriage_returns_marks_and_a_missing_last_line_are_no_matter(write: Write) -> None:
@@ -35,15 +35,15 @@ def test_comments_carriage_returns_marks_and_a_missing_last_line_are_no_matter(w
         + "\r\n"
         + row("2", "ok", "0")
     )
-    (sentence,) = read_conllu(write(text, "a.conllu")).sentences
+    ((sentence,), _) = read_conllu(write(text, "a.conllu"))
     assert sentence.words == ("Ünï", "ok") and sentence.heads == (2, 0) and sentence.name == "first"
 
 
 def test_multiword_tokens_and_empty_nodes_are_passed_over_and_counted(write: Write) -> None:
     lines = [row("1-2", "don't", "_"), row("1", "do", "0", "root"), row("2", "n't", "1"), row("2.1", "ghost", "_")]
-    treebank = read_conllu(write("\n".join(lines) + "\n\n", "a.conllu"))
-    assert treebank.sentences[0].words == ("do", "n't")
-    assert treebank.skipped == ("a.conllu: 1 multiword tokens", "a.conllu: 1 empty nodes")
+    sentences, skipped = read_conllu(write("\n".join(lines) + "\n\n", "a.conllu"))
+    assert sentences[0].words == ("do", "n't")
+    assert skipped == ["a.conllu: 1 multiword tokens", "a.conllu: 1 empty nodes"]
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_multiword_tokens_and_empty_nodes_are_passed_over_and_counted(write: Wri
         (["1 the 0"], r"a\.conllu, line 1: 10 columns between tabs expected, got 1"),
         ([row("1", "a", "_")], r"line 1: the head \(column 7\) is '_', a number from 0 to 1 expected"),
         ([row("1", "a", "-1")], "line 1: the head"),
-        ([row("1", "a", "0"), row("2", "b", "3")], "line 2: word 2 of 2 cannot hang on word 3"),
-        ([row("1", "a", "0"), row("2", "b", "2")], "line 2: word 2 of 2 cannot hang on word 2"),
+        ([row("1", "a", "0"), row("2", "b", "3")], "line 2: word 2 of 2 cannot have word 3 as its head"),
+        ([row("1", "a", "0"), row("2", "b", "2")], "line 2: word 2 of 2 cannot have word 2 as its head"),
         ([row("1", "a", "0"), row("2", "b", "0")], "line 2: a second root"),
         ([row("1", "a", "0"), row("2", "b", "3"), row("3", "c", "2")], "line 2: word 2 hangs in a cycle"),
         ([row("1", "a", "2"), row("2", "b", "1")], "line 1: word 1 hangs in a cycle"),
@@ -131,24 +131,21 @@ def test_a_named_treebank_is_fetched_converted_and_checked(
         return Path((tmp_path / "toy.whl").rename(into / "toy.whl"))
 
     monkeypatch.setattr(library, "download_package", download)
-    toy = Corpus("toy", "a toy", "CC BY", 1, "toy==1", 1, "toy/*.json", files_sum(sorted(made.iterdir())), lambda _: {})
     toy = Corpus(
-        **{
-            **toy.__dict__,
-            "python": "3.12",
-            "convert": convert_graphs,
-            "converted_hash": files_sum(sorted(kept.iterdir())),
-        }
+        *("toy", "a toy", "CC BY", 1, "toy==1", 1, "toy/*.json", files_hash(sorted(made.iterdir()))),
+        python="3.12",
+        convert=convert_graphs,
+        converted_hash=files_hash(sorted(kept.iterdir())),
     )
     monkeypatch.setitem(TREEBANKS, "toy", toy)
     said: list[str] = []
-    assert read_trees("toy", lambda what, *_: said.append(what)).splits["test"] == tuple(
+    assert read_trees("toy", lambda what, *_: said.append(what)).tokens("test").sentences == tuple(
         Sentence(s.words, s.heads, s.relations, s.tags, str(place)) for place, s in enumerate(splits["test"])
     )
     assert asked == ["3.12"] and said[0] == "fetching toy (0.0 MB, CC BY)"
     assert {path.name for path in (home / "corpora" / "toy").iterdir()} == {"train.conllu", "dev.conllu", "test.conllu"}
     data = prepare_treebank(TreebankSpec(treebank="toy"), minimum_count=1, buckets=50)
-    assert [len(data.sentences(split)) for split in ("train", "validation", "test")] == [9, 3, 4]
+    assert [len(data.tokens(split).sentences) for split in ("train", "validation", "test")] == [9, 3, 4]
     assert read_trees("toy", split="validation").about == "toy (validation)" and len(asked) == 1
 
 
@@ -162,9 +159,9 @@ def test_a_file_holds_out_spaced_sentences_always_the_same(write: Write) -> None
     path = write(to_conllu(tiny()), "a.conllu")
     spec = TreebankSpec(treebank=str(path), held_out=0.25)
     first, second = (prepare_treebank(spec, minimum_count=1, buckets=50) for _ in range(2))
-    assert first.sentences("validation") == second.sentences("validation")
-    assert set(first.sentences("train")) | set(first.sentences("validation")) == set(tiny())
-    assert len(first.sentences("validation")) == 4 and len(first.sentences("train")) == 12
+    assert first.tokens("validation").sentences == second.tokens("validation").sentences
+    assert set(first.tokens("train").sentences) | set(first.tokens("validation").sentences) == set(tiny())
+    assert len(first.tokens("validation").sentences) == 4 and len(first.tokens("train").sentences) == 12
     assert [len(part) for part in hold_out_sentences(tuple(tiny()[:2]), 0.01)] == [1, 1]
     with pytest.raises(DataError, match="--dev"):
         hold_out_sentences((B1,), 0.1)
@@ -177,19 +174,19 @@ def test_a_folder_is_divided_by_the_names_of_its_files_and_dev_may_be_named(writ
     for name, sentences in parts.items():
         (folder / name).write_text(to_conllu(sentences))
     whole = prepare_treebank(TreebankSpec(treebank=str(folder)), minimum_count=1, buckets=50)
-    assert [len(whole.sentences(split)) for split in whole.splits] == [6, 2, 8]
+    assert [len(whole.tokens(split).sentences) for split in whole.splits] == [6, 2, 8]
     assert read_trees(str(folder)).about.endswith("(test)")
     other = write(to_conllu([B1]), "other.conllu")
     named = prepare_treebank(TreebankSpec(treebank=str(folder), dev=str(other)), minimum_count=1, buckets=50)
-    assert named.sentences("validation") == (B1,) and named.hash != whole.hash
+    assert named.tokens("validation").sentences == (B1,) and named.hash != whole.hash
     with pytest.raises(DataError, match="no split 'x'"):
-        whole.sentences("x")
+        whole.tokens("x")
 
 
 def test_comments_without_a_sentence_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "head.conllu"
     path.write_text("# a header of the file\n\n" + to_conllu([Sentence(("I", "sleep"), (2, 0), ("nsubj", "root"))]))
-    assert len(read_conllu(path)) == 1
+    assert len(read_conllu(path)[0]) == 1
 
 
 def test_a_head_of_many_digits_is_an_error_and_not_a_crash(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data.treebanks import PADDING, PIECES, TOP, UNKNOWN, BucketedSentences, Lexicon, encode_trees
+from lemma.data.batches import BucketedExamples
+from lemma.data.treebanks import PADDING, PIECES, TOP, UNKNOWN, Lexicon, Trees
 from lemma.errors import DataError
 from treebanks import B1, tiny
 
@@ -31,7 +32,7 @@ def test_a_rare_word_is_known_by_its_spelling_only() -> None:
 
 def test_a_batch_holds_the_top_the_words_and_padding() -> None:
     lexicon = Lexicon.learn(tiny(), minimum_count=1, buckets=99)
-    rows, targets = encode_trees(tiny(), lexicon).batch([1, 0])
+    rows, targets = Trees(tiny(), lexicon).batch([1, 0])
     assert (rows[:, 0, 0] == TOP).all() and (rows[0, 4:, 0] == PADDING).all()
     assert rows[1, 1:, 0].tolist() == lexicon.encode(B1.words)[:, 0].tolist()
     assert targets[1, :, 0].tolist() == list(B1.heads)
@@ -41,16 +42,16 @@ def test_a_batch_holds_the_top_the_words_and_padding() -> None:
 
 def test_an_epoch_reads_every_sentence_once_in_an_order_that_is_a_function_of_the_seed() -> None:
     lengths = np.random.default_rng(0).integers(1, 40, 1000)
-    order = BucketedSentences(lengths, batch=10, seed=3)
-    batches = np.stack([order.sentences(step) for step in range(order.steps)])
+    order = BucketedExamples(lengths, batch=10, seed=3)
+    batches = np.stack([order.examples(step) for step in range(order.steps)])
     assert sorted(batches.ravel().tolist()) == list(range(1000))
-    again = BucketedSentences(lengths, batch=10, seed=3)
-    assert (again.sentences(150) == order.sentences(150)).all() and (again.sentences(7) == batches[7]).all()
-    assert (order.sentences(100) != batches[0]).any()
+    again = BucketedExamples(lengths, batch=10, seed=3)
+    assert (again.examples(150) == order.examples(150)).all() and (again.examples(7) == batches[7]).all()
+    assert (order.examples(100) != batches[0]).any()
     padding = sum(int((lengths[batch].max() - lengths[batch]).sum()) for batch in batches)
     assert padding < 0.05 * lengths.sum()
 
 
 def test_a_treebank_smaller_than_a_batch_fills_it() -> None:
-    order = BucketedSentences(np.array([3, 5]), batch=5, seed=1)
-    assert len(order.sentences(0)) == 5 and set(order.sentences(0).tolist()) == {0, 1}
+    order = BucketedExamples(np.array([3, 5]), batch=5, seed=1)
+    assert len(order.examples(0)) == 5 and set(order.examples(0).tolist()) == {0, 1}

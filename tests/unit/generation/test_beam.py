@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from lemma.data.tokenizers import learn_tokenizer
+from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import InputError
 from lemma.generation.beam import Beam, Hypotheses, translate, translate_texts
 from lemma.models.build import build
@@ -212,7 +212,7 @@ def test_sources_that_do_not_fit_are_refused() -> None:
 
 
 def test_texts_are_cut_with_a_remark_and_come_back_as_texts() -> None:
-    tokenizer = learn_tokenizer(Characters(), ["abcd"])
+    tokenizer = train_tokenizer(Characters(), ["abcd"])
     model = model_of(3)
     short, long = translate_texts(model, tokenizer, ["ab", "abcdab"], Beam(2))
     assert short.text == tokenizer.decode(short.tokens) and str(short).startswith(short.text)
@@ -221,11 +221,11 @@ def test_texts_are_cut_with_a_remark_and_come_back_as_texts() -> None:
     assert long.to_dict()["source"] == "abcdab" and long.to_dict()["tokens"] == list(long.tokens)
     assert "6 tokens" in str(long) and "6 tokens" in long._repr_html_()
     with pytest.raises(InputError, match="has 3 tokens and the model 7"):
-        translate_texts(model, learn_tokenizer(Characters(), ["abc"]), ["a"])
+        translate_texts(model, train_tokenizer(Characters(), ["abc"]), ["a"])
 
 
 def test_characters_that_the_tokenizer_does_not_know_are_left_out_with_a_remark() -> None:
-    tokenizer, model = learn_tokenizer(Characters(), ["abcd"]), model_of(3)
+    tokenizer, model = train_tokenizer(Characters(), ["abcd"]), model_of(3)
     known, one, three, none = translate_texts(model, tokenizer, ["ab", "aéb", "?a!b?", "??"], Beam(2))
     assert known.tokens == one.tokens == three.tokens and known.left_out == 0 and "left out" not in known.remark
     assert "1 character of the source left out" in one.remark and one.to_dict()["left_out"] == 1
@@ -234,7 +234,7 @@ def test_characters_that_the_tokenizer_does_not_know_are_left_out_with_a_remark(
 
 
 def test_no_texts_are_no_translations_and_what_is_no_text_is_refused() -> None:
-    tokenizer, model = learn_tokenizer(Characters(), ["abcd"]), model_of(3)
+    tokenizer, model = train_tokenizer(Characters(), ["abcd"]), model_of(3)
     assert translate_texts(model, tokenizer, []) == []
     with pytest.raises(InputError, match=r"source 1 is 3 \(int\), not a text"):
         translate_texts(model, tokenizer, ["ab", 3])  # pyright: ignore[reportArgumentType]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lemma.data.tokenizers import Tokenizer, learn_tokenizer
+from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.errors import DataError
 from lemma.generation.decode import Generation, generate_text
 from lemma.generation.loops import TextLoop
@@ -14,9 +14,9 @@ from lemma.spec.data import BytePairs, Characters, Words
 from stand_ins import Script
 
 LINES = ["the cat sat on the mat\n", "the dog sat on the log\n"] * 3
-CHARACTERS = learn_tokenizer(Characters(), LINES)
-WORDS = learn_tokenizer(Words(), LINES)
-BYTES = learn_tokenizer(BytePairs(vocabulary=258), LINES)
+CHARACTERS = train_tokenizer(Characters(), LINES)
+WORDS = train_tokenizer(Words(), LINES)
+BYTES = train_tokenizer(BytePairs(vocabulary=258), LINES)
 GREEDY = Sampling(tokens=50, temperature=0)
 
 
@@ -66,7 +66,7 @@ def test_an_unknown_word_in_the_prompt_does_not_hurt() -> None:
         (WORDS, WORDS.eos),
         (BYTES, BYTES.eos),
         (CHARACTERS, CHARACTERS.encode("\n")[0]),
-        (learn_tokenizer(Characters(), ["abc"]), 0),
+        (train_tokenizer(Characters(), ["abc"]), 0),
     ],
     ids=["words", "byte-pairs", "characters", "no newline"],
 )

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from lemma.data.tokenizers import learn_tokenizer
+from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError, InputError
 from lemma.inspection.drawing import COLOURS, ink, png
 from lemma.inspection.heads import Heads, look_at, look_at_run
@@ -34,7 +34,7 @@ def decoder(**words) -> nn.Module:
 
 
 def a_run(model: nn.Module, text: str = TEXT) -> SimpleNamespace:
-    tokenizer = learn_tokenizer(Characters(), [text])
+    tokenizer = train_tokenizer(Characters(), [text])
     return SimpleNamespace(model=model, tokenizer=tokenizer, spec=model.spec, path=Path("runs/small"))
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lemma.data.conllu import Sentence
-from lemma.data.tokenizers import learn_tokenizer
+from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import InputError
 from lemma.inspection.trees import (
     ParsedSentence,
@@ -34,7 +34,7 @@ from lemma.spec.models import Decoder, Lstm
 from treebanks import B1, tiny
 
 TEXT = "\n".join(" ".join(sentence.words) for sentence in tiny())
-TOKENIZERS = {spec.kind: learn_tokenizer(spec, [TEXT]) for spec in (Characters(), Words(), BytePairs(vocabulary=270))}
+TOKENIZERS = {spec.kind: train_tokenizer(spec, [TEXT]) for spec in (Characters(), Words(), BytePairs(vocabulary=270))}
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data.images import read_picture
+from lemma.data.images import decode_image
 from lemma.errors import RunError
 from lemma.retrieval import index as indexing
 from lemma.retrieval.embedding import Embedder
@@ -55,7 +55,7 @@ def check_whole(index: Index, embedder: Embedder, folder: Path) -> None:
     broken = {entry.name for entry in index.broken}
     assert sorted(entry.name for entry in index.entries) == [name for name in files if name not in broken]
     for entry, vector in zip(index.entries, index.vectors, strict=True):
-        alone = embedder.images(read_picture(folder / entry.name, embedder.side)[None])[0]
+        alone = embedder.images(decode_image(folder / entry.name, embedder.side)[None])[0]
         np.testing.assert_allclose(vector, alone, atol=1e-5)
         assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import lemma
-from lemma.data.images import levelled, read_picture
+from lemma.data.images import decode_image, lowercase
 from lemma.errors import DataError, InputError, LemmaError, RunError, SpecError
 from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel
 from lemma.retrieval.embedding import Embedder
@@ -47,14 +47,14 @@ def found(run: Run | Path, **words: Any) -> SearchResult:
 
 def cosines(run: Run, folder: Path, text: str) -> dict[str, float]:
     """What the model itself says of a text and every picture, one at a time."""
-    inside = run.tokenizer.encode(levelled(text))[:6]  # the context has room for eight, marks included
+    inside = run.tokenizer.encode(lowercase(text))[:6]  # the context has room for eight, marks included
     tokens = torch.tensor([[run.tokenizer.vocabulary, *inside, run.tokenizer.vocabulary + 1]])
     with torch.no_grad():
         sought = run.require(DualEncoderModel, "a dual encoder").text_vectors(tokens)
         return {
             path.relative_to(folder).as_posix(): float(
                 run.require(DualEncoderModel, "a dual encoder").image_vectors(
-                    torch.from_numpy(read_picture(path, SPEC.side))[None]
+                    torch.from_numpy(decode_image(path, SPEC.side))[None]
                 )
                 @ sought[0]
             )
@@ -142,10 +142,10 @@ def test_a_re_ranker_puts_the_first_few_in_the_order_of_its_logits(folder: Path,
     assert [hit.name for hit in answer.hits[4:]] == [name for name, _ in plain[4:6]]
     assert [hit.reranked_score is None for hit in answer.hits] == [False] * 4 + [True] * 2
     tokenizer = loaded.tokenizer
-    tokens = torch.tensor([[tokenizer.vocabulary, *tokenizer.encode(levelled("a red")), tokenizer.vocabulary + 1]])
+    tokens = torch.tensor([[tokenizer.vocabulary, *tokenizer.encode(lowercase("a red")), tokenizer.vocabulary + 1]])
     logits = []
     for hit in answer.hits[:4]:
-        pixels = torch.from_numpy(read_picture(folder / hit.name, SPEC.side))[None]
+        pixels = torch.from_numpy(decode_image(folder / hit.name, SPEC.side))[None]
         with torch.no_grad():
             parts = model.towers.patches(pixels), model.towers.words(tokens), tokens >= 0
             logits.append(float(model.logits(*parts)))
@@ -161,7 +161,7 @@ def test_a_body_without_marks_is_read_without_them(folder: Path, tmp_path: Path)
     vectors, _ = Embedder(run).texts(["a red", "a blue square"])
     with torch.no_grad():
         alone = run.require(DualEncoderModel, "a dual encoder").text_vectors(
-            torch.from_numpy(run.tokenizer.encode(levelled("a red")))[None]
+            torch.from_numpy(run.tokenizer.encode(lowercase("a red")))[None]
         )
     np.testing.assert_allclose(vectors[0], alone[0].numpy(), atol=1e-5)
 

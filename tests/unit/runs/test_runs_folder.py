@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lemma.data.tokenizers import Tokenizer, learn_tokenizer
+from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.errors import RunError
 from lemma.runs.folder import Metrics, RunFolder, only_writer
 from lemma.spec.data import BytePairs, Characters, DataSpec
@@ -20,7 +20,7 @@ DATA = DataSpec(text=("my books/ä.txt", "b.txt"), tokenizer=BytePairs(vocabular
 
 @pytest.fixture
 def tokenizer() -> Tokenizer:
-    return learn_tokenizer(Characters(), ["abc"])
+    return train_tokenizer(Characters(), ["abc"])
 
 
 def folder_at(path: Path, recipe: Recipe | None = None) -> RunFolder:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from lemma.data.tokenizers import learn_tokenizer
+from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import RunError
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
@@ -24,7 +24,7 @@ TOKENS = torch.arange(10).view(2, 5)
 
 
 def new_run(path: Path, spec: ModelSpec, recipe: Recipe | None = None) -> RunFolder:
-    tokenizer = learn_tokenizer(Characters(), ["abcdefghijk"])
+    tokenizer = train_tokenizer(Characters(), ["abcdefghijk"])
     return RunFolder(path, spec, recipe or Recipe(), DataSpec(text=("a.txt",)), "f00d").create(tokenizer)
 
 

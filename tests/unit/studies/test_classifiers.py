@@ -92,8 +92,8 @@ def test_the_scores_of_a_run_are_those_of_its_test_texts(small: Make, tmp_path: 
 
 
 def held_out_of(run: Any) -> list[tuple[str, str]]:
-    dataset = prepare_labels(run.data, length=256, marked=False, tokenizer=run.tokenizer)
-    return [(text, label) for text, label in dataset.texts("test")]
+    dataset = prepare_labels(run.data, length=256, special_tokens=False, tokenizer=run.tokenizer)
+    return [(text, label) for text, label in dataset.tokens("test").texts]
 
 
 def test_a_study_that_was_interrupted_ends_like_one_that_was_not(small: Make, tmp_path: Path) -> None:

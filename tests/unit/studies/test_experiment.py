@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lemma.data.store import prepare
-from lemma.data.tokenizers import learn_tokenizer
+from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError, RunError, SpecError
 from lemma.generation.decode import Generation
 from lemma.generation.loops import TextLoop as FoundLoop
@@ -204,7 +204,7 @@ def test_measures_survive_json(tiny_study: MakeStudy, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prompt", ["", "so be"])
 def test_a_loop_is_cut_out_of_the_text_between_words(prompt: str) -> None:
-    tokenizer = learn_tokenizer(Words(), ["so be it or not\n"])
+    tokenizer = train_tokenizer(Words(), ["so be it or not\n"])
     tokens = tuple(tokenizer.encode("so be it or not it or not it").tolist())
     text = " so be it or not it or not it" if prompt else "so be it or not it or not it"
     said = Generation(prompt, text, tokens, FoundLoop(2, 3, True, "the last token"), "length", 1.0)
@@ -215,7 +215,7 @@ def test_a_loop_is_cut_out_of_the_text_between_words(prompt: str) -> None:
 
 
 def test_a_loop_that_cuts_characters_in_two_is_marked_at_whole_ones() -> None:
-    tokenizer = learn_tokenizer(BytePairs(vocabulary=258), ["ab"])
+    tokenizer = train_tokenizer(BytePairs(vocabulary=258), ["ab"])
     tokens = tuple(tokenizer.encode("aé€é€").tolist())
     assert len(tokens) == 1 + 5 + 5, "one token a byte"
     said = Generation("", "aé€é€", tokens, FoundLoop(2, 5, True, "the last token"), "length", 1.0)

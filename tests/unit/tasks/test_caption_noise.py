@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from lemma.data.batches import Rows
-from lemma.data.images import levelled
+from lemma.data.batches import TokenRows
+from lemma.data.images import lowercase
 from lemma.tasks.augmentation import inner_tokens, reworded
 
 CAPTIONS = np.array([[90, 1, 2, 3, 91, -1, -1], [90, 4, 91, -1, -1, -1, -1], [90, 5, 6, 7, 8, 9, 91]])
@@ -57,10 +57,10 @@ def test_it_is_a_function_of_seed_and_step_and_of_no_strength_nothing_happens() 
 
 
 def test_what_may_stray_is_what_stands_between_the_ends() -> None:
-    rows = Rows(np.array([90, 1, 2, 91, 90, 91, 90, 3, 91]), np.array([0, 4, 6, 9]))
+    rows = TokenRows(np.array([90, 1, 2, 91, 90, 91, 90, 3, 91]), np.array([0, 4, 6, 9]))
     assert inner_tokens(rows).tolist() == [1, 2, 3]
 
 
 def test_capitals_and_blanks_make_no_other_caption() -> None:
-    assert levelled("  Red\tHeart ") == levelled("red heart") == " red heart"
-    assert levelled("") == ""
+    assert lowercase("  Red\tHeart ") == lowercase("red heart") == " red heart"
+    assert lowercase("") == ""

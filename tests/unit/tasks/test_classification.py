@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lemma.data.batches import Rows
+from lemma.data.batches import TokenRows
 from lemma.data.labels import Labelled
 from lemma.errors import InputError
 from lemma.models.base import by_length
@@ -43,7 +43,7 @@ def examples(texts: int = 50) -> Labelled:
     random = np.random.default_rng(3)
     lengths = random.integers(1, 30, size=texts)
     tokens = random.integers(0, 10, size=lengths.sum())
-    return Labelled(Rows(tokens, np.cumsum([0, *lengths])), random.integers(0, 3, size=texts))
+    return Labelled(TokenRows(tokens, np.cumsum([0, *lengths])), random.integers(0, 3, size=texts))
 
 
 @pytest.mark.parametrize("batch", [None, 1, 7])

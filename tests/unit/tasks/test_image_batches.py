@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lemma.data.batches import Rows
+from lemma.data.batches import TokenRows
 from lemma.data.images import Captioned
 from lemma.errors import SpecError
 from lemma.models.build import build
@@ -62,7 +62,7 @@ def test_every_epoch_shows_every_picture_once_in_a_new_order_and_all_batches_hav
 
 def test_captions_of_unlike_length_are_mixed_and_filled_up_to_the_longest_of_all() -> None:
     lengths = np.array([2] * 6 + [3] * 5 + [7])
-    rows = Rows(np.arange(lengths.sum()) % 20, np.concatenate([[0], np.cumsum(lengths)]))
+    rows = TokenRows(np.arange(lengths.sum()) % 20, np.concatenate([[0], np.cumsum(lengths)]))
     source = ImageBatches(Captioned(made_up(12).pixels, rows, np.arange(13), np.arange(12)), RECIPE, CPU)
     batches = [source.batch(step)[1] for step in range(8)]
     assert {tuple(tokens.shape) for tokens in batches} == {(6, 7)}
@@ -79,7 +79,7 @@ def test_each_picture_comes_with_its_own_captions_and_over_time_with_all() -> No
         images, tokens = source.batch(step)
         for image, caption in zip(images, tokens, strict=True):
             place = known[np.round(255 * image.numpy()).astype(np.uint8).tobytes()]
-            own = [examples.rows.beside([row])[0].tolist() for row in range(3 * place, 3 * place + 3)]
+            own = [examples.rows.padded([row])[0].tolist() for row in range(3 * place, 3 * place + 3)]
             met.add((place, own.index([token for token in caption.tolist() if token >= 0])))
     assert len(met) == 18
 
@@ -224,7 +224,7 @@ def test_what_is_smoothed_is_minimised_and_what_is_true_is_reported() -> None:
 
 def test_equal_captions_in_a_batch_do_not_fight() -> None:
     examples = made_up(6)
-    rows = Rows(np.tile([4, 5], 6), 2 * np.arange(7))
+    rows = TokenRows(np.tile([4, 5], 6), 2 * np.arange(7))
     same = Captioned(examples.pixels, rows, examples.first, np.zeros(6, dtype=np.int64))
     images, tokens = ImageBatches(same, RECIPE, CPU).batch(0)
     model = build(SPEC.sized({"vocabulary": 20}))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import lemma
-from lemma.data.batches import Rows
+from lemma.data.batches import TokenRows
 from lemma.data.images import Captioned
 from lemma.errors import RunError, SpecError
 from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel, embed_images, embed_texts
@@ -42,7 +42,7 @@ def test_twelve_coloured_shapes_are_learned(run: Path, folder: Path) -> None:
 def test_the_score_is_of_the_vectors_of_the_model(run: Path) -> None:
     model, examples = load(run).require(DualEncoderModel, "a dual encoder"), made_up(7, captions=2, vocabulary=8)
     images = torch.stack([model.image_vectors(torch.from_numpy(one[None]))[0] for one in examples.pixels]).detach()
-    rows = [torch.from_numpy(examples.rows.beside([row])) for row in range(14)]
+    rows = [torch.from_numpy(examples.rows.padded([row])) for row in range(14)]
     texts = torch.cat([model.text_vectors(row) for row in rows]).detach()
     np.testing.assert_allclose(embed_images(model, examples.pixels), images, atol=1e-5)
     np.testing.assert_allclose(embed_texts(model, examples.rows), texts, atol=1e-5)
@@ -131,7 +131,7 @@ def test_a_tree_reads_no_captions(folder: Path, tmp_path: Path) -> None:
 
 def test_duplicate_captions_are_right_for_both_pictures() -> None:
     examples = made_up(4)
-    rows = Rows(np.array([3, 4, 3, 5]), np.arange(5))
+    rows = TokenRows(np.array([3, 4, 3, 5]), np.arange(5))
     score = retrieve(load_small(), Captioned(examples.pixels, rows, np.arange(5), token_names(rows)), 4, samples=0)
     assert score.found.image_to_text.chance[1] == pytest.approx((2 + 1 + 2 + 1) / 16)
 

@@ -10,7 +10,7 @@ import pytest
 import lemma
 from labelled_tables import made_texts, write_table
 from lemma.data.conllu import Sentence, to_conllu
-from lemma.data.labels import DrawnText
+from lemma.data.labels import ParsedWords
 from lemma.errors import RunError, SpecError
 from lemma.inspection.trees import parse_text
 from lemma.report.progress import Silent
@@ -18,7 +18,7 @@ from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
 from lemma.tasks import parse_texts as drawing_trees
 from lemma.tasks import parse_texts as drawn_trees
-from lemma.tasks.parse_texts import cached_trees, draw_texts, parser_drawer, sentences_of
+from lemma.tasks.parse_texts import cached_trees, draw_texts, parser_trees, sentences_of
 from treebanks import tiny
 
 PARSER: dict[str, Any] = {"steps": 6, "batch": 4, "width": 8, "buckets": 100, "device": "cpu"}
@@ -46,8 +46,8 @@ def test_the_trees_of_a_text_are_those_that_look_parse_draws(home: Path) -> None
     heads = [parsed.sentence.heads for parsed in parse_text(load(home / "parser"), lines).sentences]
     starts = np.cumsum([0, *map(len, heads)])
     expected = [start + head - 1 if head else -1 for start, own in zip(starts, heads, strict=False) for head in own]
-    assert list(drawn[0].governors) == expected
-    assert drawn[1] == DrawnText(("it",), (-1,))
+    assert list(drawn[0].heads) == expected
+    assert drawn[1] == ParsedWords(("it",), (-1,))
 
 
 def test_a_text_is_cut_into_sentences_and_its_end_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,9 +99,9 @@ def test_trees_are_kept_by_text_and_parser_and_damaged_ones_are_drawn_again(
     monkeypatch.setenv("LEMMA_HOME", str(home / "other-home"))
     calls: list[list[str]] = []
 
-    def draw(texts: Any) -> list[DrawnText]:
+    def draw(texts: Any) -> list[ParsedWords]:
         calls.append(list(texts))
-        return [DrawnText(tuple(text.split()), tuple(range(-1, len(text.split()) - 1))) for text in texts]
+        return [ParsedWords(tuple(text.split()), tuple(range(-1, len(text.split()) - 1))) for text in texts]
 
     texts = ["a b", "", "c d é", "a b"]
     first = cached_trees(texts, "p", draw)
@@ -113,7 +113,7 @@ def test_trees_are_kept_by_text_and_parser_and_damaged_ones_are_drawn_again(
     monkeypatch.setattr(drawn_trees, "OFTEN", 1)
     with pytest.raises(ZeroDivisionError):
         cached_trees(
-            ["f", "g"], "p", lambda texts: (DrawnText((text,), (-1,)) for text in texts if text == "f" or 1 / 0)
+            ["f", "g"], "p", lambda texts: (ParsedWords((text,), (-1,)) for text in texts if text == "f" or 1 / 0)
         )
     cached_trees(["f", "g"], "p", draw)
     assert calls.pop() == ["g"]
@@ -155,12 +155,12 @@ def _relabelled(home: Path, sentences: list[Sentence]) -> Path:
 
 
 def test_a_changed_parser_is_noticed(home: Path) -> None:
-    before = parser_drawer(home / "parser", Silent()).hash
+    before = parser_trees(home / "parser", Silent()).hash
     words = {**PARSER, "steps": 2, "encoder": {"kind": "bilstm", "hidden": 8, "depth": 1}}
     (home / "parser").rename(home / "kept")
     try:
         lemma.train("parser", treebank=home / "bank.conllu", out=home / "parser", progress=False, **words)
-        assert parser_drawer(home / "parser", Silent()).hash != before
+        assert parser_trees(home / "parser", Silent()).hash != before
         with pytest.raises(RunError, match=r"trained on labels.*with the trees of .*parser"):
             lemma.evaluate(home / "run", progress=False)
     finally:

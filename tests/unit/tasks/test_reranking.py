@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.data.batches import Rows
+from lemma.data.batches import TokenRows
 from lemma.models.build import build
 from lemma.models.dual_encoder import ImageTextPairs
 from lemma.spec.models import CrossAttention, DualEncoder, Encoder
@@ -119,9 +119,9 @@ def test_pair_logits_are_the_models_own_whatever_the_order_of_the_pairs() -> Non
     model = build(CrossAttention(towers=towers)).eval()
     torch.nn.init.normal_(model.score.weight)
     pixels = RANDOM.integers(0, 256, (70, 3, 4, 4)).astype(np.uint8)
-    rows = Rows(RANDOM.integers(0, 8, 210), np.arange(0, 211, 3))
+    rows = TokenRows(RANDOM.integers(0, 8, 210), np.arange(0, 211, 3))
     images, texts = RANDOM.integers(0, 70, 300), RANDOM.integers(0, 70, 300)
-    tokens = torch.from_numpy(rows.beside(range(70)))
+    tokens = torch.from_numpy(rows.padded(range(70)))
     with torch.no_grad():
         patches, words = model.towers.patches(torch.from_numpy(pixels)), model.towers.words(tokens)
         wanted = model.logits(

@@ -13,17 +13,17 @@ from typer.testing import CliRunner
 import lemma
 from adapting_runs import StopAt, same_bits
 from lemma.cli.main import app
-from lemma.data.batches import Rows
+from lemma.counting.count import trainable_text
+from lemma.data.batches import TokenRows
 from lemma.data.images import Captioned, read_images
 from lemma.errors import LemmaError, SpecError
 from lemma.models.classifier import ClassifierModel
 from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel
 from lemma.runs.checkpoint import read_tensors
 from lemma.runs.load import load
-from lemma.counting.count import trainable_text
-from lemma.training.adapt import adapt_run, plan_adaptation
 from lemma.tasks.registry import data_args
 from lemma.tasks.reranking import PairLogits, RerankingScore, part_of
+from lemma.training.adapt import adapt_run, plan_adaptation
 from picture_runs import shapes
 from two_colours import COLOURS, folder_of_halves
 
@@ -187,14 +187,14 @@ def test_the_commands_say_gain_and_ceiling_also_as_json(
 
 
 def test_a_part_of_the_pictures_keeps_each_with_its_captions() -> None:
-    rows = Rows(np.arange(30), np.arange(0, 31, 2))
+    rows = TokenRows(np.arange(30), np.arange(0, 31, 2))
     pixels = np.arange(6, dtype=np.uint8)[:, None, None, None] * np.ones((1, 3, 2, 2), dtype=np.uint8)
     whole = Captioned(pixels, rows, np.array([0, 1, 4, 6, 9, 12, 15]), np.arange(15))
     part = part_of(whole, 4)
     assert len(part.pixels) == 4 and part_of(whole, 6) is whole
     for place, picture in enumerate(part.pixels[:, 0, 0, 0].tolist()):
         ours, theirs = (
-            one.rows.beside(range(*one.first[at : at + 2])) for one, at in ((part, place), (whole, picture))
+            one.rows.padded(range(*one.first[at : at + 2])) for one, at in ((part, place), (whole, picture))
         )
         assert ours.tolist() == theirs.tolist()
         assert part.names[slice(*part.first[place : place + 2])].tolist() == list(
@@ -213,9 +213,11 @@ def test_a_search_finds_by_the_towers_and_orders_the_first_few_by_looking_again(
     assert again == sorted(again, reverse=True) and all(hit.again is None for hit in rest)
     assert min(hit.score for hit in hits[:6]) >= max(hit.score for hit in rest)  # the few are the towers' first six
     run = load(frozen)
-    dataset = read_images(str(pictures), side=8, length=8, marked=True, tokenizer=run.tokenizer)
-    examples, names = dataset.tokens("images"), [picture.name for picture in dataset.pictures("images")]
-    text = [caption for picture in dataset.pictures("images") for caption in picture.captions].index("red left of blue")
+    dataset = read_images(str(pictures), side=8, length=8, special_tokens=True, tokenizer=run.tokenizer)
+    examples, names = dataset.tokens("images"), [picture.name for picture in dataset.tokens("images").images]
+    text = [caption for picture in dataset.tokens("images").images for caption in picture.captions].index(
+        "red left of blue"
+    )
     places = np.array(
         [next(i for i, name in enumerate(names) if Path(name).name == Path(hit.name).name) for hit in hits]
     )

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lemma.data.batches import Rows
-from lemma.data.pairs import Pairs
+from lemma.data.batches import TokenRows
+from lemma.data.pairs import TokenPairs
 from lemma.errors import InputError
 from lemma.tasks.translation import loss_of_pairs, score_pairs, score_translations
 
@@ -31,15 +31,15 @@ class Translator(nn.Module):
         return self.output(self.dropout(self.embedding(target.clamp(min=0)) + read))
 
 
-def pairs(count: int) -> Pairs:
+def pairs(count: int) -> TokenPairs:
     random = np.random.default_rng(4)
 
-    def rows(before: list[int]) -> Rows:
+    def rows(before: list[int]) -> TokenRows:
         lengths = random.integers(0, 9, size=count)
         tokens = random.integers(0, V - 3, size=lengths.sum()).astype(np.int32)
-        return Rows(tokens, np.cumsum([0, *lengths])).marked(before, [V - 2])
+        return TokenRows(tokens, np.cumsum([0, *lengths])).surround(before, [V - 2])
 
-    return Pairs(rows([]), rows([V - 3]))
+    return TokenPairs(rows([]), rows([V - 3]))
 
 
 def test_the_loss_is_the_mean_over_all_right_tokens_of_pairs_taken_alone() -> None:

@@ -127,7 +127,7 @@ def test_words_of_the_graph_reach_the_data_and_unknown_ones_are_refused() -> Non
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_sparse_features_give_the_outputs_and_gradients_of_dense_ones(depth: int) -> None:
     random = np.random.default_rng(depth)
-    graph = prepare_graph(GraphSpec(graph="blocks", nodes=60, edges=150), seed=1)
+    graph = prepare_graph(GraphSpec(graph="blocks", nodes=60, edges=150), seed=1).tokens("train").graph
     table = random.random((60, 9)).astype(np.float32) * (random.random((60, 9)) < 0.3)
     rows, columns = np.nonzero(table)
     kept = Compressed(np.searchsorted(rows, np.arange(61)), columns, table[rows, columns], 9)
@@ -146,7 +146,7 @@ def test_sparse_features_give_the_outputs_and_gradients_of_dense_ones(depth: int
 def test_dropout_of_sparse_features_drops_entries_and_scales_the_rest() -> None:
     graph = prepare_graph(GraphSpec(graph="karate"), seed=1)
     model = build(Graph(features=34, classes=2), dropout=0.5).train()
-    features: Any = graph_inputs(graph, "symmetric")[0]
+    features: Any = graph_inputs(graph.tokens("train").graph, "symmetric")[0]
     torch.manual_seed(1)
     dropped: Any = model._dropped(features).values
     assert set(dropped.tolist()) == {0.0, 2.0}
@@ -160,11 +160,12 @@ def test_a_step_is_that_of_plain_autograd_on_dense_matrices() -> None:
     spec = chosen.model.sized(graph.sizes())
     session = Session(spec, chosen.recipe, graph.tokens("train"), Distributed(torch.device("cpu")), print)
     weights = [parameter.detach().clone().requires_grad_() for parameter in session.model.parameters()]
-    dense = graph_inputs(graph, "symmetric")[1].to_dense()
-    hidden = torch.relu(dense @ torch.from_numpy(graph.features) @ weights[0].T)
-    nodes = torch.from_numpy(graph.by_split["train"])
+    whole = graph.tokens("train").graph
+    dense = graph_inputs(whole, "symmetric")[1].to_dense()
+    hidden = torch.relu(dense @ torch.from_numpy(whole.features) @ weights[0].T)
+    nodes = torch.from_numpy(graph.tokens("train").nodes)
     logits = (dense @ hidden @ weights[1].T)[nodes]
-    expected = torch.nn.functional.cross_entropy(logits, torch.from_numpy(graph.classes)[nodes])
+    expected = torch.nn.functional.cross_entropy(logits, torch.from_numpy(whole.classes)[nodes])
     (loss,) = _gradients(session)
     torch.testing.assert_close(loss, expected.detach(), rtol=1e-5, atol=1e-5)
     for mine, theirs in zip(session.model.parameters(), torch.autograd.grad(expected, weights), strict=True):

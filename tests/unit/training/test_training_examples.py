@@ -54,7 +54,7 @@ def test_reversing_a_digit_string_is_learned_to_99_per_cent(tmp_path: Path) -> N
     known = lemma.load(tmp_path / "run")
     from lemma.data.pairs import prepare_pairs
 
-    held = prepare_pairs(known.data, length=10, tokenizer=known.tokenizer).pairs("test")
+    held = prepare_pairs(known.data, length=10, tokenizer=known.tokenizer).tokens("test").pairs
     assert len(held) >= 100 and {pair.source for pair in held} < {source for source, _ in unseen}
     written = lemma.generate(known, source=[pair.source for pair in held])
     right = sum(one.text == pair.source[::-1] for one, pair in zip(written, held, strict=True))
@@ -78,7 +78,7 @@ def test_parts_of_a_batch_of_labels_give_the_gradient_of_the_whole(tmp_path: Pat
     from lemma.spec.data import Characters, LabelsSpec
 
     spec = LabelsSpec(labels=str(small_table(tmp_path)), tokenizer=Characters(), held_out=held_out)
-    data = prepare_labels(spec, length=16, marked=False)
+    data = prepare_labels(spec, length=16, special_tokens=False)
     model = build(Classifier(body=Gru(width=6, hidden=7)).sized(data.sizes()))
     _compare_parts(model.double().eval(), data.tokens("train"))
 

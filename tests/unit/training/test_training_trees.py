@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lemma.data.treebanks import Lexicon, encode_trees
+from lemma.data.treebanks import Lexicon, Trees
 from lemma.spec.models import Parser
 from lemma.spec.recipe import Recipe
 from lemma.tasks import parsing
@@ -24,7 +24,7 @@ def gradients(parts: int, team: Distributed | None = None) -> dict[str, torch.Te
     )
     recipe = Recipe(batch=4, accumulate=parts, dropout=0.0, seed=3)
     session = Session(
-        spec, recipe, encode_trees(tiny(), lexicon), team or Distributed(torch.device("cpu")), lambda _: None
+        spec, recipe, Trees(tuple(tiny()), lexicon), team or Distributed(torch.device("cpu")), lambda _: None
     )
     session.state.step = 1
     session.gradients()

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from lemma.checking.worked.case import Expected, ExpectedWords, Labels, expect, numbered
 from lemma.data.corpora import CORPORA, corpus_files
-from lemma.data.store import whole_source
+from lemma.data.store import text_files
 from lemma.data.text import decode, open_text
 from lemma.errors import InputError
 from lemma.report.numbers import counted, printable, shortened, times
@@ -156,7 +156,7 @@ def count_words(names: Sequence[str]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for name in names:
         corpus = CORPORA.get(name)
-        for section in map(open_text, corpus_files(corpus)) if corpus else whole_source([name]).splits["text"]:
+        for section in map(open_text, corpus_files(corpus)) if corpus else text_files([name]).splits["text"]:
             for words in split_stream(decode(section)):
                 counts.update(words)
     return counts

@@ -1,0 +1,136 @@
+"""Data ready for a model, one item per split; and how examples are split so that no text is in two splits."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, Generic, Literal, TypeVar
+
+from lemma.errors import DataError, unknown
+
+Item = TypeVar("Item")
+Example = TypeVar("Example")
+DataKind = Literal["text", "treebank", "pairs", "labels", "images", "graph"]
+
+
+@dataclass(frozen=True)
+class Splits(Generic[Item]):
+    """Data ready for training or evaluation, of any kind: for each split one item that gives its batches.
+
+    The item of a text is an array of tokens (`TokenArray`), of others a set of examples (`Labelled`, `TokenPairs`,
+    `Trees`, `Captioned`) or the nodes of a graph (`GraphNodes`).
+    """
+
+    kind: DataKind
+    items: Mapping[str, Item] = field(repr=False)
+    tokenizer: Any
+    """The tokenizer; a parser's lexicon; None for data without text."""
+    hash: str
+    """The SHA-256 of the files, or of what generated data was made from."""
+    about: str
+    """What it is, in words."""
+    model_sizes: Mapping[str, int]
+    skipped: tuple[str, ...] = ()
+    """How the data was read, and what was cut or left out, in words."""
+    labels: tuple[str, ...] = ()
+    """The names of the classes, in the order of their numbers."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of the splits."""
+        return tuple(self.items)
+
+    def tokens(self, split: str) -> Item:
+        """What a model reads of a split."""
+        if split not in self.items:
+            raise DataError(f"there is no split '{split}' in {self.about}. It has: {', '.join(self.splits)}.")
+        return self.items[split]
+
+    def sizes(self) -> dict[str, int]:
+        """What a model has to know of the data's size: the vocabulary, the number of classes."""
+        return dict(self.model_sizes)
+
+    def only(self, split: str) -> "Splits[Item]":
+        """The same data with one split, which `about` then names."""
+        return replace(self, items={split: self.tokens(split)}, about=f"{self.about} ({split})")
+
+
+def select_split(splits: Mapping[str, Item], split: str | None, about: str) -> tuple[dict[str, Item], str]:
+    """One split to evaluate on, `test` unless another is named, and what to call it."""
+    chosen = split or "test"
+    if chosen not in splits:
+        raise DataError(unknown("split", chosen, splits))
+    return {chosen: splits[chosen]}, f"{about} ({chosen})"
+
+
+# Examples are split by a hash of the text itself, not by its place in the file. The same texts are therefore split the
+# same way whatever the order of the file, and most keep their split when others are added.
+
+SPLITS = ("train", "validation", "test")
+FEWEST = 4
+"""A class of fewer texts is only trained on: two to train, one to validate and one to test come first."""
+
+
+def normalise(text: str) -> str:
+    """What texts that differ only in case and white space have in common.
+
+    >>> normalise(" So  IT is")
+    'so it is'
+    """
+    return " ".join(text.split()).casefold()
+
+
+def hash_number(key: str, purpose: str) -> int:
+    """A pseudorandom number of 64 bits from a text, another one for each purpose."""
+    return int.from_bytes(blake2b(key.encode(), digest_size=8, person=purpose.encode()).digest())
+
+
+def shuffled(keys: Iterable[str], purpose: str) -> list[str]:
+    """Keys in an order that does not depend on the one in which they came."""
+    return sorted(keys, key=lambda key: (hash_number(key, purpose), key))
+
+
+def assign_splits(sizes: Mapping[str, int], strata: Mapping[str, str], share: float) -> dict[str, str]:
+    """Assign each group of equal texts to a split: `share` of each stratum's texts to validation, as many to test.
+
+    A group that is larger than what a split still needs is trained on.
+
+    >>> split = assign_splits({"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}, dict.fromkeys("abcde", "x"), 0.2)
+    >>> sorted(split.values())
+    ['test', 'train', 'train', 'train', 'validation']
+    """
+    totals: dict[str, int] = defaultdict(int)
+    for key, size in sizes.items():
+        totals[strata[key]] += size
+    wanted = {stratum: max(1, round(share * total)) if total >= FEWEST else 0 for stratum, total in totals.items()}
+    needed = {split: dict(wanted) for split in ("test", "validation")}
+    assigned: dict[str, str] = {}
+    for key in shuffled(sizes, "split"):
+        split = next((split for split, left in needed.items() if sizes[key] <= left[strata[key]]), "train")
+        if split != "train":
+            needed[split][strata[key]] -= sizes[key]
+        assigned[key] = split
+    return assigned
+
+
+def split_groups(groups: Mapping[str, Sequence[Example]], assigned: Mapping[str, str]) -> dict[str, list[Example]]:
+    """The examples of each split, group after group in a shuffled order."""
+    splits: dict[str, list[Any]] = {name: [] for name in SPLITS}
+    for key in shuffled(groups, "order"):
+        splits[assigned[key]] += sorted(groups[key])  # pyright: ignore[reportArgumentType]
+    return splits
+
+
+def nested_order(labels: Sequence[str]) -> list[int]:
+    """Order examples so that any first few hold each label in its share: the first 100 are among the first 300.
+
+    >>> nested_order(["a", "a", "a", "a", "b", "b"])
+    [0, 4, 1, 2, 5, 3]
+    """
+    counts: dict[str, int] = defaultdict(int)
+    ranks: list[int] = []
+    for label in labels:
+        ranks.append(counts[label])
+        counts[label] += 1
+    due = [rank and (rank + 0.5) / counts[label] for rank, label in zip(ranks, labels, strict=True)]
+    return sorted(range(len(labels)), key=lambda place: (due[place], labels[place], place))
