@@ -56,7 +56,7 @@ def test_the_score_is_of_the_vectors_of_the_model(run: Path) -> None:
 def test_the_nearest_pixel_stands_beside_it_and_does_not_find_the_picture_itself(run: Path, folder: Path) -> None:
     score = lemma.evaluate(run, images=folder, split="train", progress=False)
     assert score.protocol["split"] == "train"
-    assert score.protocol["learned"] == f"{score.pictures} of these pictures were learned"
+    assert score.protocol["learned"] == f"{score.pictures} of these images were in the training split"
     for _, way in score.baselines["nearest pixel"]:
         assert way.chance[1] < way.recall[1].value < 1.0
     assert "learned" not in lemma.evaluate(run, images=folder, split="test", progress=False).protocol
@@ -102,11 +102,11 @@ def test_a_run_that_is_stopped_and_resumed_equals_the_one_left_alone(folder: Pat
 
 
 def test_a_dual_encoder_writes_nothing_and_says_what_it_is_for(run: Path) -> None:
-    with pytest.raises(RunError, match=r"dual encoder, which writes nothing.*lemma search"):
+    with pytest.raises(RunError, match=r"not a language model. It is a dual encoder.*lemma search"):
         lemma.generate(run, "a red")
-    with pytest.raises(RunError, match=r"no re-ranker.*--rerank"):
+    with pytest.raises(RunError, match="not a re-ranker"):
         _ = load(run).require(CrossAttentionModel, "a re-ranker")
-    with pytest.raises(SpecError, match="judged by images"):
+    with pytest.raises(SpecError, match="evaluated on images"):
         lemma.evaluate(run, text=__file__, progress=False)
     with pytest.raises(SpecError, match="stride has no effect"):
         lemma.evaluate(run, stride=3, progress=False)

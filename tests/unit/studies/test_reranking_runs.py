@@ -57,10 +57,10 @@ def test_by_default_the_towers_stay_and_only_what_is_added_is_stored(dual: Path,
     stored = read_tensors(frozen / "model.safetensors")[0]
     assert stored and not any(name.startswith("towers.") for name in stored)
     ours, base = load(frozen), load(dual)
-    assert ours.spec.family == "cross-attention" and ours.reranker.spec.candidates == 6
+    assert ours.spec.family == "cross-attention" and ours.spec.candidates == 6
     assert ours.adaptation is not None and ours.adaptation.method.kind == "frozen"
-    for name, tensor in base.dual_encoder.state_dict().items():
-        assert torch.equal(ours.dual_encoder.state_dict()[name], tensor), name
+    for name, tensor in base.module.state_dict().items():
+        assert torch.equal(ours.module.towers.state_dict()[name], tensor), name
     assert (frozen / "model.safetensors").stat().st_size < (dual / "model.safetensors").stat().st_size
 
 

@@ -108,7 +108,7 @@ def test_the_result_fits_eighty_columns_and_says_gain_and_ceiling() -> None:
     assert max(map(len, str(found).splitlines())) <= 80
     assert "gain, image → text" in str(found) and "are among the 10" in str(found)
     assert found.to_dict()["gain"]["image_to_text"]["recall_at_1"] > 0
-    assert "<table>" in found._repr_html_()
+    assert "<table" in found._repr_html_()
 
 
 def test_pair_logits_are_the_models_own_whatever_the_order_of_the_pairs() -> None:

@@ -74,9 +74,9 @@ def test_a_graph_model_has_no_tokenizer_and_says_what_it_is_for(tmp_path: Path) 
         _ = run.tokenizer
     with pytest.raises(RunError, match="a classifier of a graph's nodes"):
         lemma.generate(run, "a")
-    with pytest.raises(RunError, match=r"answers no source: .*a graph's nodes.*lemma evaluate \S+$"):
+    with pytest.raises(RunError, match=r"answers a source\. .*a graph's nodes.*lemma evaluate \S+$"):
         lemma.generate(run, source="a")
-    with pytest.raises(SpecError, match=r"nodes held out .*, not by text. Leave --text out: lemma evaluate \S+$"):
+    with pytest.raises(SpecError, match=r"test nodes .*, not on text\. Leave --text out: lemma evaluate \S+$"):
         lemma.evaluate(run, "shakespeare", progress=False)
 
 
