@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -51,7 +50,7 @@ class TokenPairs:
     pairs: tuple[Pair, ...] = field(default=(), repr=False)
     """All pairs as texts, also those that are too long for the model."""
 
-    @cached_property
+    @property
     def lengths(self) -> Int64[np.ndarray, "pairs"]:
         """The tokens of each pair, both sides together, special tokens included."""
         return self.sources.lengths + self.targets.lengths

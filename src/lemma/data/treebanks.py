@@ -176,7 +176,7 @@ class Trees:
         """Where the words of each sentence begin and the last ones end."""
         return np.cumsum([0, *(len(sentence.words) for sentence in self.sentences)])
 
-    @cached_property
+    @property
     def lengths(self) -> Int64[np.ndarray, "sentences"]:
         """The words of each sentence."""
         return np.diff(self.bounds)

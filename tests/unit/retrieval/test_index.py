@@ -106,7 +106,7 @@ def test_broken_pictures_are_named_and_not_tried_again_until_they_change(
     (folder / "empty.png").touch()
     done = update(embedder, folder)
     assert {entry.name: entry.broken for entry in done.index.broken} == {
-        "bad.png": "no picture of a format that is known",
+        "bad.png": "not an image of a known format",
         "empty.png": "the file is empty",
     }
     reads.clear()

@@ -208,7 +208,7 @@ def test_a_folder_without_pictures_and_one_with_broken_ones_only_are_told(run: R
     with pytest.raises(DataError, match="no image that can be searched"):
         found(run, images=tmp_path / "empty", query="a")
     (tmp_path / "empty" / "bad.png").write_bytes(b"x")
-    with pytest.raises(DataError, match=r"1 broken: bad\.png: no picture of a format"):
+    with pytest.raises(DataError, match=r"1 broken: bad\.png: not an image of a known format"):
         found(run, images=tmp_path / "empty", query="a")
 
 
@@ -226,7 +226,7 @@ def test_names_that_would_do_harm_are_escaped_everywhere(run: Run, tmp_path: Pat
     page = result.save(tmp_path / "found.html").read_text()
     assert "<img src=x" not in page and "&lt;img src=x" in page and "a &lt;b&gt;&amp;" in page
     assert page.count('src="data:image/png;base64,') == 3 and "http" not in page and "<script" not in page
-    assert "bad.png: no picture of a format that is known" in page
+    assert "bad.png: not an image of a known format" in page
     printed = str(result)
     assert (
         "\x1b" not in printed and max(len(line) for line in printed.splitlines() if "/" not in line) <= 80
