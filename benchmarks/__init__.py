@@ -1,1 +1,1 @@
-"""The speed and memory claims, measured against their contenders."""
+"""The speed and memory claims, measured against their peers."""

@@ -8,7 +8,7 @@ from benchmarks.speed import ALL
 
 OTHERS = {
     "counting": counting.main,
-    "shaping": shaping.main,
+    "penalties": shaping.main,
     "memory": lambda: memory.main([]),
     "search": searching.main,
     "graph": graph.main,

@@ -14,7 +14,7 @@ import torch
 
 @dataclass(frozen=True)
 class Comparison:
-    """How often per second each contender did its work, and how many times faster the first one was."""
+    """How often per second each peer did its work, and how many times faster the first one was."""
 
     title: str
     unit: str
@@ -24,7 +24,7 @@ class Comparison:
 
     @property
     def met(self) -> bool:
-        """Whether the median ratio reaches the target against every contender that has one."""
+        """Whether the median ratio reaches the target against every peer that has one."""
         return all(self.ratios[name][1] >= target for name, target in self.target.items())
 
     def __str__(self) -> str:
@@ -37,23 +37,23 @@ class Comparison:
 
 def compare(
     title: str,
-    contenders: Mapping[str, Callable[[], object]],
+    peers: Mapping[str, Callable[[], object]],
     *,
     work: float,
     unit: str,
     rounds: int = 15,
     target: Mapping[str, float] | None = None,
 ) -> Comparison:
-    """Time each contender once a round, in turns; `work` is how many units one call does."""
-    for run in contenders.values():
+    """Time each peer once a round, in turns; `work` is how many units one call does."""
+    for run in peers.values():
         run()
-    seconds = {name: [] for name in contenders}
+    seconds = {name: [] for name in peers}
     for _ in range(rounds):
-        for name, run in contenders.items():
+        for name, run in peers.items():
             start = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - start)
-    first, *others = contenders
+    first, *others = peers
     return Comparison(
         title,
         unit,

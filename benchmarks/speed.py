@@ -1,4 +1,4 @@
-"""The speed claims on a CPU, each against its contender."""
+"""The speed claims on a CPU, each against its peer."""
 
 from collections.abc import Callable
 
@@ -29,9 +29,9 @@ def session(spec: LanguageSpec, **words: int | float) -> Session:
     return Session(spec, recipe, tokens, Distributed(torch.device("cpu")), lambda message: None)
 
 
-def trained_by_lemma(spec: LanguageSpec, batch: int, stretch: int) -> Work:
+def trained_by_lemma(spec: LanguageSpec, batch: int, sequence_length: int) -> Work:
     """Real steps of Lemma's own loop with all it does: batches, loss, backward, clipping, AdamW, a steady heap."""
-    learner = session(spec, batch=batch, stretch=stretch)
+    learner = session(spec, batch=batch, sequence_length=sequence_length)
 
     def work() -> None:
         with steady_heap(learner.team.device):
@@ -41,14 +41,16 @@ def trained_by_lemma(spec: LanguageSpec, batch: int, stretch: int) -> Work:
     return work
 
 
-def trained_by_hand(model: nn.Module, loss_of: Callable[[Tensor, Tensor], Tensor], batch: int, stretch: int) -> Work:
+def trained_by_hand(
+    model: nn.Module, loss_of: Callable[[Tensor, Tensor], Tensor], batch: int, sequence_length: int
+) -> Work:
     """The same step written out: random batches, loss, backward, clipping, AdamW."""
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)
     tokens = torch.randint(65, (100_000,))
 
     def step() -> None:
-        starts = torch.randint(len(tokens) - stretch - 1, (batch, 1))
-        windows = tokens[starts + torch.arange(stretch + 1)]
+        starts = torch.randint(len(tokens) - sequence_length - 1, (batch, 1))
+        windows = tokens[starts + torch.arange(sequence_length + 1)]
         loss_of(windows[:, :-1], windows[:, 1:]).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -71,16 +73,14 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 def decoder_training() -> Comparison:
     theirs = gpt2().train()
-    contenders = {
+    peers = {
         "Lemma": trained_by_lemma(SMALL, 12, 64),
         "transformers GPT2LMHeadModel": trained_by_hand(
             theirs, lambda x, y: cross_entropy(theirs(x, use_cache=False).logits, y), 12, 64
         ),
     }
     title = "Training a decoder: 4 layers, width 128, 4 heads, context 64, batch 12, V 65"
-    return compare(
-        title, contenders, work=STEPS * 12 * 64, unit="tokens/s", target={"transformers GPT2LMHeadModel": 1.5}
-    )
+    return compare(title, peers, work=STEPS * 12 * 64, unit="tokens/s", target={"transformers GPT2LMHeadModel": 1.5})
 
 
 def decoding() -> Comparison:
@@ -92,12 +92,12 @@ def decoding() -> Comparison:
         with torch.inference_mode():
             theirs.generate(prompt, max_new_tokens=60, do_sample=False, pad_token_id=0)  # pyright: ignore
 
-    contenders = {
+    peers = {
         "Lemma": lambda: decode(ours, [prompt[0].tolist()], settings, eos=None),
         "transformers generate": by_transformers,
     }
     title = "Decoding the same decoder at batch 1, 60 tokens, greedy"
-    return compare(title, contenders, work=60, unit="tokens/s", target={"transformers generate": 3.0})
+    return compare(title, peers, work=60, unit="tokens/s", target={"transformers generate": 3.0})
 
 
 class BareLstm(nn.Module):
@@ -118,23 +118,23 @@ class BareLstm(nn.Module):
 def lstm_training() -> Comparison:
     bare = BareLstm()
     spec = Lstm(vocabulary=65, width=256, hidden=256, depth=2)
-    contenders = {
+    peers = {
         "Lemma": trained_by_lemma(spec, 32, 64),
         "a bare nn.LSTM loop": trained_by_hand(bare, lambda x, y: cross_entropy(bare(x), y), 32, 64),
     }
-    title = "Training an LSTM: 2 layers of 256, batch 32, stretch 64"
-    return compare(title, contenders, work=STEPS * 32 * 64, unit="tokens/s", target={"a bare nn.LSTM loop": 1.0})
+    title = "Training an LSTM: 2 layers of 256, batch 32, sequence_length 64"
+    return compare(title, peers, work=STEPS * 32 * 64, unit="tokens/s", target={"a bare nn.LSTM loop": 1.0})
 
 
 def feed_forward() -> Comparison:
     model = build(FeedForward(vocabulary=65, width=64, hidden=256, context=8))
     tokens = torch.randint(65, (4, 64))
-    contenders = {
+    peers = {
         "all windows at once": lambda: backward(model, tokens),
         "a loop over windows": lambda: loop(model, tokens),
     }
-    title = "The feed-forward model's gradient over a stretch: N 8, width 64, hidden 256, batch 4 × 64"
-    return compare(title, contenders, work=4 * 64, unit="tokens/s", target={"a loop over windows": 20.0})
+    title = "The feed-forward model's gradient over a sequence_length: N 8, width 64, hidden 256, batch 4 × 64"
+    return compare(title, peers, work=4 * 64, unit="tokens/s", target={"a loop over windows": 20.0})
 
 
 def backward(model: LanguageModel, tokens: Tensor) -> None:

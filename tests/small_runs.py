@@ -35,7 +35,7 @@ MODELS: dict[str, ModelSpec] = {
     "lstm-tied": Lstm(width=8, hidden=8, tied=True),
     "feed-forward": FeedForward(width=6, hidden=9, context=4),
 }
-QUICK: dict[str, Any] = {"steps": 20, "batch": 8, "stretch": 12, "warm_up": 4, "device": "cpu"}
+QUICK: dict[str, Any] = {"steps": 20, "batch": 8, "sequence_length": 12, "warm_up": 4, "device": "cpu"}
 
 
 @dataclass(frozen=True)

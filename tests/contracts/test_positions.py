@@ -10,7 +10,7 @@ from lemma.layers.recording import record_attention
 from lemma.models.build import build
 from lemma.models.contract import broken_promises
 from lemma.spec.models import Decoder, Encoder
-from lemma.tasks.penalties import shape_of
+from lemma.tasks.penalties import row_statistics
 
 SIZES = {"vocabulary": 11, "width": 8, "depth": 2, "heads": 2, "context": 9}
 SOURCE = """
@@ -105,7 +105,7 @@ def test_attention_is_not_shaped_past_a_bias_that_learns() -> None:
     with record_attention() as records:
         model(torch.arange(4)[None])
     with pytest.raises(SpecError, match="positions that learn what they add to scores"):
-        shape_of(records, 100.0)
+        row_statistics(records, 100.0)
 
 
 def test_what_turns_excludes_merged_keys_and_what_is_no_module_is_told() -> None:

@@ -9,7 +9,7 @@ from lemma.models.merging import merge
 from lemma.spec.models import Decoder
 from lemma.spec.recipe import Recipe
 from lemma.tasks.language import LanguageTask
-from lemma.tasks.penalties import shape_of
+from lemma.tasks.penalties import row_statistics
 
 from families import SMALL
 
@@ -25,8 +25,8 @@ def test_logits_weights_and_shaping_are_those_of_the_cpu(name: str) -> None:
         model.to(device)
         with record_attention() as records:
             logits = model(tokens.to(device))[0]
-        shape = shape_of(records, 9.0, getattr(model.spec, "depth", 1))
-        tensors = (logits, records[0].weights(), shape.focus, shape.near)
+        shape = row_statistics(records, 9.0, getattr(model.spec, "depth", 1))
+        tensors = (logits, records[0].weights(), shape.entropy, shape.distance)
         found.append([tensor.detach().cpu() for tensor in tensors])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
@@ -43,7 +43,7 @@ def test_a_shaped_step_gives_the_gradients_of_the_cpu(positions: str, precision:
     gradients = []
     for device in ("cpu", "cuda"):
         model.to(device)
-        lesson = LanguageTask().loss(model, Recipe(focus=1.0, near=0.1))
+        lesson = LanguageTask().loss(model, Recipe(entropy_penalty=1.0, distance_penalty=0.1))
         half = device == "cuda" and precision == torch.bfloat16
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
             total = lesson(tokens.to(device), tokens.to(device), None)[0]
@@ -65,7 +65,7 @@ def test_long_texts_are_shaped_in_little_memory() -> None:
     time = 8192
     model = build(Decoder(vocabulary=64, width=64, depth=4, heads=4, context=time)).cuda()
     lesson, tokens = (
-        LanguageTask().loss(model, Recipe(focus=0.01, near=0.001)),
+        LanguageTask().loss(model, Recipe(entropy_penalty=0.01, distance_penalty=0.001)),
         torch.randint(64, (1, time), device="cuda"),
     )
     lesson(tokens, tokens, None)[0].backward()

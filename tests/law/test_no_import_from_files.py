@@ -161,8 +161,8 @@ def use_spec(path: Path) -> None:
 def use_study(path: Path) -> None:
     found: Any = read_study(path)
     if not isinstance(found, GridStudy):
-        for model in getattr(found, "contenders", ()):
-            build(choose(model.model, model.words).model)
+        for model in getattr(found, "models", ()):
+            build(choose(model.model, model.settings).model)
         return
     for cell in open_grid(found):
         assert cell.model is not None
@@ -173,7 +173,7 @@ def use_study(path: Path) -> None:
 SHEET = {
     "title": "Week 1",
     "questions": [
-        {"id": "Q1", "kind": "parameters", "model": "self-attention", "words": {"E": 4}},
+        {"id": "Q1", "kind": "parameters", "model": "self-attention", "settings": {"E": 4}},
         {"id": "Q2", "kind": "number", "model": "lora", "quantity": "parameters"},
         {"id": "Q3", "kind": "gradient", "cell": "softmax-cross-entropy", "lines": ["dz"]},
     ],
@@ -194,8 +194,8 @@ SPEC = {
 STUDY = {
     "name": "mine",
     "data": {"text": ["text.txt"], "tokenizer": {"kind": "characters"}},
-    "contenders": [{"model": "rnn", "name": "one", "words": {"width": 4}}],
-    "words": {"objective": "causal"},
+    "models": [{"model": "rnn", "name": "one", "settings": {"width": 4}}],
+    "settings": {"objective": "causal"},
     "grid": {"hidden": [3, 4]},
     "budget": {"tokens": 100},
 }
@@ -203,13 +203,13 @@ CLASSIFIERS = {
     "name": "mine",
     "kind": "classifiers",
     "labels": "film",
-    "contenders": [{"model": "rnn", "words": {"width": 4, "hidden": 4}}],
+    "models": [{"model": "rnn", "settings": {"width": 4, "hidden": 4}}],
 }
 GRAPHS = {
     "name": "mine",
     "kind": "graph",
     "graph": "karate",
-    "contenders": [{"model": "graph", "name": "two layers", "words": {"depth": 2, "normalise": "rows"}}],
+    "models": [{"model": "graph", "name": "two layers", "settings": {"depth": 2, "normalise": "rows"}}],
 }
 GRAPH = {"nodes": [{"id": "a", "label": "x"}, {"id": "b", "label": "y"}], "links": [{"source": "a", "target": "b"}]}
 LEXICON = {"format": 1, "buckets": 8, "relations": ["root"], "words": ["a"]}
@@ -359,7 +359,7 @@ def test_a_sheet_that_names_a_command_is_refused_and_says_what_to_type(
     """The sheet that ran a command: its words were the arguments of os.system."""
     told = tmp_path / "ran"
     words = {"command": f"touch {told}"}
-    sheet = {"questions": [{"id": "Q1", "kind": "parameters", "model": "os:system", "words": words}]}
+    sheet = {"questions": [{"id": "Q1", "kind": "parameters", "model": "os:system", "settings": words}]}
     _toml(sheet, tmp_path / "sheet.toml")
     _toml(ANSWERS, tmp_path / "answers.toml")
     with pytest.raises(SystemExit) as done:

@@ -16,7 +16,7 @@ from lemma.spec.models import Decoder, Lstm
 from lemma.spec.recipe import Recipe
 from lemma.tasks import penalties as rows
 from lemma.tasks.language import LanguageTask, causal
-from lemma.tasks.penalties import shape_of
+from lemma.tasks.penalties import row_statistics
 
 from families import SMALL
 
@@ -25,7 +25,7 @@ def number(tensor: Tensor) -> float:
     return tensor.detach().item()
 
 
-def naive(alphas: Sequence[Tensor], near_max: float, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def naive(alphas: Sequence[Tensor], distance_max: float, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """L_focus and L_near from all weights at once, by loops over layers, texts, heads and rows."""
     focus, near = [], []
     for layer, alpha in enumerate(alphas):
@@ -38,7 +38,7 @@ def naive(alphas: Sequence[Tensor], near_max: float, real: Tensor | None = None)
             focus.append(-(seen * seen.log()).sum())
             squared = sum(row[t2] * (place - t2) ** 2 for t2 in range(known))
             if layer < len(alphas) - 1:
-                near.append(torch.clamp(torch.as_tensor(squared), max=near_max))
+                near.append(torch.clamp(torch.as_tensor(squared), max=distance_max))
     return torch.stack(focus).mean(), torch.stack(near).mean()
 
 
@@ -53,12 +53,12 @@ def test_focus_and_near_and_their_gradients_are_those_of_the_formulas(
         torch.nn.init.normal_(parameter, std=0.5)
     with record_attention() as records:
         model(tokens)
-    shape = shape_of(records, near_max=6.0)
+    shape = row_statistics(records, distance_max=6.0)
     focus, near = naive([record.weights() for record in records], 6.0)
-    assert number(shape.focus) == pytest.approx(number(focus), abs=1e-12)
-    assert number(shape.near) == pytest.approx(number(near), abs=1e-12) and 0 < number(near) < 6
+    assert number(shape.entropy) == pytest.approx(number(focus), abs=1e-12)
+    assert number(shape.distance) == pytest.approx(number(near), abs=1e-12) and 0 < number(near) < 6
     wanted = [parameter for parameter in model.parameters() if parameter.dim() > 1]
-    ours = torch.autograd.grad(shape.focus + 0.3 * shape.near, wanted, allow_unused=True, retain_graph=True)
+    ours = torch.autograd.grad(shape.entropy + 0.3 * shape.distance, wanted, allow_unused=True, retain_graph=True)
     theirs = torch.autograd.grad(focus + 0.3 * near, wanted, allow_unused=True)
     for one, other in zip(ours, theirs, strict=True):
         assert (one is None) == (other is None)
@@ -79,11 +79,11 @@ def test_masked_keys_rows_without_keys_and_rows_left_out_do_not_count(
     hidden[1, :, 2] = -torch.inf  # a row that sees nothing
     records = [AttentionRecord(queries, keys, None, 0.5, hidden)] * 2
     real = torch.tensor([[True, True, True, False, False], [True] * 5])
-    shape = shape_of(records, 9.0, counted=real)
+    shape = row_statistics(records, 9.0, counted=real)
     focus, near = naive([record.weights() for record in records], 9.0, real)
-    assert number(shape.focus) == pytest.approx(number(focus), abs=1e-12)
-    assert number(shape.near) == pytest.approx(number(near), abs=1e-12)
-    assert number(shape.focus) != pytest.approx(number(shape_of(records, 9.0).focus), abs=1e-3)
+    assert number(shape.entropy) == pytest.approx(number(focus), abs=1e-12)
+    assert number(shape.distance) == pytest.approx(number(near), abs=1e-12)
+    assert number(shape.entropy) != pytest.approx(number(row_statistics(records, 9.0).entropy), abs=1e-3)
 
 
 @pytest.mark.parametrize("time", [8, 64, 512])
@@ -92,22 +92,26 @@ def test_the_greatest_near_does_not_depend_on_the_length(time: int) -> None:
     keys = torch.zeros(1, 1, time, 2)
     keys[..., 0, 0] = 1000.0
     queries = torch.ones(1, 1, time, 2)
-    near = number(shape_of([AttentionRecord(queries, keys, None, 1.0, causal=True)] * 2, near_max=4.0).near)
+    near = number(
+        row_statistics([AttentionRecord(queries, keys, None, 1.0, causal=True)] * 2, distance_max=4.0).distance
+    )
     assert near <= 4.0 and near == pytest.approx(4.0 * (1 - (2 - 1 / 4) / time), abs=1e-4)  # rows 0 and 1 see 0 and 1
 
 
 def test_the_last_layer_is_left_out_of_near_and_not_of_focus() -> None:
     far = AttentionRecord(torch.zeros(1, 1, 6, 2), torch.zeros(1, 1, 6, 2), None, 1.0)
     self_only = AttentionRecord(far.queries, far.keys, None, 1.0, torch.full((6, 6), -torch.inf).fill_diagonal_(0.0))
-    assert number(shape_of([self_only, far], 100.0).near) == 0
-    assert number(shape_of([self_only, far], 100.0).focus) == pytest.approx(math.log(6) / 2)
-    assert number(shape_of([far, self_only], 100.0).near) > 1
-    two = shape_of([far, self_only, far, far], 100.0, layers=2)  # two calls a layer: both of the last are left out
-    assert number(two.near) == pytest.approx(number(shape_of([far, far], 100.0).near) / 2)
+    assert number(row_statistics([self_only, far], 100.0).distance) == 0
+    assert number(row_statistics([self_only, far], 100.0).entropy) == pytest.approx(math.log(6) / 2)
+    assert number(row_statistics([far, self_only], 100.0).distance) > 1
+    two = row_statistics(
+        [far, self_only, far, far], 100.0, layers=2
+    )  # two calls a layer: both of the last are left out
+    assert number(two.distance) == pytest.approx(number(row_statistics([far, far], 100.0).distance) / 2)
     with pytest.raises(ValueError, match="3 calls"):
-        shape_of([far] * 3, 100.0, layers=2)
+        row_statistics([far] * 3, 100.0, layers=2)
     with pytest.raises(ValueError, match="0 calls"):
-        shape_of([], 100.0)
+        row_statistics([], 100.0)
 
 
 class Largest(TorchDispatchMode):
@@ -128,7 +132,7 @@ def test_a_step_never_holds_anything_of_the_size_of_all_weights(positions: str) 
     time, heads = 512, 4
     model = build(Decoder(vocabulary=11, width=16, depth=2, heads=heads, context=time, positions=positions))
     tokens = torch.randint(11, (2, time))
-    lesson = LanguageTask().loss(model, Recipe(focus=0.01, near=0.001))
+    lesson = LanguageTask().loss(model, Recipe(entropy_penalty=0.01, distance_penalty=0.001))
     rows_at_once, rows.NUMBERS_AT_ONCE = rows.NUMBERS_AT_ONCE, 2 * heads * time * 16
     try:
         with Largest() as watch:
@@ -141,11 +145,11 @@ def test_a_step_never_holds_anything_of_the_size_of_all_weights(positions: str) 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_the_objective_is_the_sum_and_reports_its_terms(precision: torch.dtype) -> None:
     model, tokens = build(SMALL["decoder"]), torch.randint(11, (2, 8))
-    lesson = LanguageTask().loss(model, Recipe(focus=0.5, near=0.25, near_max=3.0))
+    lesson = LanguageTask().loss(model, Recipe(entropy_penalty=0.5, distance_penalty=0.25, distance_max=3.0))
     with torch.autocast("cpu", precision, enabled=precision != torch.float32):
         total, (loss, focus, near), _ = lesson(tokens, tokens, None)
         expected = causal(model(tokens)[0], tokens)
-    assert lesson.terms == ("loss", "focus", "near")
+    assert lesson.terms == ("loss", "entropy", "distance")
     assert number(loss) == pytest.approx(number(expected), rel=1e-3)
     assert number(total) == pytest.approx(number(loss + 0.5 * focus + 0.25 * near), rel=1e-5)
     assert 0 < number(focus) < math.log(8) and 0 < number(near) <= 3
@@ -156,17 +160,19 @@ def test_rows_at_padded_places_do_not_count() -> None:
     queries, keys = torch.randn(2, 1, 2, 6, 4, dtype=torch.float64).unbind()
     padded = torch.zeros(1, 1, 1, 6, dtype=torch.float64)
     padded[..., 4:] = -torch.inf
-    shape = shape_of([AttentionRecord(queries, keys, None, 0.5, padded)] * 2, 9.0)
+    shape = row_statistics([AttentionRecord(queries, keys, None, 0.5, padded)] * 2, 9.0)
     short = [AttentionRecord(queries[..., :4, :], keys[..., :4, :], None, 0.5)] * 2
     expected = naive([record.weights() for record in short], 9.0)
-    assert number(shape.focus) == pytest.approx(number(expected[0]))
+    assert number(shape.entropy) == pytest.approx(number(expected[0]))
 
 
 def test_near_on_two_calls_a_layer_is_that_of_all_layers_but_the_last() -> None:
     model, tokens = build(SMALL["table-a5"]).double(), torch.randint(11, (1, 8))  # self- and cross-attention
     with torch.no_grad(), record_attention() as records:
         model(tokens)
-    _, (_, focus, near), _ = LanguageTask().loss(model, Recipe(near=0.1, near_max=3.0))(tokens, tokens, None)
+    _, (_, focus, near), _ = LanguageTask().loss(model, Recipe(distance_penalty=0.1, distance_max=3.0))(
+        tokens, tokens, None
+    )
     assert len(records) == 4
     habits = [(record.weights(), record.counted()) for record in records]
     rows = [torch.ones_like(alpha[..., 0], dtype=torch.bool) if real is None else real for alpha, real in habits]
@@ -178,19 +184,19 @@ def test_near_on_two_calls_a_layer_is_that_of_all_layers_but_the_last() -> None:
 def test_no_weight_means_the_plain_lesson_and_no_attention_is_refused() -> None:
     assert LanguageTask().loss(build(SMALL["decoder"]), Recipe()).terms == ("loss",)
     with pytest.raises(SpecError, match="lstm has none"):
-        LanguageTask().loss(build(Lstm(vocabulary=5)), Recipe(focus=0.1))
+        LanguageTask().loss(build(Lstm(vocabulary=5)), Recipe(entropy_penalty=0.1))
     with pytest.raises(SpecError, match="only one"):
-        LanguageTask().loss(build(Decoder(depth=1, width=8, heads=2)), Recipe(near=0.1))
+        LanguageTask().loss(build(Decoder(depth=1, width=8, heads=2)), Recipe(distance_penalty=0.1))
     with pytest.raises(SpecError, match="compiled code cannot be recorded"):
-        LanguageTask().loss(build(SMALL["decoder"]), Recipe(focus=0.1, compile=True))
-    with pytest.raises(SpecError, match="stretch = 20 is longer"):
-        LanguageTask().loss(build(SMALL["decoder"]), Recipe(focus=0.1, stretch=20))
+        LanguageTask().loss(build(SMALL["decoder"]), Recipe(entropy_penalty=0.1, compile=True))
+    with pytest.raises(SpecError, match="sequence_length = 20 is longer"):
+        LanguageTask().loss(build(SMALL["decoder"]), Recipe(entropy_penalty=0.1, sequence_length=20))
 
 
 @pytest.mark.parametrize("name", ["attentive", "table-a5"])
 def test_any_model_with_attention_can_be_focused(name: str) -> None:
     model, tokens = build(SMALL[name]), torch.randint(11, (2, 8))
-    lesson = LanguageTask().loss(model, Recipe(focus=1.0))
+    lesson = LanguageTask().loss(model, Recipe(entropy_penalty=1.0))
     entropies = []
     optimizer = torch.optim.Adam(model.parameters(), 0.05)
     for _ in range(30):
@@ -213,6 +219,6 @@ def test_the_galleries_three_places_by_hand() -> None:
     """Entropies log 2, 3/2 log 2 and log 3 among six rows; squared distances 0, 1/2 and 9/4, cut at 2."""
     first = written([[1, 0, 0], [1 / 2, 1 / 2, 0], [1 / 2, 1 / 4, 1 / 4]])
     last = written([[1, 0, 0], [0, 1, 0], [1 / 3, 1 / 3, 1 / 3]])
-    assert number(shape_of([first, last], 2.0).focus) == pytest.approx((2.5 * math.log(2) + math.log(3)) / 6)
-    assert number(shape_of([first, last], 2.0).near) == pytest.approx(5 / 6)
-    assert number(shape_of([first, last], 100.0).near) == pytest.approx((1 / 2 + 9 / 4) / 3)
+    assert number(row_statistics([first, last], 2.0).entropy) == pytest.approx((2.5 * math.log(2) + math.log(3)) / 6)
+    assert number(row_statistics([first, last], 2.0).distance) == pytest.approx(5 / 6)
+    assert number(row_statistics([first, last], 100.0).distance) == pytest.approx((1 / 2 + 9 / 4) / 3)

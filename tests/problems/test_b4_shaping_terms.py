@@ -13,7 +13,7 @@ from lemma.spec.models import Decoder
 from lemma.spec.recipe import Recipe
 from lemma.spec.studies import read_study
 from lemma.tasks.language import LanguageTask
-from lemma.tasks.penalties import shape_of
+from lemma.tasks.penalties import row_statistics
 
 WEIGHTS = [0.0, 0.1, 1.0]
 SIZES = [size / 4 for size in range(-16, 17)]
@@ -33,7 +33,7 @@ def tried(request: pytest.FixtureRequest) -> list[tuple[list[float], float, floa
     """What is minimised for every λ, the loss and the term, with the queries of a decoder made larger and smaller."""
     model, found = small_decoder(), []
     tokens, first = torch.randint(7, (2, 13)), {name: value.clone() for name, value in model.state_dict().items()}
-    recipes = [Recipe(near_max=30.0).replace(**{request.param: weight}) for weight in WEIGHTS]
+    recipes = [Recipe(distance_max=30.0).replace(**{request.param: weight}) for weight in WEIGHTS]
     for size in SIZES:
         model.load_state_dict(first)
         for part in model.modules():
@@ -73,11 +73,11 @@ def mixture(score: float) -> tuple[float, float, float]:
     row = AttentionRecord(queries.double(), keys.double(), None, 1.0)
     share = row.weights()[0, 0, 0, 0].item()
     heads = 0.9 * share + 0.2 * (1 - share)
-    return -(log(heads) + log(1 - heads)) / 2, shape_of([row], 1.0).focus.item(), share
+    return -(log(heads) + log(1 - heads)) / 2, row_statistics([row], 1.0).entropy.item(), share
 
 
 def test_b4_the_study_compares_each_term_with_the_same_model_without_it() -> None:
-    study = read_study("shaping")
-    words = {contender.title: contender.words for contender in study.contenders}
+    study = read_study("penalties")
+    words = {model.title: model.settings for model in study.models}
     assert words["plain"] == {} and words["both"] == {**words["focus"], **words["near"]}
-    assert {contender.model for contender in study.contenders} == {"decoder"} and len(study.seeds) >= 3
+    assert {model.model for model in study.models} == {"decoder"} and len(study.seeds) >= 3

@@ -17,7 +17,7 @@ WORDS = {"width": 12, "hidden": 16, "steps": 40, "batch": 16, "learning_rate": 0
 def found(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     folder = tmp_path_factory.mktemp("c3")
     table = write_table(folder / "texts.csv", made_texts(200))
-    changes: dict[str, Any] = {f"words.{word}": value for word, value in WORDS.items()}
+    changes: dict[str, Any] = {f"settings.{word}": value for word, value in WORDS.items()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(folder / "home"))
         patch.setattr(report, "can_draw", lambda: False)  # drawing takes longer than these studies
@@ -36,7 +36,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
 def test_c3_the_study_asks_for_both_on_real_sentiment_over_seeds() -> None:
     spec: Any = read_study("lstm-gru")
     assert spec == STUDIES["lstm-gru"]
-    assert [contender.model for contender in spec.contenders] == ["lstm", "gru"]
+    assert [model.model for model in spec.models] == ["lstm", "gru"]
     assert (spec.labels, len(spec.seeds)) == ("tweets", 3)
 
 

@@ -55,7 +55,11 @@ def test_c1_gates_times_stacked_input_and_one_bias(V: int, d: int, D: int, L: in
 def test_d5_penn_rnn() -> None:
     chosen = preset("penn-rnn")
     assert (chosen.model.width, chosen.model.hidden, chosen.recipe["dropout"]) == (256, 512, 0.1)
-    assert (chosen.recipe["stretch"], chosen.recipe["batch"], chosen.recipe["learning_rate"]) == (10, 128, 0.001)
+    assert (chosen.recipe["sequence_length"], chosen.recipe["batch"], chosen.recipe["learning_rate"]) == (
+        10,
+        128,
+        0.001,
+    )
     assert parameters_of(chosen.model) == 10_000 * 256 + 512 * (256 + 512 + 1) + 513 * 10_000
 
 

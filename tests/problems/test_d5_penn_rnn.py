@@ -18,7 +18,7 @@ LINES = ["the cat sat", "the dog ran on", "a cat ran", "the old dog sat on a cat
 def test_the_recipe_is_the_one_stated() -> None:
     chosen = choose("penn-rnn", {})
     recipe = chosen.recipe
-    assert (recipe.dropout, recipe.stretch, recipe.batch, recipe.learning_rate) == (0.1, 10, 128, 0.001)
+    assert (recipe.dropout, recipe.sequence_length, recipe.batch, recipe.learning_rate) == (0.1, 10, 128, 0.001)
     assert recipe.patience is not None, "early stopping"
     assert isinstance(chosen.model, Rnn) and (chosen.model.width, chosen.model.hidden) == (256, 512)
     assert preset("penn-rnn").tokenizer == Words(vocabulary=10_000)

@@ -47,8 +47,8 @@ def small(folder: Path, **changes: Any) -> PretrainingStudy:
         "unlabelled": str(folder / "more.txt"),
         "tokenizer": "words",
         "body": "lstm",
-        "words": TINY,
-        "pretraining": {"steps": 8, "batch": 4, "stretch": 8},
+        "settings": TINY,
+        "pretraining": {"steps": 8, "batch": 4, "sequence_length": 8},
         "counts": (8, 20, 1000),
         "seeds": (1, 2),
         "validations": 2,
@@ -70,9 +70,9 @@ def plain(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def shared_words(text: str, stretches: set[str], number: int = 10) -> bool:
+def shared_words(text: str, spans: set[str], number: int = 10) -> bool:
     words = plain(text).split()
-    return any(" ".join(words[place : place + number]) in stretches for place in range(len(words) - number + 1))
+    return any(" ".join(words[place : place + number]) in spans for place in range(len(words) - number + 1))
 
 
 @pytest.fixture
@@ -96,10 +96,10 @@ def test_e4_no_real_text_of_validation_or_test_is_in_the_text_that_is_learned(la
     lines = (tmp_path / "texts.txt").read_text().splitlines()
     held_out = [plain(text) for split in ("validation", "test") for text, _ in labelled.tokens(split).texts]
     assert {plain(line) for line in lines}.isdisjoint(held_out)
-    stretches = {
+    spans = {
         " ".join(words[place : place + 10]) for words in map(str.split, held_out) for place in range(len(words) - 9)
     }
-    assert not any(shared_words(line, stretches) for line in lines)
+    assert not any(shared_words(line, spans) for line in lines)
     assert written.texts == len(lines) == len(set(map(plain, lines)))
     assert len(lines) > 20_000
     learned = {plain(text) for text, _ in labelled.tokens("train").texts}
@@ -170,7 +170,7 @@ def test_e4_a_frozen_body_is_the_pretrained_one_after_training(study: Any, tmp_p
 def test_e4_encoders_learn_what_is_hidden_and_decoders_what_comes_next(body: str, study: Any, tmp_path: Path) -> None:
     folder, _ = study
     words = {"width": 8, "heads": 2, "depth": 1, "context": 16, "batch": 8, "steps": 4, "device": "cpu"}
-    spec = small(folder, body=body, words=words, pretraining={"steps": 3, "batch": 4}, counts=20, seeds=1)
+    spec = small(folder, body=body, settings=words, pretraining={"steps": 3, "batch": 4}, counts=20, seeds=1)
     result = run_study(spec, tmp_path / "out")
     assert not result.failed, result.failed
     assert [run.measures is not None for run in result.runs] == [True, True]
@@ -206,11 +206,11 @@ def scores(result: StudyResult) -> list[dict[str, Any]]:
 
 def test_e4_a_base_a_seed_and_one_that_fails(study: Any, tmp_path: Path) -> None:
     folder, _ = study
-    changes: dict[str, Any] = {"base_a_seed": True, "counts": 8}
+    changes: dict[str, Any] = {"base_per_seed": True, "counts": 8}
     result = run_study(small(folder, **changes), tmp_path / "two")
     bases = [RunFolder.open(tmp_path / "two" / "runs" / f"pretrained-labels-8-seed-{seed}").base() for seed in (1, 2)]
     assert [base.path.name for base in bases] == ["pretraining-seed-1", "pretraining-seed-2"] and not result.failed
-    wild = {"steps": 8, "batch": 4, "stretch": 8, "learning_rate": 1e30, "clip": 0}
+    wild = {"steps": 8, "batch": 4, "sequence_length": 8, "learning_rate": 1e30, "clip": 0}
     broken = run_study(small(folder, counts=8, pretraining=wild), tmp_path / "broken")
     assert {run.cell.condition for run in broken.failed} == {"pretrained"}
     assert all("pretraining failed: " in (run.reason or "") for run in broken.failed)
@@ -220,12 +220,12 @@ def test_e4_a_base_a_seed_and_one_that_fails(study: Any, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"body": "encoder-decoder", "words": {"steps": 2}}, "an encoder-decoder learns pairs of texts"),
+        ({"body": "encoder-decoder", "settings": {"steps": 2}}, "an encoder-decoder learns pairs of texts"),
         ({"unlabelled": "twets"}, "Did you mean 'tweets'"),
         ({"unlabelled": "nowhere.txt"}, "there is no such file"),
         ({"pretraining": {"stepz": 2}}, "Did you mean 'steps'"),
         ({"pretraining": {"seed": 2}}, "Give the study `seeds`"),
-        ({"words": {"rank": 2}}, "study.words: the word = 'rank' is unknown"),
+        ({"settings": {"rank": 2}}, "study.settings: the word = 'rank' is unknown"),
     ],
 )
 def test_e4_mistakes_are_named_before_any_training(

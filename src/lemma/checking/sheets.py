@@ -239,7 +239,7 @@ def _fields(path: Path, section: MarkdownSection, known: tuple[str, ...]) -> tup
         if match and key in known:
             found[key] = parse_value(match["value"].strip())
         elif key and get_close_matches(key, known, n=1, cutoff=0.8):
-            raise InputError(unknown(f"{path}: question {section.heading}: the word", key, known))
+            raise InputError(unknown(f"{path}: question {section.heading}: the setting", key, known))
         else:
             prose.append(line)
     for language, block in section.blocks:

@@ -210,7 +210,7 @@ def factory_subject(factory: Any, words: Mapping[str, Any], name: str | None = N
     fed = inspect.signature(feed).parameters if feed else {}
     wrong = next((word for word in words if word not in known and word not in fed), None)
     if wrong is not None:
-        raise SpecError(unknown(f"{called}: the word", wrong, sorted({*known, *fed})))
+        raise SpecError(unknown(f"{called}: the setting", wrong, sorted({*known, *fed})))
     asked = {word: p.default for word, p in [*fed.items(), *known.items()] if p.default is not p.empty}
     asked = {**asked, **words}
     numbers = {word: value for word, value in asked.items() if isinstance(value, int) and not isinstance(value, bool)}

@@ -166,8 +166,8 @@ class BucketedExamples:
         return random.permutation(ordered.reshape(self.steps, self.batch))
 
 
-# Windows of a running text: `stretch` tokens to read and, one further on, as many to predict:
-# tokens[offset : offset + stretch + 1].
+# Windows of a running text: `sequence_length` tokens to read and, one further on, as many to predict:
+# tokens[offset : offset + sequence_length + 1].
 
 
 @dataclass(frozen=True)
@@ -175,20 +175,20 @@ class RandomWindows:
     """Windows drawn again for every step, uniformly and independently; for models without a carried state."""
 
     length: int
-    stretch: int
+    sequence_length: int
     batch: int
     seed: int
 
     def __post_init__(self) -> None:
-        _check_length(self.length, self.stretch, 1)
+        _check_length(self.length, self.sequence_length, 1)
 
     def offsets(self, step: int) -> Offsets:
         """Where the windows of a step start.
 
-        >>> RandomWindows(length=1000, stretch=64, batch=3, seed=1).offsets(0).shape
+        >>> RandomWindows(length=1000, sequence_length=64, batch=3, seed=1).offsets(0).shape
         (3,)
         """
-        return np.random.default_rng([self.seed, step]).integers(0, self.length - self.stretch, size=self.batch)
+        return np.random.default_rng([self.seed, step]).integers(0, self.length - self.sequence_length, size=self.batch)
 
 
 @dataclass(frozen=True)
@@ -200,44 +200,45 @@ class Streams:
     """
 
     length: int
-    stretch: int
+    sequence_length: int
     batch: int
     seed: int
 
     def __post_init__(self) -> None:
-        _check_length(self.length, self.stretch, self.batch)
+        _check_length(self.length, self.sequence_length, self.batch)
 
     @property
     def steps(self) -> int:
         """Steps per epoch: as many as fit with room for a phase of one window, but at least one."""
-        return max((self.length - self.stretch) // (self.stretch * self.batch), 1)
+        return max((self.length - self.sequence_length) // (self.sequence_length * self.batch), 1)
 
     def offsets(self, step: int) -> Offsets:
         """Where the windows of a step start: within an epoch, each where that of the step before ended.
 
-        >>> streams = Streams(length=1000, stretch=10, batch=2, seed=1)
+        >>> streams = Streams(length=1000, sequence_length=10, batch=2, seed=1)
         >>> streams.offsets(1) - streams.offsets(0)
         array([10, 10])
         """
         epoch, place = divmod(step, self.steps)
-        share = self.steps * self.stretch
+        share = self.steps * self.sequence_length
         phase = np.random.default_rng([self.seed, epoch]).integers(0, self.length - share * self.batch)
-        return phase + np.arange(self.batch) * share + place * self.stretch
+        return phase + np.arange(self.batch) * share + place * self.sequence_length
 
     def fresh(self, step: int) -> bool:
         """Whether the streams start again at this step, so that the state must be reset."""
         return step % self.steps == 0
 
 
-def _check_length(length: int, stretch: int, rows: int) -> None:
-    if length > stretch * rows:
+def _check_length(length: int, sequence_length: int, rows: int) -> None:
+    if length > sequence_length * rows:
         return
     together = f" with batch {rows}" if rows > 1 else ""
     smaller = max((length - 1) // rows, 0)
-    step = f" or set stretch={smaller}" if smaller else ""
-    step += f" or batch={(length - 1) // stretch}" if rows > 1 and length > stretch else ""
+    step = f" or set sequence_length={smaller}" if smaller else ""
+    step += f" or batch={(length - 1) // sequence_length}" if rows > 1 and length > sequence_length else ""
     raise DataError(
-        f"the training text has {length:,} tokens; stretch {stretch}{together} needs at least {stretch * rows + 1:,}. "
+        f"the training text has {length:,} tokens; sequence_length {sequence_length}{together} needs at least "
+        f"{sequence_length * rows + 1:,}. "
         f"Give more text{step}."
     )
 

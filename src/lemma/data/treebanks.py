@@ -124,10 +124,10 @@ def normalise_word(word: str) -> str:
     return DIGIT.sub("0", word.lower())
 
 
-def shape_of(word: str) -> str:
+def row_statistics(word: str) -> str:
     """What kinds of characters a word is made of, with runs of one kind shortened to one.
 
-    >>> shape_of("Mary's"), shape_of("42nd"), shape_of("--")
+    >>> row_statistics("Mary's"), row_statistics("42nd"), row_statistics("--")
     ('Xx.x', '0x', '.')
     """
     kinds = ("X" if c.isupper() else "x" if c.isalpha() else "0" if c.isdigit() else "." for c in word)
@@ -143,7 +143,7 @@ def pieces_of(word: str) -> list[str]:
     letters = normalise_word(word)
     prefixes = [f"<{letters[:size]}" for size in PREFIXES]
     suffixes = [f"{letters[-size:]}>" for size in ENDINGS]
-    return [*prefixes, *suffixes, f"<{letters}>", f"shape {shape_of(word)}"]
+    return [*prefixes, *suffixes, f"<{letters}>", f"shape {row_statistics(word)}"]
 
 
 @dataclass(frozen=True)

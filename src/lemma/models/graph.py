@@ -27,7 +27,7 @@ class GraphModel(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def init_weights(self) -> None:
-        """Draw maps that neither stretch nor shrink (Glorot & Bengio 2010); biases are zero."""
+        """Draw maps that preserve the scale (Glorot & Bengio 2010); biases are zero."""
         for parameter in self.parameters():
             (nn.init.xavier_uniform_ if parameter.dim() == 2 else nn.init.zeros_)(parameter)
 

@@ -184,7 +184,7 @@ class TransformerModel(Backbone):
 def init_transformer(model: nn.Module) -> None:
     """Draw the initial weights: tables and outputs small, so that all tokens are about equally likely at first.
 
-    The maps of a stack neither stretch nor shrink (Glorot & Bengio 2010). Those that write to the stream are smaller
+    The maps of a stack preserve the scale (Glorot & Bengio 2010). Those that write to the stream are smaller
     the more of them there are, so that all updates together are no larger in a deep stack; post-norm layers need it as
     much as pre-norm ones do, for the gradient to pass all the norms.
     """

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -24,6 +24,9 @@ class Spec(BaseModel):
     """A frozen description. The sentence under each field is its help text everywhere."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Names of fields in files of earlier versions, and their names now."""
 
     @classmethod
     def letters(cls) -> dict[str, str]:
@@ -47,7 +50,7 @@ class Spec(BaseModel):
             return data
         letters, named = cls.letters(), {}
         for word, value in data.items():
-            name = letters.get(word, word)
+            name = letters.get(word, cls.renamed.get(word, word))
             if name in named:
                 raise ValueError(f"{name} is given twice, once as '{word}'")
             named[name] = value
@@ -87,7 +90,7 @@ def explain(error: ValidationError, where: str, known: list[str]) -> str:
     for mistake in error.errors():
         path = ".".join([where, *(str(step) for step in mistake["loc"])]).strip(".")
         if mistake["type"] == "extra_forbidden":
-            lines.append(unknown(f"{where}: the word", str(mistake["loc"][-1]), known))
+            lines.append(unknown(f"{where}: the setting", str(mistake["loc"][-1]), known))
         elif mistake["type"] == "value_error":
             lines.append(str(mistake.get("ctx", {})["error"]))
         else:
@@ -192,7 +195,7 @@ def distribute(words: Mapping[str, Any], kinds: Mapping[str, type[Spec]]) -> dic
             settable = (known for kind in kinds.values() for known in kind.known_words())
             # family and kind are chosen by name, not set
             raise SpecError(
-                unknown("the word", word, dict.fromkeys(w for w in settable if w not in ("family", "kind")))
+                unknown("the setting", word, dict.fromkeys(w for w in settable if w not in ("family", "kind")))
             )
         shares[owner][kinds[owner].letters().get(word, word)] = value
     return shares

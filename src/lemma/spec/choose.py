@@ -119,16 +119,16 @@ ONLY_FOR: dict[str, tuple[Any, str]] = {
         "it is for translators, classifiers and dual encoders",
     ),
     "augment": (DualEncoder | CrossAttention, "it is for dual encoders, which learn images"),
-    "stretch": (LanguageSpec, "it is for language models, which read running text"),
+    "sequence_length": (LanguageSpec, "it is for language models, which read running text"),
     "objective": (LanguageSpec, "it is for language models, which learn running text"),
 }
 """Settings of the recipe that only some families use."""
 NOT_FOR_GRAPHS = {
     "batch": "it learns all labelled nodes at every step",
     "accumulate": "a graph is read as a whole, and cannot be cut into parts",
-    "focus": "it has no attention",
-    "near": "it has no attention",
-    "near_max": "it has no attention",
+    "entropy_penalty": "it has no attention",
+    "distance_penalty": "it has no attention",
+    "distance_max": "it has no attention",
 }
 """Settings of the recipe that a graph model does not use."""
 

@@ -126,7 +126,7 @@ PRESETS: dict[str, Preset] = {
     "penn-rnn": Preset(
         Rnn(vocabulary=10_000, width=256, hidden=512),
         "problem D5: word-level RNN, embedding 256, hidden 512",
-        {"dropout": 0.1, "stretch": 10, "batch": 128, "learning_rate": 1e-3, "patience": 3},
+        {"dropout": 0.1, "sequence_length": 10, "batch": 128, "learning_rate": 1e-3, "patience": 3},
         Words(vocabulary=10_000),
     ),
     "table-a5": Preset(

@@ -76,11 +76,18 @@ Objective = Annotated[
 class Recipe(Spec):
     """How a model is trained: one frozen set of settings, the same on the command line and in Python."""
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "stretch": "sequence_length",
+        "focus": "entropy_penalty",
+        "near": "distance_penalty",
+        "near_max": "distance_max",
+    }
+
     steps: int = Field(default=1000, ge=1)
     """Number of optimizer steps."""
     batch: int = Field(default=32, ge=1)
     """Sequences per step, over all devices and all parts of the batch."""
-    stretch: int | None = Field(default=None, ge=1)
+    sequence_length: int | None = Field(default=None, ge=1)
     """Sequence length in tokens; a Transformer's context, or 64, if unset."""
     accumulate: int = Field(default=1, ge=1)
     """Gradient accumulation: the parts a batch is cut into, to save memory; the gradient is the same."""
@@ -106,12 +113,12 @@ class Recipe(Spec):
     """Strength of the augmentation of images (rotation, colour) and captions (rewording); 0 switches it off."""
     objective: Objective = ChosenObjective(kind=CAUSAL)
     """The loss of a language model: causal (next token), or an objective that another package brings."""
-    focus: float = Field(default=0.0, ge=0)
+    entropy_penalty: float = Field(default=0.0, ge=0)
     """Weight of the entropy penalty on attention, the mean entropy of its rows (problem B2); 0 switches it off."""
-    near: float = Field(default=0.0, ge=0)
+    distance_penalty: float = Field(default=0.0, ge=0)
     """Weight of the penalty on the mean squared distance of attention, last layer excluded (B3); 0 switches it off."""
-    near_max: float = Field(default=100.0, gt=0)
-    """Upper bound of a row's squared distance, so that near does not grow with the context."""
+    distance_max: float = Field(default=100.0, gt=0)
+    """Upper bound of a row's squared distance, so that the penalty does not grow with the context."""
     seed: int = Field(default=1, ge=0)
     """Random seed of the initial weights, the batches and the dropout."""
     evaluate_every: int | None = Field(default=None, ge=1)

@@ -8,7 +8,7 @@ class RecipeSettings(TypedDict, total=False):
 
     steps: int
     batch: int
-    stretch: int | None
+    sequence_length: int | None
     accumulate: int
     learning_rate: float
     final_rate: float
@@ -21,9 +21,9 @@ class RecipeSettings(TypedDict, total=False):
     label_smoothing: float
     augment: float
     objective: Any
-    focus: float
-    near: float
-    near_max: float
+    entropy_penalty: float
+    distance_penalty: float
+    distance_max: float
     seed: int
     evaluate_every: int | None
     checkpoint_every: int | None

@@ -47,11 +47,13 @@ def _models(value: Any) -> Any:
 class ComparedModel(Spec):
     """A model of a study and the settings that are its own."""
 
+    renamed: ClassVar[Mapping[str, str]] = {"words": "settings"}
+
     model: str
     """A preset or a spec file."""
     name: str | None = None
     """What the row is called; the model if unset."""
-    words: dict[str, Any] = Field(default_factory=dict)
+    settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of the spec or the recipe for this model alone; a size named here is not scaled."""
 
     @property
@@ -71,6 +73,8 @@ Sizes = Annotated[tuple[Size, ...], BeforeValidator(_several), Field(min_length=
 class StudySpec(Spec):
     """What every study has."""
 
+    renamed: ClassVar[Mapping[str, str]] = {"words": "settings", "contenders": "models", "base_a_seed": "base_per_seed"}
+
     merges: ClassVar[bool] = False
     """Whether a table that is given whole changes only what it names."""
     name: str
@@ -80,10 +84,10 @@ class StudySpec(Spec):
 
     @model_validator(mode="after")
     def _titles_differ(self) -> Self:
-        models = [one for one in getattr(self, "contenders", ()) if isinstance(one, ComparedModel)]
+        models = [one for one in getattr(self, "models", ()) if isinstance(one, ComparedModel)]
         titles = [model.title.lower() for model in models]
         if twice := next((model.title for model in models if titles.count(model.title.lower()) > 1), None):
-            raise ValueError(f"study.contenders: '{twice}' is there twice. Give each a `name` of its own.")
+            raise ValueError(f"study.models: '{twice}' is there twice. Give each a `name` of its own.")
         return self
 
 
@@ -111,7 +115,7 @@ class ClaimComparison(Spec):
     """Two places of the grid and which of them is expected to have the lower perplexity."""
 
     at: dict[str, Any] = Field(min_length=1)
-    """The place the claim is about: grid settings with their values, or `contender` with a name."""
+    """The place the claim is about: grid settings with their values, or `model` with a name."""
     against: dict[str, Any] = Field(min_length=1)
     """The place it is compared with, by the same settings."""
     expects: Literal["lower", "not lower"] = "lower"
@@ -122,7 +126,7 @@ class ClaimComparison(Spec):
         if self.at.keys() != self.against.keys() or self.at == self.against:
             raise ValueError(
                 f"study.claims: at = {self.at} and against = {self.against} "
-                "must name the same words, and differ in at least one value."
+                "must name the same settings, and differ in at least one value."
             )
         return self
 
@@ -141,11 +145,11 @@ class GridStudy(StudySpec):
 
     data: DataSpec
     """The text, the tokenizer and the validation split: the same for every run."""
-    contenders: Models
+    models: Models
     """The models compared."""
     grid: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
     """Settings and the values each takes; every model is run at every combination."""
-    words: dict[str, Any] = Field(default_factory=dict)
+    settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of the spec or the recipe that all runs share, where the model knows them."""
     seeds: Seeds = (1, 2)
     """How many seeds, from 1 on, or which: one run per seed."""
@@ -180,11 +184,11 @@ class GridStudy(StudySpec):
 
     @model_validator(mode="after")
     def _claims_fit(self) -> Self:
-        places = {**self.grid, "contender": tuple(model.title for model in self.contenders)}
+        places = {**self.grid, "model": tuple(model.title for model in self.models)}
         for comparison in (comparison for claim in self.claims for comparison in claim.comparisons):
             for word, value in [*comparison.at.items(), *comparison.against.items()]:
                 if word not in places:
-                    raise ValueError(unknown("study.claims: the word", word, places))
+                    raise ValueError(unknown("study.claims: the setting", word, places))
                 if value not in places[word]:
                     known = ", ".join(map(str, places[word]))
                     raise ValueError(
@@ -210,12 +214,12 @@ class LabelStudy(StudySpec):
     """How texts become tokens; the same for every run."""
     held_out: float = Field(default=0.1, gt=0, lt=0.5)
     """The share of the labelled texts for validation, and as many again for the test."""
-    words: dict[str, Any] = Field(default_factory=dict)
+    settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of the body or the recipe that all classifiers share, where the body knows them."""
     seeds: Seeds = (1, 2, 3)
     """How many seeds, from 1 on, or which: one run per seed."""
     epochs: float = Field(default=8.0, gt=0)
-    """How often the labelled texts are read, unless words.steps is given."""
+    """How often the labelled texts are read, unless settings.steps is given."""
     least_steps: int = Field(default=100, ge=1)
     """The least number of steps, however few labels there are."""
     validations: int = Field(default=5, ge=1)
@@ -231,7 +235,7 @@ class ClassifiersStudy(LabelStudy):
     """Bodies of classifiers compared: how well they do and what they cost, each against the first (problem C3)."""
 
     kind: Literal["classifiers"] = "classifiers"
-    contenders: Models = (ComparedModel(model="lstm"), ComparedModel(model="gru"))
+    models: Models = (ComparedModel(model="lstm"), ComparedModel(model="gru"))
     """The bodies compared: presets or spec files, each with settings of its own if it needs them."""
     limit: int | None = Field(default=None, ge=2)
     """The maximum number of labelled texts to learn from; all of them if unset."""
@@ -257,7 +261,7 @@ class PretrainingStudy(LabelStudy):
     """Settings of the recipe of pretraining."""
     passes: float = Field(default=2.0, gt=0)
     """How often the texts without labels are read, unless pretraining.steps is given."""
-    base_a_seed: bool = False
+    base_per_seed: bool = False
     """Whether each seed pretrains its own body, which includes that noise and takes as many times as long."""
 
 
@@ -283,14 +287,14 @@ class GraphStudy(StudySpec):
     """Of the generated graph `blocks`: how many nodes."""
     edges: int | None = Field(default=None, ge=1)
     """Of the generated graph `blocks`: how many edges."""
-    contenders: Models = (
+    models: Models = (
         ComparedModel(model="graph", name="two layers"),
-        ComparedModel(model="graph", name="rows sum to one", words={"normalise": "rows"}),
-        ComparedModel(model="graph", name="one layer", words={"depth": 1}),
-        ComparedModel(model="graph", name="no edges", words={"normalise": "alone"}),
+        ComparedModel(model="graph", name="rows sum to one", settings={"normalise": "rows"}),
+        ComparedModel(model="graph", name="one layer", settings={"depth": 1}),
+        ComparedModel(model="graph", name="no edges", settings={"normalise": "alone"}),
     )
     """The models compared, each with settings of its own."""
-    words: dict[str, Any] = Field(default_factory=dict)
+    settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of the model or the recipe that all models share."""
     seeds: Seeds = tuple(range(1, 11))
     """How many seeds, from 1 on, or which: each draws a split and initial weights."""
@@ -346,7 +350,7 @@ class LengthStudy(CostStudy):
     kind: Literal["length"] = "length"
     lengths: Annotated[Sizes, Letter("T")] = (16, 32, 64, 128, 256, 512, 1024)
     """Numbers of tokens."""
-    contenders: Annotated[
+    models: Annotated[
         tuple[Literal["rnn", "lstm", "gru", "attention"], ...], BeforeValidator(_several), Field(min_length=1)
     ] = ("rnn", "lstm", "gru", "attention")
     """What is compared: one layer of each, of equal width."""
@@ -372,8 +376,8 @@ STUDIES: dict[str, StudySpec] = {
             name="families",
             question="With equal parameters and equal text, which family predicts Shakespeare's next character best?",
             data=SHAKESPEARE,
-            contenders=("feed-forward", "attentive", "rnn", "lstm", "gru", "decoder"),  # pyright: ignore[reportArgumentType]
-            words={"batch": 16, "stretch": 64, "warm_up": 20},
+            models=("feed-forward", "attentive", "rnn", "lstm", "gru", "decoder"),  # pyright: ignore[reportArgumentType]
+            settings={"batch": 16, "sequence_length": 64, "warm_up": 20},
             budget=StudyBudget(parameters=208_000, tokens=256_000),
             validations=5,
         ),
@@ -385,9 +389,9 @@ STUDIES: dict[str, StudySpec] = {
                 "cannot be compared with these; its parameter counts and its two claims can."
             ),
             data=DataSpec(text=("speeches",), tokenizer=Words(vocabulary=7676)),
-            contenders=(ComparedModel(model="table-a5"),),
+            models=(ComparedModel(model="table-a5"),),
             grid={"depth": (2, 4), "context": (3, 5)},
-            words={"batch": 8, "stretch": 32, "warm_up": 50},
+            settings={"batch": 8, "sequence_length": 32, "warm_up": 50},
             budget=StudyBudget(tokens=64_000),
             validations=1,  # on two cores one pass over the validation text takes a minute or more
             claims=(
@@ -415,30 +419,32 @@ STUDIES: dict[str, StudySpec] = {
                 "reads up to four times the length that it was trained at?"
             ),
             data=SHAKESPEARE,
-            contenders=tuple(
-                ComparedModel(model="decoder", name=kind, words={"positions": kind})
+            models=tuple(
+                ComparedModel(model="decoder", name=kind, settings={"positions": kind})
                 for kind in ("none", "learned", "sinusoidal", "rotary", "alibi")
             ),
-            words={**SMALL_DECODER, "depth": 2},
+            settings={**SMALL_DECODER, "depth": 2},
             seeds=(1, 2, 3),
             budget=StudyBudget(tokens=400_000),
             validations=2,
             measures=("positions",),
         ),
         GridStudy(
-            name="shaping",
+            name="penalties",
             question=(
-                "Do losses that shape attention help? Focus asks for low entropy, near for short distances. Under "
+                "Do penalties on attention help? One asks for low entropy, the other for short distances. Under "
                 "perfect optimisation they can only hurt; in practice they may help."
             ),
             data=SHAKESPEARE,
-            contenders=(
+            models=(
                 ComparedModel(model="decoder", name="plain"),
-                ComparedModel(model="decoder", name="focus", words={"focus": 0.01}),
-                ComparedModel(model="decoder", name="near", words={"near": 0.001}),
-                ComparedModel(model="decoder", name="both", words={"focus": 0.01, "near": 0.001}),
+                ComparedModel(model="decoder", name="entropy", settings={"entropy_penalty": 0.01}),
+                ComparedModel(model="decoder", name="distance", settings={"distance_penalty": 0.001}),
+                ComparedModel(
+                    model="decoder", name="both", settings={"entropy_penalty": 0.01, "distance_penalty": 0.001}
+                ),
             ),
-            words={**SMALL_DECODER, "depth": 3},
+            settings={**SMALL_DECODER, "depth": 3},
             seeds=(1, 2, 3),
             budget=StudyBudget(tokens=400_000),
             validations=2,
@@ -458,7 +464,7 @@ STUDIES: dict[str, StudySpec] = {
             name="lstm-gru",
             question="As classifiers of sentiment, do a GRU and an LSTM reach about the same accuracy, and is the GRU "
             "cheaper?",
-            words={
+            settings={
                 "width": 64,
                 "hidden": 128,
                 "batch": 32,
@@ -472,7 +478,7 @@ STUDIES: dict[str, StudySpec] = {
             name="pretraining",
             question="With few labels and many texts without, what is it worth to learn the texts first?",
             tokenizer=BytePairs(vocabulary=2048),
-            words={
+            settings={
                 "width": 128,
                 "depth": 2,
                 "pool": "mean",  # the last token's vector of a language model predicts what comes next
@@ -511,9 +517,9 @@ SET_BY_STUDY = {"seed", "family", "vocabulary", "V", "features", "F", "classes",
 
 
 def read_study(name: str | Path, words: Mapping[str, Any] | None = None) -> StudySpec:
-    """Read a built-in study or a TOML file with the same fields, then let `words` change it.
+    """Read a built-in study or a TOML file with the same fields, then let settings change it.
 
-    A dotted word reaches inside and leaves the rest as it was: `budget.tokens`, `data.text`, `words.batch`.
+    A dotted word reaches inside and leaves the rest as it was: `budget.tokens`, `data.text`, `settings.batch`.
 
     >>> read_study("families", {"seeds": [1, 2, 3], "budget.seconds": 20}).budget
     StudyBudget(parameters=208000, tokens=None, seconds=20.0)
@@ -534,11 +540,11 @@ def read_study(name: str | Path, words: Mapping[str, Any] | None = None) -> Stud
     for word, value in sorted((words or {}).items(), key=lambda item: item[0].count(".")):
         first, *rest = word.split(".")
         first = letters.get(first, first)
-        if "words" in kind.model_fields and first not in kind.model_fields and first in _settings_of_runs():
-            raise SpecError(f"{where}: '{word}' is a setting of the runs. Say words.{word}={value}")
+        if "settings" in kind.model_fields and first not in kind.model_fields and first in _settings_of_runs():
+            raise SpecError(f"{where}: '{word}' is a setting of the runs. Say settings.{word}={value}")
         inner = getattr(kind.model_fields.get(first), "annotation", None)
         if rest and isinstance(inner, type) and issubclass(inner, Spec) and rest[0] not in inner.known_words():
-            raise SpecError(unknown(f"{where}: the word", word, [f"{first}.{name}" for name in inner.known_words()]))
+            raise SpecError(unknown(f"{where}: the setting", word, [f"{first}.{name}" for name in inner.known_words()]))
         if first == "budget" and rest and rest[0] in CLOCKS:  # one clock takes the place of the other
             table[first] = {key: old for key, old in table.get(first, {}).items() if key not in CLOCKS}
         table[first] = _changed(table.get(first), rest, value, kind.merges, f"{where}: '{word}'")
@@ -549,7 +555,7 @@ def _changed(old: Any, path: list[str], value: Any, merges: bool, where: str) ->
     """What is at a place of a study after `value` was set at the dotted `path` below it."""
     if path:
         if isinstance(old, (list, tuple)):
-            raise SpecError(f"{where} cannot be set: it is a list, which holds no words of its own.")
+            raise SpecError(f"{where} cannot be set: it is a list, which holds no settings of its own.")
         table = {"kind": old} if isinstance(old, str) else dict(old or {})
         return {**table, path[0]: _changed(table.get(path[0]), path[1:], value, merges, where)}
     if merges and isinstance(old, Mapping) and isinstance(value, Mapping):

@@ -17,7 +17,7 @@ from lemma.spec.models import Decoder, ModelSpec
 from lemma.spec.positions import PositionsSpec
 from lemma.spec.recipe import Recipe
 from lemma.spec.studies import StudyBudget
-from lemma.tasks.language import stretch_of
+from lemma.tasks.language import sequence_length_of
 from lemma.training.loop import train
 
 SIZES = ("width", "hidden", "key_width", "value_width", "feed_forward", "attention_width", "embedding")
@@ -109,7 +109,7 @@ def _step_of(model: ModelSpec, name: str) -> int:
 
 def tokens_per_step(model: ModelSpec, recipe: Recipe) -> int:
     """How many tokens a step predicts."""
-    return recipe.batch * stretch_of(model, recipe)
+    return recipe.batch * sequence_length_of(model, recipe)
 
 
 def spread_validations(recipe: Recipe, validations: int | None) -> Recipe:
@@ -123,7 +123,7 @@ def fit_steps(model: ModelSpec, recipe: Recipe, budget: StudyBudget, speed: floa
     """Give the recipe as many steps as the budget allows; `speed`, in tokens/s, turns seconds into tokens.
 
     >>> from lemma.spec.models import Lstm
-    >>> fit_steps(Lstm(), Recipe(batch=10, stretch=20), StudyBudget(tokens=10_100)).steps
+    >>> fit_steps(Lstm(), Recipe(batch=10, sequence_length=20), StudyBudget(tokens=10_100)).steps
     50
     """
     if budget.tokens is None and budget.seconds is None:
@@ -133,7 +133,8 @@ def fit_steps(model: ModelSpec, recipe: Recipe, budget: StudyBudget, speed: floa
     if steps < 1 and budget.tokens:
         raise SpecError(
             f"study.budget.tokens = {budget.tokens:,} is less than one step of {model.family}: batch {recipe.batch} × "
-            f"stretch {stretch_of(model, recipe)} = {tokens_per_step(model, recipe):,}. Raise it, or lower words.batch."
+            f"sequence_length {sequence_length_of(model, recipe)} = {tokens_per_step(model, recipe):,}. Raise it, or "
+            "lower settings.batch."
         )
     return recipe.replace(steps=max(1, steps))
 

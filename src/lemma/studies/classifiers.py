@@ -58,7 +58,7 @@ NOT_TO_SET = {
     "V": FROM_TOKENIZER,
     "classes": "They come from the labels.",
     "K": "They come from the labels.",
-    "body": "Name another body, as in contenders=['rnn','lstm'].",
+    "body": "Name another body, as in models=['rnn','lstm'].",
 }
 WARM_UP = 10
 """One step in ten warms up, unless warm_up is given."""
@@ -179,7 +179,7 @@ def record_of(row: LabelRow) -> dict[str, Any]:
         found = row.estimate(name)
         figures |= {name: found and found.mean, f"{name}_margin": found and found.margin}
     counts = {name: row.count(name) for name in ("parameters", "layers", "learned", "steps")}
-    place = {"contender": row.condition, **row.point, "seeds": len(row.measured)}
+    place = {"model": row.condition, **row.point, "seeds": len(row.measured)}
     return {**place, **figures, **counts, "notes": "; ".join(row.missing)}
 
 
@@ -254,15 +254,15 @@ def choose_classifiers(models: Iterable[ComparedModel], shared: Mapping[str, Any
         assert isinstance(model, Classifier)
         kinds: dict[str, type[Spec]] = {"body": type(model.body), "model": Classifier, "recipe": Recipe}
         known = {word: value for word, value in shared.items() if knows(kinds, word)}
-        refuse_reserved([*known, *one.words], NOT_TO_SET)
-        shares = [distribute(words, kinds) for words in (known, one.words)]
+        refuse_reserved([*known, *one.settings], NOT_TO_SET)
+        shares = [distribute(words, kinds) for words in (known, one.settings)]
         body, own, recipe = ({**shares[0][kind], **shares[1][kind]} for kind in kinds)
         model = model.replace(**own, body=model.body.replace(**body).to_dict())
         choices.append(ClassifierChoice(one.title, model, recipe))
         used |= known.keys()
         names |= {word: None for kind in kinds.values() for word in kind.known_words() if word not in NOT_TO_SET}
     for word in (word for word in shared if word not in used):
-        raise SpecError(unknown("study.words: the word", word, names))
+        raise SpecError(unknown("study.settings: the setting", word, names))
     return choices
 
 
@@ -278,7 +278,7 @@ def recipe_of(study: LabelStudy, words: Mapping[str, Any], texts: int) -> Recipe
     >>> recipe_of(ClassifiersStudy(name="a", epochs=4, least_steps=10), {"batch": 8}, 100).steps
     50
     """
-    recipe = Recipe.read(words, "study.words")
+    recipe = Recipe.read(words, "study.settings")
     if "steps" not in words:
         recipe = recipe.replace(steps=max(study.least_steps, math.ceil(study.epochs * texts / recipe.batch)))
     return paced(recipe, words, study.validations)
@@ -398,7 +398,7 @@ class SameButCheaper:
         """Return plain values."""
         costs = {one.meaning: {"ratio": one.value, "low": one.low, "high": one.high} for one in self.costs}
         return {
-            "contender": self.title,
+            "model": self.title,
             "against": self.against,
             "accuracy_difference": self.gap and self.gap.mean,
             "accuracy_difference_margin": self.gap and self.gap.margin,
@@ -512,7 +512,7 @@ class ClassifiersExperiment(LabelExperiment):
 
     def __init__(self, spec: ClassifiersStudy, out: Path, observer: Observer) -> None:
         self.spec, self.out, self.observer = spec, out, observer
-        self.choices = choose_classifiers(spec.contenders, spec.words)
+        self.choices = choose_classifiers(spec.models, spec.settings)
         self.data = labels_of(spec, spec.limit)
         self.datasets: dict[str, Splits[Labelled]] = {}
         for choice in self.choices:  # each body has its own length; the tokenizer, learned from the same texts, is one

@@ -384,8 +384,7 @@ class LengthExperiment(CostExperiment):
         super().__init__(spec, out, observer)
         sizes, heads = {"d": self.spec.width}, self.spec.heads
         self.accounts = {
-            kind: count(subject_of(layer_of(kind, heads), sizes), ["parameters", "flops"])
-            for kind in self.spec.contenders
+            kind: count(subject_of(layer_of(kind, heads), sizes), ["parameters", "flops"]) for kind in self.spec.models
         }
         self.convention = f"Operations: {next(iter(self.accounts.values())).quantities['flops'].convention}."
         self.formulas = {}
@@ -393,7 +392,7 @@ class LengthExperiment(CostExperiment):
             self.formulas[f"{kind}, parameters"] = typeset(account, "parameters")
             self.formulas[f"{kind}, operations forward"] = typeset(account, "flops")
             self.formulas[f"{kind}, steps in a row"] = "1" if kind == ATTENTION else "T"
-        self.base = self.base_name = ATTENTION if ATTENTION in spec.contenders else spec.contenders[0]
+        self.base = self.base_name = ATTENTION if ATTENTION in spec.models else spec.models[0]
         one = "No plot: one length makes no line. Give several, as in lengths=[16,32,64]."
         self.unplotted = one if len(spec.lengths) == 1 else ""
 
@@ -406,7 +405,7 @@ class LengthExperiment(CostExperiment):
             stream = torch.randn(self.spec.batch, point["T"], self.spec.width, device=self.device)
             return lambda: layer(stream)[0]
 
-        return {kind: forward(kind) for kind in self.spec.contenders}
+        return {kind: forward(kind) for kind in self.spec.models}
 
     def place_of(self, point: Mapping[str, Any], racer: Any) -> dict[str, Any]:
         """Length and layer."""
@@ -426,8 +425,8 @@ class LengthExperiment(CostExperiment):
     def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
         """Serial steps, how each layer's time grows, the ratios at the longest text, and where curves cross."""
         yield "Steps that must wait for each other: T in a recurrent layer, one in attention, whatever T."
-        longest, others = max(self.spec.lengths), [kind for kind in self.spec.contenders if kind != self.base]
-        for kind in self.spec.contenders:
+        longest, others = max(self.spec.lengths), [kind for kind in self.spec.models if kind != self.base]
+        for kind in self.spec.models:
             mine = self.of_kind(rows, kind)
             if len(mine) > 1:
                 before, now = mine[-2:]
@@ -450,7 +449,7 @@ class LengthExperiment(CostExperiment):
         """Time against length, forward alone and with backward."""
         for word, what in (("forward", "forward"), ("both", "forward and backward")):
             curves = []
-            for kind in self.spec.contenders:
+            for kind in self.spec.models:
                 mine = self.of_kind(rows, kind)
                 times = [getattr(row, word).scaled(1e3) for row in mine]
                 curves.append(spread_curve(kind, [row.place["T"] for row in mine], times))
@@ -491,7 +490,7 @@ def bytes_needed(spec: CostStudy) -> int:
     """
     assert isinstance(spec, HeadsStudy | LengthStudy)
     length, squares = max(spec.lengths), 0
-    models = len(spec.heads if isinstance(spec, HeadsStudy) else spec.contenders)
+    models = len(spec.heads if isinstance(spec, HeadsStudy) else spec.models)
     if isinstance(spec, HeadsStudy) and "explicit" in spec.paths:
         squares = SQUARES * max(spec.heads) * length**2
     tokens = VECTORS * length * spec.width

@@ -112,7 +112,7 @@ class CellOutcome(Generic[M]):
         """Return plain values."""
         return {
             "run": self.cell.name,
-            "contender": self.cell.condition,
+            "model": self.cell.condition,
             "point": dict(self.cell.point),
             "seed": self.cell.seed,
             "measures": self.measures.to_dict() if self.measures else None,

@@ -78,8 +78,8 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
     def cells(self) -> list[StudyCell]:
         """Seeds × models."""
         models = []
-        for model in self.spec.contenders:
-            words = {**self.spec.words, **model.words}
+        for model in self.spec.models:
+            words = {**self.spec.settings, **model.settings}
             refuse_reserved(list(words), NOT_TO_SET)
             chosen = choose(model.model, words)
             if not isinstance(chosen.model, Graph):

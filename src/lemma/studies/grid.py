@@ -51,10 +51,10 @@ def open_grid(study: GridStudy) -> tuple[StudyCell, ...]:
     >>> [cell.name for cell in open_grid(read_study("table-a5", {"seeds": [1], "grid.context": [3], "claims": []}))]
     ['table-a5-depth-2-context-3-seed-1', 'table-a5-depth-4-context-3-seed-1']
     """
-    bases = {model.title: choose(model.model) for model in study.contenders}
+    bases = {model.title: choose(model.model) for model in study.models}
     _refuse_foreign_settings(study, bases)
     cells: dict[str, StudyCell] = {}
-    for model in study.contenders:
+    for model in study.models:
         for values in itertools.product(*study.grid.values()):
             point = dict(zip(study.grid, values, strict=True))
             for seed in study.seeds:
@@ -70,10 +70,10 @@ def open_grid(study: GridStudy) -> tuple[StudyCell, ...]:
 
 def _cell(study: GridStudy, model: ComparedModel, base: Choice, point: Mapping[str, Any], seed: int) -> StudyCell:
     kinds: dict[str, type[Spec]] = {"model": type(base.model), "recipe": Recipe}
-    shared = {word: value for word, value in study.words.items() if knows(kinds, word)}
+    shared = {word: value for word, value in study.settings.items() if knows(kinds, word)}
     of_model: dict[str, Any] = {}
     of_recipe: dict[str, Any] = {}
-    for words in (shared, model.words, point):
+    for words in (shared, model.settings, point):
         shares = distribute(words, kinds)
         of_model |= shares["model"]
         of_recipe |= shares["recipe"]
@@ -100,22 +100,22 @@ def _refuse_foreign_settings(study: GridStudy, bases: Mapping[str, Choice]) -> N
         title: [word for kind in some.values() for word in kind.known_words() if word not in RESERVED]
         for title, some in kinds.items()
     }
-    for word in study.words:
+    for word in study.settings:
         if not any(knows(some, word) for some in kinds.values()):
             everything = dict.fromkeys(itertools.chain(*known.values()))
-            raise SpecError(unknown("study.words: the word", word, everything))
-    for model in study.contenders:
+            raise SpecError(unknown("study.settings: the setting", word, everything))
+    for model in study.models:
         own = kinds[model.title]
-        for where, words in (("study.grid", study.grid), ("study.contenders", model.words)):
+        for where, words in (("study.grid", study.grid), ("study.models", model.settings)):
             for word in words:
                 if not knows(own, word):
                     raise SpecError(unknown(f"{where}: for {model.title}, the word", word, known[model.title]))
-        ours, theirs = (distribute(words, own) for words in (study.grid, model.words))
+        ours, theirs = (distribute(words, own) for words in (study.grid, model.settings))
         for owner, words in ours.items():
             if both := sorted(words.keys() & theirs[owner].keys()):
                 raise SpecError(f"study: {model.title} sets {both[0]}, which the grid sets too. Take one away.")
-    of_models = [word for model in study.contenders for word in model.words]
-    refuse_reserved([*study.words, *study.grid, *of_models], RESERVED)
+    of_models = [word for model in study.models for word in model.settings]
+    refuse_reserved([*study.settings, *study.grid, *of_models], RESERVED)
 
 
 # The experiment.

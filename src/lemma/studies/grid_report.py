@@ -96,7 +96,7 @@ def _record(row: Row, best: bool) -> dict[str, Any]:
     for name, one in scores.items():
         figures |= {name: one and one.mean, f"{name}_margin": one and one.margin}
     return {
-        "contender": row.condition,
+        "model": row.condition,
         **row.point,
         "seeds": len(row.measured),
         **figures,
@@ -164,7 +164,7 @@ class ClaimVerdict:
 
 def judge(claim: StudyClaim, rows: Sequence[Row]) -> ClaimVerdict:
     """Judge a claim by the difference of mean perplexities and its 95 % interval (Welch)."""
-    places = [{"contender": row.condition, **row.point} for row in rows]
+    places = [{"model": row.condition, **row.point} for row in rows]
     judged = []
     for comparison in claim.comparisons:
         for row, place in zip(rows, places, strict=True):
@@ -450,7 +450,7 @@ def _parts(sample: TextSample) -> list[Part]:
 
 
 VALIDATION = "a full pass over the validation text: each token but the first is predicted once"
-SHOWN = ("learning_rate", "batch", "stretch", "steps", "dropout")
+SHOWN = ("learning_rate", "batch", "sequence_length", "steps", "dropout")
 
 
 def show_models(rows: Sequence[Row], budget: StudyBudget) -> Iterator[Block]:

@@ -29,7 +29,7 @@ from lemma.spec.models import Decoder
 from lemma.spec.studies import GridStudy
 from lemma.studies.experiment import RunPlan, StudyRow, validations_of
 from lemma.studies.result import NONE
-from lemma.tasks.language import PerplexityScore, TextSource, perplexity, stretch_of
+from lemma.tasks.language import PerplexityScore, TextSource, perplexity, sequence_length_of
 
 SPLIT = "validation"
 TEMPERATURE = 0.8
@@ -162,7 +162,7 @@ def measure(run: Run, plan: RunPlan, study: GridStudy, scorer: Scorer) -> Langua
     if not math.isfinite(score.perplexity):
         raise TrainingError(f"{plan.path}: the validation loss is {score.loss}, so that there is no perplexity.")
     summary: Mapping[str, Any] = run.summary or {}
-    trained, tokens = stretch_of(plan.model, plan.recipe), scorer.dataset.tokens(SPLIT)
+    trained, tokens = sequence_length_of(plan.model, plan.recipe), scorer.dataset.tokens(SPLIT)
     return LanguageMeasures(
         model=plan.model.to_dict(),
         recipe=plan.recipe.to_dict(),
@@ -211,8 +211,8 @@ def in_batches(windows: Int[Tensor, "windows length"]) -> tuple[Int[Tensor, "bat
 ATTENTION_WINDOWS = 32
 KINDS = {"entropy": "mean entropy (nats)", "distance": "mean distance (tokens)"}
 SHIFT = 0.08  # of the distance from one head to the next
-TERMS = ("focus", "near")
-OWN = {*TERMS, "near_max", "seed", "steps", "evaluate_every", "checkpoint_every"}  # under a clock steps differ
+TERMS = ("entropy", "distance")
+OWN = {*TERMS, "distance_max", "seed", "steps", "evaluate_every", "checkpoint_every"}  # under a clock steps differ
 MATTERS = 0.001  # of the plain perplexity: a smaller difference does not matter, however sure it is
 
 
@@ -555,7 +555,7 @@ class PositionsView:
             curve = position_curve(row)
             means = [one and {"loss": one.mean, "margin": one.margin} for one in self.lengths[row.title]]
             trained = positions_found(row)[0]["trained"]
-            plain[row.title] = {"trained": trained, "positions": curve.x, "losses": curve.y, "stretches": means}
+            plain[row.title] = {"trained": trained, "positions": curve.x, "losses": curve.y, "spans": means}
         return plain
 
 

@@ -64,7 +64,7 @@ class PretrainingExperiment(LabelExperiment):
 
     def __init__(self, spec: PretrainingStudy, out: Path, observer: Observer) -> None:
         self.spec, self.out, self.observer = spec, out, observer
-        [self.choice] = choose_classifiers([ComparedModel(model=spec.body)], spec.words)
+        [self.choice] = choose_classifiers([ComparedModel(model=spec.body)], spec.settings)
         body = self.choice.model.body
         if isinstance(body, EncoderDecoder):
             raise SpecError(
@@ -84,7 +84,7 @@ class PretrainingExperiment(LabelExperiment):
             count: load_labels(labels_of(spec, count), body, self.tokenizer, (), observer) for count in counts
         }
         self.bases = {
-            seed: self._base(seed, text, dataset) for seed in (spec.seeds if spec.base_a_seed else spec.seeds[:1])
+            seed: self._base(seed, text, dataset) for seed in (spec.seeds if spec.base_per_seed else spec.seeds[:1])
         }
         self.failures: dict[Path, str] = {}
         """Why bases failed, by their folders."""
@@ -319,7 +319,7 @@ def method_in_words(spec: PretrainingStudy) -> dict[str, str]:
     return {
         "method": f"{spec.method.kind}: if pretrained, {means}; from scratch every weight learns",
         "bases": "one base per seed"
-        if spec.base_a_seed
+        if spec.base_per_seed
         else "one base for all seeds, so that its own noise is not counted",
     }
 

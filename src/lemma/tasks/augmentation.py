@@ -96,7 +96,7 @@ def _places(random: np.random.Generator, batch: int, strength: float) -> Float[n
 
 
 def _colours(random: np.random.Generator, batch: int, strength: float) -> Float[np.ndarray, "batch 3 3"]:
-    """Turn the plane of colours, and stretch it; brightness stays."""
+    """Rotate and scale the plane of colours; brightness stays."""
     angle = strength * HUE * _both(random, batch)
     saturation = 1 + strength * SATURATION * _both(random, batch)
     turned = np.zeros((batch, 3, 3))

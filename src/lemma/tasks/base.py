@@ -320,8 +320,8 @@ class Task(ABC):
     """Settings of `evaluate` that make no sense here, and why."""
     splits_given_data: ClassVar[bool] = False
     """Whether `evaluate` takes a split of data that are named too."""
-    not_shaped: ClassVar[str | None] = None
-    """Why focus and near do not apply; None where they do."""
+    no_penalties: ClassVar[str | None] = None
+    """Why the penalties on attention do not apply; None where they do."""
     adaptation_batch: ClassVar[int] = 32
     """The batch of an adaptation, unless it is set."""
 
@@ -360,11 +360,12 @@ class Task(ABC):
         return []
 
 
-def refuse_shaping(task: Task, recipe: Recipe) -> None:
+def refuse_penalties(task: Task, recipe: Recipe) -> None:
     """Refuse the penalties on attention where they do not apply."""
-    if task.not_shaped and (recipe.focus or recipe.near):
+    if task.no_penalties and (recipe.entropy_penalty or recipe.distance_penalty):
         raise SpecError(
-            f"recipe.focus and recipe.near shape a language model's attention; {task.not_shaped}. Leave them out."
+            f"entropy_penalty and distance_penalty are for a language model's attention; {task.no_penalties}. "
+            "Leave them out."
         )
 
 

@@ -40,7 +40,7 @@ from lemma.tasks.base import (
     cross_entropy,
     protocol_of,
     refuse_changed,
-    refuse_shaping,
+    refuse_penalties,
     say_skipped,
 )
 from lemma.tasks.parse_texts import parser_trees, refuse_misfit, tree_source_for
@@ -54,7 +54,7 @@ class ClassificationTask(Task):
     data_spec = LabelsSpec
     names, settings, files = LABELLED, ("text_column", "label_column", "limit", "parser"), ("parser",)
     answers = "class"
-    not_shaped = "a classifier learns labels"
+    no_penalties = "a classifier learns labels"
 
     def load(
         self,
@@ -74,7 +74,7 @@ class ClassificationTask(Task):
 
     def loss(self, model: ClassifierModel, recipe: Recipe, batches: Any = None) -> "ClassificationLoss":
         """The cross-entropy of the classes, with label smoothing."""
-        refuse_shaping(self, recipe)
+        refuse_penalties(self, recipe)
         return ClassificationLoss(model, recipe.label_smoothing)
 
     def validate(self, model: ClassifierModel, data: Splits[Labelled], recipe: Recipe) -> "ClassificationScore":

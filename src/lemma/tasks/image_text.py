@@ -35,7 +35,7 @@ from lemma.tasks.base import (
     choose_split,
     protocol_of,
     refuse_changed,
-    refuse_shaping,
+    refuse_penalties,
     say_skipped,
 )
 from lemma.tasks.retrieval_score import (
@@ -60,7 +60,7 @@ class ImageTextTask(Task):
     data_spec = ImagesSpec
     names, settings, files = IMAGES, ("captions", "image_column", "caption_column"), ("captions",)
     splits_given_data = True
-    not_shaped = "a dual encoder learns images and captions"
+    no_penalties = "a dual encoder learns images and captions"
     adaptation_batch = 128  # the images of a batch are each other's wrong answers, so that there must be many
 
     def load(
@@ -87,7 +87,7 @@ class ImageTextTask(Task):
 
     def loss(self, model: Any, recipe: Recipe, batches: Any = None) -> TaskLoss:
         """The symmetric contrastive loss."""
-        refuse_shaping(self, recipe)
+        refuse_penalties(self, recipe)
         worker = batches.worker if batches else Worker(model.log_scale.device)
         return ContrastiveLoss(model, recipe, worker)
 

@@ -31,7 +31,7 @@ from lemma.spec.data import DataSpec
 from lemma.spec.models import NEW_FAMILIES, Decoder, Encoder, ModelSpec, NewFamily
 from lemma.spec.recipe import OBJECTIVES, ChosenObjective, Recipe
 from lemma.tasks.base import Batches, DataArgs, LossTerms, Score, Task, TaskLoss, Worker, choose_split, refuse_changed
-from lemma.tasks.penalties import shape_of
+from lemma.tasks.penalties import row_statistics
 
 SAMPLES, SAMPLE_TOKENS = 3, 60
 
@@ -70,7 +70,7 @@ class LanguageTask(TextTask):
         On a GPU the whole text lies in its memory if it takes less than a quarter of what is free, and batches are cut
         there; otherwise a thread cuts the next batch into pinned memory while the GPU works.
         """
-        length = stretch_of(model.spec, recipe)
+        length = sequence_length_of(model.spec, recipe)
         order = (Streams if model.stateful else RandomWindows)(len(examples), length, recipe.batch, recipe.seed)
         kind = TextBatches
         if worker.device.type != "cpu":
@@ -82,35 +82,37 @@ class LanguageTask(TextTask):
         """The loss that the recipe asks for; attention can only be shaped where there is some."""
         refuse_broken(model)
         objective = loss_of(recipe.objective)
-        if not (recipe.focus or recipe.near):
+        if not (recipe.entropy_penalty or recipe.distance_penalty):
             return LanguageLoss(model, objective)
         layers = _layers_with_attention(model)
         if not layers:
-            word = "focus" if recipe.focus else "near"
+            word = "entropy_penalty" if recipe.entropy_penalty else "distance_penalty"
             raise SpecError(
                 f"recipe.{word} = {getattr(recipe, word)} shapes attention, and a model of the family "
                 f"{model.spec.family} has none. Leave it out, or train a decoder."
             )
-        if recipe.near and layers < 2:
+        if recipe.distance_penalty and layers < 2:
             raise SpecError(
-                f"recipe.near = {recipe.near} leaves the last layer out, and this model has only one. Try depth=2."
+                f"recipe.distance_penalty = {recipe.distance_penalty} leaves the last layer out, and this model "
+                "has only one. Try depth=2."
             )
         if recipe.compile is True:
             raise SpecError(
-                "recipe.compile = true: shaping records attention while it runs, and compiled code cannot be recorded. "
-                "Leave compile out."
+                "recipe.compile = true: the penalties record attention while it runs, and compiled code cannot be "
+                "recorded. Leave compile out."
             )
         if (
-            recipe.stretch
+            recipe.sequence_length
             and model.receptive_field
             and isinstance(model.spec, Decoder)
-            and recipe.stretch > model.receptive_field
+            and recipe.sequence_length > model.receptive_field
         ):
             raise SpecError(
-                f"recipe.stretch = {recipe.stretch} is longer than decoder.context = {model.receptive_field}: "
-                "attention is shaped within the context only. Leave stretch out, or raise the context."
+                f"recipe.sequence_length = {recipe.sequence_length} is longer than decoder.context = "
+                f"{model.receptive_field}: attention is penalized within the context only. Leave sequence_length "
+                "out, or raise the context."
             )
-        return ShapedLoss(model, recipe.focus, recipe.near, recipe.near_max, objective)
+        return PenalizedLoss(model, recipe.entropy_penalty, recipe.distance_penalty, recipe.distance_max, objective)
 
     def validate(self, model: LanguageModel, data: Splits[TokenArray], recipe: Recipe) -> "PerplexityScore":
         """Perplexity by a full pass over the validation text."""
@@ -150,16 +152,16 @@ def text_to_evaluate(
 # Batches
 
 
-STRETCH = 64
+SEQUENCE_LENGTH = 64
 SHARE = 4  # the text may take this part of the GPU's free memory
 CHUNK = 1 << 24  # tokens moved to the GPU at once
 
 
-def stretch_of(spec: ModelSpec, recipe: Recipe) -> int:
-    """The tokens of a training sequence: the recipe's `stretch`, or a Transformer's context, or 64."""
+def sequence_length_of(spec: ModelSpec, recipe: Recipe) -> int:
+    """The tokens of a training sequence: the recipe's `sequence_length`, or a Transformer's context, or 64."""
     if isinstance(spec, NewFamily):
-        return recipe.stretch or spec.longest or STRETCH
-    return recipe.stretch or (spec.context if isinstance(spec, Decoder | Encoder) else STRETCH)
+        return recipe.sequence_length or spec.longest or SEQUENCE_LENGTH
+    return recipe.sequence_length or (spec.context if isinstance(spec, Decoder | Encoder) else SEQUENCE_LENGTH)
 
 
 class TextBatches(Batches):
@@ -294,17 +296,22 @@ class LanguageLoss(TaskLoss):
         return objective, (causal(logits.detach(), targets), objective)
 
 
-class ShapedLoss(LanguageLoss):
-    """With penalties on attention: L = L_LM + focus · L_focus + near · L_near."""
+class PenalizedLoss(LanguageLoss):
+    """With penalties on attention: L = L_LM + entropy_penalty · L_focus + distance_penalty · L_near."""
 
     compilable = False  # compiled code cannot be recorded
 
     def __init__(
-        self, model: LanguageModel, focus: float, near: float, near_max: float, objective: LossFunction = causal
+        self,
+        model: LanguageModel,
+        entropy: float,
+        distance: float,
+        distance_max: float,
+        objective: LossFunction = causal,
     ) -> None:
         super().__init__(model, objective)
-        self.terms = (*self.terms, "focus", "near")
-        self.focus, self.near, self.near_max = focus, near, near_max
+        self.terms = (*self.terms, "entropy", "distance")
+        self.entropy, self.distance, self.distance_max = entropy, distance, distance_max
         self.layers: int = getattr(model.spec, "depth", 1)
 
     def forward(
@@ -313,10 +320,10 @@ class ShapedLoss(LanguageLoss):
         """Return the loss with its penalties; the loss alone and both penalties are reported."""
         with record_attention() as records:
             logits, state = self.model(inputs, state)
-        shape = shape_of(records, self.near_max, self.layers)
+        rows = row_statistics(records, self.distance_max, self.layers)
         objective, terms = self.measured(logits, targets)
-        total = objective + self.focus * shape.focus + self.near * shape.near
-        reported = (*terms, shape.focus, shape.near)
+        total = objective + self.entropy * rows.entropy + self.distance * rows.distance
+        reported = (*terms, rows.entropy, rows.distance)
         return total.to(objective.dtype), reported, state if self.model.stateful else None
 
 
@@ -394,15 +401,15 @@ class TextCut:
         return inputs, targets
 
     def batches(self, positions: int) -> Iterator[tuple[range, list[range]]]:
-        """Go through the rows, some at a time, each time with the stretches of columns to read one after the other.
+        """Go through the rows, some at a time, each time with the spans of columns to read one after the other.
 
-        About `positions` tokens are read at once. Streams all run side by side, since the next stretch has to wait
-        for the state of the one before.
+        About `positions` tokens are read at once. Streams all run side by side, since the next span needs the
+        state of the one before.
         """
         together = self.rows if self.carried else max(1, positions // self.length)
-        stretches = _parts(self.length, max(1, positions // together))
+        spans = _parts(self.length, max(1, positions // together))
         for rows in _parts(self.rows, together):
-            yield rows, stretches
+            yield rows, spans
 
 
 def _parts(whole: int, most: int) -> list[range]:
@@ -564,7 +571,7 @@ def perplexity(
     Each window reads up to `context` tokens (the model's reach if unset) and scores its last `stride`; the first
     window scores all of its own. Half the context is usual for a Transformer; stride 1 gives every token its full
     context. Window models always have that, at no cost. A recurrent model without a given context carries its
-    state: through `streams` stretches side by side, each but the first warmed up on the tokens before it, or through
+    state: through `streams` spans side by side, each but the first warmed up on the tokens before it, or through
     the whole text with streams=1. `bytes` is the size of the whole text in UTF-8; `batch` the number of tokens read
     at once, which moves speed and memory only; bfloat16 runs under autocast, float32 with the weights as they are.
     """
@@ -582,9 +589,9 @@ def perplexity(
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
     total = torch.zeros((), dtype=torch.float64, device=device)
     with evaluating(model), torch.no_grad(), autocast:
-        for rows, stretches in cut.batches(batch or positions_on(device, vocabulary)):
+        for rows, spans in cut.batches(batch or positions_on(device, vocabulary)):
             state = None
-            for columns in stretches:
+            for columns in spans:
                 inputs, targets = (torch.from_numpy(part).to(device) for part in cut.cut(text, rows, columns))
                 logits, state = model(inputs, state)
                 skipped = max(0, cut.warm_up - columns.start) if rows.start else 0

@@ -31,7 +31,7 @@ from lemma.tasks.base import (
     Worker,
     cross_entropy,
     protocol_of,
-    refuse_shaping,
+    refuse_penalties,
 )
 from lemma.tasks.language import TextTask, text_to_evaluate
 
@@ -42,7 +42,7 @@ class MaskedTask(TextTask):
     """An encoder predicts hidden tokens of a text, whether one part of it follows another, or both."""
 
     name, unit = "masked", "nats/hidden token"
-    not_shaped = "an encoder learns what is hidden from it"
+    no_penalties = "an encoder learns what is hidden from it"
 
     def batches(
         self, model: EncoderModel, examples: Int[np.ndarray, "length"], recipe: Recipe, worker: Worker
@@ -52,7 +52,7 @@ class MaskedTask(TextTask):
 
     def loss(self, model: EncoderModel, recipe: Recipe, batches: Any = None) -> "MaskedLoss":
         """The loss of the hidden tokens, of what follows what, or both."""
-        refuse_shaping(self, recipe)
+        refuse_penalties(self, recipe)
         hidden = masked_windows(model.spec.context, model.spec, recipe.mask_rate).hidden
         return MaskedLoss(model, hidden)
 

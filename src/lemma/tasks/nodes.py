@@ -27,7 +27,7 @@ from lemma.tasks.base import (
     Worker,
     choose_split,
     cross_entropy,
-    refuse_shaping,
+    refuse_penalties,
     say_skipped,
 )
 from lemma.tasks.classification import ClassificationScore, score_classes
@@ -41,7 +41,7 @@ class NodesTask(Task):
     text_checks = False  # the same few nodes are read at every step, as they should be
     data_spec = GraphSpec
     names, settings, files = GRAPHS, ("nodes",), ("nodes",)
-    not_shaped = "a graph model has fixed weights in its place"
+    no_penalties = "a graph model has fixed weights in its place"
 
     def __init__(self) -> None:
         self._laid_out: tuple[NodeGraph, tuple[torch.device, str], GraphInputs] | None = None
@@ -65,7 +65,7 @@ class NodesTask(Task):
 
     def loss(self, model: GraphModel, recipe: Recipe, batches: Any = None) -> "NodesLoss":
         """The cross-entropy of the labelled nodes' classes, with label smoothing."""
-        refuse_shaping(self, recipe)
+        refuse_penalties(self, recipe)
         return NodesLoss(model, batches, recipe.label_smoothing)
 
     def validate(self, model: GraphModel, data: Splits[GraphNodes], recipe: Recipe) -> ClassificationScore:

@@ -24,7 +24,7 @@ from lemma.runs.load import Run
 from lemma.spec.data import TreebankSpec
 from lemma.spec.models import Parser
 from lemma.spec.recipe import Recipe
-from lemma.tasks.base import DataArgs, ExampleBatches, LossTerms, Score, Task, TaskLoss, Worker, refuse_shaping
+from lemma.tasks.base import DataArgs, ExampleBatches, LossTerms, Score, Task, TaskLoss, Worker, refuse_penalties
 
 WINDOWS = "trees are of whole sentences; --context and --stride cut running text into windows, for perplexity"
 ONE_TREE = "a parser has one tree per sentence; --layer and --head choose among a language model's heads"
@@ -46,7 +46,7 @@ class ParsingTask(Task):
         "seed": "a parser's trees need no random weights; seed fixes those a language model is compared with",
     }
     splits_given_data = True
-    not_shaped = "a parser's heads are shaped by their relations"
+    no_penalties = "a parser's heads are shaped by their relations"
 
     def load(
         self,
@@ -77,7 +77,7 @@ class ParsingTask(Task):
 
     def loss(self, model: ParserModel, recipe: Recipe, batches: Any = None) -> "ParsingLoss":
         """The cross-entropy of the arcs, and B1's loss of the heads' attention."""
-        refuse_shaping(self, recipe)
+        refuse_penalties(self, recipe)
         return ParsingLoss(model)
 
     def validate(self, model: ParserModel, data: Splits[Trees], recipe: Recipe) -> "ParsingScore":

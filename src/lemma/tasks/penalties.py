@@ -169,7 +169,7 @@ def row_sums(rows: AttentionRows) -> tuple[Float[Tensor, "heads"], Float[Tensor,
     if record.line is not None and record.line.requires_grad:
         raise SpecError(
             "attention is shaped through queries and keys: positions that learn what they add to scores have "
-            "no gradient of it. Leave focus and near out, or choose other positions."
+            "no gradient of it. Leave entropy_penalty and distance_penalty out, or choose other positions."
         )
     exact = torch.promote_types(record.queries.dtype, torch.float32)
     with torch.autocast(record.queries.device.type, enabled=False):
@@ -178,21 +178,21 @@ def row_sums(rows: AttentionRows) -> tuple[Float[Tensor, "heads"], Float[Tensor,
 
 @dataclass(frozen=True)
 class Shape:
-    """How sharp and how near a model's attention is: means over batch, heads, rows and the layers that count."""
+    """Entropy and squared distance of attention rows: means over batch, heads, rows and the layers that count."""
 
-    focus: Float[Tensor, ""]
+    entropy: Float[Tensor, ""]
     """The mean entropy of a row, in nats, over all layers."""
-    near: Float[Tensor, ""]
+    distance: Float[Tensor, ""]
     """The mean of min(L_max, Σ α (t₁−t₂)²) over all layers but the last."""
 
 
-def shape_of(
+def row_statistics(
     records: Sequence[AttentionRecord],
-    near_max: float,
+    distance_max: float,
     layers: int | None = None,
     counted: Bool[Tensor, "batch time"] | None = None,
 ) -> Shape:
-    """Measure focus and near from what attention was given in each layer, differentiably.
+    """Measure entropy (B2) and squared distance (B3) of attention's rows from each layer's records, differentiably.
 
     L_focus = 1/(K·T·L) Σ H(α[ℓ,k,t₁,·]) and L_near = 1/(K·T·(L−1)) Σ_{ℓ<L−1} min(L_max, Σ_{t₂} α (t₁−t₂)²), averaged
     over the batch too. Rows that see nothing do not count, nor those that `counted` leaves out. A layer may have
@@ -201,7 +201,7 @@ def shape_of(
     calls, left_over = divmod(len(records), layers or len(records) or 1)
     if not calls or left_over:
         raise ValueError(f"{len(records)} calls of attention do not make {layers or 'any'} layers of equally many.")
-    sums = [row_sums(AttentionRows(record, near_max, counted)) for record in records]
+    sums = [row_sums(AttentionRows(record, distance_max, counted)) for record in records]
     return Shape(_mean(sums, 0), _mean(sums[:-calls], 1))
 
 

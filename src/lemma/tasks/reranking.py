@@ -22,7 +22,7 @@ from lemma.report.statistics import Estimate, Lines, lay_out
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import Run, load
 from lemma.spec.recipe import Recipe
-from lemma.tasks.base import DataArgs, LossTerms, Score, TaskLoss, protocol_of, refuse_shaping
+from lemma.tasks.base import DataArgs, LossTerms, Score, TaskLoss, protocol_of, refuse_penalties
 from lemma.tasks.image_text import ImageTextLogits, ImageTextMask, ImageTextTask, equal_rows, refuse_parts
 from lemma.tasks.retrieval_score import (
     Belonging,
@@ -44,12 +44,12 @@ class RerankingTask(ImageTextTask):
     """A re-ranker learns to find the right one among those that its dual encoder likes best."""
 
     name = "re-ranking"
-    not_shaped = "a re-ranker learns images and captions"
+    no_penalties = "a re-ranker learns images and captions"
     adaptation_batch = 64
 
     def loss(self, model: CrossAttentionModel, recipe: Recipe, batches: Any = None) -> "RerankingLoss":
         """The loss among the dual encoder's candidates."""
-        refuse_shaping(self, recipe)
+        refuse_penalties(self, recipe)
         return RerankingLoss(model, recipe)
 
     def validate(self, model: CrossAttentionModel, data: Splits[Captioned], recipe: Recipe) -> "RerankingScore":

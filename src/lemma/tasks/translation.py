@@ -39,7 +39,7 @@ from lemma.tasks.base import (
     cross_entropy,
     protocol_of,
     refuse_changed,
-    refuse_shaping,
+    refuse_penalties,
     say_skipped,
 )
 
@@ -57,7 +57,7 @@ class TranslationTask(Task):
     names, settings = PAIRED, ("source_column", "target_column")
     answers = "translation"
     evaluation_settings = ("beam", "length_penalty", "limit")
-    not_shaped = "an encoder-decoder learns to translate"
+    no_penalties = "an encoder-decoder learns to translate"
 
     def load(
         self,
@@ -79,7 +79,7 @@ class TranslationTask(Task):
 
     def loss(self, model: EncoderDecoderModel, recipe: Recipe, batches: Any = None) -> "TranslationLoss":
         """The cross-entropy of the target, with label smoothing."""
-        refuse_shaping(self, recipe)
+        refuse_penalties(self, recipe)
         return TranslationLoss(model, recipe.label_smoothing)
 
     def validate(self, model: EncoderDecoderModel, data: Splits[TokenPairs], recipe: Recipe) -> "PairsScore":

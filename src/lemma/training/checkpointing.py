@@ -106,7 +106,8 @@ def restore_session(session: Session, checkpoint: Checkpoint, folder: RunFolder)
             f"{threads}, so the run may not continue bit for bit; set OMP_NUM_THREADS={saved_with} for that."
         )
         session.warn(message, message)
-    if state["reading"] == _reading(session) and tensors.get("carried"):
+    reading = {_FORMER.get(name, name): value for name, value in state["reading"].items()}
+    if reading == _reading(session) and tensors.get("carried"):
         _restore_carried(session, dict(tensors["carried"]))
     random = tensors["random"]
     if len(random["cpu"]) == processes.size:
@@ -115,9 +116,13 @@ def restore_session(session: Session, checkpoint: Checkpoint, folder: RunFolder)
             torch.cuda.set_rng_state(random["cuda"][processes.rank], processes.device)
 
 
+_FORMER = {"stretch": "sequence_length"}
+"""Names in checkpoints of version 0.1."""
+
+
 def _reading(session: Session) -> dict[str, int]:
     recipe = session.recipe
-    return {"batch": recipe.batch, "stretch": session.batches.length, "seed": recipe.seed}
+    return {"batch": recipe.batch, "sequence_length": session.batches.length, "seed": recipe.seed}
 
 
 def _restore_carried(session: Session, tensors: dict[str, Tensor]) -> None:

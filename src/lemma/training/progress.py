@@ -88,9 +88,9 @@ def too_good(recipe: Recipe, step: int, validation: float, training: float) -> s
     )
 
 
-def read_too_often(recipe: Recipe, tokens: int, stretch: int) -> str | None:
+def read_too_often(recipe: Recipe, tokens: int, sequence_length: int) -> str | None:
     """Warn of a text so short that the run reads it hundreds of times."""
-    times = recipe.steps * recipe.batch * stretch / tokens
+    times = recipe.steps * recipe.batch * sequence_length / tokens
     if times < READINGS:
         return None
     return f"The training text has only {tokens:,} tokens: this run reads them {times:,.0f} times over."

@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a small book and a trained run in it."""
     folder = tmp_path_factory.mktemp("person")
     (folder / "book.txt").write_text(TEXT, encoding="utf-8")
-    words = ["steps=30", "batch=8", "stretch=16", "hidden=32", "width=16", "V=300"]
+    words = ["steps=30", "batch=8", "sequence_length=16", "hidden=32", "width=16", "V=300"]
     done = lemma("train", "lstm", "--text", "book.txt", "--out", "runs/a", *words, folder=folder)
     assert done.returncode == 0, done.stderr
     assert "parameters" in done.stdout

@@ -22,7 +22,7 @@ from lemma.spec.studies import read_study
 from lemma.training.result import TrainingResult
 
 BOOK = "the cat sat on the mat and the dog sat on the log\n" * 300
-SMALL = ["batch=8", "stretch=16", "hidden=16", "width=8", "V=300"]
+SMALL = ["batch=8", "sequence_length=16", "hidden=16", "width=8", "V=300"]
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

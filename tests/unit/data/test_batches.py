@@ -15,12 +15,12 @@ sizes = st.tuples(st.integers(1, 9), st.integers(1, 5), st.integers(1, 200)).map
 @given(sizes, st.integers(0, 2**32), st.integers(0, 10**9))
 def test_every_stretch_lies_within_the_text(size: tuple[int, int, int], seed: int, step: int) -> None:
     for kind in (RandomWindows, Streams):
-        length, stretch, batch = size
-        offsets = kind(length, stretch, batch, seed).offsets(step)
+        length, sequence_length, batch = size
+        offsets = kind(length, sequence_length, batch, seed).offsets(step)
         assert offsets.shape == (batch,)
         assert offsets.dtype == np.int64
         assert offsets.min() >= 0
-        assert offsets.max() + stretch <= length - 1
+        assert offsets.max() + sequence_length <= length - 1
 
 
 def test_the_order_is_a_function_of_seed_and_step() -> None:
@@ -32,9 +32,9 @@ def test_the_order_is_a_function_of_seed_and_step() -> None:
 
 
 def test_random_windows_reach_every_place_about_equally_often() -> None:
-    windows = RandomWindows(length=14, stretch=4, batch=1000, seed=1)
+    windows = RandomWindows(length=14, sequence_length=4, batch=1000, seed=1)
     counts = np.bincount(np.concatenate([windows.offsets(step) for step in range(20)]), minlength=10)
-    assert len(counts) == 10  # places 0 to 9: the last stretch is tokens 9 to 13
+    assert len(counts) == 10  # places 0 to 9: the last sequence_length is tokens 9 to 13
     assert abs(counts / 2000 - 1).max() < 0.1
     assert not np.array_equal(windows.offsets(0), windows.offsets(1))
 
@@ -42,23 +42,25 @@ def test_random_windows_reach_every_place_about_equally_often() -> None:
 @settings(deadline=None)
 @given(sizes, st.integers(0, 99))
 def test_streams_are_contiguous_within_an_epoch_and_cover_it_once(size: tuple[int, int, int], seed: int) -> None:
-    length, stretch, batch = size
-    streams = Streams(length, stretch, batch, seed)
+    length, sequence_length, batch = size
+    streams = Streams(length, sequence_length, batch, seed)
     fresh = [step for step in range(60) if streams.fresh(step)]
     assert fresh[0] == 0
     epoch = fresh[1] if len(fresh) > 1 else 60
     assert fresh == list(range(0, 60, epoch))
-    seen = np.concatenate([np.arange(o, o + stretch) for step in range(epoch) for o in streams.offsets(step)])
+    seen = np.concatenate([np.arange(o, o + sequence_length) for step in range(epoch) for o in streams.offsets(step)])
     assert len(np.unique(seen)) == len(seen)
     for step in range(1, 60):
         if not streams.fresh(step):
-            assert (streams.offsets(step) == streams.offsets(step - 1) + stretch).all()
+            assert (streams.offsets(step) == streams.offsets(step - 1) + sequence_length).all()
     if len(fresh) > 1:
-        assert len(seen) > length - 1 - stretch * (batch + 1)  # less than one more step and a phase are left out
+        assert len(seen) > length - 1 - sequence_length * (
+            batch + 1
+        )  # less than one more step and a phase are left out
 
 
 def test_epochs_differ_in_phase_and_reach_the_whole_text() -> None:
-    streams = Streams(length=1001, stretch=10, batch=4, seed=1)
+    streams = Streams(length=1001, sequence_length=10, batch=4, seed=1)
     starts = {int(streams.offsets(epoch * streams.steps)[0]) for epoch in range(200)}
     assert len(starts) > 20
     last = {int(streams.offsets(epoch * streams.steps + streams.steps - 1)[-1]) + 10 for epoch in range(200)}
@@ -68,10 +70,13 @@ def test_epochs_differ_in_phase_and_reach_the_whole_text() -> None:
 
 def test_a_text_that_is_too_short_is_an_error_with_the_numbers_that_fit() -> None:
     with pytest.raises(
-        DataError, match=r"has 40 tokens; stretch 64 needs at least 65\. Give more text or set stretch=39\."
+        DataError,
+        match=r"has 40 tokens; sequence_length 64 needs at least 65\. Give more text or set sequence_length=39\.",
     ):
         RandomWindows(40, 64, 32, 1)
-    expected = r"has 400 tokens; stretch 64 with batch 32 needs at least 2,049\. .*set stretch=12 or batch=6\."
+    expected = (
+        r"has 400 tokens; sequence_length 64 with batch 32 needs at least 2,049\. .*set sequence_length=12 or batch=6\."
+    )
     with pytest.raises(DataError, match=expected):
         Streams(400, 64, 32, 1)
     Streams(400, 12, 32, 1), Streams(400, 64, 6, 1), RandomWindows(40, 39, 32, 1)

@@ -1,4 +1,4 @@
-"""Hidden tokens and stretches that follow: shapes, shares, and that all is a function of seed and step."""
+"""Hidden tokens and spans that follow: shapes, shares, and that all is a function of seed and step."""
 
 import numpy as np
 import pytest
@@ -26,9 +26,9 @@ def original(inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
     return whole
 
 
-def stands_in_text(stretch: np.ndarray) -> list[int]:
-    found = np.lib.stride_tricks.sliding_window_view(TEXT, len(stretch))
-    return np.flatnonzero((found == stretch).all(1)).tolist()
+def stands_in_text(sequence_length: np.ndarray) -> list[int]:
+    found = np.lib.stride_tricks.sliding_window_view(TEXT, len(sequence_length))
+    return np.flatnonzero((found == sequence_length).all(1)).tolist()
 
 
 @settings(max_examples=40, deadline=None)
@@ -95,7 +95,7 @@ def test_half_of_the_stretches_follow_and_the_others_never_do(objective: str) ->
 
 
 def test_in_a_short_text_too_the_stretch_that_would_follow_is_never_drawn_and_every_other_is() -> None:
-    text = np.arange(20)  # every stretch tells its place
+    text = np.arange(20)  # every sequence_length tells its place
     order = MaskedWindows(20, 13, 400, 1, 0.15, "next-sentence", 23)
     inputs, targets = order.batch(text, 0)
     apart = inputs[:, 2 + order.first] - inputs[:, 1]

@@ -38,14 +38,14 @@ def test_words_change_a_study() -> None:
         "budget.tokens": 5000,
         "data.text": "book.txt",
         "data.tokenizer": "words",
-        "words.batch": 3,
+        "settings.batch": 3,
         "grid.learning_rate": [0.1, 0.2],
     }
     study = read_study("families", words)
     assert study.seeds == (1, 2, 3)
     assert (study.budget.tokens, study.budget.parameters) == (5000, FAMILIES.budget.parameters)
     assert (study.data.text, study.data.tokenizer.kind) == (("book.txt",), "words")
-    assert study.words == {**FAMILIES.words, "batch": 3}
+    assert study.settings == {**FAMILIES.words, "batch": 3}
     assert study.grid == {"learning_rate": (0.1, 0.2)}
     assert FAMILIES.seeds == (1, 2), "the built-in one stays what it is"
 
@@ -69,11 +69,11 @@ def test_a_file_of_ones_own_is_called_after_itself(tmp_path: Path) -> None:
         ("familes", {}, "Did you mean 'families'? Known: families, table-a5"),
         ("none.toml", {}, "there is no such file"),
         ("families", {"budget.tokenz": 3}, "Did you mean 'budget.tokens'"),
-        ("families", {"batch": 3}, "is a setting of the runs. Say words.batch=3"),
+        ("families", {"batch": 3}, "is a setting of the runs. Say settings.batch=3"),
         ("families", {"seeds.first": 3}, "holds no words"),
         ("families", {"seeds": []}, "at least one seed is needed"),
         ("families", {"seeds": [1, 1]}, "none twice"),
-        ("families", {"contenders": [{"model": "rnn"}, {"model": "rnn"}]}, "'rnn' is there twice"),
+        ("families", {"models": [{"model": "rnn"}, {"model": "rnn"}]}, "'rnn' is there twice"),
     ],
 )
 def test_mistakes_are_named(name: str, words: dict[str, Any], said: str) -> None:

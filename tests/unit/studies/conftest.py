@@ -26,11 +26,11 @@ def tiny_study(study_home: Path) -> Callable[..., GridStudy]:
         words: dict[str, Any] = {
             "name": "tiny",
             "data": DataSpec(text=(str(study_home / "text.txt"),), tokenizer=Characters()),
-            "contenders": (
-                ComparedModel(model="feed-forward", words={"width": 4, "hidden": 8}),
+            "models": (
+                ComparedModel(model="feed-forward", settings={"width": 4, "hidden": 8}),
                 ComparedModel(model="rnn"),
             ),
-            "words": {"steps": 6, "batch": 4, "stretch": 8, "device": "cpu", "warm_up": 2},
+            "settings": {"steps": 6, "batch": 4, "sequence_length": 8, "device": "cpu", "warm_up": 2},
             "validations": 3,
             "sample_tokens": 30,
         }

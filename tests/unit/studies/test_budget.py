@@ -116,20 +116,20 @@ def test_impossible_budgets_say_why() -> None:
 
 
 def test_tokens_become_steps_that_do_not_exceed_them() -> None:
-    recipe = fit_steps(Lstm(), Recipe(batch=10, stretch=20), StudyBudget(tokens=1_999))
+    recipe = fit_steps(Lstm(), Recipe(batch=10, sequence_length=20), StudyBudget(tokens=1_999))
     assert recipe.steps == 9
     assert fit_steps(Decoder(context=50), Recipe(batch=10), StudyBudget(tokens=1_999)).steps == 3, (
-        "stretch is the context"
+        "sequence_length is the context"
     )
     assert fit_steps(Lstm(), recipe, StudyBudget()) == recipe
     with pytest.raises(
-        SpecError, match=r"budget.tokens = 199 is less than one step of lstm: batch 10 × stretch 20 = 200"
+        SpecError, match=r"budget.tokens = 199 is less than one step of lstm: batch 10 × sequence_length 20 = 200"
     ):
         fit_steps(Lstm(), recipe, StudyBudget(tokens=199))
 
 
 def test_seconds_become_steps_through_the_measured_speed() -> None:
-    recipe = Recipe(batch=10, stretch=20)
+    recipe = Recipe(batch=10, sequence_length=20)
     assert fit_steps(Lstm(), recipe, StudyBudget(seconds=3.0), speed=1_000.0).steps == 15
     assert fit_steps(Lstm(), recipe, StudyBudget(seconds=0.01), speed=1_000.0).steps == 1
 

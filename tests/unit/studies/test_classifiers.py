@@ -57,7 +57,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     table = write_table(tmp_path / "texts.csv", made_texts(60))
 
     def make(**changes: Any) -> ClassifiersStudy:
-        words = {"name": "small", "labels": str(table), "tokenizer": "words", "words": TINY, "seeds": (1, 2)}
+        words = {"name": "small", "labels": str(table), "tokenizer": "words", "settings": TINY, "seeds": (1, 2)}
         return ClassifiersStudy(**{**words, "validations": 2, "repetitions": 2, **changes})
 
     return make
@@ -74,7 +74,7 @@ def figures(result: StudyResult) -> list[Any]:
 
 
 def test_the_scores_of_a_run_are_those_of_its_test_texts(small: Make, tmp_path: Path) -> None:
-    result = run_study(small(contenders=["gru"], seeds=1), tmp_path / "out")
+    result = run_study(small(models=["gru"], seeds=1), tmp_path / "out")
     [run] = result.runs
     assert run.measures, run.reason
     trained = load(tmp_path / "out" / "runs" / run.cell.name)
@@ -150,7 +150,7 @@ def test_measures_that_are_lost_are_taken_again_without_training(
 
 def test_a_failed_run_is_a_row_with_its_reason_and_the_study_goes_on(small: Make, tmp_path: Path) -> None:
     wild = {"learning_rate": 1e30, "clip": 0}
-    result = run_study(small(contenders=["lstm", {"model": "rnn", "name": "wild", "words": wild}]), tmp_path / "out")
+    result = run_study(small(models=["lstm", {"model": "rnn", "name": "wild", "settings": wild}]), tmp_path / "out")
     failed = {run.cell.condition for run in result.failed}
     assert failed == {"wild"}
     assert "wild, seed 1 failed" in str(result) and "was not measured" in str(result)
@@ -171,14 +171,14 @@ def test_any_error_becomes_a_reason_and_the_next_call_tries_again(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"words": {**TINY, "hidden": 9}}, "holds a run with body"),
-        ({"words": {**TINY, "dropout": 0.5}}, "holds a run with recipe dropout 0.0"),
+        ({"settings": {**TINY, "hidden": 9}}, "holds a run with body"),
+        ({"settings": {**TINY, "dropout": 0.5}}, "holds a run with recipe dropout 0.0"),
         ({"held_out": 0.2}, "holds a run of other labelled texts"),
         ({"limit": 40}, "holds a run of other labelled texts"),
     ],
 )
 def test_the_folder_of_another_study_is_refused(change: dict[str, Any], said: str, small: Make, tmp_path: Path) -> None:
-    words: dict[str, Any] = {"contenders": ["gru"], "seeds": 1, "tokenizer": "characters"}
+    words: dict[str, Any] = {"models": ["gru"], "seeds": 1, "tokenizer": "characters"}
     run_study(small(**words), tmp_path / "out")
     with pytest.raises(RunError) as refused:
         run_study(small(**words, **change), tmp_path / "out")
@@ -188,7 +188,7 @@ def test_the_folder_of_another_study_is_refused(change: dict[str, Any], said: st
 def test_every_body_gets_the_same_recipe_and_steps_whatever_its_preset_has(small: Make, tmp_path: Path) -> None:
     words = {"steps": 3, "batch": 4, "device": "cpu", "width": 8, "heads": 2, "depth": 1, "hidden": 8}
     bodies = ["rnn", "lstm", "gru", "decoder", "encoder", "feed-forward"]
-    result = run_study(small(contenders=bodies, seeds=1, words=words), tmp_path / "out")
+    result = run_study(small(models=bodies, seeds=1, settings=words), tmp_path / "out")
     assert not result.failed, [run.reason for run in result.failed]
     recipes = [run.measures.recipe for run in result.runs if run.measures]
     assert len(recipes) == 6
@@ -347,9 +347,14 @@ def test_the_ratio_of_training_times_is_that_of_logarithms() -> None:
 def test_a_built_in_study_survives_a_file_and_takes_words(name: str, tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(to_toml(STUDIES[name].to_dict()))
     assert read_study(tmp_path / "own.toml") == STUDIES[name]
-    words = {"seeds": [7], "words.steps": 5, "tokenizer.vocabulary": 300, "labels": "film"}
+    words = {"seeds": [7], "settings.steps": 5, "tokenizer.vocabulary": 300, "labels": "film"}
     spec = read_study(tmp_path / "own.toml", words)
-    assert isinstance(spec, LabelStudy) and (spec.seeds, spec.words["steps"], spec.words["batch"], spec.labels) == (
+    assert isinstance(spec, LabelStudy) and (
+        spec.seeds,
+        spec.settings["steps"],
+        spec.settings["batch"],
+        spec.labels,
+    ) == (
         (7,),
         5,
         32,
@@ -367,9 +372,9 @@ def test_a_method_of_another_kind_begins_with_its_own_words() -> None:
 @pytest.mark.parametrize(
     ("name", "words", "said"),
     [
-        ("lstm-gru", {"contenderz": ["rnn"]}, "Did you mean 'contenders'"),
-        ("lstm-gru", {"contenders": ["rnn", "rnn"]}, "'rnn' is there twice"),
-        ("lstm-gru", {"contenders": []}, "at least 1"),
+        ("lstm-gru", {"modelz": ["rnn"]}, "Did you mean 'models'"),
+        ("lstm-gru", {"models": ["rnn", "rnn"]}, "'rnn' is there twice"),
+        ("lstm-gru", {"models": []}, "at least 1"),
         ("lstm-gru", {"tolerance": 0}, "greater than 0"),
         ("pretraining", {"method": "lorra"}, "Did you mean 'lora'"),
         ("pretraining", {"counts": [1]}, "greater than or equal to 2"),
@@ -385,13 +390,13 @@ def test_mistakes_in_the_words_of_a_study_are_named(name: str, words: dict[str, 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"contenders": ["lsmt"]}, "Did you mean 'lstm'"),
-        ({"contenders": ["parser"]}, "cannot be the body of a classifier"),
-        ({"words": {"hiden": 3}}, "Did you mean 'hidden'"),
-        ({"words": {"seed": 3}}, "Give the study `seeds`"),
-        ({"words": {"vocabulary": 3}}, "set tokenizer.vocabulary"),
-        ({"words": {"classes": 3}}, "They come from the labels"),
-        ({"words": {"batch": 0}}, "study.words.batch = 0"),
+        ({"models": ["lsmt"]}, "Did you mean 'lstm'"),
+        ({"models": ["parser"]}, "cannot be the body of a classifier"),
+        ({"settings": {"hiden": 3}}, "Did you mean 'hidden'"),
+        ({"settings": {"seed": 3}}, "Give the study `seeds`"),
+        ({"settings": {"vocabulary": 3}}, "set tokenizer.vocabulary"),
+        ({"settings": {"classes": 3}}, "They come from the labels"),
+        ({"settings": {"batch": 0}}, "study.settings.batch = 0"),
         ({"labels": "nowhere.csv"}, "there is no such file"),
     ],
 )

@@ -94,7 +94,7 @@ def test_c4_the_layers_are_torch_nns_own() -> None:
     [
         ("heads", {"width": 10, "heads": [4]}, "does not divide"),
         ("heads", {"haeds": 4}, "Did you mean 'heads'"),
-        ("length", {"contenders": "lstn"}, "'rnn', 'lstm', 'gru' or 'attention'"),
+        ("length", {"models": "lstn"}, "'rnn', 'lstm', 'gru' or 'attention'"),
         ("length", {"lengths": []}, "at least 1"),
         ("heads", {"lengths": [100_000_000]}, "less than or equal to 1048576"),
         ("length", {"repetitions": 10**9}, "less than or equal to 10000"),

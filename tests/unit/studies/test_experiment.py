@@ -53,7 +53,7 @@ def test_a_study_trains_measures_and_writes_everything(tiny_study: MakeStudy, tm
 
 
 def test_the_score_is_that_of_the_weights_in_the_run_folder(tiny_study: MakeStudy, tmp_path: Path) -> None:
-    spec = tiny_study(contenders=(ComparedModel(model="feed-forward", words={"width": 4, "hidden": 8}),), seeds=(3,))
+    spec = tiny_study(models=(ComparedModel(model="feed-forward", settings={"width": 4, "hidden": 8}),), seeds=(3,))
     (run,) = run_study(spec, tmp_path / "out").runs
     assert run.measures
     trained = load(tmp_path / "out" / "runs" / "feed-forward-seed-3")
@@ -87,8 +87,10 @@ def test_measures_that_are_lost_or_damaged_are_taken_again_without_training(
 
 
 def test_a_failed_run_is_a_row_with_its_reason_and_the_study_goes_on(tiny_study: MakeStudy, tmp_path: Path) -> None:
-    broken = ComparedModel(model="rnn", name="broken", words={"learning_rate": 1e30, "clip": 0, "activation": "relu"})
-    result = run_study(tiny_study(contenders=(broken, ComparedModel(model="gru"))), tmp_path / "out")
+    broken = ComparedModel(
+        model="rnn", name="broken", settings={"learning_rate": 1e30, "clip": 0, "activation": "relu"}
+    )
+    result = run_study(tiny_study(models=(broken, ComparedModel(model="gru"))), tmp_path / "out")
     assert [run.cell.condition for run in result.failed] == ["broken", "broken"]
     assert all("step" in (run.reason or "") for run in result.failed)
     assert [row.estimate("perplexity") is None for row in result.rows] == [True, False]
@@ -146,7 +148,7 @@ def test_another_study_in_the_same_folder_is_refused_before_anything_is_trained(
 ) -> None:
     run_study(tiny_study(), tmp_path / "out")
     monkeypatch.setattr(experiment, "train", never)
-    other = tiny_study(words={**tiny_study().words, "steps": 7}, seeds=(9, 1))
+    other = tiny_study(settings={**tiny_study().settings, "steps": 7}, seeds=(9, 1))
     with pytest.raises(RunError, match=r"feed-forward-seed-1 holds a run with recipe steps 6, this study asks for 7"):
         run_study(other, tmp_path / "out")
 
@@ -161,10 +163,10 @@ def test_only_some_runs_can_be_chosen(tiny_study: MakeStudy, tmp_path: Path) -> 
 
 
 def test_equal_parameters_and_tokens_are_what_each_model_gets(tiny_study: MakeStudy, tmp_path: Path) -> None:
-    contenders = tuple(ComparedModel(model=name) for name in ("attentive", "gru"))
-    words = {"batch": 4, "stretch": 8, "device": "cpu"}
+    models = tuple(ComparedModel(model=name) for name in ("attentive", "gru"))
+    words = {"batch": 4, "sequence_length": 8, "device": "cpu"}
     budget = StudyBudget(parameters=3_000, tokens=230)
-    result = run_study(tiny_study(contenders=contenders, words=words, budget=budget, seeds=(1,)), tmp_path / "out")
+    result = run_study(tiny_study(models=models, settings=words, budget=budget, seeds=(1,)), tmp_path / "out")
     assert [run.measures.tokens for run in result.runs if run.measures] == [224, 224]
     assert all(abs(run.measures.parameters / 3_000 - 1) < 0.03 for run in result.runs if run.measures)
 
@@ -172,8 +174,8 @@ def test_equal_parameters_and_tokens_are_what_each_model_gets(tiny_study: MakeSt
 def test_a_budget_of_seconds_measures_the_speed_once_and_keeps_to_it(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = {"batch": 2, "stretch": 4, "device": "cpu"}
-    spec = tiny_study(contenders=(ComparedModel(model="rnn"),), words=words, budget=StudyBudget(seconds=0.05))
+    words = {"batch": 2, "sequence_length": 4, "device": "cpu"}
+    spec = tiny_study(models=(ComparedModel(model="rnn"),), settings=words, budget=StudyBudget(seconds=0.05))
     first = run_study(spec, tmp_path / "out")
     one, other = (run.measures for run in first.runs)
     assert one
@@ -188,9 +190,7 @@ def test_what_can_be_known_before_is_an_error_before(tiny_study: MakeStudy, tmp_
     with pytest.raises(DataError, match="'Ω'"):
         run_study(tiny_study(prompt="Ω"), tmp_path / "out")
     with pytest.raises(SpecError, match="too little"):
-        run_study(
-            tiny_study(contenders=(ComparedModel(model="rnn"),), budget=StudyBudget(parameters=10)), tmp_path / "out"
-        )
+        run_study(tiny_study(models=(ComparedModel(model="rnn"),), budget=StudyBudget(parameters=10)), tmp_path / "out")
     with pytest.raises(SpecError, match="less than one step"):
         run_study(tiny_study(budget=StudyBudget(tokens=3)), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -228,8 +228,8 @@ def test_a_loop_that_cuts_characters_in_two_is_marked_at_whole_ones() -> None:
 def test_the_score_training_ended_with_is_that_of_a_new_pass(
     keep: str, tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = {**tiny_study().words, "keep": keep, "learning_rate": 0.3, "steps": 12}
-    spec = tiny_study(contenders=(ComparedModel(model="gru"),), words=words, validations=6)
+    words = {**tiny_study().settings, "keep": keep, "learning_rate": 0.3, "steps": 12}
+    spec = tiny_study(models=(ComparedModel(model="gru"),), settings=words, validations=6)
     reused = run_study(spec, tmp_path / "out")
     for file in (tmp_path / "out" / "runs").glob("*.json"):
         file.unlink()
@@ -242,5 +242,5 @@ def test_the_score_training_ended_with_is_that_of_a_new_pass(
 def test_measures_of_another_study_are_not_shown_as_ones_own(tiny_study: MakeStudy, tmp_path: Path) -> None:
     run_study(tiny_study(), tmp_path / "out", only=["rnn-seed-1"])
     shutil.rmtree(tmp_path / "out" / "runs" / "rnn-seed-1")
-    other = tiny_study(words={**tiny_study().words, "steps": 7})
+    other = tiny_study(settings={**tiny_study().settings, "steps": 7})
     assert not any(run.measures for run in run_study(other, tmp_path / "out", only=[]).runs)

@@ -1,4 +1,4 @@
-"""The study of graph models: every contender with every seed, kept, gone on with, and shown."""
+"""The study of graph models: every model with every seed, kept, gone on with, and shown."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ WORDS = {"steps": 15, "device": "cpu"}
 
 
 def small(**words) -> GraphStudy:
-    study = read_study("graph", {"graph": "karate", "seeds": 2, "words": WORDS, **words})
+    study = read_study("graph", {"graph": "karate", "seeds": 2, "settings": WORDS, **words})
     assert isinstance(study, GraphStudy)
     return study
 
@@ -42,7 +42,7 @@ def test_a_study_gives_means_with_intervals_that_its_runs_give_by_hand(tmp_path:
     assert row["accuracy"] == estimate(own).mean and row["accuracy_margin"] == estimate(own).margin
     assert (tmp_path / "out" / "report.html").exists() and "two layers" in str(result)
     assert all(len(line) <= 80 for line in str(result).splitlines() if str(tmp_path) not in line)
-    parameters = {row["contender"]: row["parameters"] for row in result.table.records}
+    parameters = {row["model"]: row["parameters"] for row in result.table.records}
     assert parameters["two layers"] == 34 * 64 + 64 + 64 * 2 + 2 and parameters["one layer"] == 34 * 2 + 2
     assert read_study(tmp_path / "out" / "study.toml") == result.spec
 
@@ -57,7 +57,7 @@ def test_a_study_that_was_stopped_goes_on_and_ends_with_the_same_figures(tmp_pat
 
 
 def test_a_folder_of_another_study_is_refused(tmp_path: Path) -> None:
-    study = small(seeds=1, contenders=[{"model": "graph", "name": "two layers"}])
+    study = small(seeds=1, models=[{"model": "graph", "name": "two layers"}])
     run_study(study, tmp_path / "out")
     with pytest.raises(RunError, match="another split"):
         run_study(study.replace(labelled=3), tmp_path / "out")
@@ -70,7 +70,7 @@ def test_a_table_of_edges_without_nodes_is_told_which_word_names_them(tmp_path: 
 
 
 def test_intervals_are_drawn_no_further_than_a_share_can_go(tmp_path: Path) -> None:
-    study = small(contenders=[{"model": "graph", "name": "two layers"}], words={**WORDS, "evaluate_every": 5})
+    study = small(models=[{"model": "graph", "name": "two layers"}], settings={**WORDS, "evaluate_every": 5})
     result = run_study(study, tmp_path / "out")
     uncut = estimate([run.measures.accuracy for run in result.runs if run.measures])
     assert uncut.high > 1 or uncut.low < 0, "the interval itself goes beyond"
@@ -82,15 +82,15 @@ def test_intervals_are_drawn_no_further_than_a_share_can_go(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"words": {"seed": 1}}, "Give the study `seeds`"),
-        ({"words": {"K": 3}}, "come from the graph"),
-        ({"contenders": [{"model": "lstm"}]}, "family lstm"),
-        ({"contenders": [{"model": "graph"}, {"model": "graph"}]}, "is there twice"),
+        ({"settings": {"seed": 1}}, "Give the study `seeds`"),
+        ({"settings": {"K": 3}}, "come from the graph"),
+        ({"models": [{"model": "lstm"}]}, "family lstm"),
+        ({"models": [{"model": "graph"}, {"model": "graph"}]}, "is there twice"),
         ({"seedz": 3}, "Did you mean 'seeds'"),
         ({"seeds": 0}, "study.seeds = 0: at least one seed is needed, as in seeds=3"),
         ({"seeds": []}, "at least one seed is needed"),
-        ({"steps": 3}, r"'steps' is a setting of the runs. Say words.steps=3"),
-        ({"hidden": 3}, r"Say words.hidden=3"),
+        ({"steps": 3}, r"'steps' is a setting of the runs. Say settings.steps=3"),
+        ({"hidden": 3}, r"Say settings.hidden=3"),
     ],
 )
 def test_wrong_words_are_refused_before_any_work(tmp_path: Path, words, said: str) -> None:

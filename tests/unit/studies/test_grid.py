@@ -12,14 +12,12 @@ from lemma.studies.grid import open_grid
 
 def study(**words: Any) -> GridStudy:
     return GridStudy(
-        **{"name": "s", "data": DataSpec(text=("a.txt",)), "contenders": (ComparedModel(model="lstm"),), **words}
+        **{"name": "s", "data": DataSpec(text=("a.txt",)), "models": (ComparedModel(model="lstm"),), **words}
     )
 
 
 def test_cells_are_contenders_times_grid_times_seeds_in_that_order() -> None:
-    cells = open_grid(
-        study(contenders=(ComparedModel(model="lstm"), ComparedModel(model="gru")), grid={"depth": (1, 2)})
-    )
+    cells = open_grid(study(models=(ComparedModel(model="lstm"), ComparedModel(model="gru")), grid={"depth": (1, 2)}))
     assert [cell.name for cell in cells] == [
         f"{model}-depth-{depth}-seed-{seed}" for model in ("lstm", "gru") for depth in (1, 2) for seed in (1, 2)
     ]
@@ -39,12 +37,10 @@ def test_grid_words_reach_the_recipe_and_letters_the_spec() -> None:
 
 
 def test_shared_words_go_to_the_models_that_know_them() -> None:
-    contenders = (ComparedModel(model="feed-forward"), ComparedModel(model="lstm", words={"depth": 3}))
-    window, recurrent = open_grid(
-        study(contenders=contenders, words={"context": 5, "depth": 2, "steps": 9}, seeds=(1,))
-    )
+    models = (ComparedModel(model="feed-forward"), ComparedModel(model="lstm", settings={"depth": 3}))
+    window, recurrent = open_grid(study(models=models, settings={"context": 5, "depth": 2, "steps": 9}, seeds=(1,)))
     assert window.model.to_dict()["context"] == 5
-    assert recurrent.model.to_dict()["depth"] == 3, "a contender's own word wins"
+    assert recurrent.model.to_dict()["depth"] == 3, "a model's own word wins"
     assert {window.recipe.steps, recurrent.recipe.steps} == {9}
 
 
@@ -62,7 +58,7 @@ def test_table_a5_opens_into_its_four_places_with_the_exact_model() -> None:
 def test_a_spec_file_contends(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text('family = "gru"\nhidden = 33\n[recipe]\nbatch = 2\n')
-    (cell,) = open_grid(study(contenders=(ComparedModel(model=str(file), name="my own"),), seeds=(1,)))
+    (cell,) = open_grid(study(models=(ComparedModel(model=str(file), name="my own"),), seeds=(1,)))
     assert (cell.name, cell.model.to_dict()["hidden"], cell.recipe.batch) == ("my-own-seed-1", 33, 2)
 
 
@@ -71,18 +67,18 @@ def test_a_spec_file_contends(tmp_path: Path) -> None:
     [
         ({"grid": {"heads": (1, 2)}}, "study.grid: for lstm, the word = 'heads' is unknown"),
         ({"grid": {"dept": (1, 2)}}, "Did you mean 'depth'"),
-        ({"words": {"botch": 3}}, "study.words: the word = 'botch' is unknown. Did you mean 'batch'"),
+        ({"settings": {"botch": 3}}, "study.settings: the word = 'botch' is unknown. Did you mean 'batch'"),
         (
-            {"contenders": (ComparedModel(model="rnn", words={"heads": 2}),)},
-            "study.contenders: for rnn, the word = 'heads'",
+            {"models": (ComparedModel(model="rnn", settings={"heads": 2}),)},
+            "study.models: for rnn, the word = 'heads'",
         ),
-        ({"contenders": (ComparedModel(model="lsmt"),)}, "Did you mean 'lstm'"),
+        ({"models": (ComparedModel(model="lsmt"),)}, "Did you mean 'lstm'"),
         ({"grid": {"seed": (1, 2)}}, "seeds=[1,2,3]"),
-        ({"words": {"V": 300}}, "data.tokenizer.vocabulary"),
-        ({"grid": {"D": (4,)}, "contenders": (ComparedModel(model="rnn", words={"hidden": 2}),)}, "rnn sets hidden"),
+        ({"settings": {"V": 300}}, "data.tokenizer.vocabulary"),
+        ({"grid": {"D": (4,)}, "models": (ComparedModel(model="rnn", settings={"hidden": 2}),)}, "rnn sets hidden"),
         ({"grid": {"hidden": (0,)}}, "hidden = 0"),
         (
-            {"contenders": (ComparedModel(model="rnn", name="a b"), ComparedModel(model="rnn", name="a-b"))},
+            {"models": (ComparedModel(model="rnn", name="a b"), ComparedModel(model="rnn", name="a-b"))},
             "the folder a-b-seed-1",
         ),
     ],

@@ -73,7 +73,7 @@ def test_csv_and_json_hold_the_figures_unrounded() -> None:
         [*made_up("a,b", [1 / 3, 2 / 3], {"depth": 2}), *made_up("c", ["line\nbreak, comma"], {"depth": 4})]
     )
     first, second = csv.DictReader(io.StringIO(table.to_csv()))
-    assert (first["contender"], first["depth"], float(first["perplexity"])) == ("a,b", "2", 0.5)
+    assert (first["model"], first["depth"], float(first["perplexity"])) == ("a,b", "2", 0.5)
     assert second["perplexity"] == ""
     assert second["notes"] == "seed 1 failed: line\nbreak, comma"
     assert json.loads(json.dumps(table.to_dict()))["rows"][0]["perplexity"] == 0.5
@@ -158,13 +158,11 @@ def test_contenders_can_be_compared_at_every_place_of_the_grid() -> None:
             )
         ]
     )
-    claim = StudyClaim(
-        says="x beats y.", comparisons=(ClaimComparison(at={"contender": "x"}, against={"contender": "y"}),)
-    )
+    claim = StudyClaim(says="x beats y.", comparisons=(ClaimComparison(at={"model": "x"}, against={"model": "y"}),))
     findings = [judged.finding for judged in judge(claim, rows).comparisons]
     assert [finding.partition(":")[0] for finding in findings] == [
-        "contender=x against contender=y (depth=1)",
-        "contender=x against contender=y (depth=2)",
+        "model=x against model=y (depth=1)",
+        "model=x against model=y (depth=2)",
     ]
 
 
@@ -173,7 +171,7 @@ def test_contenders_can_be_compared_at_every_place_of_the_grid() -> None:
     [
         ({"at": {"dept": 2}, "against": {"dept": 1}}, "Did you mean 'depth'"),
         ({"at": {"depth": 9}, "against": {"depth": 1}}, "depth = 9 is not in the grid"),
-        ({"at": {"depth": 1}, "against": {"contender": "a"}}, "must name the same words"),
+        ({"at": {"depth": 1}, "against": {"model": "a"}}, "must name the same words"),
         ({"at": {"depth": 1}, "against": {"depth": 1}}, "differ in at least one value"),
     ],
 )
@@ -181,7 +179,7 @@ def test_a_claim_about_nothing_is_refused(comparison: dict[str, Any], said: str)
     words = {
         "name": "s",
         "data": DataSpec(text=("a.txt",)).to_dict(),
-        "contenders": [ComparedModel(model="rnn").to_dict()],
+        "models": [ComparedModel(model="rnn").to_dict()],
         "grid": {"depth": [1, 2]},
         "claims": [{"says": "", "comparisons": [comparison]}],
     }
@@ -264,10 +262,10 @@ class Checker(HTMLParser):
 
 
 def result(outcomes: list[Any], **words: Any) -> StudyResult:
-    contenders = tuple(
+    models = tuple(
         ComparedModel(model="rnn", name=name) for name in dict.fromkeys(one.cell.condition for one in outcomes)
     )
-    spec = GridStudy(name="s", data=DataSpec(text=("a",)), contenders=contenders, **words)
+    spec = GridStudy(name="s", data=DataSpec(text=("a",)), models=models, **words)
     return report_grid(spec, outcomes, {"text": "a", "SHA-256": "abc"}, {"processor": "two cores"}, Path("out"))
 
 

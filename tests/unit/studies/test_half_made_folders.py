@@ -57,7 +57,7 @@ def dying(after: int) -> Iterator[list[str]]:
 
 
 def one_run(tiny_study: MakeStudy) -> GridStudy:
-    return tiny_study(contenders=(ComparedModel(model="feed-forward", words={"width": 4, "hidden": 8}),), seeds=SEED)
+    return tiny_study(models=(ComparedModel(model="feed-forward", settings={"width": 4, "hidden": 8}),), seeds=SEED)
 
 
 def score(result: StudyResult) -> float:
@@ -131,7 +131,7 @@ def test_a_folder_with_other_files_is_refused_and_left_as_it_is(
 
 
 def test_a_study_of_graphs_goes_on_in_an_empty_folder_too(tmp_path: Path) -> None:
-    spec = read_study("graph", {"graph": "karate", "seeds": [1], "words": {"steps": 5, "device": "cpu"}})
+    spec = read_study("graph", {"graph": "karate", "seeds": [1], "settings": {"steps": 5, "device": "cpu"}})
     whole = run_study(spec, tmp_path / "whole")
     for run in (tmp_path / "whole" / "runs").glob("*/"):
         (tmp_path / "cut" / "runs" / run.name).mkdir(parents=True)

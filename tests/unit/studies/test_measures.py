@@ -40,7 +40,7 @@ KINDS = ("none", "learned", "sinusoidal", "rotary", "alibi")
 
 
 def decoders(*kinds: str) -> tuple[ComparedModel, ...]:
-    return tuple(ComparedModel(model="decoder", name=kind, words={**SMALL, "positions": kind}) for kind in kinds)
+    return tuple(ComparedModel(model="decoder", name=kind, settings={**SMALL, "positions": kind}) for kind in kinds)
 
 
 @pytest.mark.parametrize("kind", ["none", "sinusoidal", "rotary", "alibi"])
@@ -99,7 +99,7 @@ def test_habits_are_entropy_and_distance_written_out() -> None:
 
 
 def test_a_study_of_positions_draws_losses_past_the_trained_length(tiny_study: MakeStudy, tmp_path: Path) -> None:
-    spec = tiny_study(contenders=decoders(*KINDS), measures=("positions",), beyond=3)
+    spec = tiny_study(models=decoders(*KINDS), measures=("positions",), beyond=3)
     result = run_study(spec, tmp_path / "out")
     assert not result.failed, result.failed
     rows = {row.title: row for row in result.rows}
@@ -118,8 +118,8 @@ def test_a_study_of_positions_draws_losses_past_the_trained_length(tiny_study: M
 
 
 def test_a_study_measures_attention_of_models_that_have_it(tiny_study: MakeStudy, tmp_path: Path) -> None:
-    contenders = (*decoders("rotary"), ComparedModel(model="rnn", words={"width": 4, "hidden": 4}))
-    result = run_study(tiny_study(contenders=contenders, measures=("attention",)), tmp_path / "out")
+    models = (*decoders("rotary"), ComparedModel(model="rnn", settings={"width": 4, "hidden": 4}))
+    result = run_study(tiny_study(models=models, measures=("attention",)), tmp_path / "out")
     rotary, rnn = result.rows
     heads = heads_of(rotary, "entropy")
     assert [(layer, head) for layer, head, _ in heads] == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -133,7 +133,7 @@ def test_a_study_measures_attention_of_models_that_have_it(tiny_study: MakeStudy
 def test_measures_asked_for_later_are_taken_without_training(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words: dict[str, Any] = {"contenders": decoders("alibi"), "seeds": (1,)}
+    words: dict[str, Any] = {"models": decoders("alibi"), "seeds": (1,)}
     run_study(tiny_study(**words), tmp_path / "out")
     monkeypatch.setattr(experiment, "train", lambda *given, **named: pytest.fail("nothing is trained again"))
     more = run_study(tiny_study(**words, measures=("positions",)), tmp_path / "out")
@@ -157,7 +157,7 @@ def shaped(title: str, perplexities: list[float], **recipe: float) -> Row:
     [([3.9, 4.9, 5.91], "helped"), ([4.1, 5.1, 6.09], "hurt"), ([3.9, 5.2, 6.0], "within noise")],
 )
 def test_whether_a_term_helped_is_judged_seed_by_seed(perplexities: list[float], verdict: str) -> None:
-    rows = [shaped("plain", [4.0, 5.0, 6.0]), shaped("focus", perplexities, focus=0.01)]
+    rows = [shaped("plain", [4.0, 5.0, 6.0]), shaped("focus", perplexities, entropy_penalty=0.01)]
     (help_,) = shaping_effects(rows)
     assert (help_.title, help_.verdict) == ("focus", verdict)
 
@@ -173,7 +173,7 @@ def test_whether_a_term_helped_is_judged_seed_by_seed(perplexities: list[float],
 def test_a_gap_has_a_sign_and_a_share_and_below_a_thousandth_none_matters(
     gaps: list[float], verdict: str, said: str
 ) -> None:
-    rows = [shaped("plain", [100.0] * 3), shaped("near", [100 + gap for gap in gaps], near=0.1)]
+    rows = [shaped("plain", [100.0] * 3), shaped("near", [100 + gap for gap in gaps], distance_penalty=0.1)]
     (help_,) = shaping_effects(rows)
     assert help_.verdict == verdict
     assert said in str(help_)
@@ -201,10 +201,10 @@ def test_a_caption_says_when_a_band_is_cut(high: float, cut: bool) -> None:
 
 
 def test_only_rows_that_differ_in_shaping_alone_are_compared() -> None:
-    plain, other = shaped("plain", [4.0, 5.0]), shaped("other", [4.0, 5.0], focus=0.01, batch=7)
+    plain, other = shaped("plain", [4.0, 5.0]), shaped("other", [4.0, 5.0], entropy_penalty=0.01, batch=7)
     assert list(shaping_effects([plain, other])) == []
     assert list(shaping_effects([plain])) == []
-    one_seed = next(iter(shaping_effects([plain, replace(shaped("near", [3.0], near=0.1))])))
+    one_seed = next(iter(shaping_effects([plain, replace(shaped("near", [3.0], distance_penalty=0.1))])))
     assert "one seed" in one_seed.verdict
 
 
@@ -216,6 +216,6 @@ def test_rows_without_the_measures_are_left_out() -> None:
 
 def test_the_built_in_studies_ask_for_their_measures() -> None:
     assert read_study("positions").measures == ("positions",)
-    assert [contender.title for contender in read_study("positions").contenders] == list(KINDS)
-    assert read_study("shaping").measures == ("attention",)
-    assert [contender.title for contender in read_study("shaping").contenders] == ["plain", "focus", "near", "both"]
+    assert [model.title for model in read_study("positions").models] == list(KINDS)
+    assert read_study("penalties").measures == ("attention",)
+    assert [model.title for model in read_study("penalties").models] == ["plain", "focus", "near", "both"]

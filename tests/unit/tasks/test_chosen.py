@@ -56,7 +56,7 @@ def test_it_is_minimised_and_the_causal_loss_is_reported(install) -> None:
 def test_it_goes_together_with_shaping(install) -> None:
     install("doubled_too", TWICE)
     model = build(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=9))
-    lesson = LanguageTask().loss(model, Recipe(objective="doubled_too", focus=0.5))
+    lesson = LanguageTask().loss(model, Recipe(objective="doubled_too", entropy_penalty=0.5))
     minimised, (loss, objective, focus, _), _ = lesson(TOKENS, TOKENS + 1, None)
     assert lesson.terms == ("loss", "objective", "focus", "near")
     torch.testing.assert_close(objective, 2 * loss)

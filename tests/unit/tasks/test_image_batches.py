@@ -140,9 +140,11 @@ def test_colours_turn_and_fade_while_grey_and_brightness_stay() -> None:
     np.testing.assert_allclose(YIQ[0] @ drawn, np.broadcast_to(YIQ[0], (300, 3)), atol=1e-9)
     np.testing.assert_allclose(drawn @ np.ones(3), 1, atol=0.01)  # YIQ itself has three places
     chroma = YIQ[1:] @ drawn @ np.linalg.inv(YIQ)[:, 1:]
-    stretch = np.sqrt(np.linalg.det(chroma))
-    np.testing.assert_allclose(chroma @ chroma.transpose(0, 2, 1), stretch[:, None, None] ** 2 * np.eye(2), atol=1e-9)
-    assert 0.5 <= stretch.min() < 0.55 and 1.45 < stretch.max() <= 1.5
+    sequence_length = np.sqrt(np.linalg.det(chroma))
+    np.testing.assert_allclose(
+        chroma @ chroma.transpose(0, 2, 1), sequence_length[:, None, None] ** 2 * np.eye(2), atol=1e-9
+    )
+    assert 0.5 <= sequence_length.min() < 0.55 and 1.45 < sequence_length.max() <= 1.5
     assert 25 < np.degrees(np.abs(np.arctan2(chroma[:, 1, 0], chroma[:, 0, 0]))).max() <= 27 + 1e-6
 
 

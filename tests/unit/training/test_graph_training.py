@@ -103,7 +103,7 @@ def test_no_speed_in_tokens_is_told_of_a_graph(tmp_path: Path, capsys: pytest.Ca
     [
         ("batch", "all labelled nodes"),
         ("accumulate", "read as a whole"),
-        ("stretch", "running text"),
+        ("sequence_length", "running text"),
         ("mask_rate", "encoder"),
         ("focus", "no attention"),
     ],

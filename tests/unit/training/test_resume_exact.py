@@ -21,17 +21,23 @@ TRANSFORMER = {"heads": 1, "feed_forward": 9, "context": 7}
 RECURRENT = {
     f"{family} {width}, accumulate {parts}": (
         family,
-        {"width": width, "hidden": width, "batch": rows * parts, "stretch": stretch, "accumulate": parts},
+        {
+            "width": width,
+            "hidden": width,
+            "batch": rows * parts,
+            "sequence_length": sequence_length,
+            "accumulate": parts,
+        },
     )
     for family in ("rnn", "gru", "lstm")
-    for width, rows, stretch in ((8, 4, 16), (20, 3, 7), (33, 3, 8))
+    for width, rows, sequence_length in ((8, 4, 16), (20, 3, 7), (33, 3, 8))
     for parts in (1, 2)
 }
 TEXT: dict[str, tuple[str, dict[str, Any]]] = {
     **RECURRENT,
-    "deep gru": ("gru", {"width": 5, "hidden": 7, "depth": 2, "batch": 6, "stretch": 5, "accumulate": 2}),
-    "feed-forward": ("feed-forward", {"width": 7, "hidden": 9, "context": 3, "batch": 3, "stretch": 7}),
-    "attentive": ("attentive", {"width": 7, "hidden": 9, "context": 3, "batch": 3, "stretch": 7}),
+    "deep gru": ("gru", {"width": 5, "hidden": 7, "depth": 2, "batch": 6, "sequence_length": 5, "accumulate": 2}),
+    "feed-forward": ("feed-forward", {"width": 7, "hidden": 9, "context": 3, "batch": 3, "sequence_length": 7}),
+    "attentive": ("attentive", {"width": 7, "hidden": 9, "context": 3, "batch": 3, "sequence_length": 7}),
     "decoder": ("decoder", {"width": 9, "depth": 2, "batch": 3, **TRANSFORMER}),
     "encoder": ("encoder", {"width": 10, "depth": 1, "batch": 3, **TRANSFORMER}),
     "table-a5": ("table-a5", {"embedding": 5, "width": 9, "heads": 1, "feed_forward": 7, "context": 5, "batch": 3}),

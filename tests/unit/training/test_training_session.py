@@ -9,7 +9,7 @@ from lemma.data.batches import RandomWindows, Streams
 from lemma.errors import DataError, SpecError
 from lemma.models.build import build
 from lemma.spec.recipe import Recipe
-from lemma.tasks.language import LanguageTask, TextBatches, causal, stretch_of
+from lemma.tasks.language import LanguageTask, TextBatches, causal, sequence_length_of
 from lemma.training.distributed import Distributed
 from lemma.training.session import Session
 from small_runs import MODELS, QUICK
@@ -56,13 +56,16 @@ def test_recurrent_models_read_streams_and_others_windows() -> None:
 
 
 def test_the_stretch_is_the_recipe_s_or_the_context_or_64() -> None:
-    assert stretch_of(MODELS["decoder"], Recipe()) == 12 and stretch_of(MODELS["lstm"], Recipe()) == 64
-    assert stretch_of(MODELS["decoder"], Recipe(stretch=5)) == 5 and stretch_of(MODELS["feed-forward"], Recipe()) == 64
+    assert sequence_length_of(MODELS["decoder"], Recipe()) == 12 and sequence_length_of(MODELS["lstm"], Recipe()) == 64
+    assert (
+        sequence_length_of(MODELS["decoder"], Recipe(sequence_length=5)) == 5
+        and sequence_length_of(MODELS["feed-forward"], Recipe()) == 64
+    )
 
 
 def test_a_text_that_is_too_short_is_refused() -> None:
     with pytest.raises(DataError, match="700 tokens"):
-        LanguageTask().batches(build(MODELS["lstm"]), TEXT, Recipe(stretch=100), Distributed(CPU))
+        LanguageTask().batches(build(MODELS["lstm"]), TEXT, Recipe(sequence_length=100), Distributed(CPU))
 
 
 @pytest.mark.parametrize("family", ["decoder", "lstm", "feed-forward"])

@@ -73,7 +73,7 @@ class Case(Spec):
             return cls.model_validate(words)
         except ValidationError as error:
             lines = [
-                unknown(f"{where}: the word", str(mistake["loc"][0]), known)
+                unknown(f"{where}: the setting", str(mistake["loc"][0]), known)
                 if mistake["type"] == "extra_forbidden"
                 else f"{where}: {_mistake(mistake, words)}"
                 for mistake in error.errors()

@@ -20,7 +20,7 @@ from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.spec.models import Decoder
 from lemma.tasks.language import causal
-from lemma.tasks.penalties import shape_of
+from lemma.tasks.penalties import row_statistics
 
 LENGTHS = (1024, 2048, 4096)
 NEAR_MAX = 100.0
@@ -31,8 +31,8 @@ Penalty = Callable[[list[AttentionRecord]], Tensor]
 
 def blocks(records: list[AttentionRecord]) -> Tensor:
     """Both losses as Lemma has them."""
-    shape = shape_of(records, NEAR_MAX)
-    return 0.01 * shape.focus + 0.001 * shape.near
+    shape = row_statistics(records, NEAR_MAX)
+    return 0.01 * shape.entropy + 0.001 * shape.distance
 
 
 def at_once(records: list[AttentionRecord]) -> Tensor:
@@ -79,9 +79,9 @@ def main() -> int:
     """Print both; return 1 if the longest text does not train in the memory there is."""
     for time, batch in ((64, 12), (1024, 1)):
         model, tokens = model_of(time), torch.randint(65, (batch, time))
-        contenders = {way: partial(step, model, tokens, penalty) for way, penalty in WAYS.items()}
+        peers = {way: partial(step, model, tokens, penalty) for way, penalty in WAYS.items()}
         title = f"a training step with focus and near, T = {time}, batch {batch}"
-        print(f"{compare(title, contenders, work=batch * time, unit='tokens/s', rounds=9)}\n", flush=True)
+        print(f"{compare(title, peers, work=batch * time, unit='tokens/s', rounds=9)}\n", flush=True)
     print(f"{'memory of a step, batch 1':<28}" + "".join(f"T = {time:<8}" for time in LENGTHS))
     peaks = {way: [memory_of(way, time) for time in LENGTHS] for way in WAYS}
     for way, megabytes in peaks.items():
