@@ -23,7 +23,7 @@ BANNED = {
     r"\bone's own\b": "your own, custom",
     r"\bso many\b": "N, at most N",
     r"\btold apart\b": "differs significantly",
-    r"\bis none\b(?! of)|\bis no run\b": "is not a …",
+    r"(?-i:\bis none\b)(?! of)|\bis no run\b": "is not a …",
     r"\bfirst weights\b": "initial weights",
     r"\bnats a (token|word|text|node|pair)\b": "nats/token",
     r"\bheld.out part\b": "validation or test split",
@@ -31,7 +31,10 @@ BANNED = {
     r"\bbeside\b": "next to",
     r"\bpictures?\b": "image",
 }
-EXCEPT = {"tests/law/test_names.py", "CHANGELOG.md", "docs/changelog.md"}
+EXCEPT = {"tests/law/test_names.py", "CHANGELOG.md", "CONTRIBUTING.md", "docs/changelog.md"}
+FORMATS = re.compile(
+    r"""["'](stretch|contenders|pictures|governors?)["']"""
+)  # names in files that are on people's disks
 TEXTS = [
     path
     for pattern in ("src/**/*.py", "tests/**/*.py", "benchmarks/*.py", "pages/*.py", "docs/**/*.md", "*.md")
@@ -56,7 +59,7 @@ def test_the_words_are_those_of_the_field(path: Path) -> None:
         f"line {number}: '{match[0]}', better: {better}"
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         for phrase, better in BANNED.items()
-        for match in re.finditer(phrase, line, re.IGNORECASE)
+        for match in re.finditer(phrase, FORMATS.sub("", line), re.IGNORECASE)
     ]
     assert not found
 
