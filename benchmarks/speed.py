@@ -34,7 +34,7 @@ def trained_by_lemma(spec: LanguageSpec, batch: int, stretch: int) -> Work:
     learner = session(spec, batch=batch, stretch=stretch)
 
     def work() -> None:
-        with steady_heap(learner.team.device):
+        with steady_heap(learner.processes.device):
             for _ in range(STEPS):
                 learner.step()
 
