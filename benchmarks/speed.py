@@ -34,7 +34,7 @@ def trained_by_lemma(spec: LanguageSpec, batch: int, sequence_length: int) -> Wo
     learner = session(spec, batch=batch, sequence_length=sequence_length)
 
     def work() -> None:
-        with steady_heap(learner.team.device):
+        with steady_heap(learner.processes.device):
             for _ in range(STEPS):
                 learner.step()
 

@@ -209,8 +209,8 @@ def test_a_search_finds_by_the_towers_and_orders_the_first_few_by_looking_again(
         frozen, images=pictures, query="red left of blue", k=9, index=tmp_path / "index", progress=False
     )
     hits = found.answers[0].hits
-    again, rest = [hit.again for hit in hits[:6]], hits[6:]
-    assert again == sorted(again, reverse=True) and all(hit.again is None for hit in rest)
+    again, rest = [hit.reranked_score for hit in hits[:6]], hits[6:]
+    assert again == sorted(again, reverse=True) and all(hit.reranked_score is None for hit in rest)
     assert min(hit.score for hit in hits[:6]) >= max(hit.score for hit in rest)  # the few are the towers' first six
     run = load(frozen)
     dataset = read_images(str(pictures), side=8, length=8, special_tokens=True, tokenizer=run.tokenizer)
@@ -225,15 +225,15 @@ def test_a_search_finds_by_the_towers_and_orders_the_first_few_by_looking_again(
         places[:6], np.full(6, text)
     )
     np.testing.assert_allclose(again, logits, rtol=1e-4)
-    assert "again" in str(found)
+    assert "re-ranked" in str(found)
 
 
 def test_texts_found_by_a_picture_are_looked_at_again_too(frozen: Path, pictures: Path) -> None:
     captions = [f"{one} left of {other}" for one, other in permutations(COLOURS, 2)]
     image = pictures / "red-blue-0.png"
     hits = lemma.search(frozen, image=image, texts=captions, k=8, progress=False).answers[0].hits
-    again = [hit.again for hit in hits[:6]]
-    assert again == sorted(again, reverse=True) and all(hit.again is None for hit in hits[6:])
+    again = [hit.reranked_score for hit in hits[:6]]
+    assert again == sorted(again, reverse=True) and all(hit.reranked_score is None for hit in hits[6:])
 
 
 def test_smoothing_which_a_re_ranker_does_not_learn_by_is_refused(dual: Path, pictures: Path, tmp_path: Path) -> None:
