@@ -288,7 +288,7 @@ class RerankingScore(Score):
         for way, gain in self._ways():
             lines.append((f"gain, {way}", f"{gain} in recall@1"))
             lines.append(("", f"{gain.better:,} put first only now, {gain.worse:,} only before"))
-            lines.append(("", f"at most {100 * gain.ceiling:.2f} %: the rest are not among the {self.candidates}"))
+            lines.append(("", f"at most {100 * gain.ceiling:.2f} %: only these are among the {self.candidates}"))
         return lines
 
 
