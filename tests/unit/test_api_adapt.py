@@ -177,7 +177,7 @@ def test_base_and_run_may_move_together_and_a_missing_base_is_named(home: Path, 
     (tmp_path / "here").rename(tmp_path / "there")
     assert lemma.load(tmp_path / "there" / "run", "cpu").labels == ("many a", "many h")
     (tmp_path / "there" / "base-gru").rename(tmp_path / "there" / "elsewhere")
-    with pytest.raises(RunError, match=r"base-gru.*no run there"):
+    with pytest.raises(RunError, match=r"base-gru.*no run is there"):
         lemma.load(tmp_path / "there" / "run", "cpu")
 
 
