@@ -1,4 +1,4 @@
-"""Contenders timed in turns in one process; what counts is the ratio of neighbouring timings and its spread."""
+"""Candidates timed in turns in one process; what counts is the ratio of neighbouring timings and its spread."""
 
 import os
 import platform

@@ -21,7 +21,7 @@ SLACK = 1.5
 
 @dataclass(frozen=True)
 class Measured:
-    """What a graph of so many edges took: seconds a step, and megabytes above the interpreter with torch."""
+    """What a graph of this many edges took: seconds per step, and megabytes above the interpreter with torch."""
 
     edges: int
     seconds: float

@@ -1,4 +1,4 @@
-"""The picture of docs/search.md: the page of a search, as a browser shows it.
+"""The screenshot of docs/search.md: the page of a search, as a browser shows it.
 
 Run: python -m benchmarks.search_page RUN [docs/search.png]
 """
@@ -15,7 +15,7 @@ QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
 def main(run: str, out: str = "docs/search.png") -> None:
-    """Search the emoji, and take a picture of the page."""
+    """Search the emoji, and take a screenshot of the page."""
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:

@@ -22,13 +22,13 @@ from lemma.spec.models import DualEncoder
 from lemma.spec.recipe import Recipe
 
 SIZES = (10_000, 100_000, 1_000_000)
-WIDTH, TOP, ROUNDS, PICTURES = 128, 10, 25, 512
+WIDTH, TOP, ROUNDS, IMAGES = 128, 10, 25, 512
 TARGET = 0.020
 """Seconds for one query among 100,000 vectors, warm."""
 
 
 def unit(rows: int, seed: int) -> np.ndarray:
-    """Directions around a thousand random ones, as pictures of a thousand kinds would have them."""
+    """Directions around a thousand random ones, as images of a thousand kinds would have them."""
     kinds = np.random.default_rng(0).standard_normal((1000, WIDTH), dtype=np.float32)
     random = np.random.default_rng([1, seed])
     vectors = kinds[random.integers(0, len(kinds), rows)] + random.standard_normal((rows, WIDTH), dtype=np.float32)
@@ -83,7 +83,7 @@ def cold(place: Path, query: np.ndarray) -> Iterator[float]:
 
 
 def search_times(place: Path, rows: int) -> float:
-    """Print what searching so many vectors takes; return the median of one query."""
+    """Print what searching this many vectors takes; return the median of one query."""
     index, one, many = made_index(place, rows), unit(1, 9), unit(32, 10)
     print(f"{rows:,} vectors of {WIDTH} numbers, the {TOP} nearest")
     opening = timed(lambda: Index.open(place), 3)
@@ -109,7 +109,7 @@ def share(index: Index, queries: np.ndarray, rows: np.ndarray) -> float:
 
 
 def untrained(folder: Path) -> Embedder:
-    """The preset's towers with their first weights."""
+    """The preset's towers with their initial weights."""
     tokenizer = train_tokenizer(Words(), ["a red heart"])
     spec = DualEncoder().sized({"vocabulary": tokenizer.vocabulary + 3})
     run = Run(folder, spec, Recipe(), ImagesSpec(images="emoji"), "", tokenizer, build(spec, 0.0).eval(), None)
@@ -117,22 +117,22 @@ def untrained(folder: Path) -> Embedder:
 
 
 def build_times(folder: Path) -> None:
-    """Print how fast pictures become an index, and what a look at one that is up to date takes."""
+    """Print how fast images become an index, and what a look at one that is up to date takes."""
     from PIL import Image
 
-    pictures, random = folder / "pictures", np.random.default_rng(0)
-    pictures.mkdir()
-    for number in range(PICTURES):
+    images, random = folder / "pictures", np.random.default_rng(0)
+    images.mkdir()
+    for number in range(IMAGES):
         small = random.integers(0, 256, (9, 9, 3)).astype(np.uint8)
-        Image.fromarray(small).resize((72, 72)).save(pictures / f"{number}.png")
+        Image.fromarray(small).resize((72, 72)).save(images / f"{number}.png")
     embedder, place = untrained(folder), folder / "built"
     torch.manual_seed(0)
     begin = time.perf_counter()
-    update_index(place, embedder, open_images(pictures))
+    update_index(place, embedder, open_images(images))
     spent = time.perf_counter() - begin
-    print(f"{PICTURES} pictures of 72 × 72 (PNG), the preset's towers")
-    print(f"  {'read, embedded and written':<44}{PICTURES / spent:9,.0f} pictures/s")
-    again = timed(lambda: update_index(place, embedder, open_images(pictures)), 5)
+    print(f"{IMAGES} images of 72 × 72 (PNG), the preset's towers")
+    print(f"  {'read, embedded and written':<44}{IMAGES / spent:9,.0f} images/s")
+    again = timed(lambda: update_index(place, embedder, open_images(images)), 5)
     print(told("looked through again, nothing new", again), flush=True)
 
 

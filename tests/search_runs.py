@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 
+from image_runs import COLOURS, LSTM, SHAPES, SPEC, drawn
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.models.build import build
 from lemma.runs.checkpoint import weights_of
@@ -11,7 +12,6 @@ from lemma.runs.folder import RunFolder
 from lemma.spec.data import Characters, ImagesSpec, Words
 from lemma.spec.models import CrossAttention, ModelSpec
 from lemma.spec.recipe import Recipe
-from picture_runs import COLOURS, LSTM, SHAPES, SPEC, drawn
 
 WORDS = [f"a {colour} {shape}" for colour in COLOURS for shape in SHAPES]
 
@@ -27,12 +27,12 @@ def untrained_run(out: Path, seed: int = 1, *, spec: ModelSpec = SPEC, words: bo
 
 
 def untrained_reranker(out: Path, candidates: int = 4) -> Path:
-    """The same with a re-ranker whose score is not nought."""
+    """The same with a re-ranker whose score is not 0."""
     return untrained_run(out, spec=CrossAttention(towers=SPEC, candidates=candidates))
 
 
-def picture_folder(folder: Path, count: int = 12) -> Path:
-    """Pictures of different content, some in folders within."""
+def image_folder(folder: Path, count: int = 12) -> Path:
+    """Images of different content, some in folders within."""
     folder.mkdir(parents=True, exist_ok=True)
     for place in range(count):
         colour, shape = list(COLOURS)[place % 4], SHAPES[place % 3]
@@ -42,4 +42,4 @@ def picture_folder(folder: Path, count: int = 12) -> Path:
     return folder
 
 
-__all__ = ["LSTM", "SPEC", "WORDS", "picture_folder", "untrained_reranker", "untrained_run"]
+__all__ = ["LSTM", "SPEC", "WORDS", "image_folder", "untrained_reranker", "untrained_run"]

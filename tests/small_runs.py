@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-import picture_runs
+import image_runs
 from lemma.data.files import data_home
 from lemma.data.splits import Splits
 from lemma.data.store import TokenArray, prepare
@@ -111,7 +111,7 @@ def main(order: dict[str, Any]) -> None:
     """Do what an argument of the program says."""
     torch.set_num_threads(1)
     if order.get("family") == "dual-encoder":
-        picture_runs.train_shapes(Path(order["out"]), **order["recipe"])
+        image_runs.train_shapes(Path(order["out"]), **order["recipe"])
         return
     spec_and_data = small_data(data_home())
     out, observer = Path(order["out"]), Watcher(order.get("stop_at"))

@@ -1,4 +1,4 @@
-"""Pictures of two coloured halves, "red left of blue" and "blue left of red", for the tests of looking twice."""
+"""Images of two coloured halves, "red left of blue" and "blue left of red", for the tests of looking twice."""
 
 import csv
 from itertools import permutations
@@ -20,13 +20,13 @@ SIDE = 8
 
 def halves(left: str, right: str, random: np.random.Generator) -> np.ndarray:
     """Two colours side by side, with a little noise."""
-    picture = np.zeros((SIDE, SIDE, 3))
-    picture[:, : SIDE // 2], picture[:, SIDE // 2 :] = COLOURS[left], COLOURS[right]
-    return np.clip(picture + random.normal(0, 20, picture.shape), 0, 255).astype(np.uint8)
+    image = np.zeros((SIDE, SIDE, 3))
+    image[:, : SIDE // 2], image[:, SIDE // 2 :] = COLOURS[left], COLOURS[right]
+    return np.clip(image + random.normal(0, 20, image.shape), 0, 255).astype(np.uint8)
 
 
 def folder_of_halves(folder: Path, times: int = 4, seed: int = 0) -> Path:
-    """A folder with every pair of colours so many times, and the table of their captions."""
+    """A folder with every pair of colours `times` times, and the table of their captions."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(seed)
     rows = []

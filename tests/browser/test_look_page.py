@@ -259,7 +259,7 @@ def test_without_script_the_grid_one_head_and_the_table_are_there(opened: Any, f
     assert tab.url.endswith("#row-1-3")
 
 
-def test_paper_gets_the_still_pictures(opened: Any, files: dict[str, Any]) -> None:
+def test_paper_gets_the_still_images(opened: Any, files: dict[str, Any]) -> None:
     tab = opened(files["learned"][0])
     tab.emulate_media(media="print")
     assert tab.locator("figure svg").is_visible() and not tab.locator(".bar").first.is_visible()

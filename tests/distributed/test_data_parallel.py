@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from image_runs import train_shapes
 from lemma.runs.checkpoint import latest_good
 from lemma.runs.folder import RunFolder
-from picture_runs import train_shapes
 from small_runs import resume_small, small_data, train_small
 
 PROGRAM = Path(__file__).parents[1] / "small_runs.py"
 DECODER = {"steps": 20, "accumulate": 2}
 LSTM = {"steps": 25, "evaluate_every": 10}
-PICTURES = {"steps": 10, "evaluate_every": 5}
+IMAGES = {"steps": 10, "evaluate_every": 5}
 
 
 def under_torchrun(home: Path, *orders: dict[str, object]) -> str:
@@ -36,12 +36,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(home))
         small_data(home)
-        train_shapes(home / "one-dual-encoder", **PICTURES)
+        train_shapes(home / "one-dual-encoder", **IMAGES)
     log = under_torchrun(
         home,
         {"out": str(home / "two-decoder"), "family": "decoder", "recipe": DECODER},
         {"out": str(home / "two-lstm"), "family": "lstm", "recipe": LSTM, "stop_at": 7},
-        {"out": str(home / "two-dual-encoder"), "family": "dual-encoder", "recipe": PICTURES},
+        {"out": str(home / "two-dual-encoder"), "family": "dual-encoder", "recipe": IMAGES},
     )
     (home / "log.txt").write_text(log)
     return home
@@ -59,7 +59,7 @@ def test_two_processes_give_the_losses_of_one(home: Path, monkeypatch) -> None:
     assert (home / "two-decoder" / "model.safetensors").exists()
 
 
-def test_two_processes_compare_all_pictures_with_all_captions_as_one_does(home: Path) -> None:
+def test_two_processes_compare_all_images_with_all_captions_as_one_does(home: Path) -> None:
     one, two = (losses(home / name) for name in ("one-dual-encoder", "two-dual-encoder"))
     assert len(one) > 10 and two == pytest.approx(one, rel=1e-5, abs=1e-5)
 

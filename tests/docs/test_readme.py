@@ -64,9 +64,10 @@ def test_a_figure_without_a_date_is_seen() -> None:
     assert figures("Run `make 12` or [this](a3.md).\n```text\n17\n```\n") == []
 
 
-def test_its_picture_is_there_and_the_command_that_takes_it_is_named() -> None:
+def test_its_screenshot_is_there_and_the_command_that_takes_it_is_named() -> None:
     assert "](docs/families.png)" in README and (ROOT / "docs/families.png").stat().st_size > 10_000
     from pages.__main__ import __doc__ as acts
 
-    assert "python -m pages picture runs/demo/report.html docs/families.png" in README
-    assert "picture REPORT OUT" in str(acts)
+    named = re.search(r"python -m pages (\w+) runs/demo/report\.html docs/families\.png", README)
+    assert named is not None and named[1] in ("screenshot", "picture")
+    assert "screenshot REPORT OUT" in str(acts)

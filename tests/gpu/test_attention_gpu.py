@@ -43,10 +43,10 @@ def test_a_shaped_step_gives_the_gradients_of_the_cpu(positions: str, precision:
     gradients = []
     for device in ("cpu", "cuda"):
         model.to(device)
-        lesson = LanguageTask().loss(model, Recipe(entropy_penalty=1.0, distance_penalty=0.1))
+        criterion = LanguageTask().loss(model, Recipe(entropy_penalty=1.0, distance_penalty=0.1))
         half = device == "cuda" and precision == torch.bfloat16
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
-            total = lesson(tokens.to(device), tokens.to(device), None)[0]
+            total = criterion(tokens.to(device), tokens.to(device), None)[0]
         total.backward()
         gradients.append({name: one.grad.detach().cpu().clone() for name, one in model.named_parameters()})
         model.zero_grad()
@@ -64,9 +64,9 @@ def test_merged_equals_separate_there_too() -> None:
 def test_long_texts_are_shaped_in_little_memory() -> None:
     time = 8192
     model = build(Decoder(vocabulary=64, width=64, depth=4, heads=4, context=time)).cuda()
-    lesson, tokens = (
+    criterion, tokens = (
         LanguageTask().loss(model, Recipe(entropy_penalty=0.01, distance_penalty=0.001)),
         torch.randint(64, (1, time), device="cuda"),
     )
-    lesson(tokens, tokens, None)[0].backward()
+    criterion(tokens, tokens, None)[0].backward()
     assert torch.cuda.max_memory_allocated() < 4 * 4 * time**2  # less than one layer's weights

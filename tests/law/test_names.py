@@ -33,8 +33,8 @@ BANNED = {
 }
 EXCEPT = {"tests/law/test_names.py", "CHANGELOG.md", "CONTRIBUTING.md", "docs/changelog.md"}
 FORMATS = re.compile(
-    r"""["'](stretch|contenders|pictures|governors?)["']"""
-)  # names in files that are on people's disks
+    r"""["'](stretch|contenders|pictures?|governors?)["']|\bself\.governor\b"""
+)  # names in files on people's disks: keys, columns, weights
 TEXTS = [
     path
     for pattern in ("src/**/*.py", "tests/**/*.py", "benchmarks/*.py", "pages/*.py", "docs/**/*.md", "*.md")

@@ -1,4 +1,4 @@
-"""B1: the head of a relation attends from a governor to its dependent, and the same scores are a parser."""
+"""B1: the head of a relation attends from a head word to its dependent, and the same scores are a parser."""
 
 import json
 import re
@@ -14,11 +14,11 @@ from lemma.cli.main import app
 from lemma.data.conllu import to_conllu
 from lemma.data.treebanks import Lexicon, Trees
 from lemma.errors import InputError, RunError, SpecError
-from lemma.layers.attention import over_dependents, over_governors
+from lemma.layers.attention import over_dependents, over_head_words
 from lemma.models.build import build
-from lemma.models.parser import ParserModel, head_pictures, predict_trees
+from lemma.models.parser import ParserModel, predict_trees, relation_attention
 from lemma.spec.models import Parser
-from lemma.tasks.parsing import arcs, attention, pictures
+from lemma.tasks.parsing import arcs, attention, attention_targets
 from treebanks import B1, tiny
 
 RELATIONS = ["nsubj", "dobj", "det", "nmod", "case", "root"]
@@ -42,15 +42,15 @@ def lexicon() -> Lexicon:
 def test_the_picture_of_b1_is_exact(lexicon: Lexicon) -> None:
     """Head `dobj` attending from `prefer` is 1 on `flight`, else 0; and so for every relation."""
     _, targets = Trees((B1,), lexicon).batch([0])
-    right = pictures(torch.from_numpy(targets), len(RELATIONS))[0].numpy()
+    right = attention_targets(torch.from_numpy(targets), len(RELATIONS))[0].numpy()
     words = ["(top)", *B1.words]
     dobj = right[RELATIONS.index("dobj"), words.index("prefer")]
     assert dobj.tolist() == [float(word == "flight") for word in words]
     for number, relation in enumerate(RELATIONS):
-        for governor, word in enumerate(words):
-            dependents = [d for g, d, r in B1.arcs() if (g, r) == (governor, relation)] or [0]
+        for head, word in enumerate(words):
+            dependents = [d for g, d, r in B1.arcs() if (g, r) == (head, relation)] or [0]
             expected = [(place in dependents) / len(dependents) for place in range(len(words))]
-            assert right[number, governor].tolist() == expected, (relation, word)
+            assert right[number, head].tolist() == expected, (relation, word)
     assert right[RELATIONS.index("nmod"), words.index("flight")].tolist() == [0, 0, 0, 0, 0.5, 0, 0, 0.5]
 
 
@@ -60,7 +60,7 @@ def test_both_losses_agree_with_counting_word_by_word(lexicon: Lexicon) -> None:
     size, count = targets.shape[1], sum(len(s.words) for s in sentences)
     scores = torch.randn(3, len(RELATIONS), size + 1, size, dtype=torch.float64)
     null = torch.randn(len(RELATIONS), dtype=torch.float64)
-    joint = picture = 0.0
+    joint = attended = 0.0
     for row, sentence in enumerate(sentences):
         n = len(sentence.words)
         table = scores[row, :, : n + 1, :n].numpy().copy()
@@ -73,15 +73,15 @@ def test_both_losses_agree_with_counting_word_by_word(lexicon: Lexicon) -> None:
                 line = np.concatenate([[null[r].item()], table[r, g]])
                 log = line - np.log(np.exp(line).sum())
                 found = [d for gg, d, name in sentence.arcs() if (gg, name) == (g, RELATIONS[r])] or [0]
-                picture -= np.mean([log[d] for d in found])
+                attended -= np.mean([log[d] for d in found])
     goal = torch.from_numpy(targets)
     assert arcs(scores, goal).item() == pytest.approx(joint / count)
-    assert attention(scores, null, goal).item() == pytest.approx(picture / count, rel=1e-6)
+    assert attention(scores, null, goal).item() == pytest.approx(attended / count, rel=1e-6)
 
 
 def test_the_two_readings_of_the_scores_are_distributions(lexicon: Lexicon) -> None:
     scores, there = torch.randn(2, 6, 5, 4), torch.tensor([[True] * 4, [True, True, False, False]])
-    parser = over_governors(scores, there).exp()
+    parser = over_head_words(scores, there).exp()
     torch.testing.assert_close(parser.sum((1, 2))[there], torch.ones(6))
     assert parser[1, :, 3:].max() == 0 and parser[0, :, 1, 0].max() == 0  # neither padding nor itself governs
     heads = over_dependents(scores, torch.zeros(6), there).exp()
@@ -134,13 +134,13 @@ def test_a_tiny_parser_learns_a_tiny_treebank_by_heart(run: Path) -> None:
 
 def test_its_dobj_head_from_prefer_is_on_flight(run: Path) -> None:
     loaded = lemma.load(run, "cpu")
-    weights = head_pictures(loaded.require(ParserModel, "a parser"), loaded.lexicon, B1.words)
+    weights = relation_attention(loaded.require(ParserModel, "a parser"), loaded.lexicon, B1.words)
     places = ["(nothing)", *B1.words]
     prefer = weights[loaded.lexicon.number("dobj"), places.index("prefer")]
     assert prefer[places.index("flight")] > 0.9
-    for governor, dependent, relation in B1.arcs():
+    for head, dependent, relation in B1.arcs():
         share = 2 if relation == "nmod" else 1  # flight has two
-        assert weights[loaded.lexicon.number(relation), governor, dependent] > 0.9 / share - 0.05, relation
+        assert weights[loaded.lexicon.number(relation), head, dependent] > 0.9 / share - 0.05, relation
 
 
 def test_look_parse_draws_it_in_every_form(run: Path, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_what_training_on_trees_came_to_has_no_perplexity(tmp_path: Path) -> Non
     assert f"validation  loss {result.validation_loss:.4f} nats/word" in said
 
 
-def test_a_parser_is_told_apart_from_a_language_model(run: Path) -> None:
+def test_a_parser_is_not_taken_for_a_language_model(run: Path) -> None:
     with pytest.raises(RunError, match=r"not a language model. It is a parser"):
         lemma.generate(run)
     with pytest.raises(SpecError, match="nothing to learn from is given"):
@@ -246,7 +246,7 @@ def test_an_interrupted_parser_goes_on_bit_for_bit(tmp_path: Path) -> None:
     assert all(torch.equal(whole[name], halved[name]) for name in whole)
 
 
-def test_a_language_models_trees_are_scored_beside_what_knows_nothing(
+def test_a_language_models_trees_are_scored_next_to_baselines(
     tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
@@ -263,7 +263,7 @@ def test_a_language_models_trees_are_scored_beside_what_knows_nothing(
         lemma.evaluate(tmp_path / "run", treebank=absent, progress=False, layer=9)
     with pytest.raises(InputError, match="no layer 9: the model has 2 layers"):
         lemma.look("parse", tmp_path / "run", text="I prefer it", layer=9)
-    dobj = next(f for f in said["heads"] if (f["relation"], f["direction"]) == ("dobj", "to the governor"))
+    dobj = next(f for f in said["heads"] if (f["relation"], f["direction"]) == ("dobj", "to the head word"))
     assert dobj["offset"] == -1 and dobj["untrained"] is not None and dobj["shuffled"] is not None
     tree = lemma.look("parse", tmp_path / "run", text="I prefer it", layer=0, head=1)
     assert tree.to_dict()["sentences"][0]["heads"].count(0) == 1 and "no labels" in str(tree)

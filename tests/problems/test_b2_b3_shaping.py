@@ -132,11 +132,11 @@ def test_a_step_never_holds_anything_of_the_size_of_all_weights(positions: str) 
     time, heads = 512, 4
     model = build(Decoder(vocabulary=11, width=16, depth=2, heads=heads, context=time, positions=positions))
     tokens = torch.randint(11, (2, time))
-    lesson = LanguageTask().loss(model, Recipe(entropy_penalty=0.01, distance_penalty=0.001))
+    criterion = LanguageTask().loss(model, Recipe(entropy_penalty=0.01, distance_penalty=0.001))
     rows_at_once, rows.NUMBERS_AT_ONCE = rows.NUMBERS_AT_ONCE, 2 * heads * time * 16
     try:
         with Largest() as watch:
-            lesson(tokens, tokens, None)[0].backward()
+            criterion(tokens, tokens, None)[0].backward()
     finally:
         rows.NUMBERS_AT_ONCE = rows_at_once
     assert watch.size < 2 * heads * time * time / 8
@@ -145,11 +145,11 @@ def test_a_step_never_holds_anything_of_the_size_of_all_weights(positions: str) 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_the_objective_is_the_sum_and_reports_its_terms(precision: torch.dtype) -> None:
     model, tokens = build(SMALL["decoder"]), torch.randint(11, (2, 8))
-    lesson = LanguageTask().loss(model, Recipe(entropy_penalty=0.5, distance_penalty=0.25, distance_max=3.0))
+    criterion = LanguageTask().loss(model, Recipe(entropy_penalty=0.5, distance_penalty=0.25, distance_max=3.0))
     with torch.autocast("cpu", precision, enabled=precision != torch.float32):
-        total, (loss, focus, near), _ = lesson(tokens, tokens, None)
+        total, (loss, focus, near), _ = criterion(tokens, tokens, None)
         expected = causal(model(tokens)[0], tokens)
-    assert lesson.terms == ("loss", "entropy", "distance")
+    assert criterion.terms == ("loss", "entropy", "distance")
     assert number(loss) == pytest.approx(number(expected), rel=1e-3)
     assert number(total) == pytest.approx(number(loss + 0.5 * focus + 0.25 * near), rel=1e-5)
     assert 0 < number(focus) < math.log(8) and 0 < number(near) <= 3
@@ -181,7 +181,7 @@ def test_near_on_two_calls_a_layer_is_that_of_all_layers_but_the_last() -> None:
     assert number(near) == pytest.approx(number(expected)) and number(focus) > 0
 
 
-def test_no_weight_means_the_plain_lesson_and_no_attention_is_refused() -> None:
+def test_no_weight_means_the_plain_loss_and_no_attention_is_refused() -> None:
     assert LanguageTask().loss(build(SMALL["decoder"]), Recipe()).terms == ("loss",)
     with pytest.raises(SpecError, match="lstm has none"):
         LanguageTask().loss(build(Lstm(vocabulary=5)), Recipe(entropy_penalty=0.1))
@@ -196,11 +196,11 @@ def test_no_weight_means_the_plain_lesson_and_no_attention_is_refused() -> None:
 @pytest.mark.parametrize("name", ["attentive", "table-a5"])
 def test_any_model_with_attention_can_be_focused(name: str) -> None:
     model, tokens = build(SMALL[name]), torch.randint(11, (2, 8))
-    lesson = LanguageTask().loss(model, Recipe(entropy_penalty=1.0))
+    criterion = LanguageTask().loss(model, Recipe(entropy_penalty=1.0))
     entropies = []
     optimizer = torch.optim.Adam(model.parameters(), 0.05)
     for _ in range(30):
-        total, (_, focus, _), _ = lesson(tokens, tokens, None)
+        total, (_, focus, _), _ = criterion(tokens, tokens, None)
         optimizer.zero_grad()
         total.backward()
         optimizer.step()

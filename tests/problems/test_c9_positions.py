@@ -76,7 +76,7 @@ def test_learned_adds_a_vector_a_position_and_none_adds_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", ["rotary", "alibi"])
-def test_relative_positions_only_append_to_the_cache_and_absolute_ones_read_their_window_anew(kind: str) -> None:
+def test_relative_positions_only_append_to_the_cache_and_absolute_ones_read_their_window_again(kind: str) -> None:
     relative, absolute = (
         build(Decoder(vocabulary=5, width=8, heads=2, depth=2, context=4, positions=which))
         for which in (kind, "learned")

@@ -14,7 +14,7 @@ from lemma.studies.run import run_study
 
 
 @pytest.fixture(scope="module", autouse=True)
-def shelf(tmp_path_factory: pytest.TempPathFactory):
+def account_cache(tmp_path_factory: pytest.TempPathFactory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
         yield

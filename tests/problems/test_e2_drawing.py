@@ -75,7 +75,7 @@ def test_parameters_by_formula_and_number(drawing: Drawing) -> None:
     assert account.parameters.total == 3 * 64 * 64 + 64 * 64 == 16_384
 
 
-def test_the_picture_shows_every_name_and_shape(drawing: Drawing) -> None:
+def test_the_image_shows_every_name_and_shape(drawing: Drawing) -> None:
     shown = "\n".join("".join(element.itertext()) for element in ElementTree.fromstring(drawing.svg))
     for text in (*PARAMETERS, *STEPS, "H × S × M_QK", "H × S × S", "S × H·M_V"):
         assert text.replace("_", "") in shown

@@ -26,7 +26,7 @@ SMALL = {"width": 32, "depth": 2, "heads": 2, "context": 32, "tokenizer": "chara
 
 
 @pytest.mark.parametrize("objective", ["masked", "next-sentence", "both"])
-def test_the_lesson_is_the_cross_entropy_of_what_is_asked_for_worked_out_the_long_way(objective: str) -> None:
+def test_the_loss_is_the_cross_entropy_of_what_is_asked_for_worked_out_the_long_way(objective: str) -> None:
     spec = Encoder(vocabulary=33, width=16, depth=1, heads=2, context=20, objective=objective)
     recipe = Recipe(batch=8, mask_rate=0.3)
     model = build(spec).double().eval()
@@ -47,13 +47,13 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole() -> None:
     spec = Encoder(vocabulary=33, width=16, depth=1, heads=2, context=20, objective="both")
     recipe = Recipe(batch=8)
     model = build(spec).double()
-    lesson, feed = task_for(model.spec).loss(model, recipe), MaskedBatches(TEXT, spec, recipe, CPU)
+    criterion, feed = task_for(model.spec).loss(model, recipe), MaskedBatches(TEXT, spec, recipe, CPU)
     inputs, targets = feed.batch(0)
-    lesson(inputs, targets, None)[0].backward()
+    criterion(inputs, targets, None)[0].backward()
     whole = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
     for part in zip(inputs.chunk(4), targets.chunk(4), strict=True):
-        (lesson(*part, None)[0] * feed.weight(part[1], 4)).backward()
+        (criterion(*part, None)[0] * feed.weight(part[1], 4)).backward()
     for one, parameter in zip(whole, model.parameters(), strict=True):
         torch.testing.assert_close(one, parameter.grad, rtol=1e-9, atol=1e-12)
 
@@ -82,7 +82,7 @@ def test_a_run_that_goes_on_ends_as_one_that_was_never_stopped(tmp_path: Path, m
 
 
 def asked(objective: str, rows: int = 1000) -> tuple[np.ndarray, np.ndarray]:
-    """What so many rows of a hundred tokens read and ask for; tokens are 0 to 29, marks 30 to 32."""
+    """What some rows of a hundred tokens read and ask for; tokens are 0 to 29, special tokens 30 to 32."""
     windows = MaskedWindows(len(TEXT), 103, rows, seed=1, rate=0.15, objective=objective, vocabulary=33)  # pyright: ignore
     return windows.batch(TEXT, 0)
 
@@ -96,7 +96,7 @@ def test_of_fifteen_in_a_hundred_tokens_eight_tenths_are_hidden_a_tenth_exchange
     assert shares == [pytest.approx(0.8, abs=0.015), pytest.approx(0.1, abs=0.01), pytest.approx(0.1, abs=0.01)]
 
 
-def test_one_half_of_second_stretches_follows_the_first_and_the_other_comes_from_elsewhere() -> None:
+def test_one_half_of_second_spans_follows_the_first_and_the_other_comes_from_elsewhere() -> None:
     inputs, targets = asked("next-sentence")
     follows = targets[:, 0] == 1
     assert follows.sum() == 500 and (targets[:, 1:] == -1).all()

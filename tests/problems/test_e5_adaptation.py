@@ -17,7 +17,7 @@ SIZES = {"W_in": 200, "W_out": 50, "R": 5}
 
 
 @pytest.fixture(autouse=True)
-def shelf(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def account_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
 
 

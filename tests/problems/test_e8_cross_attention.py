@@ -70,11 +70,11 @@ def model(request: pytest.FixtureRequest) -> CrossAttentionModel:
 
 @torch.no_grad()
 def looked(model: CrossAttentionModel) -> tuple[torch.Tensor, ...]:
-    pictures = torch.rand(3, 3, 4, 4, generator=torch.Generator().manual_seed(3)).double()
-    return model.towers.patches(pictures), model.towers.words(TEXTS), TEXTS >= 0
+    images = torch.rand(3, 3, 4, 4, generator=torch.Generator().manual_seed(3)).double()
+    return model.towers.patches(images), model.towers.words(TEXTS), TEXTS >= 0
 
 
-def test_the_trainable_form_has_no_query_or_key_map_beside_the_search_s_two_projections(
+def test_the_trainable_form_has_no_query_or_key_map_besides_the_search_s_two_projections(
     model: CrossAttentionModel,
 ) -> None:
     patches, words, there = looked(model)

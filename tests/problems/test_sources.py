@@ -26,14 +26,14 @@ CORRECTED_SIZES = {"c6": {"says": "limit"}, "d4": {"matrix": "rows"}}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def shelf(tmp_path_factory: pytest.TempPathFactory):
+def account_cache(tmp_path_factory: pytest.TempPathFactory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
         yield
 
 
 @pytest.fixture(scope="module")
-def audit(shelf: None) -> Audit:
+def audit(account_cache: None) -> Audit:
     return judge_sources()
 
 

@@ -96,7 +96,7 @@ def test_rows_of_the_symmetric_one_sum_to_one_exactly_if_every_component_is_regu
 
 @many
 @given(graphs)
-def test_repeated_layers_never_stretch_features_under_the_symmetric_one(graph: nx.Graph) -> None:
+def test_repeated_layers_never_lengthen_features_under_the_symmetric_one(graph: nx.Graph) -> None:
     features = np.random.default_rng(1).standard_normal((len(graph), 3))
     moved = np.linalg.matrix_power(matrix_of(graph, "symmetric"), 20) @ features
     assert np.linalg.norm(moved) <= np.linalg.norm(features) * (1 + NEAR)

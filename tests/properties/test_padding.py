@@ -72,7 +72,7 @@ def test_translations_are_those_of_the_pair_alone(
 
 @pytest.mark.parametrize("name", [*ENCODERS, *TRANSLATORS, *CLASSIFIERS])
 def test_nothing_is_learned_from_padding(name: str) -> None:
-    """The gradient of every embedded token that is none is zero, and that of the rest is not."""
+    """The gradient of every embedded position without a token is zero, and that of the rest is not."""
     model, tokens = model_of(name), padded([[1, 2, 3, 4, 5], [6, 7], [8]])
     body, embedded = getattr(model, "body", model), []
     handle = body.embedding.register_forward_hook(lambda *given: embedded.append(given[2]))

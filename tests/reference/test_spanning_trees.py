@@ -41,9 +41,9 @@ def by_networkx(scores: np.ndarray) -> float:
     for root in range(1, size + 1):
         graph = networkx.DiGraph()
         graph.add_edge(0, root, weight=float(scores[0, root]))
-        for governor, dependent in product(range(1, size + 1), repeat=2):
-            if governor != dependent and dependent != root:
-                graph.add_edge(governor, dependent, weight=float(scores[governor, dependent]))
+        for head, dependent in product(range(1, size + 1), repeat=2):
+            if head != dependent and dependent != root:
+                graph.add_edge(head, dependent, weight=float(scores[head, dependent]))
         tree = networkx.maximum_spanning_arborescence(graph)
         found = max(found, sum(data["weight"] for _, _, data in tree.edges(data=True)))
     return found

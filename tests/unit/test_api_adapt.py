@@ -111,7 +111,7 @@ def test_a_base_is_never_overwritten_by_what_needs_it(base: Path, home: Path, tm
     assert (base / "model.safetensors").read_bytes() == before and lemma.load(tmp_path / "run", "cpu").labels
 
 
-def test_a_finished_run_without_checkpoints_is_not_begun_anew(base: Path, home: Path, tmp_path: Path) -> None:
+def test_a_finished_run_without_checkpoints_is_not_started_again(base: Path, home: Path, tmp_path: Path) -> None:
     lemma.adapt(base, labels=home / "labels.csv", method="lora", out=tmp_path / "run", **SHORT)
     before = (tmp_path / "run" / "model.safetensors").read_bytes()
     with pytest.raises(RunError, match="keeps no checkpoint"):
@@ -177,7 +177,7 @@ def test_base_and_run_may_move_together_and_a_missing_base_is_named(home: Path, 
     (tmp_path / "here").rename(tmp_path / "there")
     assert lemma.load(tmp_path / "there" / "run", "cpu").labels == ("many a", "many h")
     (tmp_path / "there" / "base-gru").rename(tmp_path / "there" / "elsewhere")
-    with pytest.raises(RunError, match=r"base-gru.*no run there"):
+    with pytest.raises(RunError, match=r"base-gru.*no run is there"):
         lemma.load(tmp_path / "there" / "run", "cpu")
 
 
@@ -301,7 +301,7 @@ def test_an_adapted_run_is_counted_with_what_its_method_adds(home: Path, tmp_pat
     assert account.optimizer.total == sum(8 * one.numel() + 4 for one in learned)
     assert done.learned == sum(one.numel() for one in learned)
     wider = lemma.count(tmp_path / "run", quantities=["parameters"], r=5).parameters.total
-    assert wider - account.parameters.total == 2 * (3 * 6 + 9)  # two ranks more beside a matrix of 9 × 3·6
+    assert wider - account.parameters.total == 2 * (3 * 6 + 9)  # two ranks more next to a matrix of 9 × 3·6
 
 
 def test_what_lora_adds_to_recurrent_layers_follows_a_formula_at_any_depth(home: Path, tmp_path: Path) -> None:

@@ -37,12 +37,12 @@ from lemma.counting.polynomial import Polynomial, symbol, total
 from lemma.counting.subject import factory_subject
 from lemma.counting.writing import write
 from lemma.errors import SpecError
-from lemma.layers.attention import Attention, AttentionShape, WindowHead, over_dependents, over_governors
+from lemma.layers.attention import Attention, AttentionShape, WindowHead, over_dependents, over_head_words
 from lemma.layers.positions import sinusoids
 from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.report.curves import Curve, Plot
 from lemma.spec.positions import Alibi, Rotary
-from lemma.tasks.parsing import pictures
+from lemma.tasks.parsing import attention_targets
 from lemma.tasks.penalties import row_statistics
 
 
@@ -101,7 +101,7 @@ ARCS = {
 def relation_head(
     sharpness: float = setting(60.0, most=1000, above=0, about="the score of what is right; all others are 0"),
 ) -> Evidence:
-    """Let attention heads with the right scores attend, and read the picture and the tree off them."""
+    """Let attention heads with the right scores attend, and read their weights and the tree off them."""
     words, relations = list(ARCS), sorted({relation for _, relation in ARCS.values()})
     places = ["(top)", *words]
     targets = torch.tensor([[[places.index(head), relations.index(relation)] for head, relation in ARCS.values()]])
@@ -112,19 +112,19 @@ def relation_head(
     null = torch.full((len(relations),), sharpness / 2, dtype=torch.float64)
     alpha = over_dependents(scores, null, there).exp()[0]
     dobj, flight = alpha[relations.index("dobj"), places.index("prefer")], places.index("flight")
-    best = over_governors(scores, there)[0].flatten(0, 1).argmax(0)
+    best = over_head_words(scores, there)[0].flatten(0, 1).argmax(0)
     right = targets[0, :, 1] * len(places) + targets[0, :, 0]
-    wanted = pictures(targets, len(relations))[0].double()
+    wanted = attention_targets(targets, len(relations))[0].double()
     return Evidence(
         (
             Finding("head dobj from prefer, on flight", float(dobj[flight]), 1.0, 1e-9),
             residual("the same head, on everything else together", float(dobj.sum() - dobj[flight]), 1e-9),
-            residual("all heads from all words − the picture of the tree", gap(alpha, wanted), 1e-9),
-            counted("words whose governor and relation the scores give back", int((best == right).sum()), 7),
+            residual("all heads from all words − the weights that the tree asks for", gap(alpha, wanted), 1e-9),
+            counted("words whose head and relation the scores give back", int((best == right).sum()), 7),
         ),
-        ("word", "governor", "relation"),
+        ("word", "head", "relation"),
         tuple((word, *ARCS[word]) for word in words),
-        ("A head whose governor has no such dependent attends to a null place; several dependents share evenly.",),
+        ("From a word without such a dependent, a head attends to a null place; several dependents share evenly.",),
     )
 
 
@@ -157,7 +157,7 @@ def focus_loss(
     )
     return Evidence(
         (
-            Finding("random attention, beside the sum written out", random, written, 1e-10),
+            Finding("random attention, against the sum written out", random, written, 1e-10),
             Finding("even attention: log T", even, math.log(T), 1e-10),
             residual("attention to one place only: no entropy", abs(sharp)),
         ),

@@ -151,7 +151,7 @@ def cross_entropy(
         findings.append(residual(says, abs(math.log(perplexity) - entropy)))
         rows.append((spec.family, entropy, math.exp(entropy), perplexity))
     ignorant = _geometric_mean(torch.zeros(1, T, V, dtype=torch.float64), text[:, 1:])
-    findings.append(Finding("a model that knows nothing: perplexity beside V", ignorant, V, V * EXACT))
+    findings.append(Finding("a model that knows nothing: perplexity against V", ignorant, V, V * EXACT))
     return Evidence(
         tuple(findings),
         ("model", "cross-entropy", "exp of it", "perplexity"),
@@ -254,7 +254,7 @@ def graph_convolution(
         (
             Finding("spectral norm of Â", norms["symmetric"], 1.0, NORM),
             residual("rows of D̃⁻¹Ã: furthest sum − 1", off["rows"]),
-            counted("rows of Â sum to one (1 = yes), beside: every part is regular", sums_to_one, regular),
+            counted("rows of Â sum to one (1 = yes), against: every part is regular", sums_to_one, regular),
             counted("powers of Â up to 8 that make features longer", longer, 0),
         ),
         ("matrix", "lowest row sum", "highest row sum", "spectral norm", f"‖M^{POWERS} X‖ / ‖X‖"),

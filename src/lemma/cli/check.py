@@ -146,7 +146,7 @@ def identity(
 ) -> None:
     """Run an identity of the sources.
 
-    Number beside number, with the tolerance. Without a name, all that there are. Ends with 1 where the source's
+    Number next to number, with the tolerance. Without a name, all that there are. Ends with 1 where the source's
     claim is false.
     """
     from lemma.api import check

@@ -55,7 +55,7 @@ def count(
     against: Annotated[
         str | None,
         typer.Option(
-            metavar="TOOL,…", help="Set torchinfo, fvcore, calflops, ptflops or thop beside the exact figures."
+            metavar="TOOL,…", help="Set torchinfo, fvcore, calflops, ptflops or thop next to the exact figures."
         ),
     ] = None,
     draw: Annotated[

@@ -28,10 +28,10 @@ def generate(
     tokens: Annotated[int | None, typer.Option(help="How many tokens to write; 200 if not given.")] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(help="0 takes the likeliest token always; 1 is the model's own; 0.8 if not given."),
+        typer.Option(help="0 always takes the most likely token; 1 is the model's own; 0.8 if not given."),
     ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Choose among the k likeliest tokens only.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Choose among the likeliest that make up p.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Choose among the k most likely tokens only.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Choose among the most likely tokens that make up p.")] = None,
     seed: Annotated[int | None, typer.Option(help="Fixes the random choices; 1 if not given.")] = None,
     samples: Annotated[int | None, typer.Option(help="How many texts for each prompt; 1 if not given.")] = None,
     stop_at_loop: Annotated[

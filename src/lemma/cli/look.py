@@ -24,7 +24,7 @@ def heads(
 ) -> None:
     """See what every attention head of a run does on a text.
 
-    A picture of each head, and a table: entropy, distance, attention to the first token, and the pattern it fits best.
+    An image of each head, and a table: entropy, distance, attention to the first token, and the pattern it fits best.
     """
     from lemma.api import look
 
@@ -72,7 +72,7 @@ def parse(
 ) -> None:
     """Draw the dependency tree of a sentence.
 
-    Of a parser its own tree, and with --relation the picture of one head. Of a language model the maximum spanning tree
+    Of a parser its own tree, and with --relation the image of one head. Of a language model the maximum spanning tree
     over the attention of one head, or over the mean of all.
     """
     from lemma.api import look
@@ -197,10 +197,8 @@ def bpe(
     text: Annotated[
         list[str] | None, typer.Option("--text", metavar="CORPUS|FILE", help="A corpus or text file instead.")
     ] = None,
-    merges: Annotated[
-        int | None, typer.Option(help="At most so many merges; of a corpus 20 unless you say more.")
-    ] = None,
-    minimum: Annotated[int, typer.Option("--min", help="Merge pairs that occur so often, or oftener.")] = 2,
+    merges: Annotated[int | None, typer.Option(help="At most N merges; of a corpus 20 unless you say more.")] = None,
+    minimum: Annotated[int, typer.Option("--min", help="Merge pairs that occur at least N times.")] = 2,
     end_of_word: Annotated[
         str | None, typer.Option("--end-of-word", help=r"The symbol after every word, \w unless you say another.")
     ] = None,

@@ -1,4 +1,4 @@
-"""`lemma search`: pictures for a text, texts for a picture, similar pictures; or a small search by hand."""
+"""`lemma search`: images for a text, texts for an image, similar images; or a small search by hand."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,13 +14,13 @@ def search(
         Path | None, typer.Argument(metavar="RUN", help="The run folder of a dual encoder or of its re-ranker.")
     ] = None,
     images: Annotated[
-        str | None, typer.Option("--images", metavar="NAME|FOLDER", help="The pictures to search, indexed as needed.")
+        str | None, typer.Option("--images", metavar="NAME|FOLDER", help="The images to search, indexed as needed.")
     ] = None,
     query: Annotated[
         list[str] | None, typer.Option("--query", metavar="TEXT", help="What to look for; may be given several times.")
     ] = None,
     image: Annotated[
-        Path | None, typer.Option("--image", metavar="FILE", help="A picture to look for, among --texts or --images.")
+        Path | None, typer.Option("--image", metavar="FILE", help="An image to look for, among --texts or --images.")
     ] = None,
     texts: Annotated[
         str | None,
@@ -39,7 +39,7 @@ def search(
         typer.Option(
             "--faiss/--exact",
             help="Look only near the query, by faiss; or at all. Else: at all, and past a"
-            " million pictures by faiss if it is installed.",
+            " million images by faiss if it is installed.",
         ),
     ] = None,
     matrices: Annotated[
@@ -64,7 +64,7 @@ def search(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Find pictures by a text or a picture, or texts by a picture.
+    """Find images by a text or an image, or texts by an image.
 
     As in: lemma search RUN --images FOLDER --query "a red heart" --out found.html. A folder is indexed the first time;
     then only what is new or changed is read. By hand: lemma search --matrices e7
@@ -90,15 +90,15 @@ def _given(words: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_beside_matrices(run: Path | None, asked: dict[str, Any]) -> None:
-    beside = ["RUN"] * (run is not None) + [_flag(word, value) for word, value in asked.items()]
-    if beside:
-        raise InputError(f"--matrices works by hand, with no run: leave out {', '.join(beside)}.")
+    extra = ["RUN"] * (run is not None) + [_flag(word, value) for word, value in asked.items()]
+    if extra:
+        raise InputError(f"--matrices works by hand, with no run: leave out {', '.join(extra)}.")
 
 
 def _refuse_without_matrices(run: Path | None, settings: dict[str, Any]) -> None:
     if settings:
-        beside = ", ".join(_flag(word, value) for word, value in settings.items())
-        raise InputError(f"{beside}: only what is worked by hand has that. Leave it out, or give --matrices e7.")
+        extra = ", ".join(_flag(word, value) for word, value in settings.items())
+        raise InputError(f"{extra}: only what is worked by hand has that. Leave it out, or give --matrices e7.")
     if run is None:
         raise InputError("RUN is missing, as in: lemma search RUN --images FOLDER --query 'a red heart'")
 

@@ -98,7 +98,7 @@ class TreeRow:
 
 
 @dataclass(frozen=True)
-class Count:
+class CountedQuantity:
     """One quantity at some sizes: `account.parameters` is one."""
 
     quantity: Quantity
@@ -217,15 +217,15 @@ class Account(Result):
         return tuple(self.symbols)
 
     @property
-    def counts(self) -> list[Count]:
+    def counts(self) -> list[CountedQuantity]:
         """All quantities at the sizes of the account."""
-        return [Count(quantity, self.symbols) for quantity in self.quantities.values()]
+        return [CountedQuantity(quantity, self.symbols) for quantity in self.quantities.values()]
 
-    def __getattr__(self, name: str) -> Count:
+    def __getattr__(self, name: str) -> CountedQuantity:
         """A quantity by its name: `account.parameters.formula`."""
         quantities = self.__dict__.get("quantities", {})
         if name in quantities:
-            return Count(quantities[name], self.symbols)
+            return CountedQuantity(quantities[name], self.symbols)
         raise AttributeError(f"this account has no {name!r}; it has {', '.join(quantities)}")
 
     def blocks(self) -> Iterator[Block]:
@@ -239,7 +239,7 @@ class Account(Result):
             if not place and (count.quantity.name == "parameters" or len(self.quantities) == 1):
                 yield Pre([(_tree_table(count.tree()), "")])
 
-    def _equation(self, count: Count) -> str:
+    def _equation(self, count: CountedQuantity) -> str:
         formula = count.quantity.formula(self.order, "unicode")
         if count.quantity.refused:
             rest = "what follows no formula"
@@ -284,7 +284,7 @@ class Account(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        counts = {name: Count(quantity, self.symbols).to_dict() for name, quantity in self.quantities.items()}
+        counts = {name: CountedQuantity(quantity, self.symbols).to_dict() for name, quantity in self.quantities.items()}
         if "backward" in counts and "flops" in counts:
             counts["flops"]["backward"] = counts.pop("backward")
         defaults = {name: write(default, self.order) for name, default in self.defaults.items()}
@@ -296,7 +296,7 @@ class Account(Result):
         return [
             {"quantity": name, **part, "shape": " × ".join(part["shape"] or ())}
             for name, quantity in self.quantities.items()
-            for part in Count(quantity, self.symbols).parts
+            for part in CountedQuantity(quantity, self.symbols).parts
         ]
 
 

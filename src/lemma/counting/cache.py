@@ -33,7 +33,7 @@ class CountCache:
             self._held = json.loads(self.path.read_text(encoding="utf-8"))
 
     def get(self, name: str, work: Callable[[], Any]) -> Any:
-        """Return plain values from the cache, or do the work and keep them; a cache that cannot be written is none."""
+        """Return plain values from the cache, or do the work and keep them, if the cache can be written."""
         if name not in self._held:
             self._held[name] = work()
             if self.path is not None:

@@ -11,7 +11,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lemma.adaptation.adapt import adapt_model
-from lemma.counting.account import Account, Count, Part, Quantity
+from lemma.counting.account import Account, CountedQuantity, Part, Quantity
 from lemma.counting.cache import CountCache
 from lemma.counting.measure import (
     COLUMNS,
@@ -310,7 +310,7 @@ def _reasons(*probed: Probed) -> dict[str, str]:
     return {str(group): why for one in probed for group, why in one.refused.items()}
 
 
-def trainable_formula(spec: ModelSpec, method: Method, learn: Sequence[str] = ()) -> Count:
+def trainable_formula(spec: ModelSpec, method: Method, learn: Sequence[str] = ()) -> CountedQuantity:
     """How many parameters learn when a model is adapted: their formula in the sizes of the spec and of the method.
 
     It is read off the adapted module like any other: built and adapted at small sizes, without what does not learn.

@@ -162,7 +162,7 @@ LARGEST_DIVISION = 100_000
 
 
 def quotient(dividend: Polynomial, divisor: Polynomial) -> Polynomial | None:
-    """The polynomial that gives the dividend when multiplied by the divisor, or None where there is none.
+    """The polynomial that gives the dividend when multiplied by the divisor, or None where it does not exist.
 
     Long division by the leading term. Lowest exponents add when polynomials are multiplied, and so do highest ones:
     they bound the quotient on all sides, so that the division ends as soon as a term falls outside these bounds.

@@ -173,7 +173,7 @@ def record(module: nn.Module, inputs: Inputs) -> DataFlow[int]:
 
 
 class CallRecorder(TorchFunctionMode):
-    """Notes every function that returns tensors. Signals are told apart by identity, so all are kept alive."""
+    """Notes every function that returns tensors. Signals are compared by identity, so all are kept alive."""
 
     def __init__(self, path_now: ModulePath) -> None:
         super().__init__()
@@ -455,7 +455,7 @@ def _refuse_other_steps(name: str, known: DataFlow[int], here: DataFlow[int]) ->
 
 
 def under_root(step: Step) -> int:
-    """The n of a scale √n or 1/√n; 0 if it is none.
+    """The n of a scale √n or 1/√n; 0 if it is not one.
 
     >>> under_root(Step("mul", "", (3**-0.5,), {}, ())), under_root(Step("div", "", (0.3,), {}, ()))
     (3, 0)

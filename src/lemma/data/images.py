@@ -263,7 +263,7 @@ def _hash_of_pngs(folder: Path) -> str:
 
 
 def _draw(font: Any, text: str) -> Any | None:
-    """The one image of a text; None if there is none, or several side by side.
+    """The one image of a text; None for no image, or for several side by side.
 
     All images of the font are equally wide; the sign for what it lacks is narrower, and two images are wider.
     """

@@ -283,7 +283,7 @@ def _places(
         role = missing[0].role
         if len(first) < len(wanted):
             raise DataError(
-                f"{path}, line 1: {len(first)} column where {len(wanted)} are needed; there is none for the {role}. "
+                f"{path}, line 1: {len(first)} column where {len(wanted)} are needed; none is left for the {role}. "
                 "Check what separates the columns: a comma in .csv, a tab in .tsv."
             )
         shown = ", ".join(f"{place} '{name[:30]}'" for place, name in enumerate(names or first, start=1))

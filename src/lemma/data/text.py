@@ -90,7 +90,7 @@ _TAIL = 4096
 
 
 def last_cut(text: str, kind: str) -> int:
-    """The last place where cutting does not change the tokens of this kind; 0 if there is none.
+    """The last place where cutting does not change the tokens of this kind; 0 without one.
 
     >>> [last_cut("to be or not", kind) for kind in ("characters", "words", "byte-pairs")]
     [12, 9, 8]

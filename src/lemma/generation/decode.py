@@ -68,7 +68,7 @@ class Generation(Result):
 
     @property
     def remark(self) -> str:
-        """One line about the loop; empty if there is none."""
+        """One line about the loop; empty without one."""
         return f"loop: {self.loop}" if self.loop else ""
 
     def blocks(self) -> Iterable[Block]:

@@ -61,7 +61,7 @@ def proved_loop(tokens: Sequence[int], first: int, step: int, state: str) -> Tex
 
 
 def observed_loop(tokens: Sequence[int], state: str) -> TextLoop | None:
-    """Describe the shortest loop that the end of the text has gone through three times; None if there is none.
+    """Describe the shortest loop that the end of the text has gone through three times; None without one.
 
     >>> observed_loop([9, 1, 2, 1, 2, 1, 2], "the hidden vectors")
     TextLoop(onset=1, period=2, proved=False, state='the hidden vectors')

@@ -15,7 +15,7 @@ from lemma.inspection.drawing import render
 from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.layers.spanning_tree import best_tree
 from lemma.models.base import LanguageModel, evaluating
-from lemma.models.parser import ParserModel, head_pictures, predict_trees
+from lemma.models.parser import ParserModel, predict_trees, relation_attention
 from lemma.report.result import Block, Figure, Matrix, Result, Text
 from lemma.report.text import across, columns
 from lemma.runs.load import Run
@@ -454,7 +454,7 @@ def _parsed(run: Run, sentences: list[list[str]], relation: str | None) -> Parse
     found = []
     for words, guess in zip(sentences, predict_trees(parser, lexicon, sentences), strict=True):
         asked = dict.fromkeys(guess.sentence.relations) if relation == "all" else [relation] if relation else []
-        weights = head_pictures(parser, lexicon, words) if asked else []
+        weights = relation_attention(parser, lexicon, words) if asked else []
         heads = tuple(RelationHead(name, tuple(words), weights[lexicon.number(name)]) for name in asked)
         found.append(ParsedSentence(guess.sentence, guess.probabilities, heads))
     return ParsedText(tuple(found), f"trees of {run.path.name}, a parser: maximum spanning trees with one root")

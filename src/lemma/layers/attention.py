@@ -339,18 +339,18 @@ class WindowHead(nn.Module):
             listener.hear(record)
 
 
-Scores = Float[Tensor, "batch relations governors dependents"]
+Scores = Float[Tensor, "batch relations head_words dependents"]
 QUIET = 4.0  # the null position's initial score: nearly all heads have nothing to attend to from nearly all words
 
 
 class RelationHeads(nn.Module):
-    """An attention layer with one attention head per relation (problem B1); governors are the root and all words.
+    """An attention layer with one attention head per relation (problem B1); head words are the root and all words.
 
-    S_r[g, d] = q_r(g)·k_r(d)/√w for governor g, dependent d and relation r, where the queries and keys of each relation
-    have some coordinates of their own and some that all relations share. Normalised over the dependents of each
-    governor, with a null position for "none", `dobj` attends from `prefer` to `flight` with weight 1. Normalised over
-    all (governor, relation) of each dependent, the same scores are a parser (Dozat & Manning 2017 have the bilinear
-    form with separate arcs and labels). "Governor" is the head of a dependency, so that "head" can mean attention.
+    S_r[g, d] = q_r(g)·k_r(d)/√w for head word g, dependent d and relation r, where the queries and keys of each
+    relation have some coordinates of their own and some that all relations share. Normalised over a head word's
+    dependents, with a null position for "none", `dobj` attends from `prefer` to `flight` with weight 1. Normalised over
+    all (head word, relation) of each dependent, the same scores are a parser (Dozat & Manning 2017 have the bilinear
+    form with separate arcs and labels). "Head word" is the head of a dependency; "head" is an attention head.
     """
 
     def __init__(self, width: int, relations: int, hidden: int, own: int, shared: int, dropout: float) -> None:
@@ -364,7 +364,7 @@ class RelationHeads(nn.Module):
         self.scale = (own + shared) ** -0.5
 
     def forward(self, stream: Float[Tensor, "batch places width"]) -> Scores:
-        """Score all governors (position 0 is the root) for all dependents (positions 1 and on)."""
+        """Score all head words (position 0 is the root) for all dependents (positions 1 and on)."""
         queries = self.query(self._bent(self.governor, stream))
         keys = self.key(self._bent(self.dependent, stream[:, 1:]))
         own = torch.matmul(self._heads(queries), self._heads(keys).transpose(-1, -2))
@@ -383,16 +383,16 @@ class RelationHeads(nn.Module):
 
 def over_dependents(
     scores: Scores, null: Float[Tensor, "relations"], there: Bool[Tensor, "batch dependents"]
-) -> Float[Tensor, "batch relations governors null_and_dependents"]:
-    """Log attention of each relation from each governor over the null position and the dependents (problem B1)."""
+) -> Float[Tensor, "batch relations head_words null_and_dependents"]:
+    """Log attention of each relation from each head word over the null position and the dependents (problem B1)."""
     masked = scores.masked_fill(~there[:, None, None], float("-inf"))
-    batch, relations, governors, _ = scores.shape
-    nothing = null[None, :, None, None].expand(batch, relations, governors, 1).to(scores.dtype)
+    batch, relations, head_words, _ = scores.shape
+    nothing = null[None, :, None, None].expand(batch, relations, head_words, 1).to(scores.dtype)
     return torch.cat([nothing, masked], dim=-1).log_softmax(-1)
 
 
-def over_governors(scores: Scores, there: Bool[Tensor, "batch dependents"]) -> Scores:
-    """Log probability of each (governor, relation) for each dependent: the parser. The root is always there."""
+def over_head_words(scores: Scores, there: Bool[Tensor, "batch dependents"]) -> Scores:
+    """Log probability of each (head word, relation) for each dependent: the parser. The root is always there."""
     governs = torch.cat([torch.ones_like(there[:, :1]), there], dim=1)
     itself = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
     barred = ~governs[:, :, None] | torch.cat([torch.zeros_like(itself[:1]), itself])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lemma.data.conllu import Sentence
 from lemma.data.treebanks import PADDING, RESERVED, UNKNOWN, Lexicon, Trees
-from lemma.layers.attention import AttentionShape, RelationHeads, Scores, over_dependents, over_governors
+from lemma.layers.attention import AttentionShape, RelationHeads, Scores, over_dependents, over_head_words
 from lemma.layers.spanning_tree import best_tree
 from lemma.models.base import evaluating
 from lemma.models.transformer import LayerShape, TransformerLayer
@@ -111,7 +111,7 @@ class ParserModel(nn.Module):
             nn.init.normal_(table.weight, std=0.1)
 
     def forward(self, rows: Rows) -> Scores:
-        """Score every relation from every governor (position 0 is the root) to every dependent (positions 1 and on).
+        """Score every relation from every head word (position 0 is the root) to every dependent (positions 1 and on).
 
         Words given by their numbers alone, (batch, places), are read without their spelling.
         """
@@ -132,20 +132,20 @@ class ParserModel(nn.Module):
         spelled = (rows[..., :1] == UNKNOWN) | (rows[..., :1] >= RESERVED)  # neither padding nor the root is spelled
         return self.dropout(torch.cat([self.words(words), spelling.unflatten(0, words.shape) * spelled], dim=-1))
 
-    def parse(self, rows: Rows) -> tuple[Scores, Float[Tensor, "batch relations governors null_and_dependents"]]:
-        """Log p(governor, relation | dependent), and the log attention of each head over its dependents."""
+    def parse(self, rows: Rows) -> tuple[Scores, Float[Tensor, "batch relations head_words null_and_dependents"]]:
+        """Log p(head word, relation | dependent), and the log attention of each head over its dependents."""
         there = rows[:, 1:, 0] != PADDING
         scores = self(rows).float()
-        return over_governors(scores, there), over_dependents(scores, self.heads.null.float(), there)
+        return over_head_words(scores, there), over_dependents(scores, self.heads.null.float(), there)
 
 
 SCORES_AT_ONCE = 1 << 24  # numbers of a batch's scores: 64 MB in float32
 SENTENCES_AT_ONCE = 64
 
-LogArcs = Float[np.ndarray, "relations governors dependents"]
-"""Log p(governor, relation | dependent) of one sentence; governor 0 is the root."""
-LogPictures = Float[np.ndarray, "relations governors null_and_dependents"]
-"""Log attention of each relation's head from each governor, to the null position and to each word."""
+LogArcs = Float[np.ndarray, "relations head_words dependents"]
+"""Log p(head word, relation | dependent) of one sentence; head word 0 is the root."""
+LogAttention = Float[np.ndarray, "relations head_words null_and_dependents"]
+"""Log attention of each relation's head from each head word, to the null position and to each word."""
 
 
 @dataclass(frozen=True)
@@ -176,19 +176,19 @@ def decode(log: LogArcs, words: Sequence[str], lexicon: Lexicon) -> Prediction:
 
 def readings(
     model: ParserModel, lexicon: Lexicon, sentences: Sequence[Sequence[str]]
-) -> Iterator[tuple[int, LogArcs, LogPictures]]:
+) -> Iterator[tuple[int, LogArcs, LogAttention]]:
     """Yield each sentence's index and both readings of its scores in logarithms, in batches of similar length."""
     for batch in _batches([len(words) for words in sentences], model.spec.relations):
-        arcs, pictures = _read(model, lexicon, [sentences[place] for place in batch])
+        arcs, attention = _read(model, lexicon, [sentences[place] for place in batch])
         for row, place in enumerate(batch):
             size = len(sentences[place])
-            yield place, arcs[row, :, : size + 1, :size], pictures[row, :, : size + 1, : size + 1]
+            yield place, arcs[row, :, : size + 1, :size], attention[row, :, : size + 1, : size + 1]
 
 
-def head_pictures(
+def relation_attention(
     model: ParserModel, lexicon: Lexicon, words: Sequence[str]
-) -> Float[np.ndarray, "relations governors null_and_dependents"]:
-    """Where each relation attends from each governor (0 is the root): the null position first, then the words."""
+) -> Float[np.ndarray, "relations head_words null_and_dependents"]:
+    """Where each relation attends from each head word (0 is the root): the null position first, then the words."""
     return np.exp(_read(model, lexicon, [words])[1][0])
 
 
@@ -197,8 +197,8 @@ def _read(model: ParserModel, lexicon: Lexicon, sentences: Sequence[Sequence[str
     rows, _ = Trees(tuple(unknown), lexicon).batch(range(len(sentences)))
     device = next(model.parameters()).device
     with evaluating(model), torch.no_grad():
-        arcs, pictures = model.parse(torch.from_numpy(rows).to(device))
-    return arcs.cpu().numpy(), pictures.cpu().numpy()
+        arcs, attention = model.parse(torch.from_numpy(rows).to(device))
+    return arcs.cpu().numpy(), attention.cpu().numpy()
 
 
 def _batches(lengths: Sequence[int], relations: int) -> Iterator[list[int]]:

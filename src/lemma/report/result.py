@@ -152,14 +152,14 @@ class Legend:
 
 @dataclass(frozen=True)
 class Image:
-    """A picture as PNG, embedded in the page; without one, `text` says so."""
+    """An image as PNG, embedded in the page; without one, `text` says so."""
 
     png: bytes | None
     text: str
 
     @property
     def address(self) -> str:
-        """The picture as a data address."""
+        """The image as a data URL."""
         return f"data:image/png;base64,{b64encode(self.png or b'').decode()}"
 
 
@@ -257,7 +257,7 @@ class Result(ABC):
 
     def writers(self) -> dict[str, Callable[[], str]]:
         """The functions that write each kind of file, by the ending of its name."""
-        from lemma.report.picture import as_svg
+        from lemma.report.svg import as_svg
 
         writers: dict[str, Callable[[], str]] = {
             ".svg": lambda: as_svg(self.details(), self.title),
@@ -526,7 +526,7 @@ def _template() -> tuple[Any, str]:
     import jinja2
     from markupsafe import Markup, escape
 
-    from lemma.report.picture import matrix_svg
+    from lemma.report.svg import matrix_svg
 
     folder = Path(__file__).parent
     environment = jinja2.Environment(

@@ -72,7 +72,7 @@ class IndexHeader:
     run: str
     """The hash of what made the vectors."""
     width: int
-    pictures: str
+    images: str
     """The folder, or the name, of the images."""
     generation: int = 0
     rows: int = 0
@@ -108,7 +108,7 @@ class IndexHeader:
         if fields.get("format") != FORMAT:
             raise RunError(f"{path}: format {fields.get('format')!r}, expected {FORMAT}. Remove {place}.")
         try:
-            header = cls(**fields)
+            header = cls(**{"images" if name == "pictures" else name: value for name, value in fields.items()})
         except TypeError:
             raise RunError(f"{path} is damaged: it has unexpected fields. Remove {place}.") from None
         numbers = (header.width, header.generation, header.rows, header.lines, header.size)
@@ -118,7 +118,8 @@ class IndexHeader:
 
     def write(self, place: Path) -> None:
         """Replace index.json atomically."""
-        write_atomically(place / HEADER, json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
+        fields = {"pictures" if name == "images" else name: value for name, value in asdict(self).items()}
+        write_atomically(place / HEADER, json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
 
 
 @dataclass(frozen=True, eq=False)
@@ -418,8 +419,8 @@ def _update(place: Path, embedder: Embedder, images: ImageSource, progress: Prog
     removed = len(index) - len(plan.kept)
     if plan.changes(index):
         index = keep(index, plan.kept, plan.broken, images.name)
-    elif index.header.pictures != images.name:  # the folder was moved
-        index = _turn_to(place, replace(index.header, pictures=images.name))
+    elif index.header.images != images.name:  # the folder was moved
+        index = _turn_to(place, replace(index.header, images=images.name))
     before, header = len(index), index.header
     if plan.fresh:
         advance = counting(progress, "embedding images", len(plan.fresh))

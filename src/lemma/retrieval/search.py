@@ -188,12 +188,12 @@ def open_index(
         if index.header.run.partition(" ")[0] != embedder.hash:
             raise RunError(
                 f"{place} holds vectors of another run than {embedder.run.path}. Search it with the run that made it; "
-                f"or make it again: lemma search {embedder.run.path} --index {place} --images {index.header.pictures}"
+                f"or make it again: lemma search {embedder.run.path} --index {place} --images {index.header.images}"
             )
         if not len(index):
             raise DataError(f"{place}: the index is empty. To fill it: --images FOLDER.")
         try:
-            source = open_images(index.header.pictures)
+            source = open_images(index.header.images)
         except (DataError, OSError):  # it can be searched without them
             source = None
         return OpenedIndex(index, source, IndexCounts(len(index), broken=_broken(index)))
@@ -339,7 +339,7 @@ def search_images(
         notes.append("not re-ranked: that needs a text query, and the image files")
     elif reranker:
         notes.append(_reranked_note(reranker))
-    where, how = images.name if images else index.header.pictures, CLUSTERED if clustered else EXACT
+    where, how = images.name if images else index.header.images, CLUSTERED if clustered else EXACT
     run = str(embedder.run.path)
     return SearchResult(run, "images", where, tuple(answers), opened.counts, how, index.place, tuple(notes))
 

@@ -149,7 +149,7 @@ def _first_difference(expected: Mapping[str, tuple[int, ...]], got: Mapping[str,
     for name in sorted({*expected, *got}):
         if expected.get(name) != got.get(name):
             return f"{name} is {got.get(name, 'missing')}, expected {expected.get(name, 'no such tensor')}"
-    raise AssertionError("asked for a difference where there is none")
+    raise AssertionError("asked for a difference where there is no difference")
 
 
 # Checkpoints: everything a run needs to resume bit for bit, with a checksum of every file.

@@ -157,7 +157,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Read the descriptions of a run; a missing folder, one that is not a run and a damaged file are told apart."""
+        """Read the descriptions of a run; no folder, not a run and a damaged file are different errors."""
         refuse_no_run(path)
         try:
             words = read_toml(path / RECIPE)
@@ -203,7 +203,7 @@ class RunFolder:
         if not (path / SPEC).exists():
             raise RunError(
                 f"{self.path} was adapted from {path}, whose weights have the SHA-256 {self.adaptation.base_hash}; "
-                f"there is no run there now. Put it back, or write its new place into {self.path / ADAPTATION}."
+                f"no run is there now. Put it back, or write its new place into {self.path / ADAPTATION}."
             )
         return RunFolder.open(path)
 

@@ -655,7 +655,7 @@ FAMILIES: dict[str, type[ModelSpec]] = {
 
 
 def family_of(name: str) -> type[ModelSpec] | None:
-    """The family of that name, Lemma's own or another package's; None if there is none."""
+    """The family of that name, Lemma's own or another package's; None for an unknown name."""
     return FAMILIES.get(name) or NEW_FAMILIES.find(name)
 
 

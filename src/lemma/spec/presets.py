@@ -167,7 +167,7 @@ def preset(name: str) -> Preset:
 
 
 def find_preset(name: str) -> Preset | None:
-    """The preset of that name, Lemma's own or another package's; None if there is none."""
+    """The preset of that name, Lemma's own or another package's; None for an unknown name."""
     if name in PRESETS:
         return PRESETS[name]
     family = NEW_FAMILIES.find(name)

@@ -34,7 +34,7 @@ from lemma.tasks.parsing import (
 )
 
 HOW = "maximum spanning tree of A + Aᵀ between words, hung from the word attended to most on average; no labels"
-CAUSAL = "causal: a word sees only those before it, so that a governor further on can be found from itself alone"
+CAUSAL = "causal: a word sees only those before it, so that a head further on can be found from itself alone"
 
 
 def score_attention(
@@ -50,7 +50,7 @@ def score_attention(
 ) -> ParsingScore:
     """Score the trees of one head, or of the mean of all, and for each relation the head that finds it best.
 
-    Beside them: chains, the trees of shuffled attention, and a model of the same spec with random weights.
+    Next to them: chains, the trees of shuffled attention, and a model of the same spec with random weights.
     """
     chosen, left = _readable(run, gold[:limit])
     untrained = _untrained(run, seed)
@@ -62,9 +62,11 @@ def score_attention(
     how = {"decoded": HOW, "attention": CAUSAL, **(protocol or {}), **left}
     score = score_trees(chosen, _trees(chosen, trained, layer, head), how)
     mixed = [replace(one, weights=weights) for one, weights in zip(trained, dealt, strict=True)]
-    beside = {"untrained": random, "shuffled": mixed}
-    uas = {f"{name} attention": score_trees(chosen, _trees(chosen, t, layer, head)).uas for name, t in beside.items()}
-    guesses = {name: [most_attended(one.weights) for one in t] for name, t in beside.items()}
+    baselines = {"untrained": random, "shuffled": mixed}
+    uas = {
+        f"{name} attention": score_trees(chosen, _trees(chosen, t, layer, head)).uas for name, t in baselines.items()
+    }
+    guesses = {name: [most_attended(one.weights) for one in t] for name, t in baselines.items()}
     found = relation_findings(trained[0].names, chosen, [most_attended(one.weights) for one in trained], guesses)
     return replace(with_baselines(score, uas), findings=tuple(found))
 

@@ -101,7 +101,7 @@ class CostExperiment(Experiment[RaceCosts]):
     """The racer with which all others are compared."""
     base_name: str
     unplotted: str
-    """Why there is no plot, where there is none."""
+    """Why there is no plot, for results without one."""
 
     def __init__(self, spec: CostStudy, out: Path, observer: Observer) -> None:
         self.spec, self.out, self.observer = spec, out, observer

@@ -305,7 +305,7 @@ CURVES = "Each seed is a thin line, the mean of the seeds a thick one. The time 
 
 
 def show_intervals(rows: Sequence[Row]) -> Iterator[Block]:
-    """The mean of each row with its interval; nothing if there is none, or nothing to draw it with."""
+    """The mean of each row with its interval; nothing if no row has one, or without a library to draw it."""
     if can_draw() and best_of(rows):
         yield Figure(draw_intervals(rows), CAPTIONS["intervals"], "narrow")
 

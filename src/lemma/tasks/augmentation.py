@@ -126,14 +126,14 @@ def _boxes(random: np.random.Generator, batch: int, strength: float) -> Float[np
 FLAT = 1e-3
 """What keeps the spread of an image of one colour from being divided by."""
 
-Pictures = Float[Tensor, "batch channels side side"]
+Images = Float[Tensor, "batch channels side side"]
 ImageShares = Float[Tensor, "batch 1 1 1"]
 
 
-def augment(pictures: UInt8[Tensor, "batch channels side side"], drawn: Changes) -> Pictures:
+def augment(images: UInt8[Tensor, "batch channels side side"], drawn: Changes) -> Images:
     """Move, recolour, filter, blur and paint over images; what comes in from outside is white. From 0 to 1."""
-    device = pictures.device
-    changed = _moved(pictures / 255, _on(drawn.places, device))
+    device = images.device
+    changed = _moved(images / 255, _on(drawn.places, device))
     changed = _lit(changed, _each(drawn.brightness, device), _each(drawn.contrast, device))
     changed = _mapped(changed, _on(drawn.colours, device))
     changed = _filtered(changed, _on(drawn.filters, device), _each(drawn.filtered, device))
@@ -150,46 +150,46 @@ def _each(numbers: Float[np.ndarray, "batch"] | Bool[np.ndarray, "batch"], devic
     return _on(numbers, device)[:, None, None, None]
 
 
-def _moved(pictures: Pictures, places: Float[Tensor, "batch 2 3"]) -> Pictures:
+def _moved(images: Images, places: Float[Tensor, "batch 2 3"]) -> Images:
     """Take every pixel from its place; darkness is moved and not light, so that nothing is white."""
-    grid = functional.affine_grid(places, list(pictures.shape), align_corners=False)
-    return 1 - functional.grid_sample(1 - pictures, grid, padding_mode="zeros", align_corners=False)
+    grid = functional.affine_grid(places, list(images.shape), align_corners=False)
+    return 1 - functional.grid_sample(1 - images, grid, padding_mode="zeros", align_corners=False)
 
 
-def _lit(pictures: Pictures, brightness: ImageShares, contrast: ImageShares) -> Pictures:
-    lit = pictures * brightness
+def _lit(images: Images, brightness: ImageShares, contrast: ImageShares) -> Images:
+    lit = images * brightness
     return torch.lerp(lit.mean((1, 2, 3), keepdim=True), lit, contrast)
 
 
-def _mapped(pictures: Pictures, colours: Float[Tensor, "batch 3 3"]) -> Pictures:
-    return torch.bmm(colours, pictures.flatten(2)).view_as(pictures)
+def _mapped(images: Images, colours: Float[Tensor, "batch 3 3"]) -> Images:
+    return torch.bmm(colours, images.flatten(2)).view_as(images)
 
 
-def _grey(pictures: Pictures) -> Pictures:
-    weights = _on(YIQ[0], pictures.device)[:, None, None]
-    return (pictures * weights).sum(1, keepdim=True)
+def _grey(images: Images) -> Images:
+    weights = _on(YIQ[0], images.device)[:, None, None]
+    return (images * weights).sum(1, keepdim=True)
 
 
-def _filtered(pictures: Pictures, filters: Float[Tensor, "batch 3 3 3 3"], share: ImageShares) -> Pictures:
+def _filtered(images: Images, filters: Float[Tensor, "batch 3 3 3 3"], share: ImageShares) -> Images:
     """Mix in the filtered image, brought to the image's own mean and spread in each channel."""
-    around = functional.unfold(functional.pad(pictures, [1] * 4, mode="replicate"), 3)
-    found = torch.bmm(filters.flatten(2), around).view_as(pictures)
+    around = functional.unfold(functional.pad(images, [1] * 4, mode="replicate"), 3)
+    found = torch.bmm(filters.flatten(2), around).view_as(images)
     spread, mean = torch.std_mean(found, (2, 3), keepdim=True)
-    own_spread, own_mean = torch.std_mean(pictures, (2, 3), keepdim=True)
-    return torch.lerp(pictures, (found - mean) / (spread + FLAT) * own_spread + own_mean, share)
+    own_spread, own_mean = torch.std_mean(images, (2, 3), keepdim=True)
+    return torch.lerp(images, (found - mean) / (spread + FLAT) * own_spread + own_mean, share)
 
 
-def _blurred(pictures: Pictures) -> Pictures:
+def _blurred(images: Images) -> Images:
     """The mean of three by three pixels, twice."""
-    return functional.avg_pool2d(functional.avg_pool2d(functional.pad(pictures, [2] * 4, mode="replicate"), 3, 1), 3, 1)
+    return functional.avg_pool2d(functional.avg_pool2d(functional.pad(images, [2] * 4, mode="replicate"), 3, 1), 3, 1)
 
 
-def _painted(pictures: Pictures, box: Float[Tensor, "batch 4"], paint: Float[Tensor, "batch 3"]) -> Pictures:
-    centres = (torch.arange(pictures.shape[-1], device=pictures.device) + 0.5) / pictures.shape[-1]
+def _painted(images: Images, box: Float[Tensor, "batch 4"], paint: Float[Tensor, "batch 3"]) -> Images:
+    centres = (torch.arange(images.shape[-1], device=images.device) + 0.5) / images.shape[-1]
     left, top, right, bottom = (column[:, None] for column in box.unbind(1))
     across, down = (left < centres) & (centres < right), (top < centres) & (centres < bottom)
     inside = (down[:, :, None] & across[:, None, :])[:, None]
-    return torch.where(inside, paint[:, :, None, None], pictures)
+    return torch.where(inside, paint[:, :, None, None], images)
 
 
 STRAY = 0.3

@@ -200,8 +200,8 @@ class ClassificationScore(Score):
     @property
     def majority(self) -> tuple[str, float]:
         """The most frequent class of these texts, and the accuracy of always saying it."""
-        commonest = max(self.classes, key=lambda score: score.support)
-        return commonest.label, commonest.support / self.texts
+        majority = max(self.classes, key=lambda score: score.support)
+        return majority.label, majority.support / self.texts
 
     @property
     def figures(self) -> dict[str, float]:

@@ -259,12 +259,12 @@ class ContrastiveLoss(TaskLoss):
     ) -> LossTerms:
         """Return the smoothed loss of the whole batch, to minimise; the true one and the temperature are reported."""
         model = self.model
-        pictures, texts = (
+        shown, texts = (
             gather_rows(vectors.float(), self.worker)
             for vectors in (model.image_vectors(images), model.text_vectors(tokens))
         )
         with torch.autocast(images.device.type, enabled=False):  # bfloat16 is too coarse for cosines times a hundred
-            logits = model.scale * pictures @ texts.T
+            logits = model.scale * shown @ texts.T
         objective, loss = contrastive(logits, equal_rows(self.worker.gather(tokens)), self.smoothing)
         return objective, (loss, 1 / model.scale), None
 

@@ -492,7 +492,7 @@ class Protocol:
     stride: int | None
     """Tokens scored a window: 1 if each has the full context; None where the context has no bound."""
     streams: int | None
-    """Stretches of the text read side by side, each with a state carried through; None where windows are read."""
+    """Parts of the text, read side by side, each with a state carried through; None where windows are read."""
     warm_up: int
     """Tokens that each stream or window but the first reads before it scores one."""
     precision: str

@@ -123,11 +123,11 @@ def draw_texts(parser: Path, texts: Sequence[str], observer: Observer) -> Iterat
 
 def _write(path: Path, known: Mapping[bytes, ParsedWords]) -> None:
     words = "\n".join(one.text for one in known.values())  # no word holds white space
-    governors = [place for one in known.values() for place in one.heads]
+    heads = [place for one in known.values() for place in one.heads]
     columns = {
         "texts": np.frombuffer(b"".join(known), np.uint8),
         "words": np.frombuffer(words.encode(), np.uint8),
-        "governors": np.array(governors, np.int32),
+        "governors": np.array(heads, np.int32),
     }
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **columns)
@@ -138,15 +138,15 @@ def _read(path: Path) -> dict[bytes, ParsedWords]:
     try:
         with np.load(path, allow_pickle=False) as held:
             texts, words = held["texts"].tobytes(), held["words"].tobytes().decode().split("\n")
-            governors = held["governors"].tolist()
+            heads = held["governors"].tolist()
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
         return {}
     digests = [texts[start : start + DIGEST] for start in range(0, len(texts), DIGEST)]
     bounds = np.cumsum([0, *(len(line.split()) for line in words)]).tolist()
-    if len(digests) != len(words) or bounds[-1] != len(governors):
+    if len(digests) != len(words) or bounds[-1] != len(heads):
         return {}
     drawn = (
-        ParsedWords(tuple(line.split()), tuple(governors[start:end]))
+        ParsedWords(tuple(line.split()), tuple(heads[start:end]))
         for line, (start, end) in zip(words, pairwise(bounds), strict=True)
     )
     return dict(zip(digests, drawn, strict=True))

@@ -16,7 +16,7 @@ from lemma.data.corpora import TREEBANKS
 from lemma.data.splits import Splits
 from lemma.data.treebanks import Lexicon, Trees, prepare_treebank, read_trees
 from lemma.errors import InputError, RunError, SpecError
-from lemma.layers.attention import Scores, over_dependents, over_governors
+from lemma.layers.attention import Scores, over_dependents, over_head_words
 from lemma.models.parser import ParserModel, decode, readings
 from lemma.report.progress import Observer, watched_reading
 from lemma.report.text import fit, label
@@ -140,9 +140,9 @@ Encoded = Float[Tensor, "rows places width"]
 
 
 def arcs(scores: Scores, targets: TreeTargets) -> Float[Tensor, ""]:
-    """Mean −log p(governor, relation | dependent) over the words, in nats: the parser's joint cross-entropy."""
+    """Mean −log p(head word, relation | dependent) over the words, in nats: the parser's joint cross-entropy."""
     there, learned = targets[..., 0] >= 0, targets[..., 1] >= 0
-    log = over_governors(scores, there).flatten(1, 2)
+    log = over_head_words(scores, there).flatten(1, 2)
     place = targets[..., 1] * scores.shape[2] + targets[..., 0]
     picked = log.gather(1, place.clamp(min=0)[:, None]).squeeze(1)
     return -torch.where(learned, picked, 0.0).sum() / learned.sum().clamp(min=1)
@@ -151,26 +151,28 @@ def arcs(scores: Scores, targets: TreeTargets) -> Float[Tensor, ""]:
 def attention(scores: Scores, null: Float[Tensor, "relations"], targets: TreeTargets) -> Float[Tensor, ""]:
     """Mean over the words of −Σ_r log α_r on what is right: B1's loss.
 
-    A governor's head is to attend evenly to its dependents of that relation, and to the null place where it has none.
+    From each head word, a relation's head should attend evenly to the dependents, or to the null place if it has none.
     """
     there = targets[..., 0] >= 0
     log = over_dependents(scores, null, there)
-    right = pictures(targets, scores.shape[1])
+    right = attention_targets(targets, scores.shape[1])
     governs = torch.cat([torch.ones_like(there[:, :1]), there], dim=1)
     loss = -torch.where(right > 0, right * log, 0.0).sum((1, 3))
     return (loss * governs).sum() / there.sum().clamp(min=1)
 
 
-def pictures(targets: TreeTargets, relations: int) -> Float[Tensor, "batch relations governors null_and_dependents"]:
-    """What each head should attend to: 1/n on each of a governor's n dependents, 1 on the null place if there is none.
+def attention_targets(
+    targets: TreeTargets, relations: int
+) -> Float[Tensor, "batch relations head_words null_and_dependents"]:
+    """What each head should attend to: 1/n on each of a head word's n dependents, 1 on the null place if n = 0.
 
     For "I prefer the morning flight through Denver" the head `dobj` from `prefer` is 1 on `flight`, else 0.
     """
     batch, words, _ = targets.shape
     right = torch.zeros(batch, relations, words + 1, words + 1, device=targets.device)
     row, word = torch.nonzero((targets >= 0).all(-1), as_tuple=True)
-    governor, relation = targets[row, word].unbind(-1)
-    right[row, relation, governor, word + 1] = 1.0
+    head, relation = targets[row, word].unbind(-1)
+    right[row, relation, head, word + 1] = 1.0
     count = right.sum(-1)
     right[..., 0] = (count == 0).float()
     return right / count.clamp(min=1)[..., None]
@@ -189,10 +191,10 @@ class ParsingLoss(TaskLoss):
         self, rows: Int[Tensor, "rows places columns"], targets: Int[Tensor, "rows words two"], state: Any = None
     ) -> LossTerms:
         """Return the weighted sum of the arcs' and the attention's losses, and each of them."""
-        loss, picture = self._means(self.model.encode(rows), targets)
+        loss, attended = self._means(self.model.encode(rows), targets)
         if not self.weight:  # the null place is still touched: a team shares the gradients of all parameters
             return loss + 0.0 * self.model.heads.null.sum(), (loss,), None
-        return loss + self.weight * picture, (loss, picture), None
+        return loss + self.weight * attended, (loss, attended), None
 
     def _means(self, encoded: Encoded, targets: TreeTargets) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         """The mean losses of a batch; where its scores do not fit in memory, part by part and again for backward."""
@@ -204,8 +206,8 @@ class ParsingLoss(TaskLoss):
             means.append(torch.stack(checkpoint(self._terms, *part, use_reentrant=False)))  # pyright: ignore[reportArgumentType]
             shares.append((part[1] >= 0).sum((0, 1)).flip(0))  # words with a relation, words
         parts, words = torch.stack(means), torch.stack(shares)
-        loss, picture = ((parts * words).sum(0) / words.sum(0).clamp(min=1)).unbind()
-        return loss, picture
+        loss, attended = ((parts * words).sum(0) / words.sum(0).clamp(min=1)).unbind()
+        return loss, attended
 
     def _terms(self, encoded: Encoded, targets: TreeTargets) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         scores = self.model.heads(encoded).float()
@@ -220,7 +222,7 @@ class ParsingLoss(TaskLoss):
 
 
 NO_HEAD = "none"
-Direction = Literal["to the governor", "to the dependent"]
+Direction = Literal["to the head word", "to the dependent"]
 Guesses = Sequence[Int64[np.ndarray, "heads words"]]
 """For each sentence, the word (counted from 1; 0 for none) that each head attends to most from each word."""
 
@@ -247,11 +249,11 @@ class RelationFinding:
         return {**self.__dict__}
 
     def __str__(self) -> str:
-        beside = [f"offset {self.offset:+d} {self.offset_accuracy:5.1f}"]
-        beside += [f"untrained {self.untrained:5.1f}"] if self.untrained is not None else []
-        beside += [f"shuffled {self.shuffled:5.1f}"] if self.shuffled is not None else []
+        baselines = [f"offset {self.offset:+d} {self.offset_accuracy:5.1f}"]
+        baselines += [f"untrained {self.untrained:5.1f}"] if self.untrained is not None else []
+        baselines += [f"shuffled {self.shuffled:5.1f}"] if self.shuffled is not None else []
         name = f"{self.relation:<12} {self.direction:<17} {self.count:>6,}"
-        return f"{name}  {self.head:<18} {self.accuracy:5.1f} %   {'   '.join(beside)}"
+        return f"{name}  {self.head:<18} {self.accuracy:5.1f} %   {'   '.join(baselines)}"
 
 
 Accuracies = dict[tuple[str, Direction], np.ndarray]
@@ -263,12 +265,12 @@ def head_accuracies(guesses: Guesses, gold: Sequence[Sentence]) -> tuple[Accurac
     hits: dict[tuple[str, Direction], np.ndarray] = defaultdict(lambda: np.zeros(guesses[0].shape[0]))
     counts: Counter[str] = Counter()
     for sentence, most in zip(gold, guesses, strict=True):
-        for governor, dependent, relation in sentence.arcs():
-            if not governor:
+        for head_word, dependent, relation in sentence.arcs():
+            if not head_word:
                 continue
             counts[relation] += 1
-            hits[relation, "to the governor"] += most[:, dependent - 1] == governor
-            hits[relation, "to the dependent"] += most[:, governor - 1] == dependent
+            hits[relation, "to the head word"] += most[:, dependent - 1] == head_word
+            hits[relation, "to the dependent"] += most[:, head_word - 1] == dependent
     return {key: 100 * found / counts[key[0]] for key, found in hits.items()}, counts
 
 
@@ -276,14 +278,14 @@ def best_offsets(gold: Sequence[Sentence]) -> dict[tuple[str, Direction], tuple[
     """For each relation and direction the offset that is right most often, and how often in per cent."""
     steps: dict[str, Counter[int]] = defaultdict(Counter)
     for sentence in gold:
-        for governor, dependent, relation in sentence.arcs():
-            if governor:
-                steps[relation][governor - dependent] += 1
+        for head_word, dependent, relation in sentence.arcs():
+            if head_word:
+                steps[relation][head_word - dependent] += 1
     found: dict[tuple[str, Direction], tuple[int, float]] = {}
     for relation, offsets in steps.items():
         offset, count = min(offsets.items(), key=lambda item: (-item[1], abs(item[0]), item[0]))
         share = 100 * count / offsets.total()
-        found[relation, "to the governor"] = (offset, share)
+        found[relation, "to the head word"] = (offset, share)
         found[relation, "to the dependent"] = (-offset, share)
     return found
 
@@ -294,16 +296,16 @@ def relation_findings(
     guesses: Guesses,
     others: Mapping[str, Guesses] | None = None,
 ) -> list[RelationFinding]:
-    """For each relation and direction name the best head, beside the baselines; the most frequent relations first."""
+    """For each relation and direction name the best head, next to the baselines; the most frequent relations first."""
     accuracies, counts = head_accuracies(guesses, gold)
-    beside = {name: head_accuracies(other, gold)[0] for name, other in (others or {}).items()}
+    baselines = {name: head_accuracies(other, gold)[0] for name, other in (others or {}).items()}
     offsets = best_offsets(gold)
     findings = []
     for key in sorted(accuracies, key=lambda key: (-counts[key[0]], key)):
         best = int(accuracies[key].argmax())
         head = names[best] if accuracies[key][best] > 0 else NO_HEAD
         known = (*key, counts[key[0]], head, float(accuracies[key][best]), *offsets[key])
-        more = {name: float(table[key].max()) for name, table in beside.items()}
+        more = {name: float(table[key].max()) for name, table in baselines.items()}
         findings.append(RelationFinding(*known, **more))
     return findings
 
@@ -317,14 +319,14 @@ BEST_HEADS = "the best head of each relation and direction, chosen on these sent
 
 @dataclass(frozen=True)
 class RelationScore:
-    """How one relation fared: how many words have it, how many got it, and how many rightly (governor and relation)."""
+    """How one relation fared: how many words have it, how many got it, and how many rightly (head and relation)."""
 
     relation: str
     count: int
     guessed: int
     correct: int
     attended: float | None = None
-    """Of a parser: how often, in per cent, its head is on a right dependent, from governors that have one (B1)."""
+    """Of a parser: how often, in per cent, its head is on a right dependent, from words that have one (B1)."""
 
     @property
     def recall(self) -> float | None:
@@ -346,7 +348,7 @@ class RelationScore:
 
 @dataclass(frozen=True)
 class ParsingScore(Score):
-    """Attachment scores in per cent, by relation, beside trees that know nothing, and how they were measured."""
+    """Attachment scores in per cent, by relation, next to trees that know nothing, and how they were measured."""
 
     title = "Trees"
 
@@ -365,9 +367,9 @@ class ParsingScore(Score):
     """Undirected: the share of the arcs between words that are there in either direction; of unlabelled trees, and
     None of sentences of one word, which have no such arcs."""
     loss: float | None = None
-    """Nats a word of the joint (governor, relation); None where trees come from no probabilities."""
+    """Nats/word of the joint (head, relation); None where trees come from no probabilities."""
     attended: float | None = None
-    """Of a parser: how often, in per cent, a head is on a right dependent, from governors that have one (B1)."""
+    """Of a parser: how often, in per cent, a head is on a right dependent, from words that have one (B1)."""
     findings: tuple[RelationFinding, ...] = ()
     """For each relation the attention head that finds it best; of unlabelled trees."""
 
@@ -404,7 +406,7 @@ class ParsingScore(Score):
         else:
             lines.append(("UUAS", f"{_percent(self.uuas)}  (arcs between words, in either direction)"))
         if self.attended is not None:
-            lines.append(("heads", f"{self.attended:.2f} % on a right dependent, from governors that have one"))
+            lines.append(("heads", f"{self.attended:.2f} % on a right dependent, from words that have one"))
         lines += [(name, f"{value:.2f} % UAS") for name, value in self.baselines.items()]
         lines.append(("words", f"{self.words:,} in {self.sentences:,} sentence{'s' * (self.sentences != 1)}"))
         return lines + [(name, str(value)) for name, value in self.protocol.items() if value not in (None, (), [])]
@@ -486,7 +488,7 @@ def chains(gold: Sequence[Sentence]) -> dict[str, float]:
 
 
 def with_baselines(score: ParsingScore, more: Mapping[str, float]) -> ParsingScore:
-    """Set more baselines beside a score."""
+    """Set more baselines next to a score."""
     return replace(score, baselines={**score.baselines, **more})
 
 
@@ -534,7 +536,7 @@ def score_parser(
     guessed: dict[int, Sentence] = {}
     total, counted = 0.0, 0
     attended: dict[str, list[int]] = defaultdict(lambda: [0, 0])  # by relation: times on a right dependent, times asked
-    for place, log, pictures in readings(model, lexicon, [sentence.words for sentence in gold]):
+    for place, log, weights in readings(model, lexicon, [sentence.words for sentence in gold]):
         sentence = gold[place]
         guessed[place] = decode(log, sentence.words, lexicon).sentence
         relations = np.array([lexicon.number(relation) for relation in sentence.relations])
@@ -546,7 +548,7 @@ def score_parser(
             wanted[head, relation].add(dependent)
         for (head, relation), dependents in wanted.items():
             number = lexicon.number(relation)
-            most = int(pictures[number, head].argmax()) if number >= 0 else 0
+            most = int(weights[number, head].argmax()) if number >= 0 else 0
             attended[relation][0] += most in dependents
             attended[relation][1] += 1
     unseen = sorted({name for sentence in gold for name in sentence.relations} - set(lexicon.relations))

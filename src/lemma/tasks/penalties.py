@@ -140,7 +140,7 @@ def _slopes(
 
 
 KERNELS: dict[str, Kernel] = {}
-"""Kernels of their own by type of device, as in `KERNELS["cuda"] = …`; blocks of rows where there is none."""
+"""Kernels of their own by type of device, as in `KERNELS["cuda"] = …`; blocks of rows for all others."""
 
 
 class _RowSums(torch.autograd.Function):

@@ -74,7 +74,7 @@ class RerankingTask(ImageTextTask):
 
 
 def part_of(examples: Captioned, number: int) -> Captioned:
-    """At most so many of the images, with all their captions, the same ones every time."""
+    """At most `number` of the images, with all their captions, the same ones every time."""
     images = len(examples.first) - 1
     if images <= number:
         return examples
@@ -288,7 +288,7 @@ class RerankingScore(Score):
         for way, gain in self._ways():
             lines.append((f"gain, {way}", f"{gain} in recall@1"))
             lines.append(("", f"{gain.better:,} put first only now, {gain.worse:,} only before"))
-            lines.append(("", f"at most {100 * gain.ceiling:.2f} %: so many are among the {self.candidates}"))
+            lines.append(("", f"at most {100 * gain.ceiling:.2f} %: only these are among the {self.candidates}"))
         return lines
 
 

@@ -80,7 +80,7 @@ class Places:
         return self.before + 1 + self.tied / (self.right + 1)
 
     def hits(self, first: int) -> Float[np.ndarray, "queries"]:
-        """The chance that a right one is among the first so many, over all orders of those that are tied.
+        """The chance that a right one is among the first N, over all orders of those that are tied.
 
         Where nothing is tied it is 0 or 1. Else, of j places left, all are wrong with C(e, j) / C(e + r, j).
 
@@ -121,15 +121,15 @@ def ranks_of(scores: Float[np.ndarray, "queries candidates"], right: Right) -> F
 
 
 def blocks_of(rows: int, columns: int) -> Iterator[slice]:
-    """Rows in blocks of about so many numbers as are looked at at once."""
+    """Rows in blocks of about BLOCK numbers."""
     size = max(1, BLOCK // max(1, columns))
     return (slice(start, min(rows, start + size)) for start in range(0, max(rows, 1), size))
 
 
-Pixels = UInt8[np.ndarray, "pictures channels side side"]
+Pixels = UInt8[np.ndarray, "images channels side side"]
 AT_ONCE = 1 << 23
 """Numbers in the images that are compared at once."""
-PICTURES = 1024
+IMAGES = 1024
 """Images that are compared at once at most, however small they are."""
 
 
@@ -149,11 +149,11 @@ class NearestPixel:
     """The learned image that each of the learned captions belongs to."""
     learned_names: Int64[np.ndarray, "captions"]
 
-    def of_images(self, rows: slice) -> Float[np.ndarray, "pictures texts"]:
+    def of_images(self, rows: slice) -> Float[np.ndarray, "images texts"]:
         """Some images' scores of all texts."""
         return -self._nearest(rows, self.names)
 
-    def of_texts(self, rows: slice) -> Float[np.ndarray, "texts pictures"]:
+    def of_texts(self, rows: slice) -> Float[np.ndarray, "texts images"]:
         """Some texts' scores of all images."""
         return -self._nearest(slice(0, len(self.pixels)), self.names[rows]).T
 
@@ -165,14 +165,14 @@ class NearestPixel:
     def _sums(self) -> tuple[np.ndarray, np.ndarray]:
         return _sums(self.pixels), _sums(self.learned)
 
-    def _nearest(self, rows: slice, names: Int64[np.ndarray, "texts"]) -> Float[np.ndarray, "pictures texts"]:
+    def _nearest(self, rows: slice, names: Int64[np.ndarray, "texts"]) -> Float[np.ndarray, "images texts"]:
         """The distance of some images to the nearest learned one that carries each of these texts."""
         wanted, places = np.unique(names, return_inverse=True)
         near = np.full((rows.stop - rows.start, len(wanted)), np.inf, dtype=np.float32)
         carrying = np.flatnonzero(np.isin(self.learned_names, wanted))
-        pictures = np.unique(self.owners[carrying])
-        for some in _cut(len(pictures), self.learned):
-            chosen = pictures[some]
+        images = np.unique(self.owners[carrying])
+        for some in _cut(len(images), self.learned):
+            chosen = images[some]
             captions = carrying[np.isin(self.owners[carrying], chosen)]
             captions = captions[np.argsort(self.learned_names[captions], kind="stable")]
             self._bring_nearer(near, rows, chosen, captions, np.searchsorted(wanted, self.learned_names[captions]))
@@ -180,7 +180,7 @@ class NearestPixel:
 
     def _bring_nearer(
         self,
-        near: Float[np.ndarray, "pictures wanted"],
+        near: Float[np.ndarray, "images wanted"],
         rows: slice,
         chosen: Int64[np.ndarray, "some"],
         captions: Int64[np.ndarray, "captions"],
@@ -199,28 +199,28 @@ class NearestPixel:
 
 
 def _distances(
-    mine: Float[np.ndarray, "pictures pixels"],
+    mine: Float[np.ndarray, "images pixels"],
     others: Float[np.ndarray, "some pixels"],
-    same: Bool[np.ndarray, "pictures some"],
-) -> Float[np.ndarray, "pictures some"]:
+    same: Bool[np.ndarray, "images some"],
+) -> Float[np.ndarray, "images some"]:
     """Squared distances, infinite where both are the same image."""
     distances = (mine**2).sum(1)[:, None] + (others**2).sum(1) - 2 * mine @ others.T
     return np.where(same, np.float32(np.inf), distances)
 
 
 def _cut(count: int, pixels: Pixels) -> Iterator[slice]:
-    """Images in blocks of about so many numbers as are compared at once."""
-    size = min(PICTURES, max(1, AT_ONCE // int(np.prod(pixels.shape[1:]))))
+    """Images in blocks of about AT_ONCE numbers, at most IMAGES."""
+    size = min(IMAGES, max(1, AT_ONCE // int(np.prod(pixels.shape[1:]))))
     return (slice(start, min(count, start + size)) for start in range(0, count, size))
 
 
-def _flat(pixels: Pixels) -> Float[np.ndarray, "pictures pixels"]:
+def _flat(pixels: Pixels) -> Float[np.ndarray, "images pixels"]:
     return pixels.reshape(len(pixels), -1).astype(np.float32) / 255 - 0.5
 
 
 def _sums(pixels: Pixels) -> np.ndarray:
     """A number for each image, the same for the same pixels: 64 bits of a hash."""
-    sums = (blake2b(np.ascontiguousarray(picture).tobytes(), digest_size=8).digest() for picture in pixels)
+    sums = (blake2b(np.ascontiguousarray(image).tobytes(), digest_size=8).digest() for image in pixels)
     return np.frombuffer(b"".join(sums), dtype="<u8")
 
 
@@ -282,7 +282,7 @@ class RetrievalScore(Score):
     found: TwoWays
     loss: float
     """The contrastive loss in batches, nats/pair."""
-    pictures: int
+    images: int
     texts: int
     baselines: Mapping[str, TwoWays]
     protocol: Mapping[str, Any]
@@ -298,7 +298,7 @@ class RetrievalScore(Score):
         return {
             **self.found.to_dict(),
             "loss": self.loss if math.isfinite(self.loss) else None,
-            "pictures": self.pictures,
+            "pictures": self.images,
             "texts": self.texts,
             "baselines": {name: ways.to_dict() for name, ways in self.baselines.items()},
             "protocol": dict(self.protocol),
@@ -319,8 +319,8 @@ class RetrievalScore(Score):
     def _lines(self) -> Lines:
         return [
             ("loss", f"{self.loss:.4f} nats/pair"),
-            ("pictures", f"{self.pictures:,}, all of them candidates for each text"),
-            ("texts", f"{self.texts:,}, all of them candidates for each picture"),
+            ("images", f"{self.images:,}, all of them candidates for each text"),
+            ("texts", f"{self.texts:,}, all of them candidates for each image"),
             *protocol_lines(self.protocol),
         ]
 
@@ -434,7 +434,7 @@ def one_way(
 
 
 def chance_rank(right: Int[np.ndarray, "queries"], candidates: int) -> float:
-    """The median rank of the first right one if all orders are as likely, over queries with so many right ones each.
+    """The median rank of the first right one if all orders are as likely, over queries with these counts of right ones.
 
     Of n candidates, r of them right, none is among the first j with C(n − r, j) / C(n, j).
 
@@ -458,20 +458,20 @@ def resampled(
     seed: int,
 ) -> tuple[Float[np.ndarray, "firsts samples"], Float[np.ndarray, "samples"]]:
     """Recalls and median ranks of images drawn with replacement, each with all its queries; candidates stay."""
-    random, pictures = np.random.default_rng(seed), int(owners.max()) + 1
+    random, images = np.random.default_rng(seed), int(owners.max()) + 1
     order = np.argsort(ranks, kind="stable")
     step = max(1, RETRIEVAL_AT_ONCE // len(ranks))
     recalls, medians = [np.zeros((len(hits), 0))], [np.zeros(0)]
     for start in range(0, samples, step):
-        drawn = random.integers(0, pictures, (min(step, samples - start), pictures))
-        times = np.stack([np.bincount(row, minlength=pictures) for row in drawn])[:, owners].astype(np.float64)
+        drawn = random.integers(0, images, (min(step, samples - start), images))
+        times = np.stack([np.bincount(row, minlength=images) for row in drawn])[:, owners].astype(np.float64)
         recalls.append(hits @ times.T / times.sum(1))
         medians.append(_medians(ranks[order], times[:, order].cumsum(1)))
     return np.concatenate(recalls, axis=1), np.concatenate(medians)
 
 
 def _medians(ranks: Float[np.ndarray, "queries"], until: Float[np.ndarray, "samples queries"]) -> np.ndarray:
-    """The medians of sorted ranks, of which so many were drawn up to each of them."""
+    """The medians of sorted ranks, from the number drawn up to each of them."""
     half = until[:, -1:] / 2
     lower, upper = (until >= half).argmax(1), (until > half).argmax(1)
     return (ranks[lower] + ranks[upper]) / 2
@@ -489,12 +489,12 @@ def score_retrieval(
 ) -> RetrievalScore:
     """Score both ways, and next to them what other scores of the same images and texts come to."""
     if not len(belonging.owners):
-        raise InputError("no pictures to score. Give a folder or a split that holds some.")
+        raise InputError("no images to score. Give a folder or a split that holds some.")
     measure = partial(two_ways, belonging=belonging, samples=samples, seed=seed)
     return RetrievalScore(
         found=measure(scores),
         loss=loss,
-        pictures=belonging.images,
+        images=belonging.images,
         texts=len(belonging.owners),
         baselines={name: measure(others) for name, others in (baselines or {}).items()},
         protocol={**(protocol or {}), **_bootstrap(samples, seed)},
@@ -502,4 +502,4 @@ def score_retrieval(
 
 
 def _bootstrap(samples: int, seed: int) -> dict[str, str]:
-    return {"intervals": f"bootstrap over pictures, {samples:,} samples, seed {seed}"} if samples else {}
+    return {"intervals": f"bootstrap over images, {samples:,} samples, seed {seed}"} if samples else {}

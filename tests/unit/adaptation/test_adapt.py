@@ -14,7 +14,7 @@ from lemma.spec.recipe import Adapters, Frozen, Full, Lora
 
 
 @pytest.fixture(autouse=True)
-def shelf(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def account_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
 
 

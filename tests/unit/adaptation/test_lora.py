@@ -1,4 +1,4 @@
-"""LoRA beside every kind of matrix: what is chosen, what is shared, what a wrapper still is."""
+"""LoRA next to every kind of matrix: what is chosen, what is shared, what a wrapper still is."""
 
 import copy
 import warnings

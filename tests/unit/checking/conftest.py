@@ -1,10 +1,10 @@
-"""One shelf of accounts for all tests of the ledger, so that each model is probed once."""
+"""One cache of accounts for all tests of the ledger, so that each model is probed once."""
 
 import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def shelf(tmp_path_factory: pytest.TempPathFactory):
+def account_cache(tmp_path_factory: pytest.TempPathFactory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
         yield

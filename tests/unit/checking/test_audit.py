@@ -90,7 +90,7 @@ def test_who_watches_is_told_how_far_it_is_and_python_keeps_quiet(capsys: pytest
         lemma.check("sources", "D2", progres=True)
 
 
-def test_no_outcome_is_read_off_what_is_none() -> None:
+def test_no_outcome_is_read_off_what_has_none() -> None:
     with pytest.raises(TypeError, match="no outcome"):
         outcome_of(3)
 

@@ -92,7 +92,7 @@ WRONG = {
     "no model": (["train", "--text", "book.txt", "--out", "runs/x"], "MODEL is missing"),
     "a run that is there": (["train", "lstm", "--text", "book.txt", "--out", "runs/a"], "--resume"),
     "no run": (["evaluate", "runs/none"], "runs/none"),
-    "a folder that is no run": (["generate", "runs"], "runs"),
+    "a folder that is not a run": (["generate", "runs"], "runs"),
     "a wrong split": (["evaluate", "runs/a", "--split", "tset"], "split"),
     "a negative temperature": (["generate", "runs/a", "--temperature", "-1"], "temperature"),
     "a wrong option": (["generate", "runs/a", "--tempreture", "1"], "temperature"),
@@ -118,7 +118,7 @@ def refusal(words: list[str]) -> str:
 
 
 @pytest.mark.parametrize("option", BESIDE_RESUME)
-def test_resume_refuses_every_option_beside_it(option: str) -> None:
+def test_resume_refuses_every_other_option(option: str) -> None:
     message = refusal(["train", "--resume", "runs/a", option])
     assert "takes only KEY=VALUE words" in message and f"Leave out {option.partition('=')[0]}." in message
 

@@ -110,7 +110,7 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["families", "lstm-gru", "graph"])
-def test_a_number_of_seeds_means_so_many_everywhere(name: str) -> None:
+def test_a_number_of_seeds_means_that_many_everywhere(name: str) -> None:
     assert read_study(name, {"seeds": 3}).seeds == (1, 2, 3)
     assert read_study(name, {"seeds": [7]}).seeds == (7,)
     for wrong, said in ((0, "at least one seed"), ([2, 2], "none twice"), ([], "at least one seed"), ("many", "seeds")):

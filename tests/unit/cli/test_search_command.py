@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from lemma.cli.main import main
-from search_runs import picture_folder, untrained_run
+from search_runs import image_folder, untrained_run
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("search")
     untrained_run(place / "run")
-    picture_folder(place / "pictures", 5)
+    image_folder(place / "pictures", 5)
     return place
 
 
@@ -24,7 +24,7 @@ def search(*words: object) -> int:
     return int(left.value.code or 0)
 
 
-def test_pictures_are_found_and_counted_and_a_page_is_written(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_images_are_found_and_counted_and_a_page_is_written(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [place / "run", "--images", place / "pictures", "--index", place / "index", "--query", "a red", "-k", "2"]
     assert search(*words, "--out", place / "found.html") == 0
     printed = capsys.readouterr()
@@ -35,10 +35,10 @@ def test_pictures_are_found_and_counted_and_a_page_is_written(place: Path, capsy
     assert [answer["query"] for answer in plain["answers"]] == ["a red", "blue"] and plain["new"] == 0
 
 
-def test_texts_are_ranked_for_a_picture(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_are_ranked_for_an_image(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "texts.csv").write_text("id,what\n1,a red\n2,a blue\n")
-    picture = place / "pictures" / "00-red-circle.png"
-    words = [place / "run", "--image", picture, "--texts", place / "texts.csv", "--text-column", "what"]
+    image = place / "pictures" / "00-red-circle.png"
+    words = [place / "run", "--image", image, "--texts", place / "texts.csv", "--text-column", "what"]
     assert search(*words) == 0
     assert "texts: 2 read\nof: " in capsys.readouterr().out
 

@@ -145,7 +145,7 @@ def test_a_path_and_a_command_are_not_broken() -> None:
 
 
 def test_a_line_goes_on_below_what_it_says_and_prose_at_the_left() -> None:
-    assert fit("loss    so many nats a token", 20).splitlines() == ["loss    so many nats", "        a token"]
+    assert fit("loss    at most nats per token", 20).splitlines() == ["loss    at most nats", "        per token"]
     assert fit("✓ one two three four", 12).splitlines() == ["✓ one two", "  three four"]
     assert paragraph("one two three four", 9).splitlines() == ["one two", "three", "four"]
     assert fit("short\n\n  lines stay", 20) == "short\n\n  lines stay"

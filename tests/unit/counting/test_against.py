@@ -1,4 +1,4 @@
-"""Other tools' numbers beside the exact ones: of tools made up here, and of the tools themselves if installed."""
+"""Other tools' numbers next to the exact ones: of tools made up here, and of the tools themselves if installed."""
 
 import sys
 from collections import OrderedDict

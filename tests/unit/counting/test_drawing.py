@@ -1,4 +1,4 @@
-"""Drawings: their shapes against real runs, their pictures against their own boxes, their example against torch."""
+"""Drawings: their shapes against real runs, their images against their own boxes, their example against torch."""
 
 import math
 from collections.abc import Callable

@@ -13,7 +13,7 @@ sizes = st.tuples(st.integers(1, 9), st.integers(1, 5), st.integers(1, 200)).map
 
 @settings(deadline=None)
 @given(sizes, st.integers(0, 2**32), st.integers(0, 10**9))
-def test_every_stretch_lies_within_the_text(size: tuple[int, int, int], seed: int, step: int) -> None:
+def test_every_span_lies_within_the_text(size: tuple[int, int, int], seed: int, step: int) -> None:
     for kind in (RandomWindows, Streams):
         length, sequence_length, batch = size
         offsets = kind(length, sequence_length, batch, seed).offsets(step)

@@ -50,7 +50,7 @@ def test_the_splits_spell_the_file_and_the_tokenizer_knows_only_the_training_par
     assert dataset.tokens("validation").bytes / len(TEXT.encode()) == pytest.approx(0.1, abs=0.01)
 
 
-def test_characters_seen_only_in_the_held_out_part_are_left_out_and_counted(write: Callable[..., Path]) -> None:
+def test_characters_seen_only_in_the_validation_split_are_left_out_and_counted(write: Callable[..., Path]) -> None:
     dataset = prepare(spec_of(write("abc\n" * 90 + "aé🙂c\n" * 10), held_out=0.2))
     assert dataset.tokenizer.vocabulary == 4
     assert (dataset.tokens("train").left_out, dataset.tokens("validation").left_out) == (0, 20)

@@ -60,7 +60,7 @@ def test_words_become_shares_and_nodes_without_features_are_their_own(tmp_path: 
     assert np.array_equal(whole(bare).features.dense(), np.eye(4, dtype=np.float32))
 
 
-def test_columns_of_noughts_and_ones_become_shares_and_words_among_numbers_are_left_out(tmp_path: Path) -> None:
+def test_columns_of_zeros_and_ones_become_shares_and_words_among_numbers_are_left_out(tmp_path: Path) -> None:
     graph = read(folder(tmp_path, "id,label,p,q,town\na,x,1,1,Ulm\nb,y,0,1,Bern\nc,x,0,0,Bonn\nd,y,1,0,Ulm\n", "a,b\n"))
     assert isinstance(whole(graph).features, Compressed)
     assert whole(graph).features.dense().tolist() == [[0.5, 0.5], [0, 1], [0, 0], [1, 0]]
@@ -179,7 +179,7 @@ def test_a_rare_class_does_not_starve_the_others_and_is_named(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("graph", ["karate", "folder", "graph.json"])
-def test_a_table_of_nodes_is_refused_beside_a_graph_that_has_its_own(tmp_path: Path, graph: str) -> None:
+def test_a_table_of_nodes_is_refused_next_to_a_graph_that_has_its_own(tmp_path: Path, graph: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "graph.json").write_text('{"nodes": [], "links": []}')
     place = graph if graph == "karate" else tmp_path / graph
@@ -198,7 +198,7 @@ def test_without_pyarrow_cora_is_refused_before_anything_is_fetched(tmp_path: Pa
         read("cora")
 
 
-def test_what_is_no_graph_is_told_apart(tmp_path: Path) -> None:
+def test_what_is_not_a_graph_has_its_own_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="Did you mean 'cora'"):
         read("coro")
     with pytest.raises(DataError, match="no such file or folder"):
@@ -229,7 +229,7 @@ def test_a_small_graph_learns_fewer_nodes_and_says_so() -> None:
     assert any("2 nodes of each class" in said for said in club.skipped)
 
 
-def test_generated_graphs_have_just_so_many_edges_mostly_within_and_are_the_same_every_time() -> None:
+def test_generated_graphs_have_exactly_n_edges_mostly_within_and_are_the_same_every_time() -> None:
     one, other = blocks(2000, 9000), blocks(2000, 9000)
     assert isinstance(one.features, np.ndarray) and isinstance(other.features, np.ndarray)
     assert np.array_equal(one.edges, other.edges) and np.array_equal(one.features, other.features)

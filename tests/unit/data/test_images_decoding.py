@@ -1,4 +1,4 @@
-"""One picture of any format: its colours, its turning, its square, and what is said of a broken one."""
+"""One image of any format: its colours, its turning, its square, and what is said of a broken one."""
 
 import io
 import struct
@@ -25,7 +25,7 @@ def saved(tmp_path: Path, image: Image.Image, name: str, **options: object) -> P
 
 
 def colour(path: Path, side: int = 8) -> tuple[int, ...]:
-    """The one colour of a picture that has no other."""
+    """The one colour of an image that has no other."""
     pixels = decode_image(path, side)
     assert pixels.shape == (3, side, side) and pixels.dtype == np.uint8
     assert (pixels.max(axis=(1, 2)) - pixels.min(axis=(1, 2)) <= 1).all()
@@ -83,22 +83,22 @@ def test_a_transparent_colour_of_a_palette_is_white(tmp_path: Path, options: dic
     assert colour(saved(tmp_path, image, "a.png", **options)) == WHITE
 
 
-def test_of_a_moving_picture_the_first_frame_is_read(tmp_path: Path) -> None:
+def test_of_a_moving_image_the_first_frame_is_read(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (9, 9), tint) for tint in (RED, (0, 0, 255))]
     path = saved(tmp_path, frames[0], "a.gif", save_all=True, append_images=frames[1:])
     assert colour(path) == RED
 
 
 def corners(path: Path) -> list[int]:
-    """Of a picture of 4 × 4 whose colours are those of its four corners: which corner is where."""
+    """Of an image of 4 × 4 whose colours are those of its four corners: which corner is where."""
     pixels = decode_image(path, 4)[0]
     return [round(float(pixels[row, column]) / 60) for row in (0, 3) for column in (0, 3)]
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_picture_is_turned_as_its_camera_says(tmp_path: Path, orientation: int) -> None:
+def test_an_image_is_turned_as_its_camera_says(tmp_path: Path, orientation: int) -> None:
     upright = np.kron(np.array([[0, 60], [120, 180]], np.uint8), np.ones((2, 2), np.uint8))
-    # What EXIF 2.3 says of where the stored first row and first column are in the picture that is seen.
+    # What EXIF 2.3 says of where the stored first row and first column are in the image that is seen.
     stored = {
         1: upright,
         2: upright[:, ::-1],
@@ -172,7 +172,7 @@ def half(name: str) -> bytes:
 
 BROKEN = {
     "empty.png": (b"", "the file is empty"),
-    "text.png": (b"not a picture at all", "not an image of a known format"),
+    "text.png": (b"not an image at all", "not an image of a known format"),
     "half.png": (half("PNG"), "truncated"),
     "half.jpg": (half("JPEG"), "truncated"),
     "half.webp": (half("WEBP"), ""),
@@ -183,7 +183,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_picture_is_an_error_with_its_name_and_the_reason(tmp_path: Path, name: str) -> None:
+def test_a_broken_image_is_an_error_with_its_name_and_the_reason(tmp_path: Path, name: str) -> None:
     content, reason = BROKEN[name]
     (tmp_path / name).write_bytes(content)
     with warnings.catch_warnings():
@@ -194,12 +194,12 @@ def test_a_broken_picture_is_an_error_with_its_name_and_the_reason(tmp_path: Pat
             assert reason in str(caught.value)
 
 
-def test_a_picture_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_an_image_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.png: there is no such file"):
         decode_image(tmp_path / "a.png", 8)
 
 
-def test_many_pictures_come_in_order_with_errors_in_their_places(tmp_path: Path) -> None:
+def test_many_images_come_in_order_with_errors_in_their_places(tmp_path: Path) -> None:
     paths = [saved(tmp_path, Image.new("L", (9, 9), shade), f"{shade}.png") for shade in range(100)]
     paths[50].write_bytes(b"broken")
     read = list(decode_images(paths, 4))
@@ -207,7 +207,7 @@ def test_many_pictures_come_in_order_with_errors_in_their_places(tmp_path: Path)
     assert [place for place, pixels in enumerate(read) if place != 50 and pixels[0, 0, 0] != place] == []
 
 
-def test_only_a_few_pictures_are_decoded_before_the_first_is_asked_for(
+def test_only_a_few_images_are_decoded_before_the_first_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, decoded = saved(tmp_path, Image.new("L", (9, 9)), "a.png"), []
@@ -224,7 +224,7 @@ def test_a_thumbnail_is_a_small_png_of_the_same_shape(tmp_path: Path) -> None:
     assert (small.format, small.size, small.getpixel((3, 3))) == ("PNG", (50, 25), HALF_RED_ON_WHITE)
 
 
-def test_picture_files_are_found_in_folders_below_and_hidden_ones_are_not(tmp_path: Path) -> None:
+def test_image_files_are_found_in_folders_below_and_hidden_ones_are_not(tmp_path: Path) -> None:
     for name in ("b.PNG", "sub/deep/a.jpeg", "sub/notes.txt", ".hidden.png", ".git/c.png", "d.png/e.webp"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")

@@ -48,7 +48,7 @@ def usual_home(styles: dict[str, Splits[Captioned]]) -> Iterator[None]:
 
 
 def names_of(data: Splits[Captioned], split: str) -> list[str]:
-    return [caption for picture in data.tokens(split).images for caption in picture.captions]
+    return [caption for image in data.tokens(split).images for caption in image.captions]
 
 
 def test_both_styles_have_the_same_names_in_the_same_splits(styles: dict[str, Splits[Captioned]]) -> None:
@@ -113,7 +113,7 @@ def font(styles: dict[str, Splits[Captioned]]) -> Path:
 SOME = ["1f600.png", "2764-fe0f.png", "1f468-200d-1f4bb.png"]
 
 
-def test_what_the_font_cannot_draw_as_one_picture_is_left_out(font: Path) -> None:
+def test_what_the_font_cannot_draw_as_one_image_is_left_out(font: Path) -> None:
     lacking = ["1faeb.png", "1f600-1f600.png", "200d.png"]
     assert list(draw_emoji(font, [*SOME, *lacking])) == sorted(SOME)
 

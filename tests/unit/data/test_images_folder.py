@@ -1,4 +1,4 @@
-"""A folder of one's own: which captions go with which picture, what is left out and said, and how it is divided."""
+"""A folder of your own: which captions go with which image, what is left out and said, and how it is divided."""
 
 import json
 import os
@@ -23,13 +23,11 @@ Folder = Callable[..., Path]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """Make a folder of grey pictures, each with a shade of its own, and a table of captions."""
+    """Make a folder of grey images, each with a shade of its own, and a table of captions."""
 
-    def make(
-        rows: Sequence[tuple[str, str]], pictures: Sequence[str] | None = None, table: str = "captions.csv"
-    ) -> Path:
+    def make(rows: Sequence[tuple[str, str]], images: Sequence[str] | None = None, table: str = "captions.csv") -> Path:
         root = tmp_path / "pictures"
-        for shade, name in enumerate(dict.fromkeys([name for name, _ in rows] if pictures is None else pictures)):
+        for shade, name in enumerate(dict.fromkeys([name for name, _ in rows] if images is None else images)):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             Image.new("L", (10, 10), shade).save(root / name)
         (root / table).parent.mkdir(parents=True, exist_ok=True)
@@ -54,24 +52,24 @@ def judged(root: Path, **words: str) -> Splits[Captioned]:
 
 
 def named(data: Splits[Captioned]) -> dict[str, tuple[str, ...]]:
-    return {picture.name: picture.captions for split in data.splits for picture in data.tokens(split).images}
+    return {image.name: image.captions for split in data.splits for image in data.tokens(split).images}
 
 
-def test_a_picture_and_its_caption_stay_together(folder: Folder) -> None:
+def test_an_image_and_its_caption_stay_together(folder: Folder) -> None:
     data = prepared(folder(many(50)))
     for split in data.splits:
         tokens = data.tokens(split)
-        for place, picture in enumerate(data.tokens(split).images):
+        for place, image in enumerate(data.tokens(split).images):
             shade, text = tokens.batch([place])
-            assert (shade == int(Path(picture.name).stem)).all()
-            known = data.tokenizer.encode_known(picture.captions[0])[0].tolist()
+            assert (shade == int(Path(image.name).stem)).all()
+            known = data.tokenizer.encode_known(image.captions[0])[0].tolist()
             start = data.tokenizer.vocabulary
             assert text.tolist() == [[start, *known, start + 1]]
 
 
-def test_a_tenth_each_is_held_out_and_no_picture_is_in_two_splits(folder: Folder) -> None:
+def test_a_tenth_each_is_held_out_and_no_image_is_in_two_splits(folder: Folder) -> None:
     data = prepared(folder(many(50)))
-    names = {split: {picture.name for picture in data.tokens(split).images} for split in data.splits}
+    names = {split: {image.name for image in data.tokens(split).images} for split in data.splits}
     assert {split: len(some) for split, some in names.items()} == {"train": 40, "validation": 5, "test": 5}
     assert not any(one & other for one, other in combinations(names.values(), 2))
     assert data.sizes() == {"vocabulary": data.tokenizer.vocabulary + 3}
@@ -81,7 +79,7 @@ def test_the_tokenizer_is_learned_from_the_training_captions_alone(folder: Folde
     data = prepared(folder([(f"{number}.png", f"word{number}") for number in range(20)]))
     tokenizer = data.tokenizer
     learned = {word for number in range(20) if tokenizer.encode(word := f"word{number}").tolist() != [tokenizer.unk]}
-    assert learned == {picture.captions[0] for picture in data.tokens("train").images}
+    assert learned == {image.captions[0] for image in data.tokens("train").images}
 
 
 def test_equal_files_under_two_names_are_in_one_split(folder: Folder) -> None:
@@ -90,21 +88,21 @@ def test_equal_files_under_two_names_are_in_one_split(folder: Folder) -> None:
     for name, _ in rows:
         (root / "copies" / name).write_bytes((root / name).read_bytes())
     data = prepared(root)
-    split_of = {picture.name: split for split in data.splits for picture in data.tokens(split).images}
+    split_of = {image.name: split for split in data.splits for image in data.tokens(split).images}
     assert all(split_of[name] == split_of[f"copies/{name}"] for name, _ in rows)
     assert any(sentence.startswith("15 images are the same file as another") for sentence in data.skipped)
 
 
-def test_most_pictures_keep_their_split_when_others_are_added(folder: Folder) -> None:
+def test_most_images_keep_their_split_when_others_are_added(folder: Folder) -> None:
     def split_of(count: int) -> dict[str, str]:
         data = prepared(folder(many(count)))
-        return {picture.name: split for split in data.splits for picture in data.tokens(split).images}
+        return {image.name: split for split in data.splits for image in data.tokens(split).images}
 
     before, after = split_of(100), split_of(110)
     assert sum(after[name] != split for name, split in before.items()) < 12
 
 
-def test_a_picture_may_have_several_captions_of_which_one_is_chosen(folder: Folder) -> None:
+def test_an_image_may_have_several_captions_of_which_one_is_chosen(folder: Folder) -> None:
     rows = [(f"{number}.png", caption) for number in range(8) for caption in ("a", "a b", "a b c", "a")]
     data = prepared(folder(rows))
     assert set(named(data).values()) == {("a", "a b", "a b c")}
@@ -130,7 +128,7 @@ def test_long_captions_are_cut_and_counted(folder: Folder) -> None:
     assert "10 of 10 captions are longer than 8 tokens: their start was kept" in data.skipped
 
 
-def test_whatever_is_wrong_with_single_pictures_is_named_counted_and_skipped(folder: Folder, tmp_path: Path) -> None:
+def test_whatever_is_wrong_with_single_images_is_named_counted_and_skipped(folder: Folder, tmp_path: Path) -> None:
     good = many(20)
     wrong = [("../secret.png", "x"), ("/etc/passwd", "x"), ("sub/../../secret.png", "x"), ("gone.png", "x")]
     broken = [("empty.png", "x"), ("half.png", "x"), ("text.png", "x"), ("locked.png", "x")]
@@ -138,7 +136,7 @@ def test_whatever_is_wrong_with_single_pictures_is_named_counted_and_skipped(fol
     Image.new("L", (10, 10)).save(tmp_path / "secret.png")
     (root / "empty.png").write_bytes(b"")
     (root / "half.png").write_bytes((root / "0.png").read_bytes()[:40])
-    (root / "text.png").write_text("no picture")
+    (root / "text.png").write_text("no image")
     (root / "locked.png").chmod(0)
     data = prepared(root)
     kept = {name for name, _ in good} | ({"locked.png"} if os.access(root / "locked.png", os.R_OK) else set())
@@ -165,7 +163,7 @@ def test_nothing_usable_is_an_error_that_says_why(folder: Folder) -> None:
         prepared(root)
 
 
-def test_too_few_pictures_to_divide_are_refused_but_judged(folder: Folder) -> None:
+def test_too_few_images_to_divide_are_refused_but_judged(folder: Folder) -> None:
     root = folder(many(3))
     with pytest.raises(DataError, match=r"3 different images are too few .* Give at least 4"):
         prepared(root)
@@ -332,7 +330,7 @@ def test_captions_of_unknown_words_are_counted_and_keep_numbers_of_their_own(fol
     data = read_images(str(root), side=4, length=8, special_tokens=True, tokenizer=known)
     assert "4 of 4 captions hold words that the tokenizer does not know" in data.skipped
     assert "3 captions hold nothing that the tokenizer knows" in data.skipped
-    said = [picture.captions[0].lower().split() for picture in data.tokens("images").images]
+    said = [image.captions[0].lower().split() for image in data.tokens("images").images]
     names = data.tokens("images").names
     assert [[one == other for other in names] for one in names] == [[one == other for other in said] for one in said]
 

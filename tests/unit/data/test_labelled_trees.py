@@ -17,7 +17,7 @@ def labelled(lengths: list[int]) -> Labelled:
     return Labelled(TokenRows(np.arange(bounds[-1]), bounds), np.arange(len(lengths)))
 
 
-def test_words_and_governors_stand_side_by_side_and_are_filled_with_nothing() -> None:
+def test_words_and_heads_are_side_by_side_and_padded() -> None:
     examples = with_heads(labelled([3, 1]), [(1, -1, 1), (-1,)])
     assert isinstance(examples, Labelled)
     batch, classes = examples.batch([1, 0])

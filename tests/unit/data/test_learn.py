@@ -17,7 +17,7 @@ TEXT = (
 
 
 def brute_force_merges(text: str, count: int) -> list[tuple[str, str]]:
-    """Byte-pair encoding as in the textbook: count all pairs anew for every merge; ties go to the older parts."""
+    """Byte-pair encoding as in the textbook: count all pairs again for every merge; ties go to the older parts."""
     age = {character: number for number, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     rule = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     words = [list(part) for part, _ in rule.pre_tokenize_str(text)]

@@ -38,7 +38,7 @@ def stands_in_text(sequence_length: np.ndarray) -> list[int]:
     rate=st.floats(0.01, 0.99),
     step=st.integers(0, 10**6),
 )
-def test_a_row_is_marks_and_stretches_of_the_text_and_targets_are_its_own_tokens(
+def test_a_row_is_special_tokens_and_spans_of_the_text_and_targets_are_its_own_tokens(
     objective: str, context: int, rate: float, step: int
 ) -> None:
     order = windows(objective, context, batch=6, rate=rate)
@@ -82,7 +82,7 @@ def test_every_place_but_marks_is_chosen_equally_often() -> None:
 
 
 @pytest.mark.parametrize("objective", ["next-sentence", "both"])
-def test_half_of_the_stretches_follow_and_the_others_never_do(objective: str) -> None:
+def test_half_of_the_spans_follow_and_the_others_never_do(objective: str) -> None:
     order = windows(objective, context=44, batch=64)
     for step in range(4):
         inputs, targets = order.batch(TEXT, step)
@@ -94,7 +94,7 @@ def test_half_of_the_stretches_follow_and_the_others_never_do(objective: str) ->
             assert stands_in_text(b)
 
 
-def test_in_a_short_text_too_the_stretch_that_would_follow_is_never_drawn_and_every_other_is() -> None:
+def test_in_a_short_text_too_the_span_that_would_follow_is_never_drawn_and_every_other_is() -> None:
     text = np.arange(20)  # every sequence_length tells its place
     order = MaskedWindows(20, 13, 400, 1, 0.15, "next-sentence", 23)
     inputs, targets = order.batch(text, 0)

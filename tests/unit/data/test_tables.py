@@ -1,4 +1,4 @@
-"""Tables of one's own: what is read of CSV, TSV and JSONL files, and how each mistake is named with its line."""
+"""Tables of your own: what is read of CSV, TSV and JSONL files, and how each mistake is named with its line."""
 
 import csv
 import io
@@ -136,7 +136,7 @@ def test_a_mistake_is_named_with_its_line(
         rows_of(write(content, name), **columns)
 
 
-def test_no_such_file_a_folder_and_a_misspelt_name_are_told_apart(tmp_path: Path) -> None:
+def test_no_such_file_a_folder_and_a_misspelt_name_have_their_own_errors(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nothing\.csv: there is no such file"):
         read_label_file(str(tmp_path / "nothing.csv"))
     with pytest.raises(DataError, match="this is a folder"):

@@ -130,7 +130,7 @@ def test_a_beam_that_loses_the_greedy_translation_gives_it_all_the_same() -> Non
 
 
 @pytest.mark.parametrize("norm_place", ["pre", "post"])
-def test_a_beam_of_one_takes_the_likeliest_token_always(norm_place: str) -> None:
+def test_a_beam_of_one_always_takes_the_most_likely_token(norm_place: str) -> None:
     for seed in range(8):
         model = model_of(seed, end=seed / 8, norm_place=norm_place)
         for source, found in zip(SOURCES, translate(model, SOURCES), strict=True):

@@ -41,7 +41,7 @@ def test_top_p_keeps_the_token_that_reaches_the_share_exactly() -> None:
     assert (probabilities(logits, 1.0, top_p=0.51) > 0).tolist() == [[True, True, False, False]]
 
 
-def test_temperature_zero_takes_the_likeliest_and_of_equals_the_lowest_id() -> None:
+def test_temperature_zero_takes_the_most_likely_and_of_equals_the_lowest_id() -> None:
     logits = torch.tensor([[0.0, 3.0, 3.0, 1.0], [5.0, 5.0, 5.0, 5.0], [-9.0, -8.0, -7.0, -6.0]])
     assert choose(logits, Sampling(temperature=0), ()).tolist() == [1, 0, 3]
     assert probabilities(logits, 0).argmax(-1).tolist() == [1, 0, 3]

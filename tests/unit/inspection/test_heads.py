@@ -270,7 +270,7 @@ def test_the_table_has_a_row_for_each_head(tmp_path: Path) -> None:
     assert float(rows[3]["entropy"]) == pytest.approx(seen.heads[3].statistics.entropy)
 
 
-def test_pictures_are_whole_svg_with_hostile_tokens(tmp_path: Path) -> None:
+def test_images_are_whole_svg_with_hostile_tokens(tmp_path: Path) -> None:
     words = ["<script>", "\x00", "&", '"', "\u202eabc", "💡", "\n", " "]
     for chosen in ({}, {"layer": 0, "head": 0}):
         path = look_at(decoder(), IDS[:8], words, **chosen).save(tmp_path / "heads.svg")
@@ -286,7 +286,7 @@ def test_an_unknown_ending_is_refused_with_those_that_are_known(tmp_path: Path) 
         look_at(decoder(), IDS, list(TEXT)).save(tmp_path / "heads.docx")
 
 
-def test_the_picture_of_a_matrix_has_its_colours_and_empty_cells() -> None:
+def test_the_image_of_a_matrix_has_its_colours_and_empty_cells() -> None:
     image = pytest.importorskip("PIL.Image")
     weights, allowed = np.array([[1.0, 0.0], [0.25, 0.0]]), np.array([[True, False], [True, True]])
     pixels = image.open(io.BytesIO(png(weights, allowed))).convert("RGBA")

@@ -95,7 +95,7 @@ def test_a_large_model_stays_within_the_budget_and_says_what_is_left_out() -> No
     assert not payload(seen).notes
 
 
-def test_a_long_text_is_cut_in_pictures_only_and_rows_keep_their_sums() -> None:
+def test_a_long_text_is_cut_in_images_only_and_rows_keep_their_sums() -> None:
     words = [f"w{place}" for place in range(200)]
     seen = heads(words, L=12, h=8)
     cut = payload(seen)

@@ -106,11 +106,11 @@ def test_models_without_attention_and_sentences_too_long_are_refused() -> None:
         word_attention(build(Decoder(V=tokenizer.vocabulary, width=4, heads=1, context=4)), tokenizer, B1.words)
 
 
-def test_a_head_that_attends_to_governors_gives_the_tree_without_its_direction() -> None:
+def test_a_head_that_attends_to_head_words_gives_the_tree_without_its_direction() -> None:
     weights = np.full((7, 7), 0.01)
-    for governor, dependent, _ in B1.arcs():
-        if governor:
-            weights[dependent - 1, governor - 1] = 1.0
+    for head, dependent, _ in B1.arcs():
+        if head:
+            weights[dependent - 1, head - 1] = 1.0
     tree = attention_tree(weights)
     edges = {frozenset((head, place)) for place, head in enumerate(tree, start=1) if head}
     assert edges == {frozenset((g, d)) for g, d, _ in B1.arcs() if g}
@@ -179,8 +179,8 @@ def test_str_is_set_to_the_width_and_files_hold_the_drawing(tmp_path: Path) -> N
 
 def test_what_is_wide_on_a_page_scrolls_by_itself() -> None:
     tree = _fan(100).sentence
-    picture = RelationHead("dep", tree.words, np.zeros((101, 101)))
-    text = ParsedText((ParsedSentence(tree, None, (picture,)),), "about")
+    relation_head = RelationHead("dep", tree.words, np.zeros((101, 101)))
+    text = ParsedText((ParsedSentence(tree, None, (relation_head,)),), "about")
     for page, wide in ((text.html(), ("<svg", "<table")), (text._repr_html_(), ("<svg",))):
         for tag in wide:
             (before,) = page.split(tag)[:-1]

@@ -76,7 +76,7 @@ def test_what_is_added_equals_the_formula_worked_out_in_numpy(image_pool: str) -
     assert np.ptp(wanted) > 0.1
 
 
-def test_every_pair_asked_for_equals_that_image_beside_that_text() -> None:
+def test_every_pair_asked_for_equals_that_image_next_to_that_text() -> None:
     model = reranker()
     patches, words, there = inputs(model)
     pairs = ImageTextPairs(torch.tensor([3, 0, 0, 2]), torch.tensor([1, 1, 2, 2]))

@@ -53,12 +53,12 @@ def test_neither_brightness_nor_contrast_reaches_the_image_tower() -> None:
     spread = IMAGES.flatten(1).std(1)
     with torch.no_grad():
         ratio = standardised(dimmed) / standardised(IMAGES)
-    wanted = 0.5 * (spread + 0.05) / (0.5 * spread + 0.05)  # only what keeps a plain picture from being all noise
+    wanted = 0.5 * (spread + 0.05) / (0.5 * spread + 0.05)  # only what keeps a plain image from being all noise
     np.testing.assert_allclose(ratio.flatten(1).numpy(), wanted[:, None].expand(-1, 108).numpy(), rtol=1e-9)
     assert standardised(torch.full((1, 3, 6, 6), 0.7)).abs().max() < 1e-5
 
 
-def test_bytes_and_their_shares_of_255_are_the_same_picture() -> None:
+def test_bytes_and_their_shares_of_255_are_the_same_image() -> None:
     grey = torch.randint(0, 256, (2, 3, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
     model = towers("places").float()
     with torch.no_grad():

@@ -31,7 +31,7 @@ def test_the_adjacency_of_a_batch_is_that_of_each_tree_alone() -> None:
     tokens = read()
     made = tree_adjacency(tokens[..., 1], tokens[..., 0] >= 0)
     for row, tree in enumerate(TREES):
-        arcs = [(word, governor) for word, governor in enumerate(tree) if governor >= 0]
+        arcs = [(word, head) for word, head in enumerate(tree) if head >= 0]
         edges = torch.tensor(arcs, dtype=torch.long).reshape(-1, 2).T
         alone = adjacency_of(edges, len(tree)).to_dense()
         torch.testing.assert_close(made[row, : len(tree), : len(tree)], alone)
@@ -56,8 +56,8 @@ def test_words_in_another_order_with_the_same_arcs_have_the_same_vectors(depth: 
     order = torch.tensor([2, 0, 3, 1])  # the word that comes to each place
     place = order.argsort()
     tokens = read()[:1]
-    governors = tokens[0, order, 1]
-    moved = torch.stack([tokens[0, order, 0], torch.where(governors >= 0, place[governors], governors)], dim=1)[None]
+    heads = tokens[0, order, 1]
+    moved = torch.stack([tokens[0, order, 0], torch.where(heads >= 0, place[heads], heads)], dim=1)[None]
     torch.testing.assert_close(body(depth).vectors(moved), body(depth).vectors(tokens)[:, order])
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from image_runs import drawn
 from lemma.data.images import decode_image
 from lemma.errors import RunError
 from lemma.retrieval import index as indexing
 from lemma.retrieval.embedding import Embedder
 from lemma.retrieval.index import HEADER, Index, UpdatedIndex, open_images, update_index
 from lemma.runs.load import load
-from picture_runs import drawn
-from search_runs import picture_folder, untrained_run
+from search_runs import image_folder, untrained_run
 
 
 @pytest.fixture(scope="module")
@@ -28,18 +28,18 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return picture_folder(tmp_path / "pictures")
+    return image_folder(tmp_path / "pictures")
 
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The names of the pictures that are decoded."""
+    """The names of the images that are decoded."""
     seen: list[str] = []
     real = indexing.read_entries
 
-    def noted(pictures, entries, side):
+    def noted(images, entries, side):
         seen.extend(entry.name for entry in entries)
-        return real(pictures, entries, side)
+        return real(images, entries, side)
 
     monkeypatch.setattr(indexing, "read_entries", noted)
     yield seen
@@ -50,7 +50,7 @@ def update(embedder: Embedder, folder: Path, place: Path | None = None) -> Updat
 
 
 def check_whole(index: Index, embedder: Embedder, folder: Path) -> None:
-    """Every readable picture is there once, with the vector that it has when embedded by itself."""
+    """Every readable image is there once, with the vector that it has when embedded by itself."""
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.png"))
     broken = {entry.name for entry in index.broken}
     assert sorted(entry.name for entry in index.entries) == [name for name in files if name not in broken]
@@ -60,7 +60,7 @@ def check_whole(index: Index, embedder: Embedder, folder: Path) -> None:
         assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
 
 
-def test_every_picture_has_its_own_vector_of_length_one_mapped_from_the_disk(embedder: Embedder, folder: Path) -> None:
+def test_every_image_has_its_own_vector_of_length_one_mapped_from_the_disk(embedder: Embedder, folder: Path) -> None:
     done = update(embedder, folder)
     assert (done.new, done.removed, len(done.index)) == (12, 0, 12)
     assert isinstance(done.index.vectors, np.memmap) and done.index.vectors.dtype == np.float32
@@ -75,7 +75,7 @@ def test_a_second_time_nothing_is_read_and_no_file_is_written(embedder: Embedder
     assert {file.name: file.stat().st_mtime_ns for file in place.iterdir()} == before
 
 
-def test_only_new_and_changed_pictures_are_read_and_removed_ones_go(
+def test_only_new_and_changed_images_are_read_and_removed_ones_go(
     embedder: Embedder, folder: Path, reads: list
 ) -> None:
     update(embedder, folder)
@@ -89,7 +89,7 @@ def test_only_new_and_changed_pictures_are_read_and_removed_ones_go(
     check_whole(done.index, embedder, folder)
 
 
-def test_renamed_and_touched_pictures_keep_their_vectors_unread(embedder: Embedder, folder: Path, reads: list) -> None:
+def test_renamed_and_touched_images_keep_their_vectors_unread(embedder: Embedder, folder: Path, reads: list) -> None:
     update(embedder, folder)
     reads.clear()
     (folder / "00-red-circle.png").rename(folder / "inner" / "moved.png")
@@ -99,10 +99,10 @@ def test_renamed_and_touched_pictures_keep_their_vectors_unread(embedder: Embedd
     check_whole(done.index, embedder, folder)
 
 
-def test_broken_pictures_are_named_and_not_tried_again_until_they_change(
+def test_broken_images_are_named_and_not_tried_again_until_they_change(
     embedder: Embedder, folder: Path, reads: list
 ) -> None:
-    (folder / "bad.png").write_bytes(b"no picture")
+    (folder / "bad.png").write_bytes(b"no image")
     (folder / "empty.png").touch()
     done = update(embedder, folder)
     assert {entry.name: entry.broken for entry in done.index.broken} == {
@@ -118,7 +118,7 @@ def test_broken_pictures_are_named_and_not_tried_again_until_they_change(
     check_whole(done.index, embedder, folder)
 
 
-def test_another_runs_index_is_made_anew(embedder: Embedder, folder: Path, tmp_path: Path) -> None:
+def test_another_runs_index_is_made_again(embedder: Embedder, folder: Path, tmp_path: Path) -> None:
     update(embedder, folder)
     other = Embedder(load(untrained_run(tmp_path / "other", seed=2)))
     done = update(other, folder)
@@ -127,7 +127,7 @@ def test_another_runs_index_is_made_anew(embedder: Embedder, folder: Path, tmp_p
 
 
 @pytest.mark.parametrize("damage", ["vectors", "entries", "head", "missing"])
-def test_a_damaged_index_is_told_to_a_reader_and_made_anew_by_a_writer(
+def test_a_damaged_index_is_told_to_a_reader_and_made_again_by_a_writer(
     embedder: Embedder, folder: Path, damage: str
 ) -> None:
     index = update(embedder, folder).index
@@ -243,5 +243,5 @@ def test_a_folder_that_was_moved_is_known_by_its_new_name_and_nothing_is_read(
     reads.clear()
     moved = folder.rename(folder.parent / "moved")
     after = update(embedder, moved).index.header
-    assert (before.pictures, after.pictures) == (str(folder), str(moved)) and not reads
-    assert after == replace(before, pictures=str(moved))
+    assert (before.images, after.images) == (str(folder), str(moved)) and not reads
+    assert after == replace(before, images=str(moved))

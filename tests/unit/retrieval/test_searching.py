@@ -21,7 +21,7 @@ from lemma.retrieval.result import IndexCounts, SearchResult
 from lemma.retrieval.search import find, find_clustered
 from lemma.runs.load import Run, load
 from lemma.spec.models import Lstm
-from search_runs import LSTM, SPEC, WORDS, picture_folder, untrained_reranker, untrained_run
+from search_runs import LSTM, SPEC, WORDS, image_folder, untrained_reranker, untrained_run
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return picture_folder(tmp_path_factory.mktemp("data") / "pictures")
+    return image_folder(tmp_path_factory.mktemp("data") / "pictures")
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def found(run: Run | Path, **words: Any) -> SearchResult:
 
 
 def cosines(run: Run, folder: Path, text: str) -> dict[str, float]:
-    """What the model itself says of a text and every picture, one at a time."""
+    """What the model itself says of a text and every image, one at a time."""
     inside = run.tokenizer.encode(lowercase(text))[:6]  # the context has room for eight, marks included
     tokens = torch.tensor([[run.tokenizer.vocabulary, *inside, run.tokenizer.vocabulary + 1]])
     with torch.no_grad():
@@ -62,7 +62,7 @@ def cosines(run: Run, folder: Path, text: str) -> dict[str, float]:
         }
 
 
-def test_a_text_finds_the_pictures_that_the_model_finds_nearest(run: Run, folder: Path) -> None:
+def test_a_text_finds_the_images_that_the_model_finds_nearest(run: Run, folder: Path) -> None:
     result = found(run, images=folder, query=["a red", "blue"], k=5)
     for answer, text in zip(result.answers, ["a red", "blue"], strict=True):
         wanted = sorted(cosines(run, folder, text).items(), key=lambda item: -item[1])[:5]
@@ -73,7 +73,7 @@ def test_a_text_finds_the_pictures_that_the_model_finds_nearest(run: Run, folder
     assert found(run, images=folder, query="blue").counts.new == 0
 
 
-def test_a_picture_finds_similar_ones_but_not_itself(run: Run, folder: Path) -> None:
+def test_an_image_finds_similar_ones_but_not_itself(run: Run, folder: Path) -> None:
     own = folder / "00-red-circle.png"
     (answer,) = found(run, images=folder, image=own, k=20).answers
     assert len(answer.hits) == 11 and own.name not in [hit.name for hit in answer.hits]
@@ -83,7 +83,7 @@ def test_a_picture_finds_similar_ones_but_not_itself(run: Run, folder: Path) -> 
     assert answer.hits[0].name == own.name and answer.hits[0].score == pytest.approx(1, abs=1e-5)
 
 
-def test_a_picture_ranks_texts_as_the_model_does(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_an_image_ranks_texts_as_the_model_does(run: Run, folder: Path, tmp_path: Path) -> None:
     path = folder / "00-red-circle.png"
     (tmp_path / "texts.txt").write_text("\n".join(WORDS))
     (answer,) = found(run, image=path, texts=tmp_path / "texts.txt", k=4).answers
@@ -116,7 +116,7 @@ def test_texts_of_which_nothing_is_known_are_left_out_and_counted(run: Run, fold
     assert result.counts.indexed == 1 and "1 text left out" in result.notes[0]
 
 
-def test_an_index_is_searched_as_it_stands_without_its_pictures(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_an_index_is_searched_as_it_stands_without_its_images(run: Run, folder: Path, tmp_path: Path) -> None:
     mine = Path(shutil.copytree(folder, tmp_path / "mine"))
     first = found(run, images=mine, query="a red", index=tmp_path / "index")
     shutil.rmtree(mine)
@@ -176,12 +176,12 @@ def test_what_is_unknown_or_cut_in_a_query_is_remarked(folder: Path, tmp_path: P
 
 
 def test_words_that_do_not_go_together_are_refused_before_anything_is_read(run: Run, folder: Path) -> None:
-    picture = folder / "00-red-circle.png"
+    image = folder / "00-red-circle.png"
     wrong: list[tuple[dict[str, Any], type[LemmaError], str]] = [
         ({"images": folder}, InputError, "query or image: give exactly one of them to search for, got neither"),
-        ({"images": folder, "query": "a", "image": picture}, InputError, "got both"),
+        ({"images": folder, "query": "a", "image": image}, InputError, "got both"),
         ({"query": "a"}, InputError, "images (or index) or texts: give exactly one of them to search in, got neither"),
-        ({"image": picture, "images": folder, "texts": ["a"]}, InputError, "got both"),
+        ({"image": image, "images": folder, "texts": ["a"]}, InputError, "got both"),
         ({"query": "a", "texts": ["a"]}, InputError, "texts are ranked for an image"),
         ({"images": folder, "query": " "}, InputError, "query is empty"),
         ({"images": folder, "query": []}, InputError, "query is an empty list"),
@@ -191,10 +191,10 @@ def test_words_that_do_not_go_together_are_refused_before_anything_is_read(run: 
         ({"images": folder, "query": "a", "text_column": "x"}, InputError, "no texts are given"),
         ({"images": folder / "nowhere" / "x", "query": "a"}, DataError, "there is no such folder"),
         ({"images": "emojy", "query": "a"}, DataError, "Did you mean 'emoji'"),
-        ({"images": picture, "query": "a"}, DataError, "is a file"),
+        ({"images": image, "query": "a"}, DataError, "is a file"),
         ({"images": folder, "image": folder / "no.png"}, InputError, "there is no such image"),
         ({"images": folder, "image": folder}, InputError, "is a folder"),
-        ({"image": picture, "texts": folder / "no.txt"}, DataError, "there is no such file"),
+        ({"image": image, "texts": folder / "no.txt"}, DataError, "there is no such file"),
         ({"index": folder, "query": "a"}, RunError, "holds no index"),
         ({"images": folder, "query": "a", "top": 3}, SpecError, "is unknown"),
     ]
@@ -203,7 +203,7 @@ def test_words_that_do_not_go_together_are_refused_before_anything_is_read(run: 
             found(run, **words)
 
 
-def test_a_folder_without_pictures_and_one_with_broken_ones_only_are_told(run: Run, tmp_path: Path) -> None:
+def test_a_folder_without_images_and_one_with_broken_ones_only_are_told(run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no image that can be searched"):
         found(run, images=tmp_path / "empty", query="a")
@@ -212,13 +212,13 @@ def test_a_folder_without_pictures_and_one_with_broken_ones_only_are_told(run: R
         found(run, images=tmp_path / "empty", query="a")
 
 
-def test_a_run_that_knows_no_pictures_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_run_that_knows_no_images_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not a dual encoder"):
         found(untrained_run(tmp_path / "lstm", spec=Lstm(width=4, hidden=4)), images=folder, query="a")
 
 
 def test_names_that_would_do_harm_are_escaped_everywhere(run: Run, tmp_path: Path) -> None:
-    folder = picture_folder(tmp_path / "pictures", 3)
+    folder = image_folder(tmp_path / "pictures", 3)
     evil = "<img src=x onerror=alert(1)>\x1b[2J.png"
     (folder / "00-red-circle.png").rename(folder / evil)
     (folder / "bad.png").write_bytes(b"x")

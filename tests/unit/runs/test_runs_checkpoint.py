@@ -39,7 +39,7 @@ def test_the_last_two_are_kept_in_the_order_of_numbers_not_of_names(tmp_path: Pa
     assert steps(tmp_path) == ["step-10", "step-100"]
 
 
-def test_no_checkpoint_is_none_and_not_an_error(tmp_path: Path) -> None:
+def test_no_checkpoint_gives_none_and_not_an_error(tmp_path: Path) -> None:
     assert latest_good(tmp_path / "checkpoints") is None
 
 

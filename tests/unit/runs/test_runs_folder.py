@@ -48,7 +48,7 @@ def test_a_run_is_refused_with_both_ways_out_and_replaced_only_if_told(tmp_path:
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_folder_that_is_no_run_is_never_touched(tmp_path: Path, tokenizer: Tokenizer, overwrite: bool) -> None:
+def test_a_folder_that_is_not_a_run_is_never_touched(tmp_path: Path, tokenizer: Tokenizer, overwrite: bool) -> None:
     (tmp_path / "thesis.tex").write_text("ten years of work")
     with pytest.raises(RunError, match="not empty and not a run"):
         folder_at(tmp_path).create(tokenizer, overwrite)
@@ -77,7 +77,7 @@ def test_an_empty_folder_will_do(tmp_path: Path, tokenizer: Tokenizer) -> None:
     assert folder_at(tmp_path / "run").create(tokenizer) == RunFolder.open(tmp_path / "run")
 
 
-def test_what_is_no_run_is_told_apart(tmp_path: Path) -> None:
+def test_what_is_not_a_run_has_its_own_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     for name, reason in {

@@ -233,9 +233,9 @@ def test_the_score_training_ended_with_is_that_of_a_new_pass(
     reused = run_study(spec, tmp_path / "out")
     for file in (tmp_path / "out" / "runs").glob("*.json"):
         file.unlink()
-    anew = run_study(spec, tmp_path / "out")
-    assert measures_of(anew) == measures_of(reused)
-    losses = [[point.loss for point in run.measures.curve] for run in anew.runs if run.measures]
+    repeated = run_study(spec, tmp_path / "out")
+    assert measures_of(repeated) == measures_of(reused)
+    losses = [[point.loss for point in run.measures.curve] for run in repeated.runs if run.measures]
     assert any(min(curve) < curve[-1] for curve in losses), "else best and last would be the same"
 
 

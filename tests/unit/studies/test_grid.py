@@ -16,7 +16,7 @@ def study(**words: Any) -> GridStudy:
     )
 
 
-def test_cells_are_contenders_times_grid_times_seeds_in_that_order() -> None:
+def test_cells_are_models_times_grid_times_seeds_in_that_order() -> None:
     cells = open_grid(study(models=(ComparedModel(model="lstm"), ComparedModel(model="gru")), grid={"depth": (1, 2)}))
     assert [cell.name for cell in cells] == [
         f"{model}-depth-{depth}-seed-{seed}" for model in ("lstm", "gru") for depth in (1, 2) for seed in (1, 2)

@@ -147,7 +147,7 @@ def test_findings_name_the_places_and_the_difference() -> None:
     assert judged.verdict == "held"
 
 
-def test_contenders_can_be_compared_at_every_place_of_the_grid() -> None:
+def test_models_can_be_compared_at_every_place_of_the_grid() -> None:
     rows = gather(
         [
             *(
@@ -358,7 +358,7 @@ def test_mean_curves_go_as_far_as_all_seeds_do() -> None:
     assert mean_curve(curves) == [CurvePoint(10, 2.0, 3.0)]
 
 
-def test_more_rows_than_colours_are_told_apart_by_dashes() -> None:
+def test_more_rows_than_colours_differ_by_dashes() -> None:
     rows = gather([outcome for number in range(15) for outcome in made_up(f"m{number}", [5.0])])
     assert len({(colour, dash) for colour, dash, _ in styles(rows)}) == 15 > len(COLOURS)
 

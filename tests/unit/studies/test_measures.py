@@ -1,4 +1,4 @@
-"""What a study measures beside the score: loss against position, and what heads do."""
+"""What a study measures next to the score: loss against position, and what heads do."""
 
 import json
 import math

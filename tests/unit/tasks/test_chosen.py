@@ -1,4 +1,4 @@
-"""An objective of another package is what is made small; the causal loss is reported beside it."""
+"""An objective of another package is what is minimised; the causal loss is reported next to it."""
 
 from pathlib import Path
 
@@ -42,10 +42,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_it_is_minimised_and_the_causal_loss_is_reported(install) -> None:
     install("doubled", TWICE)
     model = build(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=9))
-    lesson = LanguageTask().loss(model, Recipe(objective={"kind": "doubled", "weight": 3.0}))
-    minimised, terms, _ = lesson(TOKENS, TOKENS + 1, None)
+    criterion = LanguageTask().loss(model, Recipe(objective={"kind": "doubled", "weight": 3.0}))
+    minimised, terms, _ = criterion(TOKENS, TOKENS + 1, None)
     plain = causal(model(TOKENS)[0], TOKENS + 1)
-    assert lesson.terms == ("loss", "objective")
+    assert criterion.terms == ("loss", "objective")
     torch.testing.assert_close(minimised, 6 * plain)
     torch.testing.assert_close(terms[0], plain)
     torch.testing.assert_close(terms[1], 6 * plain)
@@ -56,9 +56,9 @@ def test_it_is_minimised_and_the_causal_loss_is_reported(install) -> None:
 def test_it_goes_together_with_shaping(install) -> None:
     install("doubled_too", TWICE)
     model = build(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=9))
-    lesson = LanguageTask().loss(model, Recipe(objective="doubled_too", entropy_penalty=0.5))
-    minimised, (loss, objective, focus, _), _ = lesson(TOKENS, TOKENS + 1, None)
-    assert lesson.terms == ("loss", "objective", "focus", "near")
+    criterion = LanguageTask().loss(model, Recipe(objective="doubled_too", entropy_penalty=0.5))
+    minimised, (loss, objective, focus, _), _ = criterion(TOKENS, TOKENS + 1, None)
+    assert criterion.terms == ("loss", "objective", "focus", "near")
     torch.testing.assert_close(objective, 2 * loss)
     torch.testing.assert_close(minimised, objective + 0.5 * focus.to(objective.dtype))
 

@@ -129,7 +129,7 @@ def test_labels_are_escaped_in_a_notebook() -> None:
     assert "<b>" not in page and "&lt;b&gt;" in page
 
 
-def test_chances_that_are_no_numbers_give_a_loss_that_is_none() -> None:
+def test_probabilities_that_are_nan_give_no_loss() -> None:
     score = score_classes([0, 1], np.full((2, 2), np.nan), ["a", "b"])
     assert math.isnan(score.loss) and score.to_dict()["loss"] is None
     assert score_classes([0, 1], np.array([[0.0, 1.0], [0.5, 0.5]]), ["a", "b"]).loss == math.inf

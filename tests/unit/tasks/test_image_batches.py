@@ -1,4 +1,4 @@
-"""Pictures in training: batches as functions of the step, changes that do what they say, the contrastive lesson."""
+"""Images in training: batches as functions of the step, changes that do what they say, the contrastive loss."""
 
 import math
 from dataclasses import replace
@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from image_runs import LSTM, SPEC, made_up
 from lemma.data.batches import TokenRows
 from lemma.data.images import Captioned
 from lemma.errors import SpecError
@@ -20,14 +21,13 @@ from lemma.tasks.registry import task_for
 from lemma.training.distributed import Distributed
 from lemma.training.progress import nothing_learned
 from lemma.training.session import Session
-from picture_runs import LSTM, SPEC, made_up
 
 CPU = Distributed(torch.device("cpu"))
 RECIPE = Recipe(batch=6, seed=3, steps=100)
 STILL = changes(0, 0, 4, 0.0)
 
 
-def pictures(count: int = 4, side: int = 16, seed: int = 0) -> torch.Tensor:
+def random_images(count: int = 4, side: int = 16, seed: int = 0) -> torch.Tensor:
     return torch.randint(0, 256, (count, 3, side, side), generator=torch.Generator().manual_seed(seed)).byte()
 
 
@@ -48,15 +48,15 @@ def test_the_processes_of_a_team_share_the_batch_of_one(strength: float) -> None
         torch.testing.assert_close(torch.cat([part[place] for part in parts]), whole[place])
 
 
-def test_every_epoch_shows_every_picture_once_in_a_new_order_and_all_batches_have_one_shape() -> None:
+def test_every_epoch_shows_every_image_once_in_a_new_order_and_all_batches_have_one_shape() -> None:
     examples = made_up(12, captions=3)
     source = ImageBatches(examples, RECIPE.replace(augment=0.0), CPU)
     batches = [source.batch(step) for step in range(4)]
     assert {tuple(tokens.shape) for _, tokens in batches} == {(6, int(examples.rows.lengths.max()))}
     seen = [np.round(255 * images.numpy()).astype(np.uint8) for images, _ in batches]
     epochs = [np.concatenate(seen[:2]), np.concatenate(seen[2:])]
-    keys = [[picture.tobytes() for picture in epoch] for epoch in epochs]
-    assert sorted(keys[0]) == sorted(keys[1]) == sorted(picture.tobytes() for picture in examples.pixels)
+    keys = [[image.tobytes() for image in epoch] for epoch in epochs]
+    assert sorted(keys[0]) == sorted(keys[1]) == sorted(image.tobytes() for image in examples.pixels)
     assert keys[0] != keys[1]
 
 
@@ -70,10 +70,10 @@ def test_captions_of_unlike_length_are_mixed_and_filled_up_to_the_longest_of_all
     assert any(0 < number < 6 for number in short)
 
 
-def test_each_picture_comes_with_its_own_captions_and_over_time_with_all() -> None:
+def test_each_image_comes_with_its_own_captions_and_over_time_with_all() -> None:
     examples = made_up(6, captions=3)
     source = ImageBatches(examples, RECIPE.replace(augment=0.0), CPU)
-    known = {picture.tobytes(): place for place, picture in enumerate(examples.pixels)}
+    known = {image.tobytes(): place for place, image in enumerate(examples.pixels)}
     met: set[tuple[int, int]] = set()
     for step in range(40):
         images, tokens = source.batch(step)
@@ -84,7 +84,7 @@ def test_each_picture_comes_with_its_own_captions_and_over_time_with_all() -> No
     assert len(met) == 18
 
 
-def test_a_picture_twice_in_a_batch_has_the_same_caption_so_that_it_is_no_negative_of_itself() -> None:
+def test_an_image_twice_in_a_batch_has_the_same_caption_so_that_it_is_no_negative_of_itself() -> None:
     chosen = np.array([0, 1, 1, 0, 1, 0])
     tokens = ImageBatches(made_up(2, captions=5), RECIPE.replace(augment=0.0), CPU)._captions(chosen, 0)
     for one in range(6):
@@ -92,22 +92,22 @@ def test_a_picture_twice_in_a_batch_has_the_same_caption_so_that_it_is_no_negati
             assert (chosen[one] == chosen[other]) == np.array_equal(tokens[one], tokens[other])
 
 
-def test_at_strength_nought_nothing_changes() -> None:
-    torch.testing.assert_close(augment(pictures(), STILL), pictures() / 255, atol=1e-5, rtol=0)
+def test_at_strength_zero_nothing_changes() -> None:
+    torch.testing.assert_close(augment(random_images(), STILL), random_images() / 255, atol=1e-5, rtol=0)
 
 
 def test_moving_by_whole_pixels_is_a_roll_that_brings_white_in() -> None:
     places = STILL.places.copy()
     places[:, 0, 2] = 2 * 3 / 16  # each pixel is taken from three to the right
-    moved = augment(pictures(), replace(STILL, places=places))
-    torch.testing.assert_close(moved[..., :-3], pictures()[..., 3:] / 255, atol=1e-5, rtol=0)
+    moved = augment(random_images(), replace(STILL, places=places))
+    torch.testing.assert_close(moved[..., :-3], random_images()[..., 3:] / 255, atol=1e-5, rtol=0)
     assert (moved[..., -3:] == 1).all()
 
 
 def test_a_quarter_turn_is_rot90() -> None:
     places = np.tile(np.array([[[0.0, -1.0, 0.0], [1.0, 0.0, 0.0]]]), (4, 1, 1))
-    turned = augment(pictures(), replace(STILL, places=places))
-    candidates = [torch.rot90(pictures() / 255, times, (2, 3)) for times in (1, 3)]
+    turned = augment(random_images(), replace(STILL, places=places))
+    candidates = [torch.rot90(random_images() / 255, times, (2, 3)) for times in (1, 3)]
     assert any(torch.allclose(turned, one, atol=1e-5) for one in candidates)
 
 
@@ -150,64 +150,64 @@ def test_colours_turn_and_fade_while_grey_and_brightness_stay() -> None:
 
 def test_brightness_multiplies_and_contrast_is_about_the_mean() -> None:
     brightness, contrast = np.array([0.5, 1.0, 0.8, 0.9]), np.array([1.0, 0.6, 0.5, 0.1])
-    done = augment(pictures(), replace(STILL, brightness=brightness, contrast=contrast)).double()
+    done = augment(random_images(), replace(STILL, brightness=brightness, contrast=contrast)).double()
     for place in range(4):
-        lit = brightness[place] * pictures()[place].double() / 255
+        lit = brightness[place] * random_images()[place].double() / 255
         expected = lit.mean() + contrast[place] * (lit - lit.mean())
         torch.testing.assert_close(done[place], expected, atol=1e-5, rtol=0)
 
 
-def test_a_filter_is_a_convolution_brought_back_to_the_pictures_mean_and_spread() -> None:
+def test_a_filter_is_a_convolution_brought_back_to_the_images_mean_and_spread() -> None:
     drawn = changes(2, 2, 4, 1.0)
     share = np.array([0.0, 1.0, 0.5, 0.25])
-    soft = (pictures() / 4 + 96).byte()  # far from black and white, so that nothing is cut off
+    soft = (random_images() / 4 + 96).byte()  # far from black and white, so that nothing is cut off
     done = augment(soft, replace(STILL, filters=drawn.filters, filtered=share))
     for place in range(4):
-        picture = soft[place : place + 1] / 255
+        image = soft[place : place + 1] / 255
         filters = torch.from_numpy(drawn.filters[place]).float()
-        found = functional.conv2d(functional.pad(picture, [1] * 4, mode="replicate"), filters)
+        found = functional.conv2d(functional.pad(image, [1] * 4, mode="replicate"), filters)
         found = (found - found.mean((2, 3), keepdim=True)) / (found.std((2, 3), keepdim=True) + 1e-3)
-        found = found * picture.std((2, 3), keepdim=True) + picture.mean((2, 3), keepdim=True)
-        expected = (1 - share[place]) * picture + share[place] * found
+        found = found * image.std((2, 3), keepdim=True) + image.mean((2, 3), keepdim=True)
+        expected = (1 - share[place]) * image + share[place] * found
         torch.testing.assert_close(done[place], expected[0].clamp(0, 1), atol=1e-4, rtol=0)
 
 
 def test_grey_is_luma_in_all_three_channels() -> None:
-    done = augment(pictures(), replace(STILL, grey=np.array([False, True, False, True])))
-    red, green, blue = (pictures()[1] / 255).unbind(0)
+    done = augment(random_images(), replace(STILL, grey=np.array([False, True, False, True])))
+    red, green, blue = (random_images()[1] / 255).unbind(0)
     torch.testing.assert_close(
         done[1], (0.299 * red + 0.587 * green + 0.114 * blue).expand(3, -1, -1), atol=1e-5, rtol=0
     )
-    torch.testing.assert_close(done[0], pictures()[0] / 255, atol=1e-5, rtol=0)
+    torch.testing.assert_close(done[0], random_images()[0] / 255, atol=1e-5, rtol=0)
 
 
 def test_blur_mixes_in_a_box_filter_applied_twice() -> None:
     share = np.array([0.0, 1.0, 0.3, 0.0])
-    done = augment(pictures(), replace(STILL, blurred=share))
+    done = augment(random_images(), replace(STILL, blurred=share))
     box = torch.tensor([1.0, 2, 3, 2, 1]) / 9
     for place in range(4):
-        picture = pictures()[place] / 255
-        padded = functional.pad(picture[None], [2] * 4, mode="replicate").transpose(0, 1)
+        image = random_images()[place] / 255
+        padded = functional.pad(image[None], [2] * 4, mode="replicate").transpose(0, 1)
         soft = functional.conv2d(padded, torch.outer(box, box)[None, None])[:, 0]
-        torch.testing.assert_close(done[place], torch.lerp(picture, soft, float(share[place])), atol=1e-5, rtol=0)
+        torch.testing.assert_close(done[place], torch.lerp(image, soft, float(share[place])), atol=1e-5, rtol=0)
 
 
 def test_paint_fills_its_box_and_nothing_else() -> None:
     box, paint = np.zeros((4, 4)), np.tile([0.1, 0.2, 0.3], (4, 1))
     box[2] = [0.25, 0.5, 0.5, 1.0]
-    done = augment(pictures(), replace(STILL, box=box, paint=paint))
-    expected = pictures() / 255
+    done = augment(random_images(), replace(STILL, box=box, paint=paint))
+    expected = random_images() / 255
     expected[2, :, 8:, 4:8] = torch.tensor([0.1, 0.2, 0.3])[:, None, None]
     torch.testing.assert_close(done, expected, atol=1e-5, rtol=0)
 
 
-def test_changed_pictures_stay_pictures() -> None:
-    done = augment(pictures(64), changes(0, 1, 64, 2.0))
+def test_changed_images_stay_images() -> None:
+    done = augment(random_images(64), changes(0, 1, 64, 2.0))
     assert done.shape == (64, 3, 16, 16) and done.min() >= 0 and done.max() <= 1
 
 
 @pytest.mark.parametrize("spec", [SPEC, LSTM])
-def test_the_lesson_is_the_contrastive_loss_of_the_logits(spec) -> None:
+def test_the_loss_is_the_contrastive_loss_of_the_logits(spec) -> None:
     model = build(spec.sized({"vocabulary": 20})).eval()
     images, tokens = ImageBatches(made_up(), RECIPE, CPU).batch(0)
     found, terms, state = task_for(model.spec).loss(model, RECIPE)(images, tokens)
@@ -244,7 +244,7 @@ def test_a_batch_of_one_is_refused_since_it_has_nothing_to_tell_apart() -> None:
             task_for(spec).loss(build(spec), RECIPE.replace(batch=1))
 
 
-def test_a_batch_larger_than_all_pictures_is_cut_to_these_and_said() -> None:
+def test_a_batch_larger_than_all_images_is_cut_to_these_and_said() -> None:
     heard: list[str] = []
     cut = session(Recipe(batch=500, steps=5, device="cpu"), heard.append)
     assert heard == ["batch = 500 is more than the 64 training images: batch=64 is used."]
@@ -262,7 +262,7 @@ def test_a_loss_that_stays_at_the_logarithm_of_the_batch_is_warned_of() -> None:
     heard: list[str] = []
     recipe = Recipe(batch=16, steps=50, warm_up=0, learning_rate=1e-9, device="cpu", dropout=0.0)
     asleep = session(recipe, heard.append)
-    asleep.model.log_scale.data.zero_()  # cosines of about nought: chance
+    asleep.model.log_scale.data.zero_()  # cosines of about 0: chance
     for _ in range(50):
         asleep.step()
     row = asleep.measure()

@@ -1,4 +1,4 @@
-"""Dual encoders from pictures to a judged run: what is learned is found, and a stopped run goes on bit for bit."""
+"""Dual encoders from images to a judged run: what is learned is found, and a stopped run goes on bit for bit."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import lemma
+from image_runs import QUICK, SPEC, made_up, shapes, token_names
 from lemma.data.batches import TokenRows
 from lemma.data.images import Captioned
 from lemma.errors import RunError, SpecError
@@ -15,7 +16,6 @@ from lemma.runs.checkpoint import read_weights
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
 from lemma.tasks.image_text import retrieve
-from picture_runs import QUICK, SPEC, made_up, shapes, token_names
 
 CLOCK = {"seconds", "tokens_per_second"}
 
@@ -53,10 +53,10 @@ def test_the_score_is_of_the_vectors_of_the_model(run: Path) -> None:
     assert score.found.text_to_image.queries == 14
 
 
-def test_the_nearest_pixel_stands_beside_it_and_does_not_find_the_picture_itself(run: Path, folder: Path) -> None:
+def test_the_nearest_pixel_is_next_to_it_and_does_not_find_the_image_itself(run: Path, folder: Path) -> None:
     score = lemma.evaluate(run, images=folder, split="train", progress=False)
     assert score.protocol["split"] == "train"
-    assert score.protocol["learned"] == f"{score.pictures} of these images were in the training split"
+    assert score.protocol["learned"] == f"{score.images} of these images were in the training split"
     for _, way in score.baselines["nearest pixel"]:
         assert way.chance[1] < way.recall[1].value < 1.0
     assert "learned" not in lemma.evaluate(run, images=folder, split="test", progress=False).protocol
@@ -112,7 +112,7 @@ def test_a_dual_encoder_writes_nothing_and_says_what_it_is_for(run: Path) -> Non
         lemma.evaluate(run, stride=3, progress=False)
 
 
-def test_a_changed_folder_is_not_taken_for_the_held_out_part(run: Path, folder: Path, tmp_path: Path) -> None:
+def test_a_changed_folder_is_not_taken_for_the_test_split(run: Path, folder: Path, tmp_path: Path) -> None:
     table = folder / "captions.csv"
     before = table.read_text()
     try:
@@ -129,7 +129,7 @@ def test_a_tree_reads_no_captions(folder: Path, tmp_path: Path) -> None:
         lemma.train(SPEC, images=folder, out=tmp_path / "run", body="tree", progress=False)
 
 
-def test_duplicate_captions_are_right_for_both_pictures() -> None:
+def test_duplicate_captions_are_right_for_both_images() -> None:
     examples = made_up(4)
     rows = TokenRows(np.array([3, 4, 3, 5]), np.arange(5))
     score = retrieve(load_small(), Captioned(examples.pixels, rows, np.arange(5), token_names(rows)), 4, samples=0)

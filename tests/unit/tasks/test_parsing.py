@@ -18,7 +18,7 @@ def test_the_right_trees_score_a_hundred() -> None:
     assert score.words == sum(len(s.words) for s in tiny()) and score.sentences == 16
 
 
-def test_wrong_governors_and_wrong_labels_are_told_apart() -> None:
+def test_wrong_heads_and_wrong_labels_are_counted_separately() -> None:
     guess = replace(B1, heads=(2, 0, 4, 5, 2, 7, 2), relations=("nsubj", "root", "det", "det", "dobj", "case", "nmod"))
     score = score_trees([B1], [guess])
     assert score.uas == pytest.approx(100 * 5 / 7) and score.las == pytest.approx(100 * 4 / 7)
@@ -38,7 +38,7 @@ def test_figures_without_punctuation_leave_it_out() -> None:
 
 def test_chains_are_the_baselines() -> None:
     score = score_trees([B1], [B1])
-    assert score.baselines["on the word before"] == 0  # no word's governor is the one before it
+    assert score.baselines["on the word before"] == 0  # no word's head is the one before it
     assert score.baselines["on the word after"] == pytest.approx(100 * 3 / 7)  # I, morning, through
     chain = Sentence(("a", "b", "c"), (0, 1, 2), ("root", "x", "x"))
     assert score_trees([chain], [chain]).baselines["on the word before"] == 100
@@ -82,28 +82,28 @@ def test_what_cannot_be_compared_is_refused() -> None:
 
 
 def test_head_accuracies_are_counted_in_both_directions() -> None:
-    governor = np.array(B1.heads)  # a head that always attends to the governor
+    head_words = np.array(B1.heads)  # a head that always attends to the head word
     always_five = np.full(7, 5)
     from_prefer = np.where(np.arange(7) == 1, 5, 0)  # only `prefer` attends, and to its object
-    guesses = [np.stack([governor, always_five, from_prefer])]
+    guesses = [np.stack([head_words, always_five, from_prefer])]
     table, counts = head_accuracies(guesses, [B1])
     assert counts == {"nsubj": 1, "det": 1, "nmod": 2, "dobj": 1, "case": 1}
-    assert all(table[relation, "to the governor"][0] == 100 for relation in counts)
-    assert table["nmod", "to the governor"][1] == 100 and table["nsubj", "to the governor"][1] == 0
+    assert all(table[relation, "to the head word"][0] == 100 for relation in counts)
+    assert table["nmod", "to the head word"][1] == 100 and table["nsubj", "to the head word"][1] == 0
     assert table["dobj", "to the dependent"].tolist() == [0, 100, 100]
-    assert table["dobj", "to the governor"].tolist() == [100, 0, 0]
+    assert table["dobj", "to the head word"].tolist() == [100, 0, 0]
 
 
 def test_the_best_offset_is_the_most_frequent_distance() -> None:
     offsets = best_offsets([B1])
-    assert offsets["nsubj", "to the governor"] == (1, 100.0) and offsets["nsubj", "to the dependent"] == (-1, 100.0)
-    assert offsets["nmod", "to the governor"] == (1, 50.0)  # morning → flight, Denver → flight
+    assert offsets["nsubj", "to the head word"] == (1, 100.0) and offsets["nsubj", "to the dependent"] == (-1, 100.0)
+    assert offsets["nmod", "to the head word"] == (1, 50.0)  # morning → flight, Denver → flight
 
 
-def test_findings_name_the_best_head_beside_the_baselines() -> None:
+def test_findings_name_the_best_head_next_to_the_baselines() -> None:
     right, wrong = np.array(B1.heads), np.zeros(7, dtype=int)
     guesses = [np.stack([wrong, right])]
     found = relation_findings(["a", "b"], [B1], guesses, {"untrained": [np.stack([wrong, wrong])], "shuffled": guesses})
-    dobj = next(f for f in found if (f.relation, f.direction) == ("dobj", "to the governor"))
+    dobj = next(f for f in found if (f.relation, f.direction) == ("dobj", "to the head word"))
     assert (dobj.head, dobj.accuracy, dobj.untrained, dobj.shuffled) == ("b", 100.0, 0.0, 100.0)
     assert (dobj.offset, dobj.offset_accuracy) == (-3, 100.0) and "dobj" in str(dobj)

@@ -53,7 +53,7 @@ def test_gain_ceiling_and_recall_are_counted_as_their_names_say() -> None:
     assert found.score.found.text_to_image.recall[1].value == pytest.approx(columns.mean())
 
 
-def test_the_paired_interval_is_that_of_pictures_drawn_anew() -> None:
+def test_the_paired_interval_is_that_of_resampled_images() -> None:
     scores, others = RANDOM.normal(size=(60, 60)) + np.eye(60), RANDOM.normal(size=(60, 60)) + 2 * np.eye(60)
     gain = score_reranking(TableScores(scores), one_each(60), 10, lambda i, t: others[i, t], samples=4000).image_to_text
     after = np.array([row[0] for row in ordered_by_hand(scores, others, 10)]) == np.arange(60)
@@ -71,7 +71,7 @@ def test_the_same_logits_again_gain_nothing_and_change_no_figure() -> None:
         assert (gain.recall.value, gain.better, gain.worse, gain.recall.interval) == (0, 0, 0, [0, 0])
 
 
-def test_the_loss_is_that_of_training_where_every_picture_has_one_caption() -> None:
+def test_the_loss_is_that_of_training_where_every_image_has_one_caption() -> None:
     scores, others = RANDOM.normal(size=(12, 12)), RANDOM.normal(size=(12, 12))
     np.fill_diagonal(scores, 5.0)  # training always has the right one among the few
     found = score_reranking(TableScores(scores), one_each(12), 4, lambda i, t: others[i, t], samples=0)

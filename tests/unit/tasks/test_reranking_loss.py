@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from image_runs import SPEC
 from lemma.errors import SpecError
 from lemma.models.build import build
 from lemma.models.dual_encoder import CrossAttentionModel
@@ -12,14 +13,13 @@ from lemma.spec.models import CrossAttention
 from lemma.spec.recipe import Recipe
 from lemma.tasks import reranking as module
 from lemma.tasks.reranking import RerankingLoss, candidates_of, reranking
-from picture_runs import SPEC
 
 IMAGES = torch.rand(7, 3, 16, 16, generator=torch.Generator().manual_seed(4))
 TOKENS = torch.randint(0, 20, (7, 5), generator=torch.Generator().manual_seed(5))
 TOKENS[2:4, 3:] = -1
 
 
-def lesson(candidates: int = 3, trained: bool = True) -> RerankingLoss:
+def criterion(candidates: int = 3, trained: bool = True) -> RerankingLoss:
     torch.manual_seed(6)
     towers = SPEC.replace(body={**SPEC.body.to_dict(), "vocabulary": 24})
     model = build(CrossAttention(towers=towers, candidates=candidates)).double().eval()
@@ -51,7 +51,7 @@ def by_hand(model: CrossAttentionModel, candidates: int) -> float:
 @torch.no_grad()
 @pytest.mark.parametrize("candidates", [2, 3, 9])
 def test_the_loss_is_that_of_candidates_chosen_and_scored_one_by_one(candidates: int) -> None:
-    taught = lesson(candidates)
+    taught = criterion(candidates)
     loss, (reported,), state = taught(IMAGES.double(), TOKENS)
     assert loss.item() == pytest.approx(by_hand(taught.model, candidates)) == reported.item()
     assert state is None
@@ -59,14 +59,14 @@ def test_the_loss_is_that_of_candidates_chosen_and_scored_one_by_one(candidates:
 
 @torch.no_grad()
 def test_it_begins_at_the_dual_encoders_own_loss_among_its_candidates() -> None:
-    taught = lesson(trained=False)
+    taught = criterion(trained=False)
     dual = taught.model.towers(IMAGES.double(), TOKENS)
     loss, _, _ = taught(IMAGES.double(), TOKENS)
     assert loss.item() == pytest.approx(reranking(dual, candidates_of(dual, 3)).item(), rel=1e-6)
 
 
 def test_blocks_change_neither_the_loss_nor_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    taught = lesson()
+    taught = criterion()
     whole, _, _ = taught(IMAGES.double(), TOKENS)
     wanted = torch.autograd.grad(whole, list(taught.parameters()))
     monkeypatch.setattr(module, "LOOKED_AT_ONCE", 4 * 16 * 32)  # four pairs
@@ -75,7 +75,7 @@ def test_blocks_change_neither_the_loss_nor_a_gradient(monkeypatch: pytest.Monke
     torch.testing.assert_close(torch.autograd.grad(blocks, list(taught.parameters())), wanted)
 
 
-def test_pictures_of_one_caption_are_not_each_others_wrong_answers() -> None:
+def test_images_of_one_caption_are_not_each_others_wrong_answers() -> None:
     dual = torch.randn(6, 6, generator=torch.Generator().manual_seed(1))
     alike = torch.eye(6, dtype=torch.bool)
     alike[0, 4] = alike[4, 0] = True
@@ -92,7 +92,7 @@ def test_where_all_captions_are_one_nothing_is_asked() -> None:
 
 
 def test_frozen_towers_get_no_gradient_and_the_added_parts_all_do() -> None:
-    taught = lesson()
+    taught = criterion()
     taught.model.towers.requires_grad_(False)
     taught(IMAGES.double(), TOKENS)[0].backward()
     for name, parameter in taught.model.named_parameters():
@@ -102,4 +102,4 @@ def test_frozen_towers_get_no_gradient_and_the_added_parts_all_do() -> None:
 
 def test_a_batch_cut_into_parts_is_refused() -> None:
     with pytest.raises(SpecError, match="accumulate"):
-        RerankingLoss(lesson().model, Recipe(accumulate=2))
+        RerankingLoss(criterion().model, Recipe(accumulate=2))

@@ -1,4 +1,4 @@
-"""Re-rankers as runs: made of a dual encoder, stored beside it, gone on with to the bit, judged, merged and refused."""
+"""Re-rankers as runs: made of a dual encoder, stored next to it, resumed to the bit, judged, merged and refused."""
 
 import json
 from itertools import permutations
@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import lemma
 from adapting_runs import StopAt, same_bits
+from image_runs import shapes
 from lemma.cli.main import app
 from lemma.counting.count import trainable_text
 from lemma.data.batches import TokenRows
@@ -24,7 +25,6 @@ from lemma.runs.load import load
 from lemma.tasks.registry import data_args
 from lemma.tasks.reranking import PairLogits, RerankingScore, part_of
 from lemma.training.adapt import adapt_run, plan_adaptation
-from picture_runs import shapes
 from two_colours import COLOURS, folder_of_halves
 
 SMALL: dict[str, Any] = {
@@ -35,22 +35,22 @@ QUICK: dict[str, Any] = {"device": "cpu", "augment": 0, "batch": 30, "evaluate_e
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder_of_halves(tmp_path_factory.mktemp("halves") / "pictures")
 
 
 @pytest.fixture(scope="module")
-def dual(pictures: Path) -> Path:
+def dual(images: Path) -> Path:
     """A dual encoder whose shared space has two dimensions, too few to tell all pairs of colours apart."""
-    out = pictures.parent / "dual"
-    lemma.train("dual-encoder", images=pictures, out=out, steps=150, learning_rate=3e-3, dropout=0, **SMALL, **QUICK)
+    out = images.parent / "dual"
+    lemma.train("dual-encoder", images=images, out=out, steps=150, learning_rate=3e-3, dropout=0, **SMALL, **QUICK)
     return out
 
 
 @pytest.fixture(scope="module")
-def frozen(dual: Path, pictures: Path) -> Path:
+def frozen(dual: Path, images: Path) -> Path:
     out = dual.parent / "frozen"
-    lemma.adapt(dual, rerank=True, images=pictures, out=out, steps=8, candidates=6, **QUICK)
+    lemma.adapt(dual, rerank=True, images=images, out=out, steps=8, candidates=6, **QUICK)
     return out
 
 
@@ -65,10 +65,10 @@ def test_by_default_the_towers_stay_and_only_what_is_added_is_stored(dual: Path,
     assert (frozen / "model.safetensors").stat().st_size < (dual / "model.safetensors").stat().st_size
 
 
-def test_looking_twice_tells_what_two_dimensions_cannot(dual: Path, pictures: Path) -> None:
-    """Problem E8: of pictures not seen before, recall at 1 rises beyond the noise."""
+def test_looking_twice_tells_what_two_dimensions_cannot(dual: Path, images: Path) -> None:
+    """Problem E8: of images not seen before, recall at 1 rises beyond the noise."""
     words = {"method": "full", "steps": 120, "learning_rate": 3e-3, "candidates": 10}
-    made = lemma.adapt(dual, rerank=True, images=pictures, out=dual.parent / "full", **words, **QUICK)
+    made = lemma.adapt(dual, rerank=True, images=images, out=dual.parent / "full", **words, **QUICK)
     others = folder_of_halves(dual.parent / "others", times=1, seed=1)
     score = lemma.evaluate(dual.parent / "full", images=others, progress=False)
     assert isinstance(score, RerankingScore) and isinstance(made.score, RerankingScore)
@@ -80,10 +80,10 @@ def test_looking_twice_tells_what_two_dimensions_cannot(dual: Path, pictures: Pa
     assert score.score.found.image_to_text.recall[1].value <= score.image_to_text.ceiling
 
 
-def test_a_stopped_re_ranker_goes_on_to_the_same_bits(frozen: Path, dual: Path, pictures: Path) -> None:
+def test_a_stopped_re_ranker_goes_on_to_the_same_bits(frozen: Path, dual: Path, images: Path) -> None:
     words = {"steps": 8, "candidates": 6, "checkpoint_every": 3, **QUICK}
     words.pop("progress")
-    asked, stopped = data_args({"images": pictures}), dual.parent / "stopped"
+    asked, stopped = data_args({"images": images}), dual.parent / "stopped"
     plan = plan_adaptation(dual, asked, "frozen", words, StopAt(4), rerank=True)
     result = adapt_run(plan, stopped, StopAt(4), trainable_text)
     assert getattr(result, "stopped", "") == "interrupted"
@@ -92,10 +92,10 @@ def test_a_stopped_re_ranker_goes_on_to_the_same_bits(frozen: Path, dual: Path, 
 
 
 @pytest.mark.parametrize("method", ["lora", "adapters"])
-def test_other_methods_let_the_towers_learn_beside_what_is_added(method: str, dual: Path, pictures: Path) -> None:
+def test_other_methods_let_the_towers_learn_next_to_what_is_added(method: str, dual: Path, images: Path) -> None:
     out = dual.parent / f"re-{method}"
     words = {"rank": 2} if method == "lora" else {"bottleneck": 2}
-    made = lemma.adapt(dual, rerank=True, images=pictures, out=out, method=method, steps=3, **words, **QUICK)
+    made = lemma.adapt(dual, rerank=True, images=images, out=out, method=method, steps=3, **words, **QUICK)
     stored = read_tensors(out / "model.safetensors")[0]
     assert any(name.startswith("towers.") for name in stored) and "values.weight" in stored
     assert made.learned < made.parameters and isinstance(made.score, RerankingScore)
@@ -110,7 +110,7 @@ def test_merged_it_answers_the_same_without_its_base(frozen: Path, tmp_path: Pat
     assert one == other
 
 
-def test_without_rerank_a_dual_encoder_learns_other_pictures_by_any_method(dual: Path, tmp_path: Path) -> None:
+def test_without_rerank_a_dual_encoder_learns_other_images_by_any_method(dual: Path, tmp_path: Path) -> None:
     others = shapes(tmp_path / "shapes", copies=3)
     for method, learned in (
         ("frozen", {"image_projection.weight", "text_projection.weight", "log_scale"}),
@@ -124,8 +124,8 @@ def test_without_rerank_a_dual_encoder_learns_other_pictures_by_any_method(dual:
         assert stored == learned if learned else all("lora" in name or "update" in name for name in stored), stored
 
 
-def test_a_re_ranker_learns_on_from_where_it_stands(frozen: Path, pictures: Path, tmp_path: Path) -> None:
-    lemma.adapt(frozen, images=pictures, out=tmp_path / "on", method="frozen", steps=1, learning_rate=1e-9, **QUICK)
+def test_a_re_ranker_learns_on_from_where_it_stands(frozen: Path, images: Path, tmp_path: Path) -> None:
+    lemma.adapt(frozen, images=images, out=tmp_path / "on", method="frozen", steps=1, learning_rate=1e-9, **QUICK)
     one, other = (
         load(frozen).require(CrossAttentionModel, "a re-ranker"),
         load(tmp_path / "on").require(CrossAttentionModel, "a re-ranker"),
@@ -166,56 +166,50 @@ def test_what_cannot_be_is_said_before_any_work(given: dict[str, Any], said: str
         lemma.adapt(dual, out=tmp_path / "no", progress=False, **given)
 
 
-def test_a_re_ranker_is_not_made_of_a_re_ranker(frozen: Path, pictures: Path, tmp_path: Path) -> None:
+def test_a_re_ranker_is_not_made_of_a_re_ranker(frozen: Path, images: Path, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="It is one already"):
-        lemma.adapt(frozen, rerank=True, images=pictures, out=tmp_path / "no", progress=False)
+        lemma.adapt(frozen, rerank=True, images=images, out=tmp_path / "no", progress=False)
 
 
-def test_the_commands_say_gain_and_ceiling_also_as_json(
-    dual: Path, frozen: Path, pictures: Path, tmp_path: Path
-) -> None:
+def test_the_commands_say_gain_and_ceiling_also_as_json(dual: Path, frozen: Path, images: Path, tmp_path: Path) -> None:
     words = ["steps=2", "batch=8", "device=cpu", "augment=0"]
-    given = ["adapt", str(dual), "--rerank", "--images", str(pictures), "--out", str(tmp_path / "again"), *words]
+    given = ["adapt", str(dual), "--rerank", "--images", str(images), "--out", str(tmp_path / "again"), *words]
     done = CliRunner().invoke(app, given)
     assert done.exit_code == 0, done.output
     assert "gain, image → text" in done.output and "ranked again" in done.output
     assert "d_i·(d + 8·d_i + 9)" in done.output  # values d·d_i, two maps of 4·d_i² with biases, two norms, the score
     assert max(map(len, done.stdout.splitlines())) <= 80 or str(tmp_path) in done.stdout
-    shown = CliRunner().invoke(app, ["evaluate", str(frozen), "--images", str(pictures), "--json"])
+    shown = CliRunner().invoke(app, ["evaluate", str(frozen), "--images", str(images), "--json"])
     found = json.loads(shown.stdout)
     assert found["candidates"] == 6 and 0 <= found["gain"]["text_to_image"]["ceiling"] <= 1
 
 
-def test_a_part_of_the_pictures_keeps_each_with_its_captions() -> None:
+def test_a_part_of_the_images_keeps_each_with_its_captions() -> None:
     rows = TokenRows(np.arange(30), np.arange(0, 31, 2))
     pixels = np.arange(6, dtype=np.uint8)[:, None, None, None] * np.ones((1, 3, 2, 2), dtype=np.uint8)
     whole = Captioned(pixels, rows, np.array([0, 1, 4, 6, 9, 12, 15]), np.arange(15))
     part = part_of(whole, 4)
     assert len(part.pixels) == 4 and part_of(whole, 6) is whole
-    for place, picture in enumerate(part.pixels[:, 0, 0, 0].tolist()):
-        ours, theirs = (
-            one.rows.padded(range(*one.first[at : at + 2])) for one, at in ((part, place), (whole, picture))
-        )
+    for place, image in enumerate(part.pixels[:, 0, 0, 0].tolist()):
+        ours, theirs = (one.rows.padded(range(*one.first[at : at + 2])) for one, at in ((part, place), (whole, image)))
         assert ours.tolist() == theirs.tolist()
         assert part.names[slice(*part.first[place : place + 2])].tolist() == list(
-            range(*whole.first[picture : picture + 2])
+            range(*whole.first[image : image + 2])
         )
 
 
 def test_a_search_finds_by_the_towers_and_orders_the_first_few_by_looking_again(
-    frozen: Path, pictures: Path, tmp_path: Path
+    frozen: Path, images: Path, tmp_path: Path
 ) -> None:
-    found = lemma.search(
-        frozen, images=pictures, query="red left of blue", k=9, index=tmp_path / "index", progress=False
-    )
+    found = lemma.search(frozen, images=images, query="red left of blue", k=9, index=tmp_path / "index", progress=False)
     hits = found.answers[0].hits
     again, rest = [hit.reranked_score for hit in hits[:6]], hits[6:]
     assert again == sorted(again, reverse=True) and all(hit.reranked_score is None for hit in rest)
     assert min(hit.score for hit in hits[:6]) >= max(hit.score for hit in rest)  # the few are the towers' first six
     run = load(frozen)
-    dataset = read_images(str(pictures), side=8, length=8, special_tokens=True, tokenizer=run.tokenizer)
-    examples, names = dataset.tokens("images"), [picture.name for picture in dataset.tokens("images").images]
-    text = [caption for picture in dataset.tokens("images").images for caption in picture.captions].index(
+    dataset = read_images(str(images), side=8, length=8, special_tokens=True, tokenizer=run.tokenizer)
+    examples, names = dataset.tokens("images"), [image.name for image in dataset.tokens("images").images]
+    text = [caption for image in dataset.tokens("images").images for caption in image.captions].index(
         "red left of blue"
     )
     places = np.array(
@@ -228,14 +222,14 @@ def test_a_search_finds_by_the_towers_and_orders_the_first_few_by_looking_again(
     assert "re-ranked" in str(found)
 
 
-def test_texts_found_by_a_picture_are_looked_at_again_too(frozen: Path, pictures: Path) -> None:
+def test_texts_found_by_an_image_are_looked_at_again_too(frozen: Path, images: Path) -> None:
     captions = [f"{one} left of {other}" for one, other in permutations(COLOURS, 2)]
-    image = pictures / "red-blue-0.png"
+    image = images / "red-blue-0.png"
     hits = lemma.search(frozen, image=image, texts=captions, k=8, progress=False).answers[0].hits
     again = [hit.reranked_score for hit in hits[:6]]
     assert again == sorted(again, reverse=True) and all(hit.reranked_score is None for hit in hits[6:])
 
 
-def test_smoothing_which_a_re_ranker_does_not_learn_by_is_refused(dual: Path, pictures: Path, tmp_path: Path) -> None:
+def test_smoothing_which_a_re_ranker_does_not_learn_by_is_refused(dual: Path, images: Path, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="label_smoothing has no effect on a model of the family cross-attention"):
-        lemma.adapt(dual, rerank=True, images=pictures, out=tmp_path / "run", label_smoothing=0.1, progress=False)
+        lemma.adapt(dual, rerank=True, images=images, out=tmp_path / "run", label_smoothing=0.1, progress=False)

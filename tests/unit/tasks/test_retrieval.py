@@ -1,4 +1,4 @@
-"""Retrieval scored: against sorting by hand, all orders of ties, and plain loops over pictures and texts."""
+"""Retrieval scored: against sorting by hand, all orders of ties, and plain loops over images and texts."""
 
 import itertools
 import math
@@ -25,7 +25,7 @@ from lemma.tasks.retrieval_score import (
 )
 
 OWNERS = np.array([0, 0, 1, 2, 2, 2, 3, 4])
-NAMES = np.array([0, 1, 2, 1, 3, 4, 5, 5])  # pictures 0 and 2 share a caption, and so do 3 and 4
+NAMES = np.array([0, 1, 2, 1, 3, 4, 5, 5])  # images 0 and 2 share a caption, and so do 3 and 4
 
 
 def right_of(image: int, text: int) -> bool:
@@ -105,20 +105,20 @@ def test_chance_is_exact_where_right_ones_are_several() -> None:
     assert single.figures["recall_at_1"] == 1 and single.found.text_to_image.chance_rank == 10.5
 
 
-def test_resampling_draws_pictures_with_all_their_texts() -> None:
+def test_resampling_draws_images_with_all_their_texts() -> None:
     ranks, owners = np.array([1.0, 4.0, 2.0, 9.0]), np.array([0, 0, 1, 2])
     hits = (ranks <= 2)[None].astype(float)
     recalls, medians = resampled(ranks, hits, owners, 400, 5)
     possible_recalls, possible_medians = set(), set()
     for drawn in itertools.product(range(3), repeat=3):
-        taken = np.concatenate([ranks[owners == picture] for picture in drawn])
+        taken = np.concatenate([ranks[owners == image] for image in drawn])
         possible_recalls.add(round(float((taken <= 2).mean()), 5))
         possible_medians.add(float(np.median(taken)))
     assert {round(float(one), 5) for one in recalls[0]} == possible_recalls
     assert set(medians.tolist()) == possible_medians
 
 
-def test_intervals_hold_the_value_and_shrink_with_more_pictures() -> None:
+def test_intervals_hold_the_value_and_shrink_with_more_images() -> None:
     widths = []
     for number in (40, 1000):
         table = np.random.default_rng(1).normal(size=(number, number)) + 3 * np.eye(number)
@@ -130,25 +130,25 @@ def test_intervals_hold_the_value_and_shrink_with_more_pictures() -> None:
     assert widths[1] < widths[0] / 2
 
 
-def test_the_nearest_learned_picture_with_the_caption_gives_the_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lemma.tasks.retrieval_score.AT_ONCE", 36)  # three pictures
+def test_the_nearest_learned_image_with_the_caption_gives_the_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lemma.tasks.retrieval_score.AT_ONCE", 36)  # three images
     monkeypatch.setattr(places_module, "BLOCK", 30)
     random = np.random.default_rng(2)
     pixels, learned = (random.integers(0, 256, size=(count, 3, 2, 2)).astype(np.uint8) for count in (4, 7))
     owners, names = np.array([0, 1, 1, 2, 3, 4, 5, 6, 6]), np.array([5, 1, 9, 1, 2, 5, 5, 1, 7])
     texts = np.array([1, 2, 5, 8, 1])
-    learned[2] = pixels[1]  # the very picture tells nothing
+    learned[2] = pixels[1]  # the very image tells nothing
     scores = NearestPixel(pixels, texts, learned, owners, names)
     found = np.concatenate([scores.of_images(slice(0, 3)), scores.of_images(slice(3, 4))])
     np.testing.assert_allclose(scores.of_texts(slice(1, 4)), found[:, 1:4].T, atol=1e-4)
     assert scores.known() == 1
-    for picture, text in itertools.product(range(4), range(5)):
+    for image, text in itertools.product(range(4), range(5)):
         carried = [
-            ((pixels[picture].astype(float) - learned[owner].astype(float)) ** 2).sum() / 255**2
+            ((pixels[image].astype(float) - learned[owner].astype(float)) ** 2).sum() / 255**2
             for owner, name in zip(owners, names, strict=True)
-            if name == texts[text] and (picture, owner) != (1, 2)
+            if name == texts[text] and (image, owner) != (1, 2)
         ]
-        assert found[picture, text] == (pytest.approx(-min(carried), abs=1e-4) if carried else -math.inf)
+        assert found[image, text] == (pytest.approx(-min(carried), abs=1e-4) if carried else -math.inf)
 
 
 def test_of_names_that_were_never_learned_the_nearest_pixel_knows_nothing() -> None:
@@ -186,7 +186,7 @@ def test_the_score_is_shown_within_eighty_columns_with_chance_and_baselines() ->
 
 
 def test_nothing_to_score_is_refused() -> None:
-    with pytest.raises(InputError, match="no pictures"):
+    with pytest.raises(InputError, match="no images"):
         score_retrieval(TableScores(np.zeros((0, 0))), Belonging(same := np.zeros(0, dtype=int), same), loss=1.0)
 
 
@@ -207,9 +207,9 @@ def test_the_rank_by_chance_is_exact_where_all_orders_can_be_gone_through() -> N
     assert (ways.image_to_text.chance_rank, ways.text_to_image.chance_rank) == (6.0, 5.5)
 
 
-def test_the_nearest_pixel_of_many_pictures_never_stands_in_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nearest_pixel_of_many_images_never_stands_in_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places_module, "BLOCK", 1 << 17)
-    monkeypatch.setattr("lemma.tasks.retrieval_score.PICTURES", 128)
+    monkeypatch.setattr("lemma.tasks.retrieval_score.IMAGES", 128)
     random, count = np.random.default_rng(5), 2000
     pixels = random.integers(0, 256, size=(count, 3, 2, 2)).astype(np.uint8)
     scores = NearestPixel(pixels, np.arange(count), pixels[::-1], np.arange(count), np.arange(count))

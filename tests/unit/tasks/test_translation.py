@@ -72,7 +72,7 @@ def test_what_is_shown_fits_into_eighty_columns_and_json() -> None:
     assert "tok:13a" in score._repr_html_()
 
 
-def test_a_score_of_nought_has_its_interval_too() -> None:
+def test_a_score_of_zero_has_its_interval_too() -> None:
     score = score_translations(["q"] * 4, ["a b c"] * 4, samples=50)
     assert (score.bleu.value, score.bleu.low, score.bleu.high) == (0, 0, 0)
 

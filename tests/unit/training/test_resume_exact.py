@@ -9,10 +9,10 @@ import torch
 
 import lemma
 from adapting_runs import StopAt, same_bits, small_table
+from image_runs import LSTM, shapes
 from lemma.data.conllu import to_conllu
 from lemma.runs.checkpoint import Checkpoint, latest_good, read_tensors, save, write_tensors
 from lemma.spec.models import FAMILIES
-from picture_runs import LSTM, shapes
 from small_runs import resume_small, small_text, train_small
 from treebanks import tiny
 

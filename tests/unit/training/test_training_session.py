@@ -55,7 +55,7 @@ def test_recurrent_models_read_streams_and_others_windows() -> None:
     assert kinds == {"lstm": Streams, "decoder": RandomWindows, "feed-forward": RandomWindows}
 
 
-def test_the_stretch_is_the_recipe_s_or_the_context_or_64() -> None:
+def test_the_sequence_length_is_the_recipe_s_or_the_context_or_64() -> None:
     assert sequence_length_of(MODELS["decoder"], Recipe()) == 12 and sequence_length_of(MODELS["lstm"], Recipe()) == 64
     assert (
         sequence_length_of(MODELS["decoder"], Recipe(sequence_length=5)) == 5
@@ -79,7 +79,7 @@ def test_the_gradient_of_a_batch_cut_into_parts_is_that_of_the_whole(family: str
             torch.testing.assert_close(cut_gradients[name], gradients[name], atol=1e-6, rtol=1e-4)
 
 
-def test_a_carried_state_makes_stretches_one_long_reading_until_the_streams_begin_anew() -> None:
+def test_a_carried_state_makes_sequences_one_long_reading_until_the_streams_begin_again() -> None:
     session = session_of("lstm")
     streams = session.batches.order
     assert isinstance(streams, Streams) and streams.steps > 2
@@ -94,7 +94,7 @@ def test_a_carried_state_makes_stretches_one_long_reading_until_the_streams_begi
             assert loss == pytest.approx(expected.item(), abs=1e-6)
 
 
-def test_no_gradient_flows_back_into_the_stretch_before() -> None:
+def test_no_gradient_flows_back_into_the_sequence_before() -> None:
     session = session_of("lstm")
     take_gradients(session)
     assert all(not tensor.requires_grad for tensor in session.carried[0].tensors().values())

@@ -91,7 +91,7 @@ def numbers(values: np.ndarray) -> str:
     return json.dumps(np.round(values, 4).tolist())
 
 
-def test_slips_of_attention_are_told_apart() -> None:
+def test_slips_of_attention_are_distinguished() -> None:
     steps = cross_by_hand("e8").steps
     raw = np.exp(steps.products)
     wrong = {

@@ -1,4 +1,4 @@
-"""A cross-modal search by hand: cases of one's own, mistakes in them, and the files it is saved as."""
+"""A cross-modal search by hand: cases of your own, mistakes in them, and the files it is saved as."""
 
 import json
 import re

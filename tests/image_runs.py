@@ -32,15 +32,15 @@ QUICK: dict[str, Any] = {"steps": 20, "batch": 8, "warm_up": 4, "device": "cpu",
 
 def drawn(colour: str, shape: str, move: int = 0, side: int = SIDE) -> Image.Image:
     """A shape on white, moved a little."""
-    picture = Image.new("RGB", (side, side), "white")
-    draw, box = ImageDraw.Draw(picture), (3 + move, 3, side - 4 + move, side - 4)
+    image = Image.new("RGB", (side, side), "white")
+    draw, box = ImageDraw.Draw(image), (3 + move, 3, side - 4 + move, side - 4)
     if shape == "circle":
         draw.ellipse(box, fill=COLOURS[colour])
     elif shape == "square":
         draw.rectangle(box, fill=COLOURS[colour])
     else:
         draw.polygon([(side // 2 + move, 2), (2 + move, side - 3), (side - 3 + move, side - 3)], fill=COLOURS[colour])
-    return picture
+    return image
 
 
 def shapes(folder: Path, copies: int = 1) -> Path:
@@ -66,7 +66,7 @@ def token_names(rows: TokenRows) -> np.ndarray:
 
 
 def made_up(count: int = 12, captions: int = 1, vocabulary: int = 20, seed: int = 0) -> Captioned:
-    """Random pictures with random captions of two to five tokens."""
+    """Random images with random captions of two to five tokens."""
     random = np.random.default_rng(seed)
     pixels = random.integers(0, 256, size=(count, 3, SIDE, SIDE)).astype(np.uint8)
     lengths = random.integers(2, 6, size=count * captions)
