@@ -2,10 +2,10 @@
 
 check PAGE…            run pages as they stand, and compare what they show with what is printed
 write PAGE…            run pages, and put into each `text` block what is printed
-notebook PAGE…         write the notebook of each page beside it
+notebook PAGE…         write the notebook of each page next to it
 execute NOTEBOOK…      run notebooks from their first cell to their last
 links FOLDER…          look for dead links, and for anything fetched from elsewhere, in a site that was built
-picture REPORT OUT     take a picture of a report, such as that of `make demo`
+screenshot REPORT OUT  take a screenshot of a report, such as that of `make demo`
 """
 
 import sys
@@ -18,7 +18,7 @@ from pages.executing import execute_notebook
 from pages.links import check_site
 from pages.notebooks import write_notebook
 from pages.outputs import check_page, write_page
-from pages.picture import take_picture
+from pages.screenshot import take_screenshot
 
 ACTS: dict[str, Callable[[Path], Any]] = {
     "check": check_page,
@@ -32,8 +32,8 @@ ACTS: dict[str, Callable[[Path], Any]] = {
 def main(words: list[str]) -> None:
     """Do one act to each file."""
     act, files = (words or [""])[0], [Path(name).resolve() for name in words[1:]]
-    if act == "picture" and len(files) == 2:
-        take_picture(*files)
+    if act in ("screenshot", "picture") and len(files) == 2:
+        take_screenshot(*files)
     elif act in ACTS and files:
         for file in files:
             do(act, file)

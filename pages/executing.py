@@ -1,4 +1,4 @@
-"""A notebook run from its first cell to its last in a kernel of its own; what it prints set beside what it shows."""
+"""A notebook run from its first cell to its last in a kernel of its own; what it prints next to what it shows."""
 
 import json
 import os

@@ -51,7 +51,7 @@ def _lines(text: str) -> list[str]:
 
 
 def write_notebook(page: Path) -> Path:
-    """Write a page's notebook beside it."""
+    """Write a page's notebook next to it."""
     path = page.with_suffix(".ipynb")
     path.write_text(written(page), encoding="utf-8")
     return path

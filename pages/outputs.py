@@ -38,7 +38,7 @@ def differences(shown: str, printed: str) -> list[str]:
 
 
 def outputs(blocks: Iterable[Block], where: str, apart: bool = False) -> Iterator[Shown]:
-    """Run a page's blocks in order, and set beside each `text` block what the block before it printed."""
+    """Run a page's blocks in order, and pair each `text` block with what the block before it printed."""
     names: dict[str, Any] = {}
     code, printed = "", ""
     for block in blocks:
@@ -68,8 +68,8 @@ def write_page(path: Path) -> None:
     """Run a page and put into each `text` block what the block before it prints; blocks with … are only checked."""
     text = path.read_text(encoding="utf-8")
     with in_a_folder_of_its_own():
-        beside = list(outputs(read_blocks(text), path.name))
-    for shown in reversed(beside):
+        found = list(outputs(read_blocks(text), path.name))
+    for shown in reversed(found):
         if "…" in shown.block.body and not differences(shown.block.body, shown.printed):
             continue
         text = text[: shown.block.start] + tidy(shown.printed) + text[shown.block.stop :]

@@ -36,7 +36,7 @@ def run_python(body: str, where: str, names: dict[str, Any]) -> Done:
 
 
 def run_here(words: list[str]) -> Done:
-    """Run a command in this process: importing torch anew for each would take most of the time."""
+    """Run a command in this process: importing torch again for each would take most of the time."""
     printed, said, formatting = io.StringIO(), io.StringIO(), warnings.formatwarning
     try:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):

@@ -26,14 +26,14 @@ def runs_from_elsewhere(page: Path) -> list[str]:
     return sorted(set(RUN.findall(text)) - set(MADE.findall(text)))
 
 
-def fetch_run(run: str, shelf: Path, made_by: dict[str, list[str]]) -> None:
+def fetch_run(run: str, cache: Path, made_by: dict[str, list[str]]) -> None:
     """Make a run as the page that shows it does, once, but short; and before it the run that it starts from."""
     if run not in made_by:
         raise PageError(f"no page shows a command that makes {run}")
-    if (shelf / run).exists():
-        shutil.copytree(shelf / run, run, dirs_exist_ok=True)
+    if (cache / run).exists():
+        shutil.copytree(cache / run, run, dirs_exist_ok=True)
         return
     for other in set(RUN.findall(shlex.join(made_by[run]))) - {run}:
-        fetch_run(other, shelf, made_by)
+        fetch_run(other, cache, made_by)
     run_command(shorten(made_by[run]), run)
-    shutil.copytree(run, shelf / run)
+    shutil.copytree(run, cache / run)

@@ -45,17 +45,17 @@ def made_by() -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where runs that several pages use are kept."""
-    return tmp_path_factory.mktemp("shelf")
+    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=name)
-def test_what_a_page_shows_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shelf: Path) -> None:
+def test_what_a_page_shows_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mybook.txt").write_text(BOOK, encoding="utf-8")
     for run in runs_from_elsewhere(page):
-        fetch_run(run, shelf, made_by())
+        fetch_run(run, cache, made_by())
     wrong = []
     for shown in outputs(map(shortened, blocks(page)), page.name, apart=page.name == "README.md"):
         if can_be_compared(shown.code):

@@ -1,4 +1,4 @@
-"""The upper part of a report, as a browser shows it: the picture of the README."""
+"""The upper part of a report, as a browser shows it: the screenshot of the README."""
 
 import shutil
 from pathlib import Path
@@ -7,7 +7,7 @@ QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 SIZE = {"width": 1200, "height": 1960}
 
 
-def take_picture(page: Path, out: Path) -> None:
+def take_screenshot(page: Path, out: Path) -> None:
     """Open a page of this machine in chromium and write what is seen first as a PNG."""
     from playwright.sync_api import sync_playwright
 
