@@ -5,7 +5,7 @@ from pathlib import Path
 
 PAGE = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 SAID = re.compile(
-    r"^\*\d{4}-\d{2}-\d{2}, .*(?:cores|H200|not noted).*`(?:make bench|python -m benchmarks[\w. ]*)`", re.MULTILINE
+    r"^\*\d{4}-\d{2}-\d{2}, .*(?:cores|H200|not recorded).*`(?:make bench|python -m benchmarks[\w. ]*)`", re.MULTILINE
 )
 
 

@@ -45,26 +45,30 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(body, encoding="utf-8")
     projects = [str(path.parent) for path in sorted(folder.glob("packages/*/pyproject.toml"))]
-    assert len(projects) == len(PAGES) == 3
+    assert len(projects) == 3  # a kind of data is not a package
     done = run([*PIP, "--target", str(folder / "site"), *projects], folder)
     assert done.returncode == 0, done.stderr
     return folder
 
 
+def search_path(packages: Path) -> str:
+    """The installed packages of the pages, and this tree before any other Lemma."""
+    return os.pathsep.join([str(packages / "site"), str(ROOT / "src"), str(ROOT)])
+
+
 def test_every_page_does_what_it_says_and_its_own_tests_pass(packages: Path) -> None:
-    path = os.pathsep.join([str(packages / "site"), str(ROOT)])
-    done = run(["-c", FOLLOW, *map(str, PAGES)], packages / "packages", PYTHONPATH=path)
+    done = run(["-c", FOLLOW, *map(str, PAGES)], packages / "packages", PYTHONPATH=search_path(packages))
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\b8 passed\b", done.stdout), done.stdout
 
 
-def test_the_words_of_another_packages_family_are_listed_without_torch(packages: Path) -> None:
+def test_the_settings_of_another_packages_family_are_listed_without_torch(packages: Path) -> None:
     code = (
         "import sys\nfrom lemma.cli.main import main\n"
         "try:\n    main(['train', 'bag', '--settings'])\nexcept SystemExit as left:\n    assert not left.code\n"
         "print('torch' in sys.modules, file=sys.stderr)"
     )
-    done = run(["-c", code], packages, PYTHONPATH=str(packages / "site"))
+    done = run(["-c", code], packages, PYTHONPATH=search_path(packages))
     assert done.stderr.strip() == "False"
     assert re.search(r"hidden \(d_h\) = 128\s+Units of the hidden layer", done.stdout)
 
