@@ -28,7 +28,7 @@ def small_decoder() -> LanguageModel:
     return model
 
 
-@pytest.fixture(scope="module", params=["focus", "near"])
+@pytest.fixture(scope="module", params=["entropy_penalty", "distance_penalty"])
 def tried(request: pytest.FixtureRequest) -> list[tuple[list[float], float, float]]:
     """What is minimised for every λ, the loss and the term, with the queries of a decoder made larger and smaller."""
     model, found = small_decoder(), []
@@ -42,7 +42,7 @@ def tried(request: pytest.FixtureRequest) -> list[tuple[list[float], float, floa
         with torch.no_grad():
             said = [LanguageTask().loss(model, recipe)(tokens[:, :-1], tokens[:, 1:], None) for recipe in recipes]
         loss, focus, near = (one.item() for one in said[-1][1])
-        found.append(([one[0].item() for one in said], loss, focus if request.param == "focus" else near))
+        found.append(([one[0].item() for one in said], loss, focus if request.param == "entropy_penalty" else near))
     return found
 
 
@@ -79,5 +79,5 @@ def mixture(score: float) -> tuple[float, float, float]:
 def test_b4_the_study_compares_each_term_with_the_same_model_without_it() -> None:
     study = read_study("penalties")
     words = {model.title: model.settings for model in study.models}
-    assert words["plain"] == {} and words["both"] == {**words["focus"], **words["near"]}
+    assert words["plain"] == {} and words["both"] == {**words["entropy"], **words["distance"]}
     assert {model.model for model in study.models} == {"decoder"} and len(study.seeds) >= 3

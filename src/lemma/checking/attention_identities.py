@@ -152,7 +152,7 @@ def focus_loss(
     alpha = scores.softmax(-1)
     written = float(-(alpha * alpha.log()).sum((1, 2, 3)).sum() / (K * T * L))
     random, even, sharp = (
-        float(row_statistics(_records(one), distance_max=1.0).focus)
+        float(row_statistics(_records(one), distance_max=1.0).entropy)
         for one in (scores, torch.zeros_like(scores), _furthest(L, K, T))
     )
     return Evidence(
@@ -184,7 +184,7 @@ def near_loss(
         raise SpecError(f"T = {T}: no row reaches the bound L_max = {L_max:g}; give T = {first} or more.")
 
     def near(scores: Scores, bound: float = L_max) -> float:
-        return float(row_statistics(_records(scores), distance_max=bound).near)
+        return float(row_statistics(_records(scores), distance_max=bound).distance)
 
     lengths = sorted({first, *(size for size in (16, 32, 64, 128, 256) if first < size < T), T})
     rows = [(places, near(_furthest(L, K, places)), near(_furthest(L, K, places), 1e12)) for places in lengths]

@@ -56,7 +56,7 @@ def _read(path: Path) -> str:
 
 
 def _toml(text: str, where: str, known: Iterable[str] = ()) -> dict[str, Any]:
-    """Read TOML whose words are known ones."""
+    """Read TOML with known keys only."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -107,6 +107,8 @@ def sections(text: str) -> tuple[MarkdownSection, list[MarkdownSection]]:
 class SheetQuestion(Spec):
     """One question: what is asked for, of which model or cell, and what it is worth."""
 
+    renamed: ClassVar[Mapping[str, str]] = {"words": "settings"}
+
     id: Annotated[str, Field(min_length=1, max_length=100)]
     """The name by which answers refer to it."""
     text: str = ""
@@ -117,8 +119,8 @@ class SheetQuestion(Spec):
     """What is asked for: the formula of parameters or flops, a number, or gradients."""
     model: str = ""
     """The model that a formula or a number is about."""
-    words: dict[str, Any] = Field(default_factory=dict)
-    """The model's words, as a table or as key=value."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """The model's settings, as a table or as key=value."""
     quantity: str = "parameters"
     """What a number counts."""
     change: str = ""
@@ -138,9 +140,9 @@ class SheetQuestion(Spec):
     show_answer: bool = False
     """Whether the student may see the right answer."""
 
-    @field_validator("words", mode="before")
+    @field_validator("settings", mode="before")
     @classmethod
-    def _words(cls, value: Any) -> Any:
+    def _settings(cls, value: Any) -> Any:
         return parse_settings(value.replace(",", " ").split()) if isinstance(value, str) else value
 
     @field_validator("lines", mode="before")
@@ -206,7 +208,7 @@ def read_sheet(path: Path) -> Sheet:
         try:
             question = SheetQuestion.read({**usual, **fields}, where)
             if question.model:
-                subject_of(question.model, question.words)
+                subject_of(question.model, question.settings)
         except InputError as error:
             said = (line if line.startswith(where) else f"{where}: {line}" for line in str(error).splitlines())
             raise InputError("\n".join(said)) from None
@@ -331,7 +333,7 @@ def judge(question: SheetQuestion, answer: str) -> AnswerJudgement:
     if question.kind == "number":
         return _judge_number(question, answer)
     asked = "flops" if question.kind == "flops" else "parameters"
-    verdict = judge_formula(question.model, asked, answer, question.words, question.conventions)
+    verdict = judge_formula(question.model, asked, answer, question.settings, question.conventions)
     number = shown(verdict.right_at)
     right = verdict.right if verdict.right == number else f"{verdict.right} = {number}"
     return AnswerJudgement(float(verdict.equal), _said(verdict), _direction(verdict, " at the model's sizes"), right)
@@ -344,7 +346,7 @@ def _judge_number(question: SheetQuestion, answer: str) -> AnswerJudgement:
         claimed = f"{number}{'' if '%' in number or 'cent' in number else ' %'} {question.change}"
     elif isinstance(read_number(answer), PrintedChange):
         raise InputError("a plain number is asked for, not a change in per cent.")
-    verdict = judge_number(question.model, question.quantity, claimed, question.words, question.conventions)
+    verdict = judge_number(question.model, question.quantity, claimed, question.settings, question.conventions)
     exact = Fraction(verdict.right_at)
     if verdict.equal and abs(verdict.yours_at - exact) > Fraction(question.tolerance) * abs(exact):
         coarse = f"Not right: {answer} is rounded too far."
@@ -478,7 +480,7 @@ def _refuse_unanswerable(path: Path, question: SheetQuestion) -> None:
         return
     asked = question.quantity if question.kind == "number" else question.kind
     try:
-        account = count(subject_of(question.model, question.words), (asked,))
+        account = count(subject_of(question.model, question.settings), (asked,))
         if question.change:
             judge(question, "1 %")
     except InputError as error:

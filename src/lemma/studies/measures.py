@@ -211,7 +211,7 @@ def in_batches(windows: Int[Tensor, "windows length"]) -> tuple[Int[Tensor, "bat
 ATTENTION_WINDOWS = 32
 KINDS = {"entropy": "mean entropy (nats)", "distance": "mean distance (tokens)"}
 SHIFT = 0.08  # of the distance from one head to the next
-TERMS = ("entropy", "distance")
+TERMS = ("entropy_penalty", "distance_penalty")
 OWN = {*TERMS, "distance_max", "seed", "steps", "evaluate_every", "checkpoint_every"}  # under a clock steps differ
 MATTERS = 0.001  # of the plain perplexity: a smaller difference does not matter, however sure it is
 

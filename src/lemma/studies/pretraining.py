@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lemma.data.corpora import LABELLED
-from lemma.data.files import Progress, write_atomically
+from lemma.data.files import Progress, exists, write_atomically
 from lemma.data.labels import TEXTS, Labelled, read_label_file
-from lemma.data.splits import Splits
+from lemma.data.splits import Splits, normalise, shuffled
 from lemma.data.tables import SUFFIXES, Column, read_table
 from lemma.data.text import decode, open_text
 from lemma.data.tokenizers import Tokenizer
@@ -394,7 +394,7 @@ def write_texts(
     unique = {normalise(text): " ".join(text.split()) for text in reversed(apart)}  # the first of equal texts stays
     if len(unique) < 2:
         raise DataError("there are no texts to learn without labels: all are held out. Name others with unlabelled=.")
-    write_atomically(path, "".join(f"{unique[key]}\n" for key in in_drawn_order(unique, "order")))
+    write_atomically(path, "".join(f"{unique[key]}\n" for key in shuffled(unique, "order")))
     return WrittenTexts(path, len(unique), len(kept) - len(apart), len(apart) - len(unique))
 
 
@@ -411,7 +411,7 @@ def read_texts(name: str, progress: Progress | None = None) -> list[str]:
         def is_header(first: Sequence[str]) -> bool:
             return bool({cell.strip().casefold() for cell in first} & {"text", *TEXTS})
 
-        wanted = [Column("text", called=TEXTS)]
+        wanted = [Column("text", aliases=TEXTS)]
         return read_table(path, wanted, any_width=True, is_header=is_header).cells["text"]
     return "".join(decode(open_text(path))).splitlines()
 
@@ -427,9 +427,9 @@ def without(texts: Iterable[str], held_out: Iterable[str]) -> Iterator[str]:
         words = key.split()
         return (tuple(words[start : start + WORDS_SHARED]) for start in range(len(words) - WORDS_SHARED + 1))
 
-    keys = {plain(text) for text in held_out}
+    keys = {normalise(text) for text in held_out}
     shared = {run for key in keys for run in runs(key)}
     for text in texts:
-        key = plain(text)
+        key = normalise(text)
         if key not in keys and shared.isdisjoint(runs(key)):
             yield text

@@ -42,7 +42,7 @@ change = "from 2 to 4 layers"
 id = "Q4"
 kind = "number"
 model = "table-a5"
-words = {{ L = 4 }}
+settings = {{ L = 4 }}
 """
 GRADIENTS = """
 d2 = y_hat - y
@@ -220,7 +220,7 @@ def test_markdown_says_the_same(tmp_path: Path) -> None:
         ('kind = "parameters"', 'kind = "parameter"', "question Q1: kind = 'parameter' is unknown. Did you mean"),
         ('kind = "parameters"', "", r"question Q1.kind = .*field required"),
         ("points = 2", "points = -2", r"question Q1.points = -2"),
-        ("points = 2", "point = 2", "question Q1: the word = 'point' is unknown. Did you mean 'points'"),
+        ("points = 2", "point = 2", "question Q1: the setting = 'point' is unknown. Did you mean 'points'"),
         ('model = "feed-forward"', 'model = "feed-foward"', "question Q1: model = .*Did you mean 'feed-forward'"),
         ('model = "feed-forward"', "", "question Q1: model: .*needs one"),
         ('cell = "rnn"', 'cell = "rnm"', "question Q2: cell = 'rnm' is unknown. Did you mean 'rnn'"),
@@ -228,9 +228,9 @@ def test_markdown_says_the_same(tmp_path: Path) -> None:
         ('lines = ["dU", "db2", "dI", "dH"]', "", "question Q2: lines: name the gradients"),
         ('change = "from 2 to 4 layers"', 'change = "from here to there"', "question Q3: change: "),
         ('change = "from 2 to 4 layers"', 'quantity = "weight"', "question Q3: quantity = 'weight'"),
-        ("words = {{ L = 4 }}", "words = {{ l = 4 }}", "question Q4: the word = 'l' is unknown"),
+        ("settings = {{ L = 4 }}", "settings = {{ l = 4 }}", "question Q4: the setting = 'l' is unknown"),
         ('id = "Q4"', 'id = "q3"', "question .3: id: there are two"),
-        ('title = "Week 3"', 'titel = "Week 3"', "the word = 'titel' is unknown. Did you mean 'title'"),
+        ('title = "Week 3"', 'titel = "Week 3"', "the setting = 'titel' is unknown. Did you mean 'title'"),
         ('title = "Week 3"', 'title = "Week 3', "not valid TOML"),
     ],
 )
@@ -247,7 +247,7 @@ def test_a_broken_sheet_is_refused_with_file_question_and_field(
     ("name", "content", "message"),
     [
         ("sheet.md", "# Only a title\n", "the sheet has none"),
-        ("sheet.md", "## Q1\nkinds: flops\n", "question Q1: the word = 'kinds' is unknown. Did you mean 'kind'"),
+        ("sheet.md", "## Q1\nkinds: flops\n", "question Q1: the setting = 'kinds' is unknown. Did you mean 'kind'"),
         ("sheet.md", "## Q1\n```toml\nkind =\n```\n", "question Q1: the block is not valid TOML"),
         ("sheet.md", "## \nkind: flops\n", "the heading has no name"),
         ("sheet.txt", "", "expected a file that ends in"),

@@ -120,7 +120,7 @@ def refusal(words: list[str]) -> str:
 @pytest.mark.parametrize("option", BESIDE_RESUME)
 def test_resume_refuses_every_other_option(option: str) -> None:
     message = refusal(["train", "--resume", "runs/a", option])
-    assert "takes only KEY=VALUE words" in message and f"Leave out {option.partition('=')[0]}." in message
+    assert "takes only KEY=VALUE settings" in message and f"Leave out {option.partition('=')[0]}." in message
 
 
 @pytest.mark.parametrize("option", BESIDE_SOURCE)

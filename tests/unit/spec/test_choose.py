@@ -44,7 +44,7 @@ def test_nothing_is_evaluated(text: str) -> None:
         ("decoder", {"depth": 0}, "decoder.depth = 0"),
         ("decoder", {"depth": "four"}, "decoder.depth = 'four'"),
         ("lstm", {"tied": True}, "lstm.tied needs lstm.hidden = lstm.width"),
-        ("lstm", {"heads": 2}, "the word = 'heads' is unknown"),
+        ("lstm", {"heads": 2}, "the setting = 'heads' is unknown"),
         ("lstm", {"dropout": 1.5}, "dropout = 1.5"),
         ("lstm", {"tokenizer": "wrods"}, "Did you mean 'words'"),
         ("nowhere.toml", {}, "no such file"),

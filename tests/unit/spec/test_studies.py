@@ -45,7 +45,7 @@ def test_words_change_a_study() -> None:
     assert study.seeds == (1, 2, 3)
     assert (study.budget.tokens, study.budget.parameters) == (5000, FAMILIES.budget.parameters)
     assert (study.data.text, study.data.tokenizer.kind) == (("book.txt",), "words")
-    assert study.settings == {**FAMILIES.words, "batch": 3}
+    assert study.settings == {**FAMILIES.settings, "batch": 3}
     assert study.grid == {"learning_rate": (0.1, 0.2)}
     assert FAMILIES.seeds == (1, 2), "the built-in one stays what it is"
 
@@ -70,7 +70,7 @@ def test_a_file_of_ones_own_is_called_after_itself(tmp_path: Path) -> None:
         ("none.toml", {}, "there is no such file"),
         ("families", {"budget.tokenz": 3}, "Did you mean 'budget.tokens'"),
         ("families", {"batch": 3}, "is a setting of the runs. Say settings.batch=3"),
-        ("families", {"seeds.first": 3}, "holds no words"),
+        ("families", {"seeds.first": 3}, "holds no settings"),
         ("families", {"seeds": []}, "at least one seed is needed"),
         ("families", {"seeds": [1, 1]}, "none twice"),
         ("families", {"models": [{"model": "rnn"}, {"model": "rnn"}]}, "'rnn' is there twice"),

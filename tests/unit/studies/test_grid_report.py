@@ -171,7 +171,7 @@ def test_models_can_be_compared_at_every_place_of_the_grid() -> None:
     [
         ({"at": {"dept": 2}, "against": {"dept": 1}}, "Did you mean 'depth'"),
         ({"at": {"depth": 9}, "against": {"depth": 1}}, "depth = 9 is not in the grid"),
-        ({"at": {"depth": 1}, "against": {"model": "a"}}, "must name the same words"),
+        ({"at": {"depth": 1}, "against": {"model": "a"}}, "must name the same settings"),
         ({"at": {"depth": 1}, "against": {"depth": 1}}, "differ in at least one value"),
     ],
 )

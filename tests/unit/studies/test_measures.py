@@ -218,4 +218,4 @@ def test_the_built_in_studies_ask_for_their_measures() -> None:
     assert read_study("positions").measures == ("positions",)
     assert [model.title for model in read_study("positions").models] == list(KINDS)
     assert read_study("penalties").measures == ("attention",)
-    assert [model.title for model in read_study("penalties").models] == ["plain", "focus", "near", "both"]
+    assert [model.title for model in read_study("penalties").models] == ["plain", "entropy", "distance", "both"]

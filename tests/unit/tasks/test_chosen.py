@@ -58,7 +58,7 @@ def test_it_goes_together_with_shaping(install) -> None:
     model = build(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=9))
     criterion = LanguageTask().loss(model, Recipe(objective="doubled_too", entropy_penalty=0.5))
     minimised, (loss, objective, focus, _), _ = criterion(TOKENS, TOKENS + 1, None)
-    assert criterion.terms == ("loss", "objective", "focus", "near")
+    assert criterion.terms == ("loss", "objective", "entropy", "distance")
     torch.testing.assert_close(objective, 2 * loss)
     torch.testing.assert_close(minimised, objective + 0.5 * focus.to(objective.dtype))
 

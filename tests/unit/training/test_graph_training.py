@@ -105,7 +105,7 @@ def test_no_speed_in_tokens_is_told_of_a_graph(tmp_path: Path, capsys: pytest.Ca
         ("accumulate", "read as a whole"),
         ("sequence_length", "running text"),
         ("mask_rate", "encoder"),
-        ("focus", "no attention"),
+        ("entropy_penalty", "no attention"),
     ],
 )
 def test_words_without_effect_are_refused_with_the_reason(word: str, why: str) -> None:

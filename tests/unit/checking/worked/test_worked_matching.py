@@ -50,7 +50,7 @@ def test_scores_are_numpys_for_random_matrices() -> None:
         (changed(image_names=["a", "a"]), "image_names has a name twice"),
         (changed(focus=["c"]), "focus = 'c' is unknown"),
         ({word: value for word, value in CASE.items() if word != "T"}, "T is missing. Give a matrix, as in T ="),
-        (changed(colour="red"), "the word = 'colour' is unknown"),
+        (changed(colour="red"), "the setting = 'colour' is unknown"),
         (changed(w_i=[[1]]), "Did you mean 'W_i'"),
     ],
 )
