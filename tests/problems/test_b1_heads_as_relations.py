@@ -198,7 +198,7 @@ def test_a_parser_asked_to_write_prints_no_prompt(run: Path) -> None:
 def test_text_is_not_for_a_parser_nor_trees_for_another(run: Path, tmp_path: Path) -> None:
     given = ("--treebank", run.parent / "tiny.conllu", "--text", "shakespeare", "--out", tmp_path / "x", "steps=1")
     assert "--text is not for parser, which is trained on --treebank" in _said("train", "parser", *given)[2]
-    assert "--treebank is not for lstm, which learns --text" in _said("train", "lstm", *given)[2]
+    assert "--treebank is not for lstm, which is trained on --text" in _said("train", "lstm", *given)[2]
 
 
 def test_what_training_on_trees_came_to_has_no_perplexity(tmp_path: Path) -> None:

@@ -95,4 +95,4 @@ def test_one_reference_a_sentence_is_the_usual_bleu() -> None:
     score = score_translations(HYPOTHESES, references, samples=0)
     assert score.bleu.value == sacrebleu.corpus_bleu(HYPOTHESES, [references], force=True).score
     assert score.chrf.value == sacrebleu.corpus_chrf(HYPOTHESES, [references]).score
-    assert score.bleu.low is None and "bs:" not in score.signatures["bleu"]
+    assert score.bleu.interval is None and "bs:" not in score.signatures["bleu"]

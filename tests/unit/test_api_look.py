@@ -18,7 +18,7 @@ def test_a_strange_setting_is_said_plainly(what: tuple[str, str]) -> None:
 
 
 def test_a_tree_needs_a_run() -> None:
-    with pytest.raises(SpecError, match="a run is expected"):
+    with pytest.raises(SpecError, match="give a run and a text"):
         lemma.look("parse")
 
 

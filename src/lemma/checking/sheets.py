@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -63,7 +63,7 @@ def _toml(text: str, where: str, known: Iterable[str] = ()) -> dict[str, Any]:
         raise InputError(f"{where} not valid TOML: {error}.") from None
     for word in table:
         if known and word not in known:
-            raise InputError(unknown(f"{where} the word", word, known))
+            raise InputError(unknown(f"{where} the setting", word, known))
     return table
 
 
@@ -225,7 +225,7 @@ def _asked(path: Path, section: MarkdownSection) -> dict[str, Any]:
     heading = HEADING.fullmatch(section.heading)
     if heading is None:
         raise InputError(f"{path}: question {section.heading!r}: id: the heading has no name. Write ## Q1 (2 points).")
-    found, prose = _fields(path, section, tuple(SheetQuestion.model_fields))
+    found, prose = _fields(path, section, (*SheetQuestion.model_fields, *SheetQuestion.renamed))
     points = {"points": float(heading["points"])} if heading["points"] else {}
     said = "\n".join(part for part in (heading["text"] or "", *prose) if part).strip()
     return {"id": heading["id"], "text": said, **points, **found}

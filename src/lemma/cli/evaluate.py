@@ -33,9 +33,9 @@ def evaluate(
     *,
     data: dict[str, Any],
 ) -> None:
-    """Evaluate a run on its own test split or on other data, with the full protocol.
+    """Evaluate a run, with the full protocol.
 
-    Language models: perplexity, a full pass that predicts every token once. Parsers, and language models with
+    On its own test split, or on other data of the same kind. Language models: perplexity, a full pass that predicts every token once. Parsers, and language models with
     --treebank: UAS and LAS. Translators: BLEU and chrF. Classifiers and graph models: accuracy and F1. Dual encoders:
     recall at 1, 5 and 10 in both directions.
     """

@@ -109,7 +109,7 @@ def _refuse_foreign_settings(study: GridStudy, bases: Mapping[str, Choice]) -> N
         for where, words in (("study.grid", study.grid), ("study.models", model.settings)):
             for word in words:
                 if not knows(own, word):
-                    raise SpecError(unknown(f"{where}: for {model.title}, the word", word, known[model.title]))
+                    raise SpecError(unknown(f"{where}: for {model.title}, the setting", word, known[model.title]))
         ours, theirs = (distribute(words, own) for words in (study.grid, model.settings))
         for owner, words in ours.items():
             if both := sorted(words.keys() & theirs[owner].keys()):

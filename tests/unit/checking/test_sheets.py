@@ -181,7 +181,7 @@ How many parameters has Bengio's model? Remember: biases count.
 
 kind: parameters
 model: feed-forward
-words: N=5 d=8
+settings: N=5 d=8
 
 ## Q2: The gradients (1.5 points)
 ```toml
@@ -208,7 +208,7 @@ def test_markdown_says_the_same(tmp_path: Path) -> None:
     (tmp_path / "answers.md").write_text(MARKDOWN_ANSWERS, encoding="utf-8")
     first, second = read_sheet(tmp_path / "sheet.md").questions
     assert first.text == "How many parameters has Bengio's model? Remember: biases count."
-    assert (first.points, first.words, first.show_answer) == (2, {"N": 5, "d": 8}, True)
+    assert (first.points, first.settings, first.show_answer) == (2, {"N": 5, "d": 8}, True)
     assert (second.text, second.points, second.lines) == ("The gradients", 1.5, ("dz",))
     found = mark(tmp_path / "sheet.md", tmp_path / "answers.md")
     assert (found.points, found.student, found.title, found.strangers) == (3.5, "Ada", "Week 3", ())

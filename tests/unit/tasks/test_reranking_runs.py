@@ -153,7 +153,7 @@ def test_a_text_tower_becomes_a_classifiers_body(dual: Path, tmp_path: Path) -> 
         ({"rerank": True}, "learns images"),
         ({"rerank": True, "text": "speeches"}, "learns images"),
         ({"text": "speeches"}, "learns images"),
-        ({"images": "emoji", "method": "all"}, "Name one method"),
+        ({"images": "emoji", "method": "all"}, "lemma.adapt.compare"),
         ({"images": "emoji", "rerank": True, "shared": 4}, "shared is the base's"),
         ({"images": "emoji", "rerank": True, "candidates": 1}, "candidates"),
         ({"images": "emoji", "rerank": True, "accumulate": 2}, "accumulate"),

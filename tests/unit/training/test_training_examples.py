@@ -122,7 +122,7 @@ def test_data_of_another_kind_are_refused_with_what_would_do(tmp_path: Path) -> 
         lemma.train("parser", labels=labels, out=tmp_path / "run", progress=False)
     with pytest.raises(SpecError, match="nothing to learn from"):
         lemma.train("lstm", out=tmp_path / "run", **TINY)
-    with pytest.raises(SpecError, match="shape a language model's attention"):
+    with pytest.raises(SpecError, match="are for a language model's attention"):
         lemma.train("decoder", labels=labels, out=tmp_path / "run", entropy_penalty=0.1, **TINY)
 
 
