@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.compare import Comparison, compare
+from lemma.generation.decode import Sampling
 from lemma.generation.decode import generate as decode
-from lemma.generation.sampling import Sampling
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.spec.models import Decoder, FeedForward, LanguageSpec, Lstm

@@ -49,13 +49,7 @@ if TYPE_CHECKING:
     from lemma.runs.load import Run
     from lemma.serving.runs import Verbs
     from lemma.serving.server import Ready
-    from lemma.spec.settings import (
-        AdaptSettings,
-        EvaluateSettings,
-        RecipeSettings,
-        SamplingSettings,
-        TrainSettings,
-    )
+    from lemma.spec.settings import AdaptSettings, EvaluateSettings, RecipeSettings, SamplingSettings, TrainSettings
     from lemma.studies.compare_methods import UnfinishedComparison
     from lemma.studies.result import StudyResult
     from lemma.tasks.base import DataArgs, Score
@@ -529,8 +523,7 @@ def generate(
 
     >>> lemma.generate("runs/a", prompt="The", temperature=0.0).loop  # doctest: +SKIP
     """
-    from lemma.generation.decode import generate_text
-    from lemma.generation.sampling import Sampling
+    from lemma.generation.decode import Sampling, generate_text
 
     loaded = opened(run)
     if source is not None:

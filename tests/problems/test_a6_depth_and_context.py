@@ -11,7 +11,7 @@ from lemma.models.build import build
 from lemma.spec.models import TableA5
 from lemma.spec.studies import read_study
 from lemma.studies.experiment import gather
-from lemma.studies.grid_report import judge
+from lemma.studies.grid import judge
 from lemma.tasks.language import causal
 from tests.unit.studies.made_up import made_up
 

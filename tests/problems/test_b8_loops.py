@@ -5,9 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from lemma.generation.decode import Generated, generate
-from lemma.generation.loops import TextLoop
-from lemma.generation.sampling import Sampling
+from lemma.generation.decode import Generated, Sampling, TextLoop, generate
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.spec.models import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn, TableA5

@@ -9,8 +9,8 @@ from torch import nn
 from lemma.models.base import count_parameters
 from lemma.models.build import build, parameters_of
 from lemma.models.encoder_decoder import EncoderDecoderModel
+from lemma.spec.choose import preset
 from lemma.spec.models import EncoderDecoder
-from lemma.spec.presets import preset
 
 size = st.integers(1, 12)
 

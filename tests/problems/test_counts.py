@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from lemma.models.base import count_parameters
 from lemma.models.build import build, parameters_of
+from lemma.spec.choose import preset
 from lemma.spec.models import Attentive, Decoder, FeedForward, Gru, Lstm, Rnn, TableA5
-from lemma.spec.presets import preset
 
 size = st.integers(1, 40)
 

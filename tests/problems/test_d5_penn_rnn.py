@@ -6,10 +6,9 @@ import pytest
 
 import lemma
 from lemma.checking.formula import read_formula
-from lemma.spec.choose import choose
+from lemma.spec.choose import choose, preset
 from lemma.spec.data import Words
 from lemma.spec.models import Rnn
-from lemma.spec.presets import preset
 
 SMALL, LARGE = {"d": 256, "D": 512}, {"d": 2048, "D": 4096}
 LINES = ["the cat sat", "the dog ran on", "a cat ran", "the old dog sat on a cat"]

@@ -21,15 +21,7 @@ from lemma.spec.data import Characters, LabelsSpec
 from lemma.spec.models import Classifier
 from lemma.spec.studies import PretrainingStudy, read_study
 from lemma.studies.experiment import gather
-from lemma.studies.pretraining import (
-    PretrainingGain,
-    conclude,
-    gains_of,
-    make_table,
-    read_texts,
-    without,
-    write_texts,
-)
+from lemma.studies.pretraining import PretrainingGain, conclude, gains_of, make_table, read_texts, without, write_texts
 from lemma.studies.result import StudyResult
 from lemma.studies.run import run_study
 

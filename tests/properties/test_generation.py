@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 
 from lemma.data.tokenizers import train_tokenizer
-from lemma.generation.decode import Spelling, generate
-from lemma.generation.sampling import Sampling, choose, probabilities
+from lemma.generation.decode import Sampling, Spelling, choose, generate, probabilities
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.spec.data import BytePairs, Words

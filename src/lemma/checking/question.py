@@ -17,9 +17,8 @@ from lemma.counting.writing import write
 from lemma.errors import InputError, LedgerError, unknown
 from lemma.report.result import Block, Result, Table, Text
 from lemma.runs.folder import RunFolder
-from lemma.spec.choose import Choice, choose
+from lemma.spec.choose import Choice, choose, find_preset
 from lemma.spec.models import FAMILIES, ModelSpec, NewFamily
-from lemma.spec.presets import find_preset
 
 COUNTED = frozenset({"V", "N", "T", "S"})
 LARGEST_DIFFERENCE = 60  # terms beyond which nobody can be told what is wrong in a sentence

@@ -35,9 +35,9 @@ def evaluate(
 ) -> None:
     """Evaluate a run, with the full protocol.
 
-    On its own test split, or on other data of the same kind. Language models: perplexity, a full pass that predicts every token once. Parsers, and language models with
-    --treebank: UAS and LAS. Translators: BLEU and chrF. Classifiers and graph models: accuracy and F1. Dual encoders:
-    recall at 1, 5 and 10 in both directions.
+    On its own test split, or on other data of the same kind. Language models: perplexity, a full pass that predicts
+    every token once. Parsers, and language models with --treebank: UAS and LAS. Translators: BLEU and chrF. Classifiers
+    and graph models: accuracy and F1. Dual encoders: recall at 1, 5 and 10 in both directions.
     """
     from lemma.api import evaluate as measure
 

@@ -34,13 +34,14 @@ from lemma.counting.probe import (
     ProbeSizes,
     Read,
     Readings,
+    Values,
     choose_sizes,
     column_sums,
     draws,
     pattern_of,
     probe,
 )
-from lemma.counting.subject import Subject, Values, adapted_subject, sizes_in_words
+from lemma.counting.subject import Subject, adapted_subject, sizes_in_words
 from lemma.errors import InputError, LedgerError, unknown
 from lemma.models.build import build
 from lemma.spec.models import ModelSpec

@@ -27,7 +27,7 @@ from lemma.models.transformer import EncoderModel
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import always_learned
 from lemma.spec.base import distribute
-from lemma.spec.choose import Choice, choose
+from lemma.spec.choose import PRESETS, Choice, brought_sources, choose, preset_names
 from lemma.spec.models import (
     CHANNELS,
     CrossAttention,
@@ -41,7 +41,6 @@ from lemma.spec.models import (
     Transformer,
     Tree,
 )
-from lemma.spec.presets import PRESETS, brought_sources, preset_names
 from lemma.spec.recipe import Method
 
 BATCH, TIME, SOURCE, NODES = "B", "T", "S", "n"

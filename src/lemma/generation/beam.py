@@ -13,8 +13,7 @@ from torch import Tensor
 
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import InputError
-from lemma.generation.decode import NOT_NUMBERS, bare
-from lemma.generation.sampling import refuse_type
+from lemma.generation.decode import NOT_NUMBERS, bare, refuse_type
 from lemma.models.base import evaluating
 from lemma.models.encoder_decoder import DecoderState, EncoderDecoderModel
 from lemma.report.result import Block, Pre, Result, Text

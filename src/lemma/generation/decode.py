@@ -1,28 +1,227 @@
-"""Generation: read the prompt once, then one token at a time through the state."""
+"""Generation: read the prompt once, then one token at a time through the state; sampling, and the proof of loops."""
 
+import math
 import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from hashlib import blake2b
+from numbers import Integral, Real
 from types import FunctionType
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from lemma.data.tokenizers import Tokenizer
-from lemma.errors import DataError, InputError
-from lemma.generation.loops import StateHistory, TextLoop, observed_loop, proved_loop
-from lemma.generation.sampling import Sampling, choose, refuse_type
+from lemma.errors import DataError, InputError, SpecError
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel, evaluating
 from lemma.report.result import Block, Pre, Result, Text
 from lemma.report.text import fit
+
+# From logits to the next token: temperature, top-k and top-p.
+
+
+def refuse_type(name: str, value: Any, kind: type, wanted: str) -> None:
+    """Refuse a value that is not of a kind; True and False are not numbers.
+
+    >>> refuse_type("temperature", "hot", float, "a number from 0 up")
+    Traceback (most recent call last):
+    lemma.errors.SpecError: temperature = 'hot' (str) is not a number from 0 up.
+    """
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise SpecError(f"{name} = {value!r} ({type(value).__name__}) is not {wanted}.")
+
+
+COLDEST = 1e-200  # so that no logit overflows; below it, no probability changes
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How much to generate and how to choose each token.
+
+    Temperature divides the logits; then top-k keeps the k most likely tokens, and top-p (Holtzman et al. 2020), of
+    what is left, the fewest most likely that together reach p. Temperature 0 always takes the most likely token. Of
+    equally likely tokens the lowest id comes first.
+    """
+
+    tokens: int = 100
+    temperature: float = 0.8
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 1
+    stop_at_loop: bool = False
+    stop_at_eos: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "top_k", "seed"):
+            if getattr(self, name) is not None:
+                refuse_type(name, getattr(self, name), Integral, "a whole number")
+        for name in ("temperature", "top_p"):
+            if getattr(self, name) is not None:
+                refuse_type(name, getattr(self, name), Real, "a number")
+        if self.tokens < 1:
+            raise InputError(f"tokens = {self.tokens} is less than 1: say how many tokens to generate.")
+        if not 0 <= self.temperature < math.inf:
+            raise InputError(f"temperature = {self.temperature} is not a number from 0 (always the most likely) up.")
+        if self.top_k is not None and self.top_k < 1:
+            raise InputError(f"top_k = {self.top_k} is less than 1; leave it out to keep every token.")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise InputError(f"top_p = {self.top_p} is not above 0 and up to 1; leave it out to keep every token.")
+        if self.stop_at_loop and not self.greedy:
+            raise InputError(f"stop_at_loop needs temperature 0, got {self.temperature}: sampling breaks every loop.")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature == 0
+
+
+def probabilities(
+    logits: Float[Tensor, "rows vocabulary"], temperature: float, top_k: int | None = None, top_p: float | None = None
+) -> Float[Tensor, "rows vocabulary"]:
+    """Return the probability with which each token is chosen, in float64; temperature 0 puts all on the most likely.
+
+    >>> chances = probabilities(torch.tensor([[1.0, 2.0, 2.0]]).log(), temperature=0.5)
+    >>> (9 * chances).round(decimals=6).tolist()  # the squares: 1, 4, 4
+    [[1.0, 4.0, 4.0]]
+    """
+    if temperature == 0:
+        return torch.zeros_like(logits, dtype=torch.float64).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+    scaled = logits.double() / max(temperature, COLDEST)
+    if top_k is not None and top_k < logits.shape[-1]:
+        scaled = scaled.masked_fill(~top_k_mask(scaled, top_k), -math.inf)
+    chances = scaled.softmax(-1)
+    if top_p is None or top_p == 1:
+        return chances
+    kept = chances * top_p_mask(chances, top_p)
+    return kept / kept.sum(-1, keepdim=True)
+
+
+def top_k_mask(logits: Float[Tensor, "rows vocabulary"], count: int) -> Bool[Tensor, "rows vocabulary"]:
+    """Mark the `count` highest logits of each row, of equal ones those with the lowest ids."""
+    last = logits.topk(count, sorted=True).values[:, -1:]
+    above, tied = logits > last, logits == last
+    return above | (tied & (tied.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
+
+
+def top_p_mask(chances: Float[Tensor, "rows vocabulary"], share: float) -> Bool[Tensor, "rows vocabulary"]:
+    """Mark the fewest most likely tokens of each row that together have at least this share of the probability."""
+    ordered, order = chances.sort(dim=-1, descending=True, stable=True)
+    before = ordered.cumsum(-1) - ordered
+    return torch.zeros_like(chances, dtype=torch.bool).scatter_(-1, order, before < share)
+
+
+def choose(
+    logits: Float[Tensor, "rows vocabulary"], settings: Sampling, chances: Sequence[float]
+) -> Int[Tensor, "rows"]:
+    """Choose each row's next token by a random number from [0, 1): where the cumulative probability passes it.
+
+    >>> choose(torch.tensor([[1.0, 3.0]]).log().repeat(2, 1), Sampling(temperature=1.0), [0.2, 0.3]).tolist()
+    [0, 1]
+    """
+    if settings.greedy:
+        return logits.argmax(-1)
+    sums = probabilities(logits, settings.temperature, settings.top_k, settings.top_p).cumsum(-1)
+    # Scaled by the sum's own end, so that rounding never leads past the last token that can be chosen.
+    places = torch.tensor(chances, dtype=torch.float64, device=logits.device)[:, None] * sums[:, -1:]
+    return torch.searchsorted(sums, places, right=True).squeeze(-1)
+
+
+# Loops at temperature 0 (problem B8).
+#
+# Each token is a function of the state before it, and so is the next state. When a whole state comes back, all that
+# followed it repeats for ever: a model whose memory is its last N−1 tokens has at most V^(N−1) full states, so it
+# always ends in a loop.
+
+
+@dataclass(frozen=True)
+class TextLoop:
+    """A text that repeats itself: token t equals token t + period from `onset` on, counting generated tokens from 0."""
+
+    onset: int
+    period: int
+    proved: bool
+    """Whether the whole state repeated, so that it goes on for ever; if not, it was seen three times in a row."""
+    state: str
+    """What the model's state is, in words."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        start = "from the first token" if self.onset == 0 else f"from token {self.onset}"
+        every = "every token" if self.period == 1 else f"every {self.period} tokens"
+        if self.proved:
+            return f"{start} the text repeats {every}, for ever (proved: {self.state} repeated)"
+        return f"{start} the text repeats {every} so far (not proved: {self.state} did not repeat)"
+
+
+class StateHistory:
+    """The states of one generation, to find one that comes back.
+
+    A signature of up to 32 bytes is kept as it is, a longer one as its 256-bit BLAKE2 digest.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[bytes, int] = {}
+
+    def earlier(self, signature: bytes, step: int) -> int | None:
+        """Return the step at which this state was seen before; None if it is new, and then remember it."""
+        key = signature if len(signature) <= 32 else blake2b(signature, digest_size=32).digest()
+        first = self._first.setdefault(key, step)
+        return None if first == step else first
+
+
+def proved_loop(tokens: Sequence[int], first: int, step: int, state: str) -> TextLoop:
+    """Describe the loop that is proved when the states before tokens `first` and `step` are the same.
+
+    >>> proved_loop([5, 1, 2, 1, 2], first=1, step=5, state="the last token")
+    TextLoop(onset=1, period=2, proved=True, state='the last token')
+    """
+    period = smallest_period(tokens[first:step])
+    return TextLoop(_onset(tokens, first, period), period, True, state)
+
+
+def observed_loop(tokens: Sequence[int], state: str) -> TextLoop | None:
+    """Describe the shortest loop that the end of the text has gone through three times; None without one.
+
+    >>> observed_loop([9, 1, 2, 1, 2, 1, 2], "the hidden vectors")
+    TextLoop(onset=1, period=2, proved=False, state='the hidden vectors')
+    """
+    for period in range(1, len(tokens) // 3 + 1):
+        if tokens[-1] == tokens[-1 - period] and tokens[-2 * period :] == tokens[-3 * period : -period]:
+            return TextLoop(_onset(tokens, len(tokens) - 3 * period, period), period, False, state)
+    return None
+
+
+def smallest_period(word: Sequence[int]) -> int:
+    """Return the smallest period of a word repeated for ever; it divides the word's length.
+
+    >>> smallest_period([1, 2, 1, 2]), smallest_period([1, 2, 1])
+    (2, 3)
+    """
+    size = len(word)
+    divisors = (period for period in range(1, size + 1) if size % period == 0)
+    return next(period for period in divisors if word[period:] == word[:-period] or period == size)
+
+
+def _onset(tokens: Sequence[int], known: int, period: int) -> int:
+    """Walk back from a place in the loop to where it begins."""
+    while known and tokens[known - 1] == tokens[known - 1 + period]:
+        known -= 1
+    return known
+
+
+# Generation: read the prompt once, then one token at a time through the state.
+
 
 Stopped = Literal["length", "eos", "loop", "told"]
 """Why a text ends; `told`: the callback asked for it."""

@@ -354,7 +354,7 @@ class NewFamily(Family):
 
 
 def _own() -> set[str]:
-    from lemma.spec.presets import OWN  # it is made of all families
+    from lemma.spec.choose import OWN  # it is made of all families
 
     return OWN
 

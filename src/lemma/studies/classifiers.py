@@ -44,8 +44,7 @@ from lemma.studies.experiment import (
     validations_of,
     write_json,
 )
-from lemma.studies.grid import RESERVED, knows, refuse_reserved
-from lemma.studies.grid_report import Verdict
+from lemma.studies.grid import RESERVED, Verdict, knows, refuse_reserved
 from lemma.studies.result import NONE, StudyResult, StudyTable
 from lemma.studies.timing import describe_hardware, device_of, race, ratio
 from lemma.tasks.base import rooted, say_skipped

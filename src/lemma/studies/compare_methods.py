@@ -29,15 +29,7 @@ from lemma.studies.result import NONE, StudyResult, StudyTable
 from lemma.studies.timing import Spread, describe_hardware, device_of, peak_of_step, race, ratio, spread
 from lemma.tasks.base import DataArgs, Headline
 from lemma.tasks.translation import teacher_forcing
-from lemma.training.adapt import (
-    AdaptationPlan,
-    Adapted,
-    AdaptedBase,
-    Forgetting,
-    finish_run,
-    is_same,
-    plan_adaptation,
-)
+from lemma.training.adapt import AdaptationPlan, Adapted, AdaptedBase, Forgetting, finish_run, is_same, plan_adaptation
 from lemma.training.distributed import Distributed
 from lemma.training.result import TrainingResult
 from lemma.training.session import Session

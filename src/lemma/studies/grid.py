@@ -1,36 +1,544 @@
-"""Language models on one text, at every place of a grid, with equal budgets: the studies families, table-a5 and others.
-
-The file says which cells a study has, how one is trained, and what is measured of it; `grid_report` what they show.
-"""
+"""What a grid of language models shows: the table, the verdicts on claims, the conclusion, curves and samples."""
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, Literal
 
 from lemma.data.splits import Splits
 from lemma.data.store import TokenArray, prepare
 from lemma.errors import SpecError, unknown
+from lemma.report.curves import COLOURS, can_draw, to_svg
 from lemma.report.progress import Observer, watched_reading
+from lemma.report.result import Block, Card, Cards, Figure, Heading, Items, Legend, Pre, Table, Text
+from lemma.report.statistics import Estimate, difference
 from lemma.runs.load import Run
 from lemma.spec.base import Spec, distribute
 from lemma.spec.choose import Choice, choose
 from lemma.spec.recipe import Recipe
-from lemma.spec.studies import ComparedModel, GridStudy
+from lemma.spec.studies import ClaimComparison, ComparedModel, GridStudy, StudyBudget, StudyClaim
 from lemma.studies.budget import fit_parameters, fit_steps, measure_speed, spread_validations
 from lemma.studies.experiment import (
     CellOutcome,
     RunPlan,
     StudyCell,
+    StudyRow,
     TrainingExperiment,
+    gather,
+    in_words,
+    plain,
     read_json,
+    seeds_in_words,
     write_json,
 )
-from lemma.studies.grid_report import report_grid
-from lemma.studies.measures import SPLIT, LanguageMeasures, Scorer, has_all, measure
-from lemma.studies.result import StudyResult
+from lemma.studies.measures import (
+    SPLIT,
+    VIEWS,
+    CurvePoint,
+    LanguageMeasures,
+    Row,
+    Scorer,
+    TextSample,
+    has_all,
+    measure,
+    print_view,
+    show_view,
+)
+from lemma.studies.result import NONE, StudyResult, StudyTable
 from lemma.studies.timing import describe_hardware, device_of
+
+
+def report_grid(
+    spec: GridStudy,
+    outcomes: Sequence[CellOutcome[LanguageMeasures]],
+    data: Mapping[str, str],
+    hardware: Mapping[str, str],
+    out: Path,
+    interrupted: bool = False,
+) -> StudyResult:
+    """Put the findings together."""
+    rows = tuple(gather(outcomes))
+    claims = tuple(judge(claim, rows) for claim in spec.claims)
+    views = {name: VIEWS[name](rows) for name in spec.measures}
+    sentences = chain.from_iterable(view.sentences() for view in views.values())
+    shown = chain.from_iterable(map(show_view, views.values()))
+    return StudyResult(
+        title=spec.name,
+        question=spec.question,
+        spec=spec,
+        out=out,
+        data={**data, "budget": budget_in_words(spec.budget), "seeds": ", ".join(map(str, spec.seeds))},
+        hardware=hardware,
+        protocol=describe_protocol(rows),
+        table=make_table(rows),
+        conclusion=(*conclude(rows, claims), *sentences),
+        claims=claims,
+        runs=tuple(outcomes),
+        rows=rows,
+        printed=tuple(chain.from_iterable(map(print_view, views.values()))),
+        sections=tuple(
+            chain(
+                show_intervals(rows),
+                shown,
+                show_curves(rows),
+                show_claims(claims),
+                show_samples(rows),
+                show_models(rows, spec.budget),
+            )
+        ),
+        more={
+            "measures": {name: view.to_dict() for name, view in views.items()},
+            "claims": [c.to_dict() for c in claims],
+        },
+        interrupted=interrupted,
+    )
+
+
+# The table.
+
+
+def best_of(rows: Sequence[Row]) -> Row | None:
+    """The row with the lowest mean perplexity."""
+    ranked = [(one.mean, place) for place, row in enumerate(rows) if (one := row.estimate("perplexity"))]
+    return rows[min(ranked)[1]] if ranked else None
+
+
+def make_table(rows: Sequence[Row]) -> StudyTable:
+    """One row for each model at each place of the grid, means over seeds; the lowest perplexity is marked."""
+    best = best_of(rows)
+    records = [_record(row, row is best) for row in rows]
+    figures = ["perplexity", "bits/byte", "parameters", "tokens", "tokens/s", "seconds"]
+    return StudyTable(
+        header=["model", *rows[0].point, *figures],
+        rows=[_cells(row, record) for row, record in zip(rows, records, strict=True)],
+        records=records,
+        caption=f"Perplexity and bits per byte: full validation pass.{seeds_in_words(rows)}"
+        if best
+        else "No run has come to its end.",
+        notes=[note for row in rows for note in row.notes],
+        best=rows.index(best) if best else None,
+        mark="* marks the lowest perplexity.",
+    )
+
+
+def _record(row: Row, best: bool) -> dict[str, Any]:
+    scores = {name: row.estimate(name) for name in ("perplexity", "bits_per_byte")}
+    means = {name: row.estimate(name) for name in ("tokens", "tokens_per_second", "seconds")}
+    figures: dict[str, Any] = {}
+    for name, one in scores.items():
+        figures |= {name: one and one.mean, f"{name}_margin": one and one.margin}
+    return {
+        "model": row.condition,
+        **row.point,
+        "seeds": len(row.measured),
+        **figures,
+        "parameters": row.count("parameters"),
+        "tokens": means["tokens"] and round(means["tokens"].mean),
+        "tokens_per_second": means["tokens_per_second"] and means["tokens_per_second"].mean,
+        "seconds": means["seconds"] and means["seconds"].mean,
+        "best": best,
+        "notes": "; ".join(row.missing),
+    }
+
+
+def _cells(row: Row, record: Mapping[str, Any]) -> list[str]:
+    scores = [row.estimate(name) for name in ("perplexity", "bits_per_byte")]
+    counts = [record[word] for word in ("parameters", "tokens", "tokens_per_second")]
+    return [
+        row.condition,
+        *(plain(value) for value in row.point.values()),
+        *(NONE if one is None else str(one) for one in scores),
+        *(NONE if count is None else f"{count:,.0f}" for count in counts),
+        NONE if record["seconds"] is None else f"{record['seconds']:,.1f}",
+    ]
+
+
+# Claims judged from the numbers: held, not held, or within the noise of the seeds.
+
+
+Verdict = Literal["held", "not held", "within noise", "one seed only", "not measured"]
+GRAVITY: tuple[Verdict, ...] = ("not held", "not measured", "one seed only", "within noise", "held")
+WELCH = (
+    "A difference is judged by its 95 % interval over the seeds (Welch): where that holds 0, it is within the noise."
+)
+
+
+@dataclass(frozen=True)
+class ComparisonVerdict:
+    """One comparison of two rows: what was found, and what that says of the claim."""
+
+    finding: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class ClaimVerdict:
+    """A claim and what the numbers say of it; it holds if each of its comparisons does."""
+
+    says: str
+    comparisons: tuple[ComparisonVerdict, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The gravest verdict among the comparisons."""
+        found = {one.verdict for one in self.comparisons}
+        return next(verdict for verdict in GRAVITY if verdict in found)
+
+    def __str__(self) -> str:
+        lines = [f"  {one.finding}: {one.verdict}" for one in self.comparisons]
+        return "\n".join([f"{self.says.rstrip('.')}: {self.verdict}", *lines])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        comparisons = [{"finding": one.finding, "verdict": one.verdict} for one in self.comparisons]
+        return {"claim": self.says, "verdict": self.verdict, "comparisons": comparisons}
+
+
+def judge(claim: StudyClaim, rows: Sequence[Row]) -> ClaimVerdict:
+    """Judge a claim by the difference of mean perplexities and its 95 % interval (Welch)."""
+    places = [{"model": row.condition, **row.point} for row in rows]
+    judged = []
+    for comparison in claim.comparisons:
+        for row, place in zip(rows, places, strict=True):
+            if place.items() >= comparison.at.items():
+                other = rows[places.index({**place, **comparison.against})]
+                elsewhere = {  # the settings that the comparison leaves open, as far as they distinguish rows
+                    word: value
+                    for word, value in place.items()
+                    if word not in comparison.at and any(one[word] != value for one in places)
+                }
+                judged.append(_judge(comparison, row, other, f" ({in_words(elsewhere)})" if elsewhere else ""))
+    return ClaimVerdict(claim.says, tuple(judged))
+
+
+def _judge(comparison: ClaimComparison, row: Row, other: Row, elsewhere: str) -> ComparisonVerdict:
+    where = f"{in_words(comparison.at)} against {in_words(comparison.against)}{elsewhere}"
+    ones, others = (one.values("perplexity") for one in (row, other))
+    if not ones or not others:
+        return ComparisonVerdict(f"{where}: a run is missing", "not measured")
+    gap = difference(list(ones.values()), list(others.values()))
+    expected = "below 0" if comparison.expects == "lower" else "not below 0"
+    both = f"{row.estimate('perplexity')} against {other.estimate('perplexity')}"
+    found = f"{both}, difference {str(gap).replace('-', '−')}, expected {expected}"
+    return ComparisonVerdict(f"{where}: {found}", verdict_on(gap, comparison.expects))
+
+
+def verdict_on(gap: Estimate, expects: Literal["lower", "not lower"]) -> Verdict:
+    """Say what a difference of perplexities means for the claim that it is below zero, or is not.
+
+    >>> verdict_on(Estimate(-2.0, 1.5, 2), "lower"), verdict_on(Estimate(-2.0, 3.0, 2), "lower")
+    ('held', 'within noise')
+    """
+    if gap.margin is None:
+        return "one seed only"
+    if gap.low <= 0 <= gap.high:
+        return "within noise"
+    return "held" if (gap.high < 0) == (expects == "lower") else "not held"
+
+
+def show_claims(claims: Sequence[ClaimVerdict]) -> Iterator[Block]:
+    """A card for each claim, with its verdict and the comparisons it rests on."""
+    if not claims:
+        return
+    kinds: dict[str, Any] = {"held": "good", "not held": "bad"}
+    yield Heading("Claims")
+    yield Cards(
+        [
+            Card(
+                claim.says,
+                [
+                    Text(claim.verdict, kinds.get(claim.verdict, "strong")),
+                    Items([f"{one.finding}: {one.verdict}" for one in claim.comparisons], "note"),
+                ],
+            )
+            for claim in claims
+        ]
+    )
+    yield Text(WELCH, "note")
+
+
+# The conclusion: what the numbers say, in sentences made from them.
+
+
+NOTABLE = 1.05  # a ratio of speeds worth a sentence
+DECIDED = {
+    "held": "held in every comparison",
+    "not held": "did not hold",
+    "within noise": "not decided, since a difference lies within the noise of the seeds",
+    "one seed only": "not decided, since one seed gives no interval",
+    "not measured": "not decided, since a run is missing",
+}
+
+
+def conclude(rows: Sequence[Row], claims: Sequence[ClaimVerdict] = ()) -> tuple[str, ...]:
+    """Say which row is best, which do not differ from it, which was fastest, what failed and which claims held."""
+    scored = [(row, score) for row in rows if (score := row.estimate("perplexity"))]
+    if not scored:
+        return ("No run came to its end, so that there is nothing to compare.", *_missing(rows))
+    said = [*_best(sorted(scored, key=lambda pair: pair[1].mean)), *_fastest(rows), *_missing(rows)]
+    return (*said, *(f"“{claim.says.rstrip('.')}”: {DECIDED[claim.verdict]}." for claim in claims))
+
+
+def _best(ranked: Sequence[tuple[Row, Estimate]]) -> Iterator[str]:
+    (best, score), *others = ranked
+    yield f"{best.title} has the lowest validation perplexity: {score}."
+    if not others:
+        return
+    following = f"{others[0][0].title} with {others[0][1]}"
+    if any(one.margin is None for _, one in ranked):
+        yield f"Next is {following}. One seed has no interval, so the noise is unknown."
+        return
+    near = [f"{row.title} ({one})" for row, one in others if one.low <= score.high]
+    above = [row.title for row, one in others if one.low > score.high]
+    if not near:
+        yield f"No other interval overlaps with it; next is {following}."
+        return
+    overlap = f"interval of {near[0]} overlaps" if len(near) == 1 else f"intervals of {_and(near)} overlap"
+    wide = " Two seeds make wide intervals (t = 12.7); more would narrow them." if score.count == 2 else ""
+    yield f"The 95 % {overlap} with it: this study cannot distinguish them.{wide}"
+    if above:
+        yield f"Clearly above it {'lies' if len(above) == 1 else 'lie'} {_and(above)}."
+
+
+def _fastest(rows: Sequence[Row]) -> Iterator[str]:
+    speeds = sorted((one.mean, row.title) for row in rows if (one := row.estimate("tokens_per_second")))
+    if speeds and speeds[-1][0] > NOTABLE * speeds[0][0]:
+        (slow, slowest), (fast, fastest) = speeds[0], speeds[-1]
+        yield f"{fastest} trained fastest, {fast / slow:.1f} × the speed of {slowest}, the slowest."
+
+
+def _missing(rows: Sequence[Row]) -> Iterator[str]:
+    failed, waiting = sum(len(row.failed) for row in rows), sum(len(row.waiting) for row in rows)
+    runs = failed + waiting + sum(len(row.measured) for row in rows)
+    if failed:
+        reasons = "its reason is" if failed == 1 else "their reasons are"
+        yield f"{failed} of {runs} runs failed; {reasons} below the table."
+    if waiting:
+        yield f"{waiting} of {runs} runs {'is' if waiting == 1 else 'are'} still to be run."
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+# Plots: the intervals of all rows, and learning curves of which each seed is a thin line.
+
+
+DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3))
+HOW_TO_INSTALL = "The plots were left out, since altair and vl-convert are not installed: pip install 'lemma[plots]'."
+AXES: dict[Literal["tokens", "seconds"], str] = {"tokens": "training tokens", "seconds": "training seconds"}
+CAPTIONS = {
+    "intervals": "Validation perplexity: mean (dot), its 95 % interval (line), and each seed (tick). Lower is better.",
+    "tokens": "Validation loss against training tokens.",
+    "seconds": "Validation loss against training seconds.",
+}
+ONE_POINT = "There are none: each run was validated once, at its end. More points: validations=5."
+CURVES = "Each seed is a thin line, the mean of the seeds a thick one. The time of validations is not counted."
+
+
+def show_intervals(rows: Sequence[Row]) -> Iterator[Block]:
+    """The mean of each row with its interval; nothing if no row has one, or without a library to draw it."""
+    if can_draw() and best_of(rows):
+        yield Figure(draw_intervals(rows), CAPTIONS["intervals"], "narrow")
+
+
+def show_curves(rows: Sequence[Row]) -> Iterator[Block]:
+    """The section of learning curves."""
+    if not best_of(rows):
+        return
+    yield Heading("Learning curves")
+    if not any(len(one.curve) > 1 for row in rows for one in row.measured.values()):
+        yield Text(ONE_POINT)
+    elif not can_draw():
+        yield Text(HOW_TO_INSTALL)
+    else:
+        yield Legend(styles(rows))
+        yield from (Figure(draw_curves(rows, axis), CAPTIONS[axis]) for axis in AXES)
+        yield Text(CURVES, "note")
+
+
+def styles(rows: Sequence[Row]) -> list[tuple[str, tuple[int, ...], str]]:
+    """Colour, dashes and title of each row, in the order of the table: dashes differ where colours run out."""
+    count = len(COLOURS)
+    return [(COLOURS[place % count], DASHES[place // count % len(DASHES)], row.title) for place, row in enumerate(rows)]
+
+
+def mean_curve(curves: Iterable[Sequence[CurvePoint]]) -> list[CurvePoint]:
+    """Average the validations of several seeds one by one, as far as all of them go."""
+    columns = (tuple(zip(*points, strict=True)) for points in zip(*curves, strict=False))
+    return [CurvePoint(round(fmean(tokens)), fmean(seconds), fmean(loss)) for tokens, seconds, loss in columns]
+
+
+def draw_curves(rows: Sequence[Row], axis: Literal["tokens", "seconds"]) -> str:
+    """Draw validation loss against tokens or seconds: each seed thin, the mean of each row thick."""
+    import altair
+
+    def points(row: Row, curve: Iterable[CurvePoint], seed: int = 0) -> list[dict[str, Any]]:
+        return [{"row": row.title, "seed": seed, "x": getattr(point, axis), "loss": point.loss} for point in curve]
+
+    seeds = [one for row in rows for seed, run in row.measured.items() for one in points(row, run.curve, seed)]
+    means = [one for row in rows for one in points(row, mean_curve([run.curve for run in row.measured.values()]))]
+    dash = altair.Scale(domain=[title for _, _, title in styles(rows)], range=[list(one) for _, one, _ in styles(rows)])
+    base = altair.Chart().encode(
+        x=altair.X("x:Q", title=AXES[axis], axis=altair.Axis(format="~s", tickCount=5)),
+        y=altair.Y(
+            "loss:Q",
+            title="validation loss (nats/token)",
+            scale=altair.Scale(zero=False),
+            axis=altair.Axis(minExtent=34, tickCount=6),
+        ),
+        color=_colour(rows),
+        strokeDash=altair.StrokeDash("row:N", scale=dash, legend=None),
+    )
+    thin = base.mark_line(strokeWidth=1, opacity=0.35).encode(detail="seed:N")
+    thick = base.mark_line(strokeWidth=2.5)
+    layers = [
+        mark.properties(data=altair.InlineData(values=values)) for mark, values in ((thin, seeds), (thick, means))
+    ]
+    return to_svg(altair.layer(*layers).properties(width=400, height=260))
+
+
+def draw_intervals(rows: Sequence[Row]) -> str:
+    """Draw the mean perplexity of each row with its interval, and every seed as a small tick."""
+    import altair
+
+    scored = [(row, one) for row in rows if (one := row.estimate("perplexity"))]
+    ends = [  # no perplexity is below 1, however wide the interval of a few seeds may be
+        {"row": row.title, "value": one.mean, "low": max(1.0, one.low), "high": one.high} for row, one in scored
+    ]
+    values = [{"row": row.title, "value": value} for row, _ in scored for value in row.values("perplexity").values()]
+    titles = [row.title for row, _ in scored]
+    room = altair.Axis(labelLimit=240, minExtent=7 * max(map(len, titles)))  # for whatever font the reader has
+    marks = {"y": altair.Y("row:N", sort=titles, title=None, axis=room), "color": _colour(rows)}
+    axis = altair.X(
+        "value:Q", title="validation perplexity", scale=altair.Scale(zero=False), axis=altair.Axis(tickCount=6)
+    )
+    means, seeds = (altair.Chart(altair.InlineData(values=some)) for some in (ends, values))
+    chart = altair.layer(
+        means.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q", **marks),
+        means.mark_circle(size=90, opacity=1).encode(x=axis, **marks),
+        seeds.mark_tick(thickness=1.5, size=14, opacity=0.6).encode(x=axis, **marks),
+    )
+    return to_svg(chart.properties(width=300, height=altair.Step(26)))
+
+
+def _colour(rows: Sequence[Row]) -> Any:
+    import altair
+
+    scale = altair.Scale(domain=[title for *_, title in styles(rows)], range=[colour for colour, *_ in styles(rows)])
+    return altair.Color("row:N", scale=scale, legend=None)
+
+
+# Samples, and the loop each model falls into at temperature 0.
+
+
+SAMPLES = "One sample of each model, of its first seed, at temperature 0.8; the prompt is grey."
+LOOPS = (
+    "At temperature 0 a model always takes the most likely token, and sooner or later repeats itself. The first round "
+    "of the loop is dark, its repetitions are light. A loop is proved where the model's whole state came back, for "
+    "then all that follows must come back too."
+)
+ROUNDS, CHARACTERS, LINES = 2, 60, 6  # at most that many rounds or characters of the repetitions are shown, in lines
+VISIBLE = {ord(" "): "␣", ord("\n"): "↵", ord("\t"): "⇥"}  # how a loop of white space alone is shown
+
+
+def show_samples(rows: Sequence[Row]) -> Iterator[Block]:
+    """A sample of each row, then its greedy generation with the loop marked."""
+    firsts = [(row.title, row.first) for row in rows if row.first]
+    if firsts:
+        yield from (Heading("Samples"), Text(SAMPLES, "note"))
+        yield Cards([Card(title, [Pre(_parts(one.sample))]) for title, one in firsts])
+        yield from (Heading("The loop each falls into"), Text(LOOPS, "note"))
+        greedy = [(title, one.greedy) for title, one in firsts]
+        yield Cards([Card(title, [Pre(_parts(sample))], loop_in_words(sample)) for title, sample in greedy])
+
+
+def loop_in_words(sample: TextSample) -> str:
+    """Say where a loop begins, how long it is, and whether and by which state it is proved."""
+    loop = sample.loop
+    if loop is None:
+        return "No loop as far as this goes."
+    every = "every token" if loop.period == 1 else f"every {loop.period} tokens"
+    proof = f"Proved: {loop.state} came back." if loop.proved else f"Not proved: {loop.state} did not come back."
+    return f"Onset {loop.onset}, period {loop.period}: from token {loop.onset} on it repeats {every}. {proof}"
+
+
+Part = tuple[str, Literal["", "prompt", "loop", "again"]]
+
+
+def _parts(sample: TextSample) -> list[Part]:
+    """A sample in parts: the prompt, the text, the first round of its loop, and some of the repetitions."""
+    begin, end = (sample.loop.begin, sample.loop.end) if sample.loop else (len(sample.text),) * 2
+    before, once, again = sample.text[:begin], sample.text[begin:end], sample.text[end:]
+    shown = "".join(again[: max(ROUNDS * len(once), CHARACTERS)].splitlines(keepends=True)[:LINES])
+    rest = " …" if shown and len(shown) < len(again) else ""
+    if not once.strip():
+        once, shown = (part.translate(VISIBLE) for part in (once, shown))
+    parts: list[Part] = [(sample.prompt, "prompt"), (before, ""), (once, "loop"), (shown, "again"), (rest, "")]
+    return [part for part in parts if part[0]]
+
+
+# Models, recipes and protocol.
+
+
+VALIDATION = "a full pass over the validation text: each token but the first is predicted once"
+SHOWN = ("learning_rate", "batch", "sequence_length", "steps", "dropout")
+
+
+def show_models(rows: Sequence[Row], budget: StudyBudget) -> Iterator[Block]:
+    """The sizes and the recipe of each row, and how far its count is from the budget."""
+
+    def words(some: Mapping[str, Any]) -> str:
+        return ", ".join(f"{word.replace('_', ' ')} {value:,}" for word, value in some.items())
+
+    lines = []
+    for title, one in ((row.title, row.first) for row in rows if row.first):
+        sizes = {word: value for word, value in one.model.items() if type(value) is int}
+        recipe = {word: one.recipe[word] for word in SHOWN if one.recipe.get(word)}
+        trial = {"trial tokens/s": round(one.trial_speed)} if one.trial_speed else {}
+        gap = f"{100 * (one.parameters / budget.parameters - 1):+.2f} %".replace("-", "−") if budget.parameters else ""
+        lines.append([title, words(sizes), *([gap] if gap else []), words({**recipe, **trial})])
+    if lines:
+        against = ["against the budget"] if budget.parameters else []
+        yield from (Heading("Models and recipes"), Table(["model", "sizes", *against, "recipe"], lines, plain=True))
+
+
+def budget_in_words(budget: StudyBudget) -> str:
+    """Say what each model gets.
+
+    >>> budget_in_words(StudyBudget(parameters=1000, tokens=5000))
+    '1,000 parameters and 5,000 training tokens for each model'
+    """
+    parts = [
+        f"{budget.parameters:,} parameters" if budget.parameters else "",
+        f"{budget.tokens:,} training tokens" if budget.tokens else "",
+        f"{budget.seconds:g} seconds of training" if budget.seconds else "",
+    ]
+    return " and ".join(filter(None, parts)) + " for each model" if any(parts) else "none"
+
+
+def describe_protocol(rows: Sequence[StudyRow[LanguageMeasures]]) -> dict[str, str]:
+    """How the models were validated."""
+    measured = [(row.title, row.first.protocol) for row in rows if row.first]
+    read = [
+        f"{title} in a context of {one['context']}, stride {one.get('stride')}"
+        if one.get("context")
+        else f"{title} through its state, in {one.get('streams')} streams"
+        for title, one in measured
+    ]
+    left = dict.fromkeys(text for _, one in measured for text in one.get("left_out", ()))
+    lines = {"validation": VALIDATION, "read": "; ".join(read), "left out": "; ".join(left)}
+    return {name: value for name, value in lines.items() if value}
+
+
+# Language models on one text, at every place of a grid, with equal budgets: the studies families, table-a5 and
+# others.
+#
+# The file says which cells a study has, how one is trained, and what is measured of it; `grid_report` what they show.
+
 
 FROM_TOKENIZER = "It comes from the tokenizer, the same for every run: set data.tokenizer.vocabulary."
 RESERVED = {

@@ -5,14 +5,7 @@ from pathlib import Path
 
 from lemma.errors import SpecError
 from lemma.report.progress import Observer, Silent
-from lemma.spec.studies import (
-    ClassifiersStudy,
-    CostStudy,
-    GraphStudy,
-    GridStudy,
-    PretrainingStudy,
-    StudySpec,
-)
+from lemma.spec.studies import ClassifiersStudy, CostStudy, GraphStudy, GridStudy, PretrainingStudy, StudySpec
 from lemma.studies.experiment import Experiment, run_experiment
 from lemma.studies.result import StudyResult
 

@@ -18,8 +18,7 @@ from lemma.data.corpora import CORPORA
 from lemma.data.splits import Splits
 from lemma.data.store import TokenArray, prepare, read_tokens
 from lemma.errors import DataError, InputError, PackageError, SpecError
-from lemma.generation.decode import generate_text
-from lemma.generation.sampling import Sampling
+from lemma.generation.decode import Sampling, generate_text
 from lemma.layers.recording import record_attention
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel, evaluating, positions_on

@@ -28,13 +28,12 @@ from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import AdaptationSpec, Recipe
 from lemma.tasks.base import sized
 from lemma.tasks.registry import OPTIONS, task_for
-from lemma.training.checkpointing import refuse_finished, refuse_other_data, restore_latest, save_session
 from lemma.training.distributed import Distributed, joined
 from lemma.training.optimizer import logs, saves, validates
 from lemma.training.precision import fork_random, matrix_products, product_precision
 from lemma.training.progress import MetricsLog, tensorboard_writer
 from lemma.training.result import TrainingResult
-from lemma.training.session import Session
+from lemma.training.session import Session, refuse_finished, refuse_other_data, restore_latest, save_session
 
 Evaluate = Callable[[Any], Any]
 """What validates a model: its result has a `loss`, a `perplexity` and, if it wants, `figures`."""

@@ -13,8 +13,8 @@ from lemma.checking.numbers import judge_number, read_number
 from lemma.counting.count import Conventions
 from lemma.errors import InputError, LedgerError
 from lemma.models.build import parameters_of
+from lemma.spec.choose import PRESETS
 from lemma.spec.models import DualEncoder, Gru, Rnn
-from lemma.spec.presets import PRESETS
 
 A1 = "V(d + d_h) + ((N-1)d + 1)d_h"
 DECODER = "d(V + T + 2) + L(12d^2 + 13d)"

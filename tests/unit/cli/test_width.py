@@ -19,7 +19,7 @@ from typer.main import get_command
 from lemma.checking.identities import IDENTITIES
 from lemma.cli.main import app, main
 from lemma.report.text import across, columns, fit, paragraph, set_to, table, together, width_of, wrap
-from lemma.spec.presets import PRESETS
+from lemma.spec.choose import PRESETS
 
 WORKED = {
     "attention": ("e1", "e1 --full", "e1 --word they --passes 3 --scaled"),

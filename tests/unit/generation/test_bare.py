@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lemma.generation.decode import bare, generate
-from lemma.generation.sampling import Sampling
+from lemma.generation.decode import Sampling, bare, generate
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.spec.models import Decoder

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from lemma.errors import InputError
-from lemma.generation.decode import generate
-from lemma.generation.sampling import Sampling, probabilities
+from lemma.generation.decode import Sampling, generate, probabilities
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from stand_ins import Script, Table

@@ -5,9 +5,15 @@ from itertools import product
 
 import pytest
 
-from lemma.generation.decode import Generated, generate
-from lemma.generation.loops import StateHistory, TextLoop, observed_loop, smallest_period
-from lemma.generation.sampling import Sampling
+from lemma.generation.decode import (
+    Generated,
+    Sampling,
+    StateHistory,
+    TextLoop,
+    generate,
+    observed_loop,
+    smallest_period,
+)
 from stand_ins import Script, Table
 
 

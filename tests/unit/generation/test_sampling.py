@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lemma.errors import InputError
-from lemma.generation.sampling import Sampling, choose, probabilities
+from lemma.generation.decode import Sampling, choose, probabilities
 
 
 def by_definition(

@@ -6,9 +6,7 @@ import pytest
 
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.errors import DataError
-from lemma.generation.decode import Generation, generate_text
-from lemma.generation.loops import TextLoop
-from lemma.generation.sampling import Sampling
+from lemma.generation.decode import Generation, Sampling, TextLoop, generate_text
 from lemma.report.text import fit
 from lemma.spec.data import BytePairs, Characters, Words
 from stand_ins import Script

@@ -21,7 +21,6 @@ from lemma.inspection.trees import (
     check_heads,
     most_attended,
     shuffled,
-    split_sentence,
     svg_arcs,
     terminal_arcs,
     word_attention,
@@ -31,6 +30,7 @@ from lemma.models.build import build
 from lemma.report.text import across, set_to
 from lemma.spec.data import BytePairs, Characters, Words
 from lemma.spec.models import Decoder, Lstm
+from lemma.tasks.parse_texts import split_sentence
 from treebanks import B1, tiny
 
 TEXT = "\n".join(" ".join(sentence.words) for sentence in tiny())

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from lemma.errors import SpecError
 from lemma.spec.base import parse_settings, to_toml
-from lemma.spec.choose import choose
+from lemma.spec.choose import PRESETS, choose
 from lemma.spec.models import Decoder
-from lemma.spec.presets import PRESETS
 from lemma.spec.recipe import Recipe
 
 

@@ -9,9 +9,8 @@ from lemma.errors import PackageError, RunError, SpecError
 from lemma.models.build import build
 from lemma.runs.folder import RunFolder
 from lemma.spec.base import to_toml
-from lemma.spec.choose import choose, describe_settings, read_model
+from lemma.spec.choose import brought_sources, choose, describe_settings, read_model
 from lemma.spec.models import Classifier, Decoder, Lstm
-from lemma.spec.presets import brought_sources
 from lemma.spec.recipe import Recipe
 
 FAMILY = """

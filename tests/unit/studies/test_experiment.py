@@ -15,7 +15,7 @@ from lemma.data.store import prepare
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError, RunError, SpecError
 from lemma.generation.decode import Generation
-from lemma.generation.loops import TextLoop as FoundLoop
+from lemma.generation.decode import TextLoop as FoundLoop
 from lemma.report.progress import Silent
 from lemma.runs.load import load
 from lemma.spec.data import BytePairs, Words

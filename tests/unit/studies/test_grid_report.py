@@ -15,9 +15,9 @@ from lemma.errors import SpecError
 from lemma.report.curves import COLOURS
 from lemma.spec.data import DataSpec
 from lemma.spec.studies import ClaimComparison, ComparedModel, GridStudy, StudyClaim, read_study
-from lemma.studies import grid_report
+from lemma.studies import grid as grid_report
 from lemma.studies.experiment import gather
-from lemma.studies.grid_report import conclude, judge, loop_in_words, make_table, mean_curve, report_grid, styles
+from lemma.studies.grid import conclude, judge, loop_in_words, make_table, mean_curve, report_grid, styles
 from lemma.studies.measures import CurvePoint, SampleLoop, TextSample
 from lemma.studies.result import StudyResult, StudyTable
 
