@@ -2,13 +2,13 @@
 
 import sys
 
-from benchmarks import counting, graph, memory, searching, shaping
+from benchmarks import counting, graph, memory, penalties, searching
 from benchmarks.compare import machine
 from benchmarks.speed import ALL
 
 OTHERS = {
     "counting": counting.main,
-    "penalties": shaping.main,
+    "penalties": penalties.main,
     "memory": lambda: memory.main([]),
     "search": searching.main,
     "graph": graph.main,

@@ -1,6 +1,6 @@
 """What do the losses that shape attention cost? A training step with and without them, and their memory as T grows.
 
-Time: the blocks of rows against all weights held at once, and against no shaping, in turns in one process. Memory: a
+Time: the blocks of rows against all weights held at once, and against no penalty, in turns in one process. Memory: a
 fresh process for every length and way, the peak above what the interpreter and the model take.
 """
 
@@ -44,7 +44,7 @@ def at_once(records: list[AttentionRecord]) -> Tensor:
     return 0.01 * focus + 0.001 * near
 
 
-WAYS: dict[str, Penalty | None] = {"in blocks": blocks, "all weights at once": at_once, "no shaping": None}
+WAYS: dict[str, Penalty | None] = {"in blocks": blocks, "all weights at once": at_once, "no penalty": None}
 
 
 def model_of(time: int) -> LanguageModel:
@@ -71,7 +71,7 @@ def measure(way: str, time: int) -> float:
 
 def memory_of(way: str, time: int) -> float:
     """The same in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.shaping", way, str(time)]
+    command = [sys.executable, "-m", "benchmarks.penalties", way, str(time)]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
