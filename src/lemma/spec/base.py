@@ -192,6 +192,9 @@ def distribute(words: Mapping[str, Any], kinds: Mapping[str, type[Spec]]) -> dic
     for word, value in nest(words).items():
         owner = next((where for where, kind in kinds.items() if word in kind.known_words()), None)
         if owner is None:
+            now = next((kind.renamed[word] for kind in kinds.values() if word in kind.renamed), None)
+            if now is not None:
+                raise SpecError(f"the setting '{word}' is called '{now}' now. Say {now}={value}")
             settable = (known for kind in kinds.values() for known in kind.known_words())
             # family and kind are chosen by name, not set
             raise SpecError(

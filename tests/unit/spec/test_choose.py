@@ -121,3 +121,13 @@ def test_a_spec_is_frozen_and_every_field_has_its_sentence() -> None:
     for kind in (Recipe, Decoder):
         silent = [name for name, field in kind.model_fields.items() if not field.description and name != "family"]
         assert not silent
+
+
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [("stretch", "sequence_length"), ("focus", "entropy_penalty"), ("near_max", "distance_max")],
+)
+def test_a_setting_of_version_0_1_is_told_its_name_now_and_files_with_it_are_still_read(former: str, now: str) -> None:
+    with pytest.raises(SpecError, match=f"'{former}' is called '{now}' now. Say {now}=2"):
+        choose("decoder", {former: 2})
+    assert getattr(Recipe.read({former: 2}, "recipe.toml"), now) == 2
