@@ -32,7 +32,7 @@ ACTS: dict[str, Callable[[Path], Any]] = {
 def main(words: list[str]) -> None:
     """Do one act to each file."""
     act, files = (words or [""])[0], [Path(name).resolve() for name in words[1:]]
-    if act in ("screenshot", "picture") and len(files) == 2:
+    if act == "screenshot" and len(files) == 2:
         take_screenshot(*files)
     elif act in ACTS and files:
         for file in files:

@@ -1,6 +1,5 @@
 """Exact polynomials and rational functions in named symbols, with bounded arithmetic."""
 
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -290,9 +289,6 @@ class Rational:
 # Bounds on formulas that people type. Sizes are checked before anything is multiplied, so that even a short text such
 # as (a+b)**12**12 is computed in well under a second or refused.
 
-LONGEST_TEXT = 10_000
-MOST_TOKENS = 4_000
-DEEPEST_NESTING = 60
 LARGEST_EXPONENT = 12
 HIGHEST_DEGREE = 100
 MOST_DIGITS = 300
@@ -368,33 +364,3 @@ def _checked(value: Rational) -> Rational:
             if max(number.numerator.bit_length(), number.denominator.bit_length()) * 3 > MOST_DIGITS * 10:
                 raise TooLarge(f"a number has more than {MOST_DIGITS} digits")
     return value
-
-
-_SHOWN = 30  # characters of a formula on either side of a mistake
-
-
-def mistake(text: str, position: int, message: str) -> InputError:
-    r"""An error whose message shows the formula with a caret under the place.
-
-    >>> print(mistake("V*d + ?", 6, "'?' is not read here."))
-    formula, character 7: '?' is not read here.
-        V*d + ?
-              ^
-    """
-    start, end = max(0, position - _SHOWN), position + _SHOWN
-    before, after = "… " if start else "", " …" if end < len(text) else ""
-    line = before + "".join(character if character.isprintable() else "�" for character in text[start:end]) + after
-    caret = " " * (len(before) + position - start) + "^"
-    return InputError(f"formula, character {position + 1}: {message}\n    {line}\n    {caret}")
-
-
-def named(character: str) -> str:
-    """A character with its number and name, for those that look like others or like nothing.
-
-    >>> named("а")
-    "'а' (U+0430, CYRILLIC SMALL LETTER A)"
-    """
-    if character.isascii() and character.isprintable():
-        return f"'{character}'"
-    shown = f"'{character}' " if character.isprintable() else ""
-    return f"{shown}(U+{ord(character):04X}, {unicodedata.name(character, 'a control character')})"

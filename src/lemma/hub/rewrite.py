@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lemma.adaptation.adapt import merged
 from lemma.adaptation.lora import Update
-from lemma.errors import RunError, SpecError
+from lemma.errors import RunError
 from lemma.hub.peft import read_peft, write_peft
 from lemma.models.build import build
 from lemma.report.result import Block, Result, Text
@@ -45,17 +45,6 @@ class Rewritten(Result):
     def blocks(self) -> Iterator[Block]:
         """What was written, and where it is."""
         yield Text(f"{self.what}: {self.parameters:,} parameters, {self.bytes:,} bytes\nIt is in {self.path}")
-
-
-def rewrite(path: Path, out: Path, form: str, folder: Path | str | None, overwrite: bool = False) -> Rewritten:
-    """Write a run in another form: "merge" it, "to" peft's folder or "from" one."""
-    if form == "merge":
-        return merge_run(path, out, overwrite)
-    if form == "to":
-        return export_run(path, out)
-    if folder is None:
-        raise SpecError("adapt: peft='from' needs the folder that peft wrote, as in folder='adapter'.")
-    return import_run(path, Path(folder), out, overwrite)
 
 
 def merge_run(path: Path, out: Path, overwrite: bool = False) -> Rewritten:

@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -222,17 +222,3 @@ def nest(words: Mapping[str, Any]) -> dict[str, Any]:
 
 def _table(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {"kind": value}
-
-
-def named_table(name: str, known: Mapping[str, Spec], kinds: Collection[str]) -> dict[str, Any] | None:
-    """The settings of a built-in study, or of a file of one of these kinds; None if the name means neither."""
-    if name in known:
-        return known[name].to_dict()
-    path = Path(name)
-    if not path.is_file():
-        return None
-    try:
-        table = read_toml(path)
-    except SpecError:
-        return None  # the next reader of the file says what is wrong with it
-    return {"name": path.stem, **table} if table.get("kind") in kinds else None
