@@ -419,7 +419,7 @@ def _features_of(columns: Mapping[str, Sequence[str]], nodes: int, where: Where)
     notes = [f"the column '{name}' holds no numbers and was left out" for name in columns if name not in numeric]
     if not numeric:
         return Compressed.identity(nodes), [*notes, "no features: each node is its own"]
-    table = np.empty((nodes, len(numeric)), dtype=np.float32)
+    table = np.empty((nodes, len(numeric)), dtype=np.float32, order="F")  # dropout follows the order in memory
     for column, (name, cells) in enumerate(numeric.items()):
         for place, cell in enumerate(cells):
             number = as_single(cell)
