@@ -2,13 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, overload
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, overload
 
 import numpy as np
 from jaxtyping import Bool, Float
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from lemma.checking.worked.case import (
     Array,
@@ -18,17 +17,18 @@ from lemma.checking.worked.case import (
     Expected,
     ExpectedNumbers,
     ExpectedWords,
-    Found,
     Labels,
     NumberRow,
     NumberRows,
+    Texts,
     WorkedCase,
+    best_of,
+    best_table,
     check_sizes,
     directions,
     expect,
     largest,
     list_examples,
-    nearest,
     numbered,
     plain_rows,
     read_case,
@@ -45,13 +45,14 @@ LARGE = 50.0
 """From a score of this size on, exponentials are taken of the distance to the row's largest score."""
 SHORT = 6
 """Of a sentence of at most this many words everything is printed, unless some of its words are in focus."""
-HINT = "--full prints q, k, v and scores; --word WORD the arithmetic of one row"
+MOST_RANKED = 12
+"""How many of the words that a word attends to are named, the most attended first."""
 
 
 class AttendingCase(Case):
     """What attention and cross-attention have in common."""
 
-    focus: tuple[str, ...] = ()
+    focus: Texts = ()
     """The words, or named vectors, whose row of arithmetic is shown."""
     scaled: bool = True
     """Whether q·k is divided by the square root of the key's length."""
@@ -64,18 +65,13 @@ class AttendingCase(Case):
     W_V: NumberRows
     """The value map."""
 
-    @field_validator("focus", "sentences", mode="before", check_fields=False)
-    @classmethod
-    def _one(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
-
 
 class AttentionCase(AttendingCase):
     """Sentences whose words look at each other."""
 
     kind: ClassVar[str] = "attention"
 
-    sentences: Annotated[tuple[str, ...], Field(min_length=1, max_length=20)]
+    sentences: Annotated[Texts, Field(min_length=1, max_length=20)]
     """Each a text of words separated by white space."""
     passes: Annotated[int, Field(strict=True, ge=1, le=50)] = 1
     """How often attention is applied; the outputs of one pass are the encodings of the next."""
@@ -111,19 +107,6 @@ class AttentionMaps:
     apply: str
     scaled: bool
 
-    @classmethod
-    def of(cls, case: AttendingCase, query_width: int, source_width: int, where: str) -> "AttentionMaps":
-        """The maps of a case, for vectors of these lengths."""
-        query = _map(case, "W_Q", query_width, where)
-        key = _map(case, "W_K", source_width, where)
-        value = _map(case, "W_V", source_width, where)
-        if query.shape[1] != key.shape[1]:
-            raise SpecError(
-                f"{where}: W_Q makes vectors of length {query.shape[1]}, W_K of length {key.shape[1]}; "
-                "q·k needs equal lengths."
-            )
-        return cls(query, key, value, case.apply, case.scaled)
-
     @property
     def divisor(self) -> float:
         """What q·k is divided by: √(the key's length), or 1."""
@@ -135,17 +118,27 @@ class AttentionMaps:
         return f"{letter} = {name} x" if self.apply == "W x" else f"{letter} = x {name}"
 
 
-def _map(case: AttendingCase, name: str, width: int, where: str) -> Float[np.ndarray, "input output"]:
-    written = rectangle(name, getattr(case, name), where)
-    turned = written.T if case.apply == "W x" else written
-    if turned.shape[0] == width:
-        return turned
-    side, other = ("columns", "x W") if case.apply == "W x" else ("rows", "W x")
-    hint = f' It would fit with apply = "{other}".' if turned.shape[1] == width else ""
-    raise SpecError(
-        f'{where}: {name} is {written.shape[0]}×{written.shape[1]}; with apply = "{case.apply}" and vectors of length '
-        f"{width} it needs {width} {side}.{hint}"
-    )
+def read_maps(case: AttendingCase, query_width: int, source_width: int, where: str) -> AttentionMaps:
+    """The maps of a case, for vectors of these lengths."""
+    maps: list[Array] = []
+    for name, width in (("W_Q", query_width), ("W_K", source_width), ("W_V", source_width)):
+        written = rectangle(name, getattr(case, name), where)
+        turned = written.T if case.apply == "W x" else written
+        if turned.shape[0] != width:
+            side, other = ("columns", "x W") if case.apply == "W x" else ("rows", "W x")
+            hint = f' It would fit with apply = "{other}".' if turned.shape[1] == width else ""
+            raise SpecError(
+                f'{where}: {name} is {written.shape[0]}×{written.shape[1]}; with apply = "{case.apply}" and vectors of '
+                f"length {width} it needs {width} {side}.{hint}"
+            )
+        maps.append(turned)
+    query, key, value = maps
+    if query.shape[1] != key.shape[1]:
+        raise SpecError(
+            f"{where}: W_Q makes vectors of length {query.shape[1]}, W_K of length {key.shape[1]}; "
+            "q·k needs equal lengths."
+        )
+    return AttentionMaps(query, key, value, case.apply, case.scaled)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,56 +151,22 @@ class AttentionSteps:
     inputs: Float[np.ndarray, "rows query_input"]
     source: Float[np.ndarray, "columns source_input"]
     allowed: Bool[np.ndarray, "rows columns"]
-
-    @cached_property
-    def queries(self) -> Float[np.ndarray, "rows key_width"]:
-        """What each row asks."""
-        return self.inputs @ self.maps.query
-
-    @cached_property
-    def keys(self) -> Float[np.ndarray, "columns key_width"]:
-        """What each column answers to."""
-        return self.source @ self.maps.key
-
-    @cached_property
-    def values(self) -> Float[np.ndarray, "columns value_width"]:
-        """What each column gives."""
-        return self.source @ self.maps.value
-
-    @cached_property
-    def products(self) -> Float[np.ndarray, "rows columns"]:
-        """q·k."""
-        return self.queries @ self.keys.T
-
-    @cached_property
-    def scores(self) -> Float[np.ndarray, "rows columns"]:
-        """q·k over the divisor, −∞ where a row may not look."""
-        return np.where(self.allowed, self.products / self.maps.divisor, -np.inf)
-
-    @cached_property
-    def shifted(self) -> bool:
-        """Whether the row's largest score is subtracted before exponentials, which leaves the weights as they are."""
-        return bool(np.abs(self.scores[self.allowed]).max() > LARGE)
-
-    @cached_property
-    def exponentials(self) -> Float[np.ndarray, "rows columns"]:
-        """exp(score), or exp(score − the row's largest) where scores are large."""
-        return np.exp(self.scores - (self.scores.max(axis=1, keepdims=True) if self.shifted else 0.0))
-
-    @cached_property
-    def sums(self) -> Float[np.ndarray, "rows"]:
-        """The sum of each row's exponentials."""
-        return self.exponentials.sum(axis=1)
-
-    @cached_property
-    def weights(self) -> Float[np.ndarray, "rows columns"]:
-        """α: each exponential over its row's sum."""
-        return self.exponentials / self.sums[:, None]
-
-    @cached_property
-    def outputs(self) -> Float[np.ndarray, "rows value_width"]:
-        """Σ α·v."""
-        return self.weights @ self.values
+    queries: Float[np.ndarray, "rows key_width"]
+    keys: Float[np.ndarray, "columns key_width"]
+    values: Float[np.ndarray, "columns value_width"]
+    products: Float[np.ndarray, "rows columns"]
+    """q·k."""
+    scores: Float[np.ndarray, "rows columns"]
+    """q·k over the divisor, −∞ where a row may not look."""
+    shifted: bool
+    """Whether the row's largest score is subtracted before exponentials, which leaves the weights as they are."""
+    exponentials: Float[np.ndarray, "rows columns"]
+    sums: Float[np.ndarray, "rows"]
+    """The sum of each row's exponentials."""
+    weights: Float[np.ndarray, "rows columns"]
+    """α: each exponential over its row's sum."""
+    outputs: Float[np.ndarray, "rows value_width"]
+    """Σ α·v."""
 
     def contributions(self, row: int) -> Float[np.ndarray, "columns value_width"]:
         """α·v of one row, column by column."""
@@ -238,9 +197,18 @@ def attend(
 ) -> AttentionSteps:
     """Let `inputs` look at `source`; causal hides the columns after a row's own place."""
     allowed = np.ones((len(rows), len(columns)), dtype=bool)
-    steps = AttentionSteps(rows, columns, maps, inputs, source, np.tril(allowed) if causal else allowed)
-    check_sizes(where, lambda: (steps.queries, steps.keys, steps.values, steps.products))
-    return steps
+    allowed = np.tril(allowed) if causal else allowed
+    with np.errstate(over="ignore", invalid="ignore"):
+        queries, keys, values = inputs @ maps.query, source @ maps.key, source @ maps.value
+        products = queries @ keys.T
+    check_sizes(where, queries, keys, values, products)
+    scores = np.where(allowed, products / maps.divisor, -np.inf)
+    shifted = bool(np.abs(scores[allowed]).max() > LARGE)
+    exponentials = np.exp(scores - (scores.max(axis=1, keepdims=True) if shifted else 0.0))
+    sums = exponentials.sum(axis=1)
+    weights = exponentials / sums[:, None]
+    made = (queries, keys, values, products, scores, shifted, exponentials, sums, weights, weights @ values)
+    return AttentionSteps(rows, columns, maps, inputs, source, allowed, *made)
 
 
 def stack(names: Sequence[str], vectors: Sequence[Sequence[float]], what: str, where: str) -> Array:
@@ -268,28 +236,27 @@ def describe_maps(steps: AttentionSteps, causal: bool = False) -> Text:
 def matrices(steps: AttentionSteps, decimals: int) -> list[Block]:
     """Every matrix of a pass, in the order in which they arise."""
 
-    def vectors(title: str, names: Labels, values: Array) -> Matrix:
-        return Matrix(title, names, numbered(values.shape[1]), values, decimals=decimals)
+    def matrix(title: str, values: Array, rows: Labels, columns: Labels = (), sums: Sequence[float] = ()) -> Matrix:
+        return Matrix(title, rows, columns or numbered(values.shape[1]), values, sums=sums, decimals=decimals)
 
-    def square(title: str, values: Array, sums: Sequence[float] = ()) -> Matrix:
-        return Matrix(title, steps.rows, steps.columns, values, sums=sums, decimals=decimals)
-
+    rows, columns, formula = steps.rows, steps.columns, steps.maps.formula
     if steps.inputs is steps.source:
-        found = [vectors("encodings x", steps.rows, steps.inputs)]
+        found = [matrix("encodings x", steps.inputs, rows)]
     else:
-        found = [vectors("vectors x that look", steps.rows, steps.inputs)]
-        found += [vectors("vectors x looked at", steps.columns, steps.source)]
+        found = [matrix("vectors x that look", steps.inputs, rows)]
+        found += [matrix("vectors x looked at", steps.source, columns)]
     found += [
-        vectors(f"queries {steps.maps.formula('q')}", steps.rows, steps.queries),
-        vectors(f"keys {steps.maps.formula('k')}", steps.columns, steps.keys),
-        vectors(f"values {steps.maps.formula('v')}", steps.columns, steps.values),
-        square("q·k", steps.products),
+        matrix(f"queries {formula('q')}", steps.queries, rows),
+        matrix(f"keys {formula('k')}", steps.keys, columns),
+        matrix(f"values {formula('v')}", steps.values, columns),
+        matrix("q·k", steps.products, rows, columns),
     ]
     if steps.maps.scaled or not steps.allowed.all():
         over = f" / √{steps.keys.shape[1]}" if steps.maps.scaled else ""
-        found.append(square(f"scores q·k{over}", steps.scores))
+        found.append(matrix(f"scores q·k{over}", steps.scores, rows, columns))
     exponential = "exp(score − row's largest)" if steps.shifted else "exp(score)"
-    return [*found, square(exponential, steps.exponentials, steps.sums.tolist()), *weights_and_outputs(steps, decimals)]
+    found.append(matrix(exponential, steps.exponentials, rows, columns, steps.sums.tolist()))
+    return [*found, *weights_and_outputs(steps, decimals)]
 
 
 def weights_and_outputs(steps: AttentionSteps, decimals: int) -> list[Block]:
@@ -339,14 +306,6 @@ def row_arithmetic(steps: AttentionSteps, row: int, decimals: int) -> list[Block
     ]
 
 
-def ranking(steps: AttentionSteps, row: int, decimals: int, most: int = 12) -> Text:
-    """What a row attends to, the most attended first."""
-    order = np.argsort(-steps.weights[row], kind="stable")[:most]
-    named = " · ".join(f"{steps.columns[place]} {numeral(steps.weights[row][place], decimals)}" for place in order)
-    left = len(steps.columns) - len(order)
-    return Text(f"{steps.rows[row]} attends to: {named}" + (f" · and {left} more" if left else ""))
-
-
 # What may be claimed, and what usual slips make of it
 
 
@@ -372,27 +331,24 @@ def expected_of(steps: AttentionSteps, cross: bool = False) -> list[Expected]:
     """One pass: x, q, k, v, q·k, scores, exponentials, sums, weights, outputs, and what each row attends to most."""
     rows, columns, formula, slips = steps.rows, steps.columns, steps.maps.formula, _slips(steps)
 
-    def vectors(name: str, values: Array, labels: Labels, meaning: str) -> ExpectedNumbers:
-        return expect(name, values, (labels, numbered(values.shape[1])), meaning, SPELLINGS[name], slips.get(name))
-
-    def square(name: str, values: Array, meaning: str) -> ExpectedNumbers:
-        return expect(name, values, (rows, columns), meaning, SPELLINGS[name], slips.get(name))
+    def numbers(name: str, values: Array, labels: tuple[Labels, ...], meaning: str) -> ExpectedNumbers:
+        return expect(name, values, labels, meaning, SPELLINGS[name], slips.get(name))
 
     over = f"/√{steps.keys.shape[1]}" if steps.maps.scaled else ""
     shifted = " − row's largest" if steps.shifted else ""
     best = tuple(largest(columns, weights) for weights in steps.weights)
     return [
-        vectors("x", steps.inputs, rows, "vectors that look" if cross else "encodings"),
-        *([vectors("y", steps.source, columns, "vectors looked at")] if cross else []),
-        vectors("q", steps.queries, rows, formula("q")),
-        vectors("k", steps.keys, columns, formula("k")),
-        vectors("v", steps.values, columns, formula("v")),
-        square("qk", steps.products, "q·k"),
-        square("score", steps.scores, f"q·k{over}"),
-        square("exp", steps.exponentials, f"exp(score{shifted})"),
-        expect("sum", steps.sums, (rows,), "sum of a row's exponentials", SPELLINGS["sum"], slips["sum"]),
-        square("alpha", steps.weights, "weights: exp / sum"),
-        vectors("output", steps.outputs, rows, "Σ α·v"),
+        numbers("x", steps.inputs, (rows,), "vectors that look" if cross else "encodings"),
+        *([numbers("y", steps.source, (columns,), "vectors looked at")] if cross else []),
+        numbers("q", steps.queries, (rows,), formula("q")),
+        numbers("k", steps.keys, (columns,), formula("k")),
+        numbers("v", steps.values, (columns,), formula("v")),
+        numbers("qk", steps.products, (rows, columns), "q·k"),
+        numbers("score", steps.scores, (rows, columns), f"q·k{over}"),
+        numbers("exp", steps.exponentials, (rows, columns), f"exp(score{shifted})"),
+        numbers("sum", steps.sums, (rows,), "sum of a row's exponentials"),
+        numbers("alpha", steps.weights, (rows, columns), "weights: exp / sum"),
+        numbers("output", steps.outputs, (rows,), "Σ α·v"),
         ExpectedWords("preferred", best, (rows,), "what each attends to most", SPELLINGS["preferred"]),
     ]
 
@@ -459,21 +415,16 @@ class WorkedAttention(WorkedCase):
     """Attention with every step. Long sentences are printed short unless `full`; files and notebooks show it all."""
 
     untitled: ClassVar[str] = "Attention by hand"
+    hint: ClassVar[str] = "--full prints q, k, v and scores; --word WORD the arithmetic of one row"
 
     case: AttentionCase
     sentences: tuple[WorkedSentence, ...]
     notes: tuple[str, ...] = ()
-    full: bool = False
-    decimals: int = 3
 
-    def blocks(self) -> list[Block]:
-        """The arithmetic of the words in focus; without them everything, of a long sentence only if `full`."""
-        cut = not self.case.focus and not all(map(self._whole, self.sentences))
-        return [*self._blocks(every_matrix=False), *([Heading(HINT)] if cut else [])]
-
-    def details(self) -> list[Block]:
-        """Every matrix, and the arithmetic of the words in focus."""
-        return self._blocks(every_matrix=True)
+    @property
+    def is_cut(self) -> bool:
+        """Whether a sentence is too long to be printed whole, and no words are in focus."""
+        return not self.case.focus and not all(map(self._whole, self.sentences))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -498,9 +449,10 @@ class WorkedAttention(WorkedCase):
         """Whether every matrix and every row of it is printed."""
         return self.full or (not self.case.focus and len(sentence.words) <= SHORT)
 
-    def _blocks(self, every_matrix: bool) -> list[Block]:
+    def shown(self, every_matrix: bool) -> list[Block]:
+        """The arithmetic of the words in focus; without them everything, of a long sentence only if `full`."""
         about = describe_maps(self.sentences[0].passes[0], causal=self.case.mask == "causal")
-        blocks: list[Block] = [self.headline, about, *map(Text, self.notes)]
+        blocks: list[Block] = [about, *map(Text, self.notes)]
         for sentence in self.sentences:
             whole = self.full if every_matrix else self._whole(sentence)
             rows = range(len(sentence.words)) if whole else sentence.focus
@@ -511,7 +463,13 @@ class WorkedAttention(WorkedCase):
                 elif not rows:  # otherwise the arithmetic of some rows says enough
                     blocks += weights_and_outputs(steps, self.decimals)
                 for row in rows:
-                    blocks += [*row_arithmetic(steps, row, self.decimals), ranking(steps, row, self.decimals)]
+                    weights = steps.weights[row]
+                    order = np.argsort(-weights, kind="stable")[:MOST_RANKED]
+                    named = [f"{steps.columns[place]} {numeral(weights[place], self.decimals)}" for place in order]
+                    left = len(weights) - len(order)
+                    ranking = " · ".join([*named, *([f"and {left} more"] if left else [])])
+                    said = Text(f"{steps.rows[row]} attends to: {ranking}")
+                    blocks += [*row_arithmetic(steps, row, self.decimals), said]
         return blocks
 
 
@@ -551,8 +509,7 @@ def attention_by_hand(
     if example is None:
         return list_examples("attention")
     changes = {"focus": words or None, "passes": passes, "scaled": scaled, "mask": mask}
-    found = read_case(AttentionCase, example, changes)
-    case, where = found.case, found.where
+    case, where, text = read_case(AttentionCase, example, changes)
     sentences = [sentence.split() for sentence in case.sentences]
     for sentence, split in zip(case.sentences, sentences, strict=True):
         if not split or len(split) > MOST_WORDS:
@@ -567,19 +524,20 @@ def attention_by_hand(
     used = {word for split in sentences for word in split}
     idle = [printable(word) for word in case.vectors if word not in used]
     notes = (f"In no sentence, so not used: {', '.join(idle)}",) if idle else ()
-    return WorkedAttention(case, found.text, tuple(_work(found, split) for split in sentences), notes, full, decimals)
+    worked = tuple(_work(case, where, split) for split in sentences)
+    return WorkedAttention(case, text, worked, notes, full=full, decimals=decimals)
 
 
-def _work(found: Found[AttentionCase], words: list[str]) -> WorkedSentence:
+def _work(case: AttentionCase, where: str, words: list[str]) -> WorkedSentence:
     """All passes over one sentence."""
-    case, where, labels = found.case, found.where, _labels(words)
+    labels = _labels(words)
     for word in words:
         if word not in case.vectors and case.other_words is None:
             known = unknown("the word", word, case.vectors) if case.vectors else f"'{word}' has no vector."
             raise SpecError(f"{where}: vectors: {known} Give it a vector, or set other_words for all that have none.")
     vectors = stack(labels, [case.vectors.get(word, case.other_words or ()) for word in words], "vectors", where)
     width = vectors.shape[1]
-    maps = AttentionMaps.of(case, width, width, where)
+    maps = read_maps(case, width, width, where)
     if case.passes > 1 and maps.value.shape[1] != width:
         raise SpecError(
             f"{where}: W_V makes vectors of length {maps.value.shape[1]} from vectors of length {width}, so that "
@@ -607,22 +565,16 @@ def _labels(words: list[str]) -> Labels:
 # Cross-attention: some vectors look at others, as images at sentences
 
 
-@dataclass(frozen=True)
-class Preference:
-    """What one vector prefers: by weight (and so by score), and by the cosine of query and key."""
+class Preference(NamedTuple):
+    """What one vector prefers: by weight (and so by score), and by the cosine of query and key; several if they tie."""
 
     name: str
     by_weight: Labels
-    """The most attended; several if they tie."""
     weight: float
     by_cosine: Labels
     cosine: float | None
     """None where the query or all keys are zero."""
-
-    @property
-    def agree(self) -> bool:
-        """Whether both name the same."""
-        return self.by_weight == self.by_cosine
+    agree: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -634,23 +586,13 @@ class WorkedCross(WorkedCase):
     case: CrossCase
     steps: AttentionSteps
     cosines: Float[np.ndarray, "queries source"]
-    preferences: tuple[Preference, ...]
+    preferences: Sequence[Preference]
     focus: tuple[int, ...]
-    full: bool = False
-    decimals: int = 4
-
-    def blocks(self) -> list[Block]:
-        """The arithmetic of the vectors in focus and the comparison; with `full` every matrix."""
-        return self._blocks(self.full)
-
-    def details(self) -> list[Block]:
-        """Everything."""
-        return self._blocks(every_matrix=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        preferences = [asdict(one) | {"agree": one.agree} for one in self.preferences]
         steps = {"queries_from": list(self.steps.rows), "source": list(self.steps.columns), **self.steps.to_dict()}
+        preferences = [one._asdict() for one in self.preferences]
         cosines = plain_rows(self.cosines)
         return {"case": self.case.to_dict(), "steps": steps, "cosines": cosines, "preferences": preferences}
 
@@ -664,29 +606,18 @@ class WorkedCross(WorkedCase):
             ExpectedWords("preferred_cosine", best, (rows,), "nearest by cosine", SPELLINGS["preferred_cosine"]),
         ]
 
-    def _blocks(self, every_matrix: bool) -> list[Block]:
+    def shown(self, every_matrix: bool) -> list[Block]:
+        """The arithmetic of the vectors in focus and the comparison."""
         steps, decimals = self.steps, self.decimals
-        blocks: list[Block] = [self.headline, describe_maps(steps)]
-        blocks += matrices(steps, decimals) if every_matrix else []
+        blocks: list[Block] = [describe_maps(steps), *(matrices(steps, decimals) if every_matrix else [])]
         for row in self.focus:
             blocks += [Heading(f"From {steps.rows[row]}"), *row_arithmetic(steps, row, decimals)]
-        blocks += [] if every_matrix else weights_and_outputs(steps, decimals)
-        rows = [
-            (
-                one.name,
-                " = ".join(one.by_weight),
-                numeral(one.weight, decimals),
-                " = ".join(one.by_cosine) or "none",
-                "undefined" if one.cosine is None else numeral(one.cosine, decimals),
-                "yes" if one.agree else "no",
-            )
-            for one in self.preferences
-        ]
         return [
             *blocks,
+            *([] if every_matrix else weights_and_outputs(steps, decimals)),
             Heading("What each prefers"),
             Matrix("cosine of q and k", steps.rows, steps.columns, self.cosines, decimals=decimals),
-            Table(("", "most attended", "α", "by cosine", "cosine", "agree"), rows, plain=True),
+            best_table(("most attended", "α"), self.preferences, decimals),
         ]
 
 
@@ -720,20 +651,16 @@ def cross_by_hand(
     """
     if example is None:
         return list_examples("cross")
-    found = read_case(CrossCase, example, {"focus": words or None, "scaled": scaled})
-    case, where = found.case, found.where
+    case, where, text = read_case(CrossCase, example, {"focus": words or None, "scaled": scaled})
     rows, columns = tuple(map(printable, case.queries)), tuple(map(printable, case.source))
     inputs = stack(rows, list(case.queries.values()), "queries", where)
     source = stack(columns, list(case.source.values()), "source", where)
-    steps = attend(
-        rows, columns, inputs, source, AttentionMaps.of(case, inputs.shape[1], source.shape[1], where), where=where
-    )
+    maps = read_maps(case, inputs.shape[1], source.shape[1], where)
+    steps = attend(rows, columns, inputs, source, maps, where=where)
     for name in case.focus:
         if name not in case.queries:
             raise SpecError(f"{where}: " + unknown("focus", name, case.queries))
     focus = tuple(place for place, name in enumerate(case.queries) if not case.focus or name in case.focus)
     cosines = directions(steps.queries) @ directions(steps.keys).T
-    preferences: list[Preference] = []
-    for name, weights, row in zip(rows, steps.weights, cosines, strict=True):
-        preferences.append(Preference(name, largest(columns, weights), float(weights.max()), *nearest(columns, row)))
-    return WorkedCross(case, found.text, steps, cosines, tuple(preferences), focus, full, decimals)
+    preferences = best_of(Preference, rows, columns, steps.weights, cosines)
+    return WorkedCross(case, text, steps, cosines, preferences, focus, full=full, decimals=decimals)

@@ -574,7 +574,7 @@ def _expected(words: Counter[str], order: list[Pair]) -> list[Expected]:
         about = f"the pair of step {number}"
         found.append(counts(number))
         found.append(ExpectedWords(f"merge{number}", (spellings(pair),), (), about, (symbol,)))
-        found.append(expect(f"count{number}", merger.counts[pair], None, "how often it occurs"))
+        found.append(expect(f"count{number}", merger.counts[pair], (), "how often it occurs"))
         merger.merge(pair)
     merges = tuple(map(spellings, order))
     cut = tuple((names.join(row), names.spell(row)) for row in merger.words)
@@ -583,6 +583,6 @@ def _expected(words: Counter[str], order: list[Pair]) -> list[Expected]:
         counts(len(order) + 1),
         ExpectedWords("merges", merges, (numbered(len(order)),), "the pairs in the order of merging"),
         ExpectedWords("segmentation", cut, (tuple(words),), "each word in its symbols", ("words",)),
-        expect("steps", len(order), None, "how many merges"),
-        expect("symbols", merger.symbols, None, "symbols of the whole text at the end"),
+        expect("steps", len(order), (), "how many merges"),
+        expect("symbols", merger.symbols, (), "symbols of the whole text at the end"),
     ]
