@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from lemma.checking.attention_identities import (
+from lemma.checking.identities import (
+    check_identity,
     dense_map,
     dense_scores,
     enumerated,
@@ -19,7 +20,6 @@ from lemma.checking.attention_identities import (
     orthogonal,
     relative_error,
 )
-from lemma.checking.identities import check_identity
 
 
 @pytest.mark.parametrize("norm", [0.1, 1.0, 2.0, 3.0])
