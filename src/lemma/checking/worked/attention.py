@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, overload
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -12,7 +12,6 @@ from pydantic import Field
 from lemma.checking.worked.case import (
     Array,
     Case,
-    CaseExamples,
     CaseLike,
     Expected,
     ExpectedNumbers,
@@ -28,7 +27,6 @@ from lemma.checking.worked.case import (
     directions,
     expect,
     largest,
-    list_examples,
     numbered,
     plain_rows,
     read_case,
@@ -473,9 +471,6 @@ class WorkedAttention(WorkedCase):
         return blocks
 
 
-@overload
-def attention_by_hand(example: None = None) -> CaseExamples: ...
-@overload
 def attention_by_hand(
     example: CaseLike,
     *,
@@ -485,29 +480,16 @@ def attention_by_hand(
     mask: str | None = None,
     full: bool = False,
     decimals: int = 3,
-) -> WorkedAttention: ...
-def attention_by_hand(
-    example: CaseLike | None = None,
-    *,
-    words: Sequence[str] | None = None,
-    passes: int | None = None,
-    scaled: bool | None = None,
-    mask: str | None = None,
-    full: bool = False,
-    decimals: int = 3,
-) -> WorkedAttention | CaseExamples:
+) -> WorkedAttention:
     """Work attention out step by step, for an example by name, a TOML file or a table of the same words.
 
     α_ij = softmax_j(q_i·k_j / √d_k), output_i = Σ_j α_ij v_j; the outputs are the encodings of the next pass. `words`
-    (those in focus), `passes`, `scaled` and `mask` take the place of what the case says. Without an example, those that
-    come with Lemma are listed.
+    (those in focus), `passes`, `scaled` and `mask` take the place of what the case says.
 
     >>> worked = attention_by_hand("e1", passes=1)
     >>> worked.sentences[0].passes[0].weights[5].round(3).tolist()
     [0.08, 0.08, 0.08, 0.08, 0.08, 0.219, 0.08, 0.08, 0.219]
     """
-    if example is None:
-        return list_examples("attention")
     changes = {"focus": words or None, "passes": passes, "scaled": scaled, "mask": mask}
     case, where, text = read_case(AttentionCase, example, changes)
     sentences = [sentence.split() for sentence in case.sentences]
@@ -621,9 +603,6 @@ class WorkedCross(WorkedCase):
         ]
 
 
-@overload
-def cross_by_hand(example: None = None) -> CaseExamples: ...
-@overload
 def cross_by_hand(
     example: CaseLike,
     *,
@@ -631,26 +610,15 @@ def cross_by_hand(
     scaled: bool | None = None,
     full: bool = False,
     decimals: int = 4,
-) -> WorkedCross: ...
-def cross_by_hand(
-    example: CaseLike | None = None,
-    *,
-    words: Sequence[str] | None = None,
-    scaled: bool | None = None,
-    full: bool = False,
-    decimals: int = 4,
-) -> WorkedCross | CaseExamples:
+) -> WorkedCross:
     """Work cross-attention out step by step, for an example by name, a TOML file or a table of the same words.
 
     q = W_Q x of the vectors that look, k = W_K y and v = W_V y of those looked at, α = softmax(q·k / √d_k).
-    `words` (the names in focus) and `scaled` take the place of what the case says. Without an example, those that
-    come with Lemma are listed.
+    `words` (the names in focus) and `scaled` take the place of what the case says.
 
     >>> cross_by_hand("e8").steps.products.round(4).tolist()
     [[1.3314, -1.5003, 1.5844], [-0.0702, 0.0789, -0.0828]]
     """
-    if example is None:
-        return list_examples("cross")
     case, where, text = read_case(CrossCase, example, {"focus": words or None, "scaled": scaled})
     rows, columns = tuple(map(printable, case.queries)), tuple(map(printable, case.source))
     inputs = stack(rows, list(case.queries.values()), "queries", where)

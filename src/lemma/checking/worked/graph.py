@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, overload
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -15,14 +15,12 @@ from lemma.checking.worked.case import (
     LARGEST,
     Array,
     Case,
-    CaseExamples,
     CaseLike,
     Expected,
     Labels,
     Number,
     WorkedCase,
     expect,
-    list_examples,
     numbered,
     read_case,
     rectangle,
@@ -404,9 +402,6 @@ class WorkedGraph(WorkedCase):
         return found
 
 
-@overload
-def graph_by_hand(example: None = None) -> CaseExamples: ...
-@overload
 def graph_by_hand(
     example: CaseLike,
     *,
@@ -414,27 +409,17 @@ def graph_by_hand(
     powers: int | None = None,
     full: bool = False,
     decimals: int = 4,
-) -> WorkedGraph: ...
-def graph_by_hand(
-    example: CaseLike | None = None,
-    *,
-    nodes: Sequence[str] | None = None,
-    powers: int | None = None,
-    full: bool = False,
-    decimals: int = 4,
-) -> WorkedGraph | CaseExamples:
+) -> WorkedGraph:
     """Work a graph out, for an example by name, a TOML file, a table of edges (.csv) or the same words.
 
     Ã = A + I, Â = D̃^{-1/2} Ã D̃^{-1/2} with D̃ the degrees of Ã; row sums, symmetry and spectral norm of each, the norm
     of X, MX, M²X … and, with W, one layer Â X W. `nodes` (those in focus) and `powers` take the place of what the case
-    says. Without an example, those that come with Lemma are listed.
+    says.
 
     >>> worked = graph_by_hand({"edges": [["hub", "a"], ["hub", "b"], ["hub", "c"]]})
     >>> worked.steps.matrices["symmetric"].sum(axis=1).round(3).tolist(), worked.steps.normalised
     ([1.311, 0.854, 0.854, 0.854], False)
     """
-    if example is None:
-        return list_examples("graph")
     changes = {"focus": tuple(nodes) if nodes else None, "powers": powers}
     notes: list[str] = []
     if isinstance(example, str | Path) and Path(example).suffix.lower() in TABLES:

@@ -8,7 +8,7 @@ y_hat the softmax; d before a name is the gradient of the loss.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, Self, cast, overload
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -18,7 +18,6 @@ from lemma.checking.worked.case import (
     LARGEST,
     Array,
     Case,
-    CaseExamples,
     CaseLike,
     Expected,
     Labels,
@@ -26,7 +25,6 @@ from lemma.checking.worked.case import (
     NumberRows,
     WorkedCase,
     expect,
-    list_examples,
     numbered,
     read_case,
     rectangle,
@@ -579,25 +577,16 @@ class WorkedLstm(WorkedCase):
         return [Text("\n".join(lines))]
 
 
-@overload
-def lstm_by_hand(example: None = None) -> CaseExamples: ...
-@overload
-def lstm_by_hand(example: CaseLike, *, backward: bool = False, full: bool = False, decimals: int = 4) -> WorkedLstm: ...
-def lstm_by_hand(
-    example: CaseLike | None = None, *, backward: bool = False, full: bool = False, decimals: int = 4
-) -> WorkedLstm | CaseExamples:
+def lstm_by_hand(example: CaseLike, *, backward: bool = False, full: bool = False, decimals: int = 4) -> WorkedLstm:
     """Work one LSTM step out, for an example by name, a TOML file or a table of the same words.
 
     Γ = σ(W [a_{t−1}; x] + b), or gates as given; c_t = Γ_f∗c_{t−1} + Γ_u∗c̃; a_t = Γ_o∗tanh(c_t); with an output layer
-    ŷ = softmax(W_y a_t + b_y), and with a target its cross-entropy. `backward` adds every gradient. Without an example,
-    those that come with Lemma are listed.
+    ŷ = softmax(W_y a_t + b_y), and with a target its cross-entropy. `backward` adds every gradient.
 
     >>> worked = lstm_by_hand("e9")
     >>> worked.forward["c_t"].round(3).tolist(), worked.forward["a_t"].round(3).tolist()
     ([0.52, -0.34], [0.334, -0.262])
     """
-    if example is None:
-        return list_examples("lstm")
     case, where, text = read_case(LstmCase, example, {})
     given = given_values(case, where)
     forward = step_forward(given, where)

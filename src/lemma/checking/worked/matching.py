@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple, overload
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -11,7 +11,6 @@ from pydantic import Field
 from lemma.checking.worked.case import (
     Array,
     Case,
-    CaseExamples,
     CaseLike,
     Expected,
     ExpectedWords,
@@ -24,7 +23,6 @@ from lemma.checking.worked.case import (
     check_sizes,
     directions,
     expect,
-    list_examples,
     numbered,
     plain_rows,
     read_case,
@@ -233,20 +231,13 @@ def sum_of_products(left: Iterable[float], right: Iterable[float], decimals: int
     return text
 
 
-@overload
-def matching_by_hand(example: None = None) -> CaseExamples: ...
-@overload
 def matching_by_hand(
     example: CaseLike, *, words: Sequence[str] | None = None, full: bool = False, decimals: int = 4
-) -> WorkedMatching: ...
-def matching_by_hand(
-    example: CaseLike | None = None, *, words: Sequence[str] | None = None, full: bool = False, decimals: int = 4
-) -> WorkedMatching | CaseExamples:
+) -> WorkedMatching:
     """Work a cross-modal search out, for an example by name, a TOML file or a table of the same words.
 
     P = I·W_i and Q = T·W_t are images and sentences in one space; an image and a sentence fit by p·q, or by the cosine
-    p·q / (|p| |q|). `words` (names of images) take the place of the case's focus. Without an example, those that come
-    with Lemma are listed.
+    p·q / (|p| |q|). `words` (names of images) take the place of the case's focus.
 
     >>> worked = matching_by_hand("e7")
     >>> worked.steps.scores.round(4).tolist()
@@ -254,8 +245,6 @@ def matching_by_hand(
     >>> [one.by_product for one in worked.of_images]
     [('sentence 3',), ('sentence 2',)]
     """
-    if example is None:
-        return list_examples("matching")
     case, where, text = read_case(MatchingCase, example, {"focus": words or None})
     names: list[Labels] = []
     inputs: list[Array] = []

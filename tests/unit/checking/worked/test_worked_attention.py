@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lemma
 from lemma.checking.worked.attention import attention_by_hand, cross_by_hand
 from lemma.checking.worked.case import list_examples
 from lemma.errors import InputError, SpecError
@@ -255,8 +256,8 @@ def test_an_example_can_be_copied_changed_and_looked_at_again(tmp_path: Path) ->
 def test_the_examples_are_listed() -> None:
     assert list(list_examples("attention").titles) == ["e1"]
     assert list(list_examples("cross").titles) == ["e8"]
-    assert "lemma look attention e1" in str(attention_by_hand())
-    assert attention_by_hand().to_dict() == list_examples("attention").to_dict()
+    assert "lemma look attention e1" in str(lemma.look.attention())
+    assert lemma.look.attention().to_dict() == list_examples("attention").to_dict()
 
 
 HOSTILE = {**SMALL, "title": "<script>&", "sentences": 'the <b>&" 猫 | `x` \x07 the', "mask": "causal", "focus": "the"}
