@@ -52,8 +52,6 @@ from lemma.tasks.masked import masked, next_sentence
 from lemma.tasks.parsing import attention_targets
 from lemma.tasks.penalties import row_statistics
 
-# Attention
-
 
 @identity(
     "a2",
@@ -795,9 +793,6 @@ one_head.inputs = _tokens  # pyright: ignore[reportFunctionMemberAccess]
 many_heads.inputs = _tokens  # pyright: ignore[reportFunctionMemberAccess]
 
 
-# Positions
-
-
 FINE = 1e-11  # what rounding leaves of angles of some thousand
 
 
@@ -913,9 +908,6 @@ def rotary_distance(
         ("First and last pair: the two pairs of places at that distance that lie furthest apart in the text.",),
         plot=Plot("place of the earlier token", f"score at distance {distance}", tuple(curves), caption=caption),
     )
-
-
-# Models
 
 
 MODELS, ROUNDS, MOST_STATES = 20, 10, 4096
@@ -1173,9 +1165,6 @@ def _edges(graph: Graph, nodes: int, edges: int, seed: int) -> Int[Tensor, "two 
         return pairs
     order = torch.randperm(pairs.shape[1], generator=torch.Generator().manual_seed(seed))
     return pairs[:, order[:edges]]
-
-
-# Listed, and found by name
 
 
 IDENTITIES: dict[str, Identity] = dict(

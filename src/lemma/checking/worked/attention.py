@@ -1,7 +1,7 @@
 """Attention and cross-attention worked by hand, step by step (after Vaswani et al. 2017)."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -33,7 +33,7 @@ from lemma.checking.worked.case import (
     rectangle,
 )
 from lemma.errors import SpecError, unknown
-from lemma.report.numbers import counted, numeral, printable, vector
+from lemma.report.numbers import numeral, printable, vector
 from lemma.report.result import Block, Heading, Matrix, Table, Text
 
 NamedVectors = Annotated[dict[str, NumberRow], Field(min_length=1, max_length=100)]
@@ -62,6 +62,11 @@ class AttendingCase(Case):
     """The key map."""
     W_V: NumberRows
     """The value map."""
+
+    def formula(self, letter: str) -> str:
+        """How a vector is mapped: `q = W_Q x` or `q = x W_Q`."""
+        name = f"W_{letter.upper()}"
+        return f"{letter} = {name} x" if self.apply == "W x" else f"{letter} = x {name}"
 
 
 class AttentionCase(AttendingCase):
@@ -92,63 +97,20 @@ class CrossCase(AttendingCase):
     """The vectors that are looked at."""
 
 
-# The steps: one mechanism behind self- and cross-attention
-
-
-@dataclass(frozen=True, eq=False)
-class AttentionMaps:
-    """Query, key and value map, all turned so that they act on row vectors from the right: q = x W."""
-
-    query: Float[np.ndarray, "query_input key_width"]
-    key: Float[np.ndarray, "source_input key_width"]
-    value: Float[np.ndarray, "source_input value_width"]
-    apply: str
-    scaled: bool
-
-    @property
-    def divisor(self) -> float:
-        """What q·k is divided by: √(the key's length), or 1."""
-        return float(np.sqrt(self.key.shape[1])) if self.scaled else 1.0
-
-    def formula(self, letter: str) -> str:
-        """How a vector is mapped, as it is written in the case: `q = W_Q x` or `q = x W_Q`."""
-        name = f"W_{letter.upper()}"
-        return f"{letter} = {name} x" if self.apply == "W x" else f"{letter} = x {name}"
-
-
-def read_maps(case: AttendingCase, query_width: int, source_width: int, where: str) -> AttentionMaps:
-    """The maps of a case, for vectors of these lengths."""
-    maps: list[Array] = []
-    for name, width in (("W_Q", query_width), ("W_K", source_width), ("W_V", source_width)):
-        written = rectangle(name, getattr(case, name), where)
-        turned = written.T if case.apply == "W x" else written
-        if turned.shape[0] != width:
-            side, other = ("columns", "x W") if case.apply == "W x" else ("rows", "W x")
-            hint = f' It would fit with apply = "{other}".' if turned.shape[1] == width else ""
-            raise SpecError(
-                f'{where}: {name} is {written.shape[0]}×{written.shape[1]}; with apply = "{case.apply}" and vectors of '
-                f"length {width} it needs {width} {side}.{hint}"
-            )
-        maps.append(turned)
-    query, key, value = maps
-    if query.shape[1] != key.shape[1]:
-        raise SpecError(
-            f"{where}: W_Q makes vectors of length {query.shape[1]}, W_K of length {key.shape[1]}; "
-            "q·k needs equal lengths."
-        )
-    return AttentionMaps(query, key, value, case.apply, case.scaled)
-
-
 @dataclass(frozen=True, eq=False)
 class AttentionSteps:
     """softmax(q kᵀ / divisor) v, step by step, for `rows` that look at `columns`."""
 
+    case: AttendingCase
     rows: Labels
     columns: Labels
-    maps: AttentionMaps
     inputs: Float[np.ndarray, "rows query_input"]
     source: Float[np.ndarray, "columns source_input"]
     allowed: Bool[np.ndarray, "rows columns"]
+    maps: Mapping[str, Float[np.ndarray, "input output"]]
+    """W_Q, W_K and W_V, turned so that they act on row vectors from the right: q = x W."""
+    divisor: float
+    """What q·k is divided by: √(the key's length), or 1."""
     queries: Float[np.ndarray, "rows key_width"]
     keys: Float[np.ndarray, "columns key_width"]
     values: Float[np.ndarray, "columns value_width"]
@@ -176,7 +138,7 @@ class AttentionSteps:
         return {
             "inputs": self.inputs.tolist(),
             "source": self.source.tolist(),
-            "divisor": self.maps.divisor,
+            "divisor": self.divisor,
             "largest_score_subtracted": self.shifted,
             **{name: getattr(self, name).tolist() for name in names},
             "scores": plain_rows(self.scores),
@@ -184,50 +146,55 @@ class AttentionSteps:
 
 
 def attend(
+    case: AttendingCase,
     rows: Labels,
     columns: Labels,
     inputs: Float[np.ndarray, "rows query_input"],
     source: Float[np.ndarray, "columns source_input"],
-    maps: AttentionMaps,
+    where: str,
     *,
     causal: bool = False,
-    where: str = "attention",
+    number: int | None = None,
 ) -> AttentionSteps:
-    """Let `inputs` look at `source`; causal hides the columns after a row's own place."""
+    """Let `inputs` look at `source`, for pass `number`; causal hides the columns after a row's own place."""
+    maps: dict[str, Array] = {}
+    for name, width in (("W_Q", inputs.shape[1]), ("W_K", source.shape[1]), ("W_V", source.shape[1])):
+        written = rectangle(name, getattr(case, name), where)
+        maps[name] = written.T if case.apply == "W x" else written
+        if len(maps[name]) != width:
+            side, other = ("columns", "x W") if case.apply == "W x" else ("rows", "W x")
+            hint = f' It would fit with apply = "{other}".' if maps[name].shape[1] == width else ""
+            raise SpecError(
+                f'{where}: {name} is {written.shape[0]}×{written.shape[1]}; with apply = "{case.apply}" and vectors of '
+                f"length {width} it needs {width} {side}.{hint}"
+            )
+    key_width = maps["W_K"].shape[1]
+    if maps["W_Q"].shape[1] != key_width:
+        raise SpecError(
+            f"{where}: W_Q makes vectors of length {maps['W_Q'].shape[1]}, W_K of length {key_width}; "
+            "q·k needs equal lengths."
+        )
     allowed = np.ones((len(rows), len(columns)), dtype=bool)
     allowed = np.tril(allowed) if causal else allowed
     with np.errstate(over="ignore", invalid="ignore"):
-        queries, keys, values = inputs @ maps.query, source @ maps.key, source @ maps.value
+        queries, keys, values = inputs @ maps["W_Q"], source @ maps["W_K"], source @ maps["W_V"]
         products = queries @ keys.T
-    check_sizes(where, queries, keys, values, products)
-    scores = np.where(allowed, products / maps.divisor, -np.inf)
+    check_sizes(f"{where}: pass {number}" if number else where, queries, keys, values, products)
+    divisor = float(np.sqrt(key_width)) if case.scaled else 1.0
+    scores = np.where(allowed, products / divisor, -np.inf)
     shifted = bool(np.abs(scores[allowed]).max() > LARGE)
     exponentials = np.exp(scores - (scores.max(axis=1, keepdims=True) if shifted else 0.0))
     sums = exponentials.sum(axis=1)
     weights = exponentials / sums[:, None]
     made = (queries, keys, values, products, scores, shifted, exponentials, sums, weights, weights @ values)
-    return AttentionSteps(rows, columns, maps, inputs, source, allowed, *made)
-
-
-def stack(names: Sequence[str], vectors: Sequence[Sequence[float]], what: str, where: str) -> Array:
-    """Named vectors as the rows of a matrix; they must be equally long."""
-    for name, one in zip(names, vectors, strict=True):
-        if len(one) != len(vectors[0]):
-            raise SpecError(
-                f"{where}: {what}: '{name}' has {counted(len(one), 'number')}, '{names[0]}' has {len(vectors[0])}; "
-                "all vectors are equally long."
-            )
-    return np.array(vectors, dtype=np.float64)
-
-
-# The steps as blocks: every matrix, and the arithmetic of one row
+    return AttentionSteps(case, rows, columns, inputs, source, allowed, maps, divisor, *made)
 
 
 def describe_maps(steps: AttentionSteps, causal: bool = False) -> Text:
     """How a pass is computed, in one paragraph."""
-    scores = f"score = q·k / √{steps.keys.shape[1]}" if steps.maps.scaled else "score = q·k, not scaled"
+    scores = f"score = q·k / √{steps.keys.shape[1]}" if steps.case.scaled else "score = q·k, not scaled"
     hidden = "; later words are hidden (score −∞)" if causal else ""
-    maps = ", ".join(steps.maps.formula(letter) for letter in "qkv")
+    maps = ", ".join(steps.case.formula(letter) for letter in "qkv")
     return Text(f"{maps}; {scores}{hidden}; α = exp(score) / sum over the row; output = Σ α·v")
 
 
@@ -237,7 +204,7 @@ def matrices(steps: AttentionSteps, decimals: int) -> list[Block]:
     def matrix(title: str, values: Array, rows: Labels, columns: Labels = (), sums: Sequence[float] = ()) -> Matrix:
         return Matrix(title, rows, columns or numbered(values.shape[1]), values, sums=sums, decimals=decimals)
 
-    rows, columns, formula = steps.rows, steps.columns, steps.maps.formula
+    rows, columns, formula = steps.rows, steps.columns, steps.case.formula
     if steps.inputs is steps.source:
         found = [matrix("encodings x", steps.inputs, rows)]
     else:
@@ -249,8 +216,8 @@ def matrices(steps: AttentionSteps, decimals: int) -> list[Block]:
         matrix(f"values {formula('v')}", steps.values, columns),
         matrix("q·k", steps.products, rows, columns),
     ]
-    if steps.maps.scaled or not steps.allowed.all():
-        over = f" / √{steps.keys.shape[1]}" if steps.maps.scaled else ""
+    if steps.case.scaled or not steps.allowed.all():
+        over = f" / √{steps.keys.shape[1]}" if steps.case.scaled else ""
         found.append(matrix(f"scores q·k{over}", steps.scores, rows, columns))
     exponential = "exp(score − row's largest)" if steps.shifted else "exp(score)"
     found.append(matrix(exponential, steps.exponentials, rows, columns, steps.sums.tolist()))
@@ -288,7 +255,7 @@ def row_arithmetic(steps: AttentionSteps, row: int, decimals: int) -> list[Block
         "v": vectors(steps.values),
         "α·v": vectors(steps.contributions(row)),
     }
-    if not steps.maps.scaled and steps.allowed[row].all():
+    if not steps.case.scaled and steps.allowed[row].all():
         del columns["score"]
     total = {"": "sum", exponential: numeral(steps.sums[row], decimals), "α": "1", "α·v": output}
     asked = f"q({name}) = {vector(steps.queries[row], decimals)}"
@@ -302,9 +269,6 @@ def row_arithmetic(steps: AttentionSteps, row: int, decimals: int) -> list[Block
         ),
         Text(f"output({name}) = Σ α·v = {output}"),
     ]
-
-
-# What may be claimed, and what usual slips make of it
 
 
 SPELLINGS: dict[str, Labels] = {
@@ -327,12 +291,12 @@ SPELLINGS: dict[str, Labels] = {
 
 def expected_of(steps: AttentionSteps, cross: bool = False) -> list[Expected]:
     """One pass: x, q, k, v, q·k, scores, exponentials, sums, weights, outputs, and what each row attends to most."""
-    rows, columns, formula, slips = steps.rows, steps.columns, steps.maps.formula, _slips(steps)
+    rows, columns, formula, slips = steps.rows, steps.columns, steps.case.formula, _slips(steps)
 
     def numbers(name: str, values: Array, labels: tuple[Labels, ...], meaning: str) -> ExpectedNumbers:
         return expect(name, values, labels, meaning, SPELLINGS[name], slips.get(name))
 
-    over = f"/√{steps.keys.shape[1]}" if steps.maps.scaled else ""
+    over = f"/√{steps.keys.shape[1]}" if steps.case.scaled else ""
     shifted = " − row's largest" if steps.shifted else ""
     best = tuple(largest(columns, weights) for weights in steps.weights)
     return [
@@ -355,7 +319,7 @@ def _slips(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
     """What comes out by each slip, by the quantity in which it shows."""
     width, values = steps.keys.shape[1], steps.values
     found: dict[str, dict[str, Array]] = {name: {} for name in ("score", "exp", "sum", "alpha", "output")}
-    if steps.maps.scaled:
+    if steps.case.scaled:
         divisors = {
             f"scores are not divided by √{width}": 1.0,
             f"scores are divided by {width} in place of √{width}": float(width),
@@ -376,7 +340,7 @@ def _slips(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
     found["output"][said] = steps.exponentials @ values
     if not steps.allowed.all():
         said = "later words are not hidden"
-        weights = _softmax(steps.products / steps.maps.divisor, np.ones_like(steps.allowed))
+        weights = _softmax(steps.products / steps.divisor, np.ones_like(steps.allowed))
         found["alpha"][said], found["output"][said] = weights, weights @ values
     return found
 
@@ -385,9 +349,6 @@ def _softmax(scores: Array, allowed: Bool[np.ndarray, "rows columns"]) -> Array:
     scores = np.where(allowed, scores, -np.inf)
     made = np.exp(scores - scores.max(axis=1, keepdims=True))
     return made / made.sum(axis=1, keepdims=True)
-
-
-# Attention: words with vectors look at each other, pass after pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -517,19 +478,19 @@ def _work(case: AttentionCase, where: str, words: list[str]) -> WorkedSentence:
         if word not in case.vectors and case.other_words is None:
             known = unknown("the word", word, case.vectors) if case.vectors else f"'{word}' has no vector."
             raise SpecError(f"{where}: vectors: {known} Give it a vector, or set other_words for all that have none.")
-    vectors = stack(labels, [case.vectors.get(word, case.other_words or ()) for word in words], "vectors", where)
-    width = vectors.shape[1]
-    maps = read_maps(case, width, width, where)
-    if case.passes > 1 and maps.value.shape[1] != width:
-        raise SpecError(
-            f"{where}: W_V makes vectors of length {maps.value.shape[1]} from vectors of length {width}, so that "
-            "its outputs cannot be encodings again. Set passes = 1, or give a W_V that keeps the length."
-        )
+    given = [case.vectors.get(word, case.other_words or ()) for word in words]
+    vectors = rectangle("vectors", given, where, labels)
     passes: list[AttentionSteps] = []
     for number in range(1, case.passes + 1):
-        about = f"{where}: pass {number}"
-        passes.append(attend(labels, labels, vectors, vectors, maps, causal=case.mask == "causal", where=about))
-        vectors = passes[-1].outputs
+        causal = case.mask == "causal"
+        passes.append(attend(case, labels, labels, vectors, vectors, where, causal=causal, number=number))
+        width, made = vectors.shape[1], passes[-1].outputs
+        if number < case.passes and made.shape[1] != width:
+            raise SpecError(
+                f"{where}: W_V makes vectors of length {made.shape[1]} from vectors of length {width}, so that its "
+                "outputs cannot be encodings again. Set passes = 1, or give a W_V that keeps the length."
+            )
+        vectors = made
     focus = tuple(place for place, label in enumerate(labels) if {label, words[place]} & set(case.focus))
     return WorkedSentence(printable(" ".join(words)), labels, focus, tuple(passes))
 
@@ -542,9 +503,6 @@ def _labels(words: list[str]) -> Labels:
         seen[word] += 1
         labels.append(printable(word) + (f"#{seen[word]}" if counts[word] > 1 else ""))
     return tuple(labels)
-
-
-# Cross-attention: some vectors look at others, as images at sentences
 
 
 class Preference(NamedTuple):
@@ -621,10 +579,9 @@ def cross_by_hand(
     """
     case, where, text = read_case(CrossCase, example, {"focus": words or None, "scaled": scaled})
     rows, columns = tuple(map(printable, case.queries)), tuple(map(printable, case.source))
-    inputs = stack(rows, list(case.queries.values()), "queries", where)
-    source = stack(columns, list(case.source.values()), "source", where)
-    maps = read_maps(case, inputs.shape[1], source.shape[1], where)
-    steps = attend(rows, columns, inputs, source, maps, where=where)
+    inputs = rectangle("queries", list(case.queries.values()), where, rows)
+    source = rectangle("source", list(case.source.values()), where, columns)
+    steps = attend(case, rows, columns, inputs, source, where)
     for name in case.focus:
         if name not in case.queries:
             raise SpecError(f"{where}: " + unknown("focus", name, case.queries))

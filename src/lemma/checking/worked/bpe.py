@@ -35,9 +35,6 @@ MOST_ORDERS, MOST_STEPS = 200, 300
 """Of a judged text: orders of ties that are tried, and merges of each."""
 
 
-# Learning: count all pairs of neighbours, merge the most frequent, again and again
-
-
 class BytePairMerger:
     """Words as symbols, with the counts of all pairs kept up to date.
 
@@ -145,9 +142,6 @@ def count_words(names: Sequence[str]) -> Counter[str]:
                 counts.update(words)
             counts.update([rest] if rest else [])
     return counts
-
-
-# The trace
 
 
 @dataclass(frozen=True)
@@ -458,9 +452,6 @@ def _trial(words: Mapping[str, int], merger: BytePairMerger, minimum: int) -> Tr
         return Trial(True, None)
     same = next((place for place, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), None)
     return Trial(False, (min(len(ours), len(theirs)) if same is None else same) + 1)
-
-
-# What may be claimed, for every order in which ties may be merged
 
 
 def expected_of_byte_pairs(text: str) -> Iterator[list[Expected]]:

@@ -114,9 +114,6 @@ def _is_vector(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(x, int | float) for x in value)
 
 
-# From what a person names (an example, a file, a table of words) to a checked case
-
-
 CaseLike = str | Path | Mapping[str, Any]
 """The name of an example, the path of a TOML file, or the words of a case."""
 SomeCase = TypeVar("SomeCase", bound=Case)
@@ -187,16 +184,14 @@ def read_case(kind: type[SomeCase], given: CaseLike, changes: Mapping[str, Any])
     return case, where, text or to_toml(case.to_dict())
 
 
-# Numbers that several kinds of case share
-
-
-def rectangle(name: str, rows: Sequence[Sequence[float]], where: str) -> Float[np.ndarray, "rows columns"]:
-    """A matrix as it was written; its rows must be equally long."""
-    odd = next((number for number, row in enumerate(rows, 1) if len(row) != len(rows[0])), None)
+def rectangle(name: str, rows: Sequence[Sequence[float]], where: str, names: Sequence[str] = ()) -> Array:
+    """A matrix as it was written, or named vectors as its rows; they must be equally long."""
+    odd = next((place for place, row in enumerate(rows) if len(row) != len(rows[0])), None)
     if odd is not None:
+        here, first = (f"'{names[place]}'" if names else f"row {place + 1}" for place in (odd, 0))
         raise SpecError(
-            f"{where}: {name}: row {odd} has {counted(len(rows[odd - 1]), 'number')}, row 1 has {len(rows[0])}; "
-            "all rows of a matrix are equally long."
+            f"{where}: {name}: {here} has {counted(len(rows[odd]), 'number')}, {first} has {len(rows[0])}; "
+            f"all {'vectors' if names else 'rows of a matrix'} are equally long."
         )
     return np.array(rows, dtype=np.float64)
 
@@ -257,61 +252,49 @@ def best_table(header: tuple[str, str], found: Iterable[tuple[Any, ...]], decima
     return Table(("", *header, "by cosine", "cosine", "agree"), rows, title, plain=True)
 
 
-# What is right of a case: numbers or words by name, with a label for every row and column
-
-
 Labels = tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class ExpectedNumbers:
-    """Numbers of a worked case under one name: one number, a vector or a matrix."""
+class Expected:
+    """What is right under one name of a worked case: one value, a vector or a matrix."""
+
+    unit: ClassVar[str]
 
     name: str
-    values: Array
+    values: Any
     labels: tuple[Labels, ...]
     """The labels of each axis."""
     meaning: str = ""
     spellings: Labels = ()
     """What else a person may call it."""
-    slips: Mapping[str, Array] = field(default_factory=dict)
-    """What comes out by a known mistake, by what the mistake is."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The sizes of its axes."""
-        return self.values.shape
+        return tuple(map(len, self.labels))
 
     @property
     def form(self) -> str:
         """What is to be given, in words."""
-        return f"{self.shape[0]} numbers" if len(self.shape) == 1 else "×".join(map(str, self.shape)) or "a number"
+        sizes = "×".join(map(str, self.shape)) or f"a {self.unit}"
+        return f"{sizes} {self.unit}s" if len(self.shape) == 1 else sizes
 
 
-@dataclass(frozen=True)
-class ExpectedWords:
-    """Words of a worked case under one name; several are right where they tie."""
+@dataclass(frozen=True, eq=False)
+class ExpectedNumbers(Expected):
+    """An array; `slips` are what comes out by a known mistake, by what the mistake is."""
 
-    name: str
-    values: tuple[Labels, ...]
-    """For each label the words that are right, any of them."""
-    labels: tuple[Labels, ...]
-    """The labels, if there are several places; none where one word is expected."""
-    meaning: str = ""
-    spellings: Labels = ()
+    unit: ClassVar[str] = "number"
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """How many places."""
-        return (len(self.values),) if self.labels else ()
-
-    @property
-    def form(self) -> str:
-        """What is to be given, in words."""
-        return f"{self.shape[0]} words" if self.labels else "a word"
+    slips: Mapping[str, Array] = field(default_factory=dict)
 
 
-Expected = ExpectedNumbers | ExpectedWords
+@dataclass(frozen=True, eq=False)
+class ExpectedWords(Expected):
+    """For each place the words that are right, any of them: several where they tie."""
+
+    unit: ClassVar[str] = "word"
 
 
 def numbered(count: int, prefix: str = "") -> Labels:
@@ -336,9 +319,6 @@ def expect(
     named += tuple(map(numbered, array.shape[len(named) :]))
     own = {said: made for said, made in (slips or {}).items() if made.shape == array.shape}
     return ExpectedNumbers(name, array, named, meaning, tuple(spellings), own)
-
-
-# The result of a worked case
 
 
 @dataclass(frozen=True, eq=False)

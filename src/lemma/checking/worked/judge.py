@@ -28,7 +28,6 @@ from lemma.checking.worked.case import (
     CaseLike,
     Expected,
     ExpectedNumbers,
-    ExpectedWords,
     kind_of,
     list_examples,
 )
@@ -69,9 +68,6 @@ EXAMPLE = "As in: 'alpha2[they, Ajax] = 0.119', 'c_t = [0.52, -0.34]' or 'alpha2
 MOST_LINES, MOST_PLACES, MOST_LISTED, MOST_NUMBERS = 200, 3, 12, 24
 FEWEST_DECIMALS = 4
 """Decimals of what is right where none were given."""
-
-
-# Numbers as a person writes them, with the unit of their last decimal
 
 
 SLACK = 1e-9
@@ -129,9 +125,6 @@ def is_near(exact: float, given: WrittenNumber, decimals: int, slack: float = 0.
         return exact == given.value
     unit = given.unit if given.decimals is None else (10.0**-decimals if decimals else 0.0)
     return abs(exact - given.value) <= unit * (0.5 + slack) + SLACK * max(1.0, abs(exact))
-
-
-# Values and claims
 
 
 LONGEST, DEEPEST, LONGEST_NAME = 50_000, 3, 200
@@ -277,9 +270,6 @@ def read_target(text: str) -> Target:
     return Target(found["name"].strip(), places)
 
 
-# What is right of a case, found by name and place
-
-
 @dataclass(frozen=True)
 class AnswerKey:
     """Everything that is right of a case, by every name it has."""
@@ -366,9 +356,6 @@ def answer_keys(case: CaseLike) -> Iterator[AnswerKey]:
     return iter([AnswerKey(shown, WORKERS[kind](case).expected())])
 
 
-# A value next to what is right
-
-
 Entries = np.ndarray
 """The numbers of a value, each a WrittenNumber, in an array of its shape."""
 
@@ -411,7 +398,7 @@ def is_same(entries: Entries, exact: Array, decimals: int, slack: float = 0.0) -
     return exact.shape == entries.shape and all(is_near(one, given, decimals, slack) for one, given in pairs)
 
 
-def read_words(value: Any, right: ExpectedWords) -> list[tuple[int, str]]:
+def read_words(value: Any, right: Expected) -> list[tuple[int, str]]:
     """The words of a value with their places."""
     if isinstance(value, dict):
         words = {_label(right, label): _written(one) for label, one in value.items()}
@@ -440,9 +427,6 @@ def _refuse_gaps(places: Collection[int], right: Expected) -> None:
     missing = [label for place, label in enumerate(labels) if place not in places]
     if missing:
         raise InputError(f"{right.name}: your table leaves out {', '.join(missing[:6])}.")
-
-
-# Slips that explain a wrong value
 
 
 ROUNDING = 10
@@ -500,9 +484,6 @@ def explanations(
         if units <= ROUNDING and worst <= 0.02 * float(np.abs(exact).max()):
             off = f"off by at most {units:.1f} units of the last decimal"
             yield f"{off}: rounded on the way? Keep more decimals until the end."
-
-
-# Judging
 
 
 @dataclass(frozen=True)
@@ -605,13 +586,13 @@ def _judge(claim: HandClaim, key: AnswerKey) -> JudgedLine:
         other = claim.right if number else f"{claim.right} = {short_numeral(theirs, FEWEST_DECIMALS)}"
         return JudgedLine(claim.text, holds, f"{right.name} = {short_numeral(mine, FEWEST_DECIMALS)}, {other}")
     value = read_value(claim.right)
-    if isinstance(right, ExpectedWords):
-        return _judge_words(claim, value, right)
-    return _judge_numbers(claim, value, right, key)
+    if isinstance(right, ExpectedNumbers):
+        return _judge_numbers(claim, value, right, key)
+    return _judge_words(claim, value, right)
 
 
 def _one(right: Expected) -> float:
-    if isinstance(right, ExpectedWords) or right.shape:
+    if not isinstance(right, ExpectedNumbers) or right.shape:
         raise InputError(f"{right.name}: < and > are for single numbers, as in alpha2[they, Ajax] > 0.1.")
     return float(right.values)
 
@@ -646,7 +627,7 @@ def _judge_numbers(claim: HandClaim, value: Any, right: ExpectedNumbers, key: An
     return JudgedLine(claim.text, False, expected, tuple(places), slip)
 
 
-def _judge_words(claim: HandClaim, value: Any, right: ExpectedWords) -> JudgedLine:
+def _judge_words(claim: HandClaim, value: Any, right: Expected) -> JudgedLine:
     def plain(word: str) -> str:  # blanks count once, and </w> ends a word too
         return " ".join(word.replace("</w>", r"\w").split())
 

@@ -59,9 +59,6 @@ MOST_ROWS, MOST_COLUMNS = 4, 8
 """Of matrices up to this size every product is printed; of larger ones with `full`."""
 
 
-# The case as it is written
-
-
 def _also(word: str) -> Any:
     return Field(validation_alias=AliasChoices(word, *SPELLINGS[word]))
 
@@ -178,9 +175,6 @@ class GivenWeights(LstmCase):
     """The candidate's bias."""
 
 
-# Its numbers, checked against each other
-
-
 def given_values(case: LstmCase, where: str) -> Values:
     """Everything that the case gives, zeros for biases and gradients that it leaves out."""
     width = len(case.c_prev)
@@ -239,9 +233,6 @@ def given_values(case: LstmCase, where: str) -> Values:
                 "from 0 to 1 that add up to 1."
             )
     return values
-
-
-# The step
 
 
 def step_forward(given: Values, where: str) -> Values:
@@ -326,9 +317,6 @@ def step_backward(values: Values) -> Values:
     return made
 
 
-# What may be claimed, and what usual slips make of it
-
-
 MEANINGS = {
     "stacked": "[a_prev; x]",
     "kept": "Γ_f∗c_prev",
@@ -383,9 +371,6 @@ def _slips(values: Values) -> dict[str, dict[str, Array]]:
         found |= {f"db_{letter}": found[f"dpre_{letter}"] for letter in GATES if f"db_{letter}" in values}
         found["dc"] = {"1 − tanh²(c_t) is left out": values["da"] * o + values["dc_next"]}
     return found
-
-
-# The result
 
 
 @dataclass(frozen=True, eq=False)

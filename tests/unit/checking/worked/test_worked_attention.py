@@ -92,8 +92,8 @@ def test_both_ways_of_writing_a_matrix_mean_the_same() -> None:
         attention_by_hand(one).sentences[0].passes[0] for one in (case, {**case, **turned, "apply": "W x"})
     )
     np.testing.assert_allclose(rows.outputs, columns.outputs)
-    assert rows.maps.formula("q") == "q = x W_Q"
-    assert columns.maps.formula("q") == "q = W_Q x"
+    assert rows.case.formula("q") == "q = x W_Q"
+    assert columns.case.formula("q") == "q = W_Q x"
 
 
 def test_large_scores_stay_finite_and_say_that_the_largest_was_taken_off() -> None:
@@ -118,7 +118,7 @@ def test_settings_take_the_place_of_what_the_case_says() -> None:
     worked = attention_by_hand("e1", passes=3, scaled=True, mask="causal", words=["Ajax"])
     assert [len(sentence.passes) for sentence in worked.sentences] == [3, 3]
     steps = worked.sentences[0].passes[0]
-    assert steps.maps.divisor == pytest.approx(3**0.5)
+    assert steps.divisor == pytest.approx(3**0.5)
     assert np.triu(steps.weights, 1).max() == 0
     assert worked.sentences[1].focus == (3,)
     assert "they attends" not in str(worked)
