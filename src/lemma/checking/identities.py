@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
@@ -54,8 +54,7 @@ from lemma.tasks.penalties import row_statistics
 
 
 @identity(
-    "a2",
-    "window-head",
+    "a2 window-head",
     title="One head over the window, asked by its last word",
     claim="With the query of the last word only, a = Σ α_i W^v e_i, α = softmax((W^q e_last)·(W^k e_i)/√d_k).",
 )
@@ -99,9 +98,7 @@ ARCS = {
 
 
 @identity(
-    "b1",
-    "relations",
-    "dependency",
+    "b1 relations dependency",
     title="A head as a dependency relation",
     claim="In 'I prefer the morning flight through Denver' the head dobj attending from prefer is 1 on flight, else 0.",
 )
@@ -143,8 +140,7 @@ Scores = Float[Tensor, "layers heads T T"]
 
 
 @identity(
-    "b2",
-    "focus",
+    "b2 focus",
     title="Focus loss: the mean entropy of attention",
     claim="L_focus = 1/(K·T·L) Σ H(α[ℓ,k,t1,·]) is the mean entropy, in nats, of every head's attention rows.",
 )
@@ -173,8 +169,7 @@ def focus_loss(
 
 
 @identity(
-    "b3",
-    "near",
+    "b3 near",
     title="Near loss: its bound does not depend on T",
     claim="The largest value of the near loss, min(L_max, Σ α (t1−t2)²) averaged, does not depend on T.",
 )
@@ -228,9 +223,7 @@ def _furthest(layers: int, heads: int, places: int) -> Scores:
 
 
 @identity(
-    "c7",
-    "products",
-    "inner-products",
+    "c7 products inner-products",
     title="The mean square of an inner product is D",
     claim="E[(aᵀb)²] = D, where a, b ∈ R^D are independent with zero mean and unit variance.",
 )
@@ -247,11 +240,13 @@ def product_variance(
         error = ((fourth_moment(size, draws) - size**2) / samples) ** 0.5
         rows.append((size, mean, error, mean / size))
     _, mean, error, _ = rows[-1]
-    small = min(D, 6)  # up to here all 4^D pairs of sign vectors are gone through
+    small = min(D, 6)  # up to here all 4^D pairs of sign vectors are gone through, without chance
+    signs = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=small)), dtype=torch.float64)
+    exact = float((signs @ signs.T).square().mean())
     return Evidence(
         (
             sampled(f"mean of (aᵀb)² over {samples:,} pairs at D = {D}", mean, float(D), error),
-            Finding(f"all {4**small:,} pairs of sign vectors at D = {small}", enumerated(small), float(small), EXACT),
+            Finding(f"all {4**small:,} pairs of sign vectors at D = {small}", exact, float(small), EXACT),
         ),
         ("D", "mean of (aᵀb)²", "standard error", "mean / D"),
         tuple(rows),
@@ -278,18 +273,11 @@ def fourth_moment(D: int, draws: Draws) -> float:
     return D * KURTOSIS[draws] ** 2 + 3 * D * (D - 1)
 
 
-def enumerated(D: int) -> float:
-    """E[(aᵀb)²] over all pairs of sign vectors, without chance."""
-    signs = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=D)), dtype=torch.float64)
-    return float((signs @ signs.T).square().mean())
-
-
 CANDIDATES = 50  # logits of the softmax whose sharpness B5 shows
 
 
 @identity(
-    "b5",
-    "temperature",
+    "b5 temperature",
     title="The temperature that fits a dimension",
     claim="With h, e ∈ R^I of independent zero-mean, unit-variance components, β = 1/√I gives logits βhᵀe of zero mean "
     "and unit variance.",
@@ -330,9 +318,7 @@ def temperature(
 
 
 @identity(
-    "b6",
-    "merged",
-    "query-key",
+    "b6 merged query-key",
     title="One merged query–key matrix a head",
     claim="W^QK[j1,j2] = Σ_i W^Q[i,j1] W^K[i,j2] (per head), times 1/√I, gives the same attention without a key "
     "matrix.",
@@ -393,9 +379,7 @@ def merged_weight(query: Float[Tensor, "I J"], key: Float[Tensor, "I J"]) -> Flo
 
 
 @identity(
-    "b7",
-    "parameters",
-    "merged-parameters",
+    "b7 parameters merged-parameters",
     title="Parameters of a merged query–key matrix",
     claim="A merged query–key matrix has J² parameters a head, separate ones 2IJ; equal at I = J/2.",
 )
@@ -456,7 +440,7 @@ NORMS = 25
 LARGEST_SCORE = 30.0  # beyond it float64 cannot tell the output from the input
 
 
-@identity("c6", "orthogonal", title="Self-attention on orthogonal inputs", claim="")
+@identity("c6 orthogonal", title="Self-attention on orthogonal inputs", claim="")
 def orthogonal_inputs(
     N: int = setting(8, 2, 2000, "number of inputs"),
     D: int = setting(16, 2, 2000, "their width; there are no more than D orthogonal ones"),
@@ -471,7 +455,10 @@ def orthogonal_inputs(
     scale = D**-0.5 if scaled else 1.0
     top = math.sqrt(LARGEST_SCORE / scale)
     norms = [top * (step + 1) / NORMS for step in range(NORMS)]
-    measured = {r: measured_error(N, D, r, scale, seed) for r in (*norms, norm)}
+    measured: dict[float, float] = {}
+    for r in (*norms, norm):
+        inputs = orthogonal(N, D, r, seed)
+        measured[r] = float(((self_attention(inputs, scale) - inputs).norm(dim=1) / r).max())
     predicted = {r: relative_error(N, r**2 * scale) for r in measured}
     limits = {r: math.sqrt(N * (N - 1)) * math.exp(-(r**2) * scale) for r in measured}
 
@@ -487,7 +474,7 @@ def orthogonal_inputs(
         blurred = f"at r = {norm:g} float64 cannot tell the limit from equality: error"
         fails = residual(blurred, measured[norm], 20 * EXACT)
 
-    inputs, other = orthogonal(N, D, norm, seed), math.exp(-(norm**2) * scale)
+    other = math.exp(-(norm**2) * scale)  # the last inputs are those of that norm
     exact = (inputs + other * (inputs.sum(0, keepdim=True) - inputs)) / (1 + (N - 1) * other)
     formula = (self_attention(inputs, scale) - exact) / norm
     off = max(abs(measured[r] - predicted[r]) for r in norms)
@@ -539,16 +526,8 @@ def relative_error(N: int, score: float) -> float:
     return math.sqrt(N * (N - 1)) * math.exp(-score) / (1 + (N - 1) * math.exp(-score))
 
 
-def measured_error(N: int, D: int, norm: float, scale: float, seed: int) -> float:
-    """The same, measured on the running kernel."""
-    inputs = orthogonal(N, D, norm, seed)
-    return float(((self_attention(inputs, scale) - inputs).norm(dim=1) / norm).max())
-
-
 @identity(
-    "c8",
-    "sum-over-heads",
-    "heads",
+    "c8 sum-over-heads heads",
     title="Multi-head attention as a sum over heads",
     claim="Y = Σ_h softmax(Q_h K_hᵀ/√D_k) X W^(h) with W^(h) = W_h^(v) W_h^(o).",
 )
@@ -625,9 +604,7 @@ MOST_ENTRIES = 2**26  # half a gigabyte
 
 
 @identity(
-    "c10",
-    "dense",
-    "dense-layer",
+    "c10 dense dense-layer",
     title="Attention as a constrained dense layer",
     claim="QKᵀ/√D_k = X A Xᵀ is linear in the products x_i x_j: a dense map M of shape (ND, ND, N, N) expresses it, "
     "with O(N⁴D²) entries.",
@@ -680,9 +657,7 @@ def dense_scores(M: Float[Tensor, "ND ND N N"], inputs: Float[Tensor, "N D"]) ->
 
 
 @identity(
-    "c11",
-    "permutation",
-    "equivariance",
+    "c11 permutation equivariance",
     title="Self-attention is permutation-equivariant",
     claim="Self-attention without positions is permutation-equivariant: f(PX) = P f(X).",
 )
@@ -730,9 +705,7 @@ def permutation(
 
 
 @identity(
-    "d3",
-    "single-multi",
-    "heads-cost",
+    "d3 single-multi heads-cost",
     title="Single against multi-head attention",
     claim="Single and multi-head attention both have 3d² parameters and take O(n²d + nd²) operations; multi-head pays "
     "h softmaxes a query.",
@@ -797,8 +770,7 @@ FINE = 1e-11  # what rounding leaves of angles of some thousand
 
 
 @identity(
-    "c9",
-    "positions",
+    "c9 positions",
     title="Sinusoidal, rotary and ALiBi in width 4",
     claim="In width 4 at position p, sinusoidal adds (sin pθ1, cos pθ1, sin pθ2, cos pθ2); rotary turns the pairs "
     "(1,2) and (3,4) by pθ1 and pθ2; ALiBi adds −m·distance with a fixed slope m a head, a geometric sequence.",
@@ -850,9 +822,7 @@ ANGLE = 1e-14  # what rounding leaves of an angle of 1, and more of a larger one
 
 
 @identity(
-    "rotary",
-    "relative",
-    "rotary-score",
+    "rotary relative rotary-score",
     title="Rotary scores depend on the distance only",
     claim="Rotary scores depend only on the distance of two tokens.",
     row="c9",
@@ -914,9 +884,7 @@ MODELS, ROUNDS, MOST_STATES = 20, 10, 4096
 
 
 @identity(
-    "b8",
-    "loops",
-    "greedy",
+    "b8 loops greedy",
     title="Greedy decoding of an n-gram model loops",
     claim="A neural n-gram model decoded at temperature 0 repeats its last N−1 tokens, and from there loops for ever.",
 )
@@ -932,46 +900,40 @@ def greedy_loops(
     """
     if (bound := V ** (N - 1)) > MOST_STATES:
         raise SpecError(f"V = {V}, N = {N}: V^(N−1) = {bound:,} states; at most {MOST_STATES:,} are tried.")
-    loops = [_loop(V, N, seed + 1000 * number) for number in range(MODELS)]
-    within = sum(onset + period <= bound for onset, period, _ in loops)
-    broken = sum(differences for _, _, differences in loops)
+
+    def following(model: nn.Module, state: Sequence[int]) -> int:
+        with torch.no_grad():
+            return int(model(torch.tensor([state]))[0][0, -1].argmax())
+
+    spec = FeedForward(vocabulary=V, width=6, hidden=12, context=N)
+    broken, loops = 0, []
+    for number in range(MODELS):
+        model = filled(lambda: build(spec), seed + 1000 * number)
+        for parameter in model.parameters():
+            parameter.data.mul_(parameter.shape[-1] ** 0.5)  # so large that the text wanders before it loops
+        tokens, seen = [0] * (N - 1), {}
+        while (state := tuple(tokens[1 - N :])) not in seen:
+            seen[state] = len(tokens)
+            tokens.append(following(model, state))
+        period = len(tokens) - seen[state]
+        loops.append((seen[state] - N + 1, period))
+        for _ in range(min(ROUNDS * period, 200)):
+            tokens.append(following(model, tokens[1 - N :]))
+            broken += tokens[-1] != tokens[-1 - period]
+    within = sum(onset + period <= bound for onset, period in loops)
     return Evidence(
         (
             counted(f"of {MODELS} models, those that loop within V^(N−1) = {bound:,} steps", within, MODELS),
             counted(f"tokens that break a loop in {ROUNDS} more rounds of each", broken, 0),
         ),
         ("model", "onset", "period"),
-        tuple((str(number), onset, period) for number, (onset, period, _) in enumerate(loops[:8], 1)),
+        tuple((str(number), *loop) for number, loop in enumerate(loops[:8], 1)),
         ("The loop of a trigram model starts where a bigram comes back; its period is the distance between the two.",),
     )
 
 
-def _loop(V: int, N: int, seed: int) -> tuple[int, int, int]:
-    """Where the loop of a model begins, how long it is, and how many later tokens break it."""
-    model = filled(lambda: build(FeedForward(vocabulary=V, width=6, hidden=12, context=N)), seed)
-    span = N - 1
-    tokens, seen = [0] * span, {}
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(parameter.shape[-1] ** 0.5)  # so large that the text wanders before it loops
-
-        def go_on() -> None:
-            tokens.append(int(model(torch.tensor([tokens[-span:]]))[0][0, -1].argmax()))
-
-        while (state := tuple(tokens[-span:])) not in seen:
-            seen[state] = len(tokens)
-            go_on()
-        onset, period, broken = seen[state] - span, len(tokens) - seen[state], 0
-        for _ in range(min(ROUNDS * period, 200)):
-            go_on()
-            broken += tokens[-1] != tokens[-1 - period]
-    return onset, period, broken
-
-
 @identity(
-    "c1",
-    "lstm",
-    "lstm-step",
+    "c1 lstm lstm-step",
     title="One LSTM step by its formulas",
     claim="c_t = Γ_f∗c_{t−1} + Γ_u∗c̃, a_t = Γ_o∗tanh(c_t), ŷ = softmax(W_y a_t + b_y), with [a; x] stacked.",
 )
@@ -1007,9 +969,7 @@ def lstm_step(
 
 
 @identity(
-    "d2",
-    "perplexity",
-    "cross-entropy",
+    "d2 perplexity cross-entropy",
     title="Cross-entropy is log perplexity",
     claim="The cross-entropy of a text is the logarithm of its perplexity.",
 )
@@ -1050,8 +1010,7 @@ def _geometric_mean(logits: Float[Tensor, "1 T V"], targets: Tensor) -> float:
 
 
 @identity(
-    "e3",
-    "pretraining",
+    "e3 pretraining",
     title="What plain text teaches by itself",
     claim="Causal, masked and next-sentence pretraining need no labels: each predicts a part of the text from another.",
 )
@@ -1098,7 +1057,7 @@ NAMES: dict[Normalisation, str] = {"none": "Ã", "symmetric": "Â", "rows": "D̃
 Graph = Literal["star", "path", "random", "cycle", "complete"]
 
 
-@identity("d4", "graph", "convolution", title="Are the rows of Â normalised?", claim="")
+@identity("d4 graph convolution", title="Are the rows of Â normalised?", claim="")
 def graph_convolution(
     graph: Graph = "star",  # cycles and complete graphs are regular: all their nodes have the same degree
     matrix: Literal["symmetric", "rows"] = "symmetric",  # of which matrix the rows are claimed to sum to one
@@ -1112,7 +1071,16 @@ def graph_convolution(
         raise SpecError(f"edges = {edges}: {nodes} nodes have at most {most} edges.")
     if graph == "cycle" and nodes < 3:
         raise SpecError("nodes = 2: a cycle needs 3 nodes at least.")
-    pairs = _edges(graph, nodes, edges, seed)
+    numbers = torch.arange(nodes)
+    every = torch.combinations(numbers).T
+    order = torch.randperm(every.shape[1], generator=torch.Generator().manual_seed(seed))
+    pairs: Int[Tensor, "two edges"] = {
+        "star": torch.stack([torch.zeros_like(numbers[1:]), numbers[1:]]),
+        "path": torch.stack([numbers[:-1], numbers[1:]]),
+        "cycle": torch.stack([numbers, numbers.roll(-1)]),
+        "complete": every,
+        "random": every[:, order[:edges]],
+    }[graph]
     features = drawn(nodes, 3, seed=seed)
     with in_float64():
         made: dict[Normalisation, Tensor] = {kind: adjacency_of(pairs, nodes, kind).to_dense() for kind in NAMES}
@@ -1149,22 +1117,6 @@ def graph_convolution(
         claim=f"The rows of {FORMULAS[matrix]} are normalised: each sums to one.",
         sizes={"edges": pairs.shape[1]},
     )
-
-
-def _edges(graph: Graph, nodes: int, edges: int, seed: int) -> Int[Tensor, "two edges"]:
-    """The edges of the graph asked for."""
-    numbers = torch.arange(nodes)
-    if graph == "star":
-        return torch.stack([torch.zeros_like(numbers[1:]), numbers[1:]])
-    if graph == "path":
-        return torch.stack([numbers[:-1], numbers[1:]])
-    if graph == "cycle":
-        return torch.stack([numbers, numbers.roll(-1)])
-    pairs = torch.combinations(numbers).T
-    if graph == "complete":
-        return pairs
-    order = torch.randperm(pairs.shape[1], generator=torch.Generator().manual_seed(seed))
-    return pairs[:, order[:edges]]
 
 
 IDENTITIES: dict[str, Identity] = dict(

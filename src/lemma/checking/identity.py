@@ -206,14 +206,18 @@ REGISTERED: dict[str, Identity] = {}
 """Every identity by its name, once the modules that hold them are imported; see `identities.py`."""
 
 
-def identity(name: str, *words: str, title: str, claim: str, row: str = "") -> Callable[..., Identity]:
-    """Make an identity of a function of sizes: its parameters, each a `setting`, are what a person may change."""
+def identity(names: str, title: str, claim: str, row: str = "") -> Callable[..., Identity]:
+    """Make an identity of a function of sizes: its parameters, each a `setting`, are what a person may change.
+
+    `names` are what it is called by, separated by blanks, its own name first.
+    """
+    name, *words = names.split()
 
     def register(run: Callable[..., Evidence]) -> Identity:
         parameters = inspect.signature(run).parameters.values()
         fields: dict[str, Any] = {one.name: (one.annotation, one.default) for one in parameters}
         sizes = create_model(f"Sizes of {name}", __base__=Spec, **fields)
-        REGISTERED[name] = Identity(name, words, title, claim, row or name, sizes, run)
+        REGISTERED[name] = Identity(name, tuple(words), title, claim, row or name, sizes, run)
         return REGISTERED[name]
 
     return register
