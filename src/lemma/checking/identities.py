@@ -474,7 +474,7 @@ def orthogonal_inputs(
         blurred = f"at r = {norm:g} float64 cannot tell the limit from equality: error"
         fails = residual(blurred, measured[norm], 20 * EXACT)
 
-    other = math.exp(-(norm**2) * scale)  # the last inputs are those of that norm
+    inputs, other = orthogonal(N, D, norm, seed), math.exp(-(norm**2) * scale)
     exact = (inputs + other * (inputs.sum(0, keepdim=True) - inputs)) / (1 + (N - 1) * other)
     formula = (self_attention(inputs, scale) - exact) / norm
     off = max(abs(measured[r] - predicted[r]) for r in norms)

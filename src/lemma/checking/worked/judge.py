@@ -398,20 +398,6 @@ def is_same(entries: Entries, exact: Array, decimals: int, slack: float = 0.0) -
     return exact.shape == entries.shape and all(is_near(one, given, decimals, slack) for one, given in pairs)
 
 
-def read_words(value: Any, right: Expected) -> list[tuple[int, str]]:
-    """The words of a value with their places."""
-    if isinstance(value, dict):
-        words = {_label(right, label): _written(one) for label, one in value.items()}
-        _refuse_gaps(words, right)
-        return list(words.items())
-    if not right.labels:
-        return [(0, _written(value))]
-    if not isinstance(value, list):
-        word = _written(value)
-        raise InputError(f"{right.name}: a list of words is expected, as in [{word}, …]; got '{word}'.")
-    return [(place, _written(one)) for place, one in enumerate(value)]
-
-
 def _label(right: Expected, label: str) -> int:
     labels = right.labels[0] if len(right.labels) == 1 else ()
     for place, one in enumerate(labels):
@@ -610,17 +596,16 @@ def _judge_numbers(claim: HandClaim, value: Any, right: ExpectedNumbers, key: An
         got = "×".join(map(str, entries.shape)) or "one number"
         wrong = (f"{got} given, {right.form} expected",)
         return JudgedLine(claim.text, False, expected, wrong, next(explanations(entries, right), ""))
-    differing = [
-        place for place in np.ndindex(entries.shape) if not is_near(right.values[place], entries[place], given)
-    ]
+    each = np.ndenumerate(entries)
+    differing = [(place, one) for place, one in each if not is_near(right.values[place], one, given)]
     if not differing:
         return JudgedLine(claim.text, True, expected)
     places: list[str] = []
     if right.shape:  # of a single number the right value says enough
-        for place in differing[:MOST_PLACES]:
-            labels = ", ".join(right.labels[axis][one] for axis, one in enumerate(place))
+        for place, one in differing[:MOST_PLACES]:
+            labels = ", ".join(names[number] for names, number in zip(right.labels, place, strict=True))
             exact = write_values(right.values[place], decimals)
-            places.append(f"[{labels}]: {entries[place].text} given, {exact} is right")
+            places.append(f"[{labels}]: {one.text} given, {exact} is right")
         more = len(differing) - len(places)
         places += [f"and {more} more"] if more else []
     slip = next(explanations(entries, right, key.expected, claim.target.places), "")
@@ -635,8 +620,17 @@ def _judge_words(claim: HandClaim, value: Any, right: Expected) -> JudgedLine:
     expected = f"{right.name} = {', '.join(written) if right.labels else written[0]}"
     if isinstance(value, list) and right.labels and len(value) != len(right.values):
         return JudgedLine(claim.text, False, expected, (f"{len(value)} given, {len(right.values)} words expected",))
-    words = read_words(value, right)
-    wrong = [(place, word) for place, word in words if plain(word) not in map(plain, right.values[place])]
+    if isinstance(value, dict):
+        words = {_label(right, label): _written(one) for label, one in value.items()}
+        _refuse_gaps(words, right)
+    elif not right.labels:
+        words = {0: _written(value)}
+    elif isinstance(value, list):
+        words = dict(enumerate(map(_written, value)))
+    else:
+        word = _written(value)
+        raise InputError(f"{right.name}: a list of words is expected, as in [{word}, …]; got '{word}'.")
+    wrong = [(place, word) for place, word in words.items() if plain(word) not in map(plain, right.values[place])]
     said = tuple(
         f"[{right.labels[0][place]}]: {word} given, {written[place]} is right"
         for place, word in wrong[:MOST_PLACES]

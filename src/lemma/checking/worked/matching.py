@@ -246,12 +246,10 @@ def matching_by_hand(
     [('sentence 3',), ('sentence 2',)]
     """
     case, where, text = read_case(MatchingCase, example, {"focus": words or None})
-    names: list[Labels] = []
-    inputs: list[Array] = []
-    maps: list[Array] = []
-    for what, of in (("image", "I"), ("sentence", "T")):
-        given = rectangle(of, getattr(case, of), where)
-        name = f"W_{of.lower()}"
+
+    def side(what: str, of: str) -> tuple[Labels, Array, Array]:
+        """The names of images or of sentences, what is given of them, and their map."""
+        given, name = rectangle(of, getattr(case, of), where), f"W_{of.lower()}"
         made = rectangle(name, getattr(case, name), where)
         if made.shape[0] != given.shape[1]:
             turned = " Its transpose would fit: write its columns as rows." if made.shape[1] == given.shape[1] else ""
@@ -266,20 +264,21 @@ def matching_by_hand(
             )
         if len(set(called)) < len(given):
             raise SpecError(f"{where}: {what}_names has a name twice; give each {what} its own.")
-        names.append(tuple(map(printable, called)))
-        inputs.append(given)
-        maps.append(made)
-    if maps[0].shape[1] != maps[1].shape[1]:
+        return tuple(map(printable, called)), given, made
+
+    images, image_inputs, image_map = side("image", "I")
+    sentences, sentence_inputs, sentence_map = side("sentence", "T")
+    if image_map.shape[1] != sentence_map.shape[1]:
         raise SpecError(
-            f"{where}: W_i has {counted(maps[0].shape[1], 'column')}, W_t has {maps[1].shape[1]}; images and sentences "
-            "meet in one space, so both need as many."
+            f"{where}: W_i has {counted(image_map.shape[1], 'column')}, W_t has {sentence_map.shape[1]}; images and "
+            "sentences meet in one space, so both need as many."
         )
     with np.errstate(over="ignore", invalid="ignore"):
-        p, q = (given @ mapped for given, mapped in zip(inputs, maps, strict=True))
+        p, q = image_inputs @ image_map, sentence_inputs @ sentence_map
         scores = p @ q.T
     check_sizes(where, p, q, scores)
-    images, sentences = names
-    lengths, cosines = (np.linalg.norm(one, axis=1) for one in (p, q)), directions(p) @ directions(q).T
+    norms, cosines = (np.linalg.norm(p, axis=1), np.linalg.norm(q, axis=1)), directions(p) @ directions(q).T
+    given = (images, sentences, image_inputs, sentence_inputs, image_map, sentence_map)
     for name in case.focus:
         if printable(name) not in images:
             raise SpecError(f"{where}: " + unknown("focus", name, images))
@@ -287,7 +286,7 @@ def matching_by_hand(
     return WorkedMatching(
         case,
         text,
-        MatchingSteps(images, sentences, *inputs, *maps, p, q, scores, *lengths, cosines),
+        MatchingSteps(*given, p, q, scores, *norms, cosines),
         best_of(BestMatch, images, sentences, scores, cosines),
         best_of(BestMatch, sentences, images, scores.T, cosines.T),
         focus,
