@@ -10,7 +10,7 @@ A wrong value is explained by the first usual slip that gives it: a sign, a tran
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from math import isfinite
@@ -365,14 +365,11 @@ def read_entries(value: Any, right: ExpectedNumbers) -> Entries:
     if isinstance(value, dict):
         if len(right.labels) != 1:
             raise InputError(f"{right.name}: a table of labels is for a vector; {right.form} is expected here.")
-        numbers: dict[int, WrittenNumber] = {}
-        for label, one in value.items():
-            given = one if isinstance(one, WrittenNumber) else read_number(one)
-            if given is None:
-                raise InputError(f"{right.name}: {label}: '{one}' is not a number.")
-            numbers[_label(right, label)] = given
-        _refuse_gaps(numbers, right)
-        return np.array([numbers[place] for place in range(len(numbers))], dtype=object)
+        numbers = {label: one if isinstance(one, WrittenNumber) else read_number(one) for label, one in value.items()}
+        for label, one in numbers.items():
+            if one is None:
+                raise InputError(f"{right.name}: {label}: '{value[label]}' is not a number.")
+        return np.array(_in_order(numbers, right), dtype=object)
 
     def nested(value: Any) -> Entries:
         if isinstance(value, list):
@@ -398,21 +395,20 @@ def is_same(entries: Entries, exact: Array, decimals: int, slack: float = 0.0) -
     return exact.shape == entries.shape and all(is_near(one, given, decimals, slack) for one, given in pairs)
 
 
-def _label(right: Expected, label: str) -> int:
-    labels = right.labels[0] if len(right.labels) == 1 else ()
-    for place, one in enumerate(labels):
-        if "".join(one.split()) == "".join(label.split()):
-            return place
-    known = ", ".join(right.labels[0]) if right.labels else "none"
-    raise InputError(f"{right.name}: there is no '{label}'. Known: {known}.")
-
-
-def _refuse_gaps(places: Collection[int], right: Expected) -> None:
-    """A table has all labels: what is left out cannot be right."""
-    labels = right.labels[0] if right.labels else ("its one word",)
-    missing = [label for place, label in enumerate(labels) if place not in places]
+def _in_order(table: Mapping[str, Any], right: Expected) -> list[Any]:
+    """The values of a table {label: value, …} in the order of the labels. All must be there: a gap cannot be right."""
+    labels = right.labels[0] if right.labels else ()
+    places = {"".join(label.split()): place for place, label in enumerate(labels)}
+    found: dict[int, Any] = {}
+    for label, one in table.items():
+        place = places.get("".join(label.split()))
+        if place is None:
+            raise InputError(f"{right.name}: there is no '{label}'. Known: {', '.join(labels) or 'none'}.")
+        found[place] = one
+    missing = [label for place, label in enumerate(labels or ("its one word",)) if place not in found]
     if missing:
         raise InputError(f"{right.name}: your table leaves out {', '.join(missing[:6])}.")
+    return [found[place] for place in sorted(found)]
 
 
 ROUNDING = 10
@@ -621,16 +617,14 @@ def _judge_words(claim: HandClaim, value: Any, right: Expected) -> JudgedLine:
     if isinstance(value, list) and right.labels and len(value) != len(right.values):
         return JudgedLine(claim.text, False, expected, (f"{len(value)} given, {len(right.values)} words expected",))
     if isinstance(value, dict):
-        words = {_label(right, label): _written(one) for label, one in value.items()}
-        _refuse_gaps(words, right)
-    elif not right.labels:
-        words = {0: _written(value)}
-    elif isinstance(value, list):
-        words = dict(enumerate(map(_written, value)))
+        words = _in_order(value, right)
+    elif isinstance(value, list) or not right.labels:
+        words = value if right.labels else [value]
     else:
         word = _written(value)
         raise InputError(f"{right.name}: a list of words is expected, as in [{word}, …]; got '{word}'.")
-    wrong = [(place, word) for place, word in words.items() if plain(word) not in map(plain, right.values[place])]
+    given = enumerate(map(_written, words))
+    wrong = [(place, word) for place, word in given if plain(word) not in map(plain, right.values[place])]
     said = tuple(
         f"[{right.labels[0][place]}]: {word} given, {written[place]} is right"
         for place, word in wrong[:MOST_PLACES]
