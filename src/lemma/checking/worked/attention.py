@@ -271,47 +271,29 @@ def row_arithmetic(steps: AttentionSteps, row: int, decimals: int) -> list[Block
     ]
 
 
-SPELLINGS: dict[str, Labels] = {
-    "x": ("encodings", "inputs"),
-    "y": ("source",),
-    "q": ("queries", "query", "Q"),
-    "k": ("keys", "key", "K"),
-    "v": ("values", "value", "V"),
-    "qk": ("q·k", "q.k", "products", "product", "QK"),
-    "score": ("scores", "s"),
-    "exp": ("exponentials", "exponential", "exp(score)"),
-    "sum": ("sums", "Z"),
-    "alpha": ("α", "weights", "weight"),
-    "output": ("outputs", "out"),
-    "preferred": ("prefers", "most", "argmax"),
-    "cosine": ("cosines", "cos"),
-    "preferred_cosine": ("prefers_cosine",),
-}
-
-
 def expected_of(steps: AttentionSteps, cross: bool = False) -> list[Expected]:
     """One pass: x, q, k, v, q·k, scores, exponentials, sums, weights, outputs, and what each row attends to most."""
     rows, columns, formula, slips = steps.rows, steps.columns, steps.case.formula, _slips(steps)
 
-    def numbers(name: str, values: Array, labels: tuple[Labels, ...], meaning: str) -> ExpectedNumbers:
-        return expect(name, values, labels, meaning, SPELLINGS[name], slips.get(name))
+    def numbers(names: str, values: Array, labels: tuple[Labels, ...], meaning: str) -> ExpectedNumbers:
+        return expect(names, values, labels, meaning, slips.get(names.split()[0]))
 
     over = f"/√{steps.keys.shape[1]}" if steps.case.scaled else ""
     shifted = " − row's largest" if steps.shifted else ""
     best = tuple(largest(columns, weights) for weights in steps.weights)
     return [
-        numbers("x", steps.inputs, (rows,), "vectors that look" if cross else "encodings"),
-        *([numbers("y", steps.source, (columns,), "vectors looked at")] if cross else []),
-        numbers("q", steps.queries, (rows,), formula("q")),
-        numbers("k", steps.keys, (columns,), formula("k")),
-        numbers("v", steps.values, (columns,), formula("v")),
-        numbers("qk", steps.products, (rows, columns), "q·k"),
-        numbers("score", steps.scores, (rows, columns), f"q·k{over}"),
-        numbers("exp", steps.exponentials, (rows, columns), f"exp(score{shifted})"),
-        numbers("sum", steps.sums, (rows,), "sum of a row's exponentials"),
-        numbers("alpha", steps.weights, (rows, columns), "weights: exp / sum"),
-        numbers("output", steps.outputs, (rows,), "Σ α·v"),
-        ExpectedWords("preferred", best, (rows,), "what each attends to most", SPELLINGS["preferred"]),
+        numbers("x encodings inputs", steps.inputs, (rows,), "vectors that look" if cross else "encodings"),
+        *([numbers("y source", steps.source, (columns,), "vectors looked at")] if cross else []),
+        numbers("q queries query Q", steps.queries, (rows,), formula("q")),
+        numbers("k keys key K", steps.keys, (columns,), formula("k")),
+        numbers("v values value V", steps.values, (columns,), formula("v")),
+        numbers("qk q·k q.k products product QK", steps.products, (rows, columns), "q·k"),
+        numbers("score scores s", steps.scores, (rows, columns), f"q·k{over}"),
+        numbers("exp exponentials exponential exp(score)", steps.exponentials, (rows, columns), f"exp(score{shifted})"),
+        numbers("sum sums Z", steps.sums, (rows,), "sum of a row's exponentials"),
+        numbers("alpha α weights weight", steps.weights, (rows, columns), "weights: exp / sum"),
+        numbers("output outputs out", steps.outputs, (rows,), "Σ α·v"),
+        ExpectedWords("preferred", best, (rows,), "what each attends to most", ("prefers", "most", "argmax")),
     ]
 
 
@@ -542,8 +524,8 @@ class WorkedCross(WorkedCase):
         best = tuple(one.by_cosine for one in self.preferences)
         return [
             *expected_of(self.steps, cross=True),
-            expect("cosine", self.cosines, (rows, columns), "cosine of q and k", SPELLINGS["cosine"]),
-            ExpectedWords("preferred_cosine", best, (rows,), "nearest by cosine", SPELLINGS["preferred_cosine"]),
+            expect("cosine cosines cos", self.cosines, (rows, columns), "cosine of q and k"),
+            ExpectedWords("preferred_cosine", best, (rows,), "nearest by cosine", ("prefers_cosine",)),
         ]
 
     def shown(self, every_matrix: bool) -> list[Block]:

@@ -307,14 +307,17 @@ def numbered(count: int, prefix: str = "") -> Labels:
 
 
 def expect(
-    name: str,
+    names: str,
     values: Array | float,
     labels: Iterable[Iterable[str]] = (),
     meaning: str = "",
-    spellings: Iterable[str] = (),
     slips: Mapping[str, Array] | None = None,
 ) -> ExpectedNumbers:
-    """Numbers under a name; axes without labels are counted from 1. Slips of another shape are left out."""
+    """Numbers under a name, and what else they may be called, separated by blanks; slips of another shape are left out.
+
+    Axes without labels are counted from 1.
+    """
+    name, *spellings = names.split()
     array, named = np.asarray(values, dtype=np.float64), tuple(map(tuple, labels))
     named += tuple(map(numbered, array.shape[len(named) :]))
     own = {said: made for said, made in (slips or {}).items() if made.shape == array.shape}

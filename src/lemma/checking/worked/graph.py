@@ -38,9 +38,8 @@ MOST_SHOWN = 12
 """Nodes of a graph whose matrices are printed; those of a larger one only with `full`."""
 SYMBOLS = {"adjacency": "A", "loops": "Ã", "symmetric": "Â", "rows": "D̃⁻¹Ã"}
 """How each matrix is written."""
-TYPED = {"adjacency": "A", "loops": "A_tilde", "symmetric": "A_hat", "rows": "A_rows"}
-"""How each matrix is typed in a claim."""
-SPELLINGS: dict[str, Labels] = {"loops": ("Ã", "A~"), "symmetric": ("Â", "A^"), "rows": ("D̃⁻¹Ã", "D^-1A", "D_inv_A")}
+TYPED = {"adjacency": "A", "loops": "A_tilde Ã A~", "symmetric": "A_hat Â A^", "rows": "A_rows D̃⁻¹Ã D^-1A D_inv_A"}
+"""How each matrix may be typed in a claim."""
 NEAR = 1e-9
 """Sums and norms that differ by less are the same but for rounding."""
 CLAIM = "After D̃^(−1/2) Ã D̃^(−1/2) the rows are normalised: each sums to one."
@@ -361,16 +360,14 @@ class WorkedGraph(WorkedCase):
         edge_roots = np.divide(1.0, np.sqrt(edges), out=np.zeros_like(edges), where=edges > 0)  # 0 if it has none
         no_loop = "the loop that Ã adds is not counted"
         wrong_roots = {no_loop: edge_roots, "1/d̃ in place of 1/√d̃": 1 / steps.degrees}
-        spellings = ("d", "d̃", "d_tilde", "D")
         found: list[Expected] = [
-            expect("degrees", steps.degrees, (nodes,), "d̃, the row sums of Ã", spellings, {no_loop: edges}),
-            expect("roots", 1 / np.sqrt(steps.degrees), (nodes,), "1/√d̃", ("1/√d̃", "inverse_roots"), wrong_roots),
+            expect("degrees d d̃ d_tilde D", steps.degrees, (nodes,), "d̃, the row sums of Ã", {no_loop: edges}),
+            expect("roots 1/√d̃ inverse_roots", 1 / np.sqrt(steps.degrees), (nodes,), "1/√d̃", wrong_roots),
         ]
         # what divides each matrix, with the degrees of A in place of those of Ã
         divided = {"symmetric": np.outer(edge_roots, edge_roots), "rows": edge_roots[:, None] ** 2}
         for key, matrix in steps.matrices.items():
-            name, sign, others = TYPED[key], SYMBOLS[key], SPELLINGS.get(key, ())
-            traits, scale, slips = steps.traits[key], steps.scales[key], {}
+            sign, traits, scale, slips = SYMBOLS[key], steps.traits[key], steps.scales[key], {}
             if key in divided:
                 slips = {
                     "A in place of Ã: no loops": steps.adjacency * divided[key],
@@ -379,8 +376,8 @@ class WorkedGraph(WorkedCase):
             sums = {said: made.sum(axis=1) for said, made in slips.items()}
             if key == "symmetric":
                 sums["the rows of Â are not normalised; those of D̃⁻¹Ã are"] = np.ones(len(nodes))
-            meaning = sign if sign != name else "adjacency"
-            found.append(expect(name, matrix, (nodes, nodes), meaning, others, slips))
+            meaning = "adjacency" if key == "adjacency" else sign
+            found.append(expect(TYPED[key], matrix, (nodes, nodes), meaning, slips))
             for kind, values, labels, said, wrong in (
                 ("sum", matrix.sum(axis=1), (nodes,), f"row sums of {sign}", sums),
                 ("norm", traits.norm, (), f"spectral norm of {sign}", None),
@@ -388,8 +385,8 @@ class WorkedGraph(WorkedCase):
                 ("size", scale[:, 0], (powers,), f"‖MᵏX‖ for k = 0 …, M = {sign}", None),
                 ("largest", scale[:, 1], (powers,), "its largest entry", None),
             ):
-                spelled = [f"{kind}_{other}" for other in others]
-                found.append(expect(f"{kind}_{name}", values, labels, said, spelled, wrong))
+                names = " ".join(f"{kind}_{name}" for name in TYPED[key].split())
+                found.append(expect(names, values, labels, said, wrong))
         if steps.layer is not None:
             through = steps.features @ steps.weights
             wrong = {
@@ -398,7 +395,7 @@ class WorkedGraph(WorkedCase):
                 "D̃⁻¹Ã in place of Â": steps.matrices["rows"] @ through,
                 "X W alone: Â is left out": through,
             }
-            found.append(expect("layer", steps.layer, (nodes,), "Â X W", ("AXW", "ÂXW", "Y"), wrong))
+            found.append(expect("layer AXW ÂXW Y", steps.layer, (nodes,), "Â X W", wrong))
         return found
 
 

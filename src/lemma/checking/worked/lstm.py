@@ -329,16 +329,16 @@ MEANINGS = {
     "y_hat": "softmax(z)",
     "loss": "−Σ y log ŷ",
 }
-CLAIM_SPELLINGS: dict[str, Labels] = {
-    "candidate": ("c_tilde", "c̃"),
-    "a_t": ("a", "h", "h_t"),
-    "c_t": ("c",),
-    "exponentials": ("exp",),
-    "dcandidate": ("dc_tilde", "dc̃"),
-    "dpre_c": ("dpre_candidate",),
-    "da_prev": ("dh_prev",),
-    "da": ("da_t", "dh", "dh_t"),
-    "dc": ("dc_t",),
+CLAIM_SPELLINGS = {
+    "candidate": "c_tilde c̃",
+    "a_t": "a h h_t",
+    "c_t": "c",
+    "exponentials": "exp",
+    "dcandidate": "dc_tilde dc̃",
+    "dpre_c": "dpre_candidate",
+    "da_prev": "dh_prev",
+    "da": "da_t dh dh_t",
+    "dc": "dc_t",
 }
 
 
@@ -424,13 +424,14 @@ class WorkedLstm(WorkedCase):
         for name, array in {**self.forward, **gradients}.items():
             bare = name.removeprefix("d")
             symbol = {name[: len(name) - len(bare)] + SYMBOLS[bare]} if bare in SYMBOLS else set()
-            others = {name, *CLAIM_SPELLINGS.get(name, ()), *symbol} - {case.written(name)}
+            others = {name, *CLAIM_SPELLINGS.get(name, "").split(), *symbol} - {case.written(name)}
             meaning = MEANINGS.get(name, "")
             meaning = meaning.replace("a_", "h_") if case.letter == "h" else meaning
             labels = ()  # columns of a gate's weights are those of [a_prev; x]; everything else is counted
             if self.inputs and array.ndim and array.shape[-1] == len(self.inputs) and not name.endswith("_y"):
                 labels = (numbered(len(array)), self.inputs) if array.ndim == 2 else (self.inputs,)
-            found.append(expect(case.written(name), array, labels, meaning, sorted(others), slips.get(name)))
+            names = " ".join([case.written(name), *sorted(others)])
+            found.append(expect(names, array, labels, meaning, slips.get(name)))
         return found
 
     def shown(self, every_matrix: bool) -> list[Block]:

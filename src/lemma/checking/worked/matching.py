@@ -133,12 +133,12 @@ class WorkedMatching(WorkedCase):
             "divided by |q| alone": steps.scores / steps.sentence_lengths[None],
         }
         found: list[Expected] = [
-            expect("P", steps.image_vectors, (images,), "I·W_i", ("p", "image_vectors")),
-            expect("Q", steps.sentence_vectors, (sentences,), "T·W_t", ("q", "sentence_vectors")),
-            expect("scores", steps.scores, pair, "P·Qᵀ", ("score", "S", "p·q", "PQ")),
-            expect("length_p", steps.image_lengths, (images,), "|p|", ("|p|", "norm_p")),
-            expect("length_q", steps.sentence_lengths, (sentences,), "|q|", ("|q|", "norm_q")),
-            expect("cosines", steps.cosines, pair, "p·q / (|p| |q|)", ("cosine", "cos"), slips),
+            expect("P p image_vectors", steps.image_vectors, (images,), "I·W_i"),
+            expect("Q q sentence_vectors", steps.sentence_vectors, (sentences,), "T·W_t"),
+            expect("scores score S p·q PQ", steps.scores, pair, "P·Qᵀ"),
+            expect("length_p |p| norm_p", steps.image_lengths, (images,), "|p|"),
+            expect("length_q |q| norm_q", steps.sentence_lengths, (sentences,), "|q|"),
+            expect("cosines cosine cos", steps.cosines, pair, "p·q / (|p| |q|)", slips),
         ]
         for end, matches, other in (("", self.of_images, "sentence"), ("_image", self.of_sentences, "image")):
             labels = (tuple(one.name for one in matches),)
