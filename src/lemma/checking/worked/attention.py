@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 from pydantic import Field
+from scipy.special import softmax
 
 from lemma.checking.worked.case import (
     Array,
@@ -311,7 +312,7 @@ def _slips(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
         divisors = {f"scores are divided by √{width}; this case does not scale": width**0.5}
     for said, divisor in divisors.items():
         scores = steps.products / divisor
-        weights = _softmax(scores, steps.allowed)
+        weights = softmax(np.where(steps.allowed, scores, -np.inf), axis=1)
         found["score"][said], found["exp"][said] = scores, np.exp(scores)
         found["sum"][said] = np.exp(scores).sum(axis=1)
         found["alpha"][said], found["output"][said] = weights, weights @ values
@@ -322,15 +323,9 @@ def _slips(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
     found["output"][said] = steps.exponentials @ values
     if not steps.allowed.all():
         said = "later words are not hidden"
-        weights = _softmax(steps.products / steps.divisor, np.ones_like(steps.allowed))
+        weights = softmax(steps.products / steps.divisor, axis=1)
         found["alpha"][said], found["output"][said] = weights, weights @ values
     return found
-
-
-def _softmax(scores: Array, allowed: Bool[np.ndarray, "rows columns"]) -> Array:
-    scores = np.where(allowed, scores, -np.inf)
-    made = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return made / made.sum(axis=1, keepdims=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -89,6 +89,13 @@ class BytePairMerger:
             self.words[place] = joined
             self._count(place, 1)
 
+    def spell(self, first: Iterable[str]) -> list[str]:
+        """What every symbol spells, by its number; `first` are those that are not merged."""
+        spelled = list(first)
+        for left, right in self.merged:
+            spelled.append(spelled[left] + spelled[right])
+        return spelled
+
     def ranked(self, most: int | None) -> list[tuple[Pair, int]]:
         """The pairs with their counts in the order in which they would be merged; at most `most` of them."""
         size = len(self.counts) if most is None else most
@@ -110,9 +117,7 @@ class SymbolNames:
     """The name and the spelling of every symbol by its number."""
 
     def __init__(self, merger: BytePairMerger, end_of_word: str, letters: bool) -> None:
-        self.spelled = [*map(printable, merger.alphabet), *([end_of_word] if end_of_word else [])]
-        for left, right in merger.merged:
-            self.spelled.append(self.spelled[left] + self.spelled[right])
+        self.spelled = merger.spell([*map(printable, merger.alphabet), *([end_of_word] if end_of_word else [])])
         free = [letter for letter in ascii_uppercase if letter not in merger.alphabet]
         made = len(merger.merged)
         self.letters = letters and made <= len(free)
@@ -432,10 +437,8 @@ def _trial(words: Mapping[str, int], merger: BytePairMerger, minimum: int) -> Tr
     end = [] if merger.end is None else [LIBRARY_END]
     if end and merger.alphabet[-1] >= LIBRARY_END:
         raise InputError("the text holds the last private character, which the comparison needs for the end of word.")
-    spelled, ours = [*merger.alphabet, *end], []
-    for left, right in merger.merged:
-        ours.append([spelled[left], spelled[right]])
-        spelled.append(spelled[left] + spelled[right])
+    spelled = merger.spell([*merger.alphabet, *end])
+    ours = [[spelled[left], spelled[right]] for left, right in merger.merged]
 
     def lines() -> Iterator[str]:
         for word, number in words.items():

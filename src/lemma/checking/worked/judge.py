@@ -163,27 +163,28 @@ class ValueReader:
             return self._item(ENDS)
         if depth >= DEEPEST:
             raise self.error("brackets are too deep: a number, a vector or a matrix is expected")
-        close, values, items = BRACKETS[self._take()], [], {}
+        close, values, items = BRACKETS[self.text[self.place]], [], {}
+        self.place += 1
         while self.peek() != close:
             if close == "}":
                 label = self._item(ENDS + ":")
                 if self.peek() != ":":
                     raise self.error("a table is written {label: value, …}")
-                self._take()
+                self.place += 1
                 items[_written(label)] = self._item(ENDS)
             else:
                 values.append(self.value(depth + 1))
             if self.peek() == ",":
-                self._take()
+                self.place += 1
             elif self.peek() != close:
                 raise self.error(f"',' or '{close}' is expected")
-        self._take()
+        self.place += 1
         return items if close == "}" else values
 
     def _item(self, ends: str) -> WrittenNumber | str:
         mark = self.peek()
-        if mark in ('"', "'") and mark:
-            self._take()
+        if mark in ("'", '"'):
+            self.place += 1
             end = self.text.find(mark, self.place)
             if end < 0:
                 raise self.error(f"the {mark} that opens a word is not closed")
@@ -202,10 +203,6 @@ class ValueReader:
         while self.place < len(self.text) and self.text[self.place].isspace():
             self.place += 1
         return self.text[self.place : self.place + 1]
-
-    def _take(self) -> str:
-        self.place += 1
-        return self.text[self.place - 1]
 
     def error(self, what: str) -> InputError:
         """What is wrong here."""
