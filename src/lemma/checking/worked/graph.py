@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -82,22 +82,16 @@ class GraphCase(Case):
     """The nodes whose row of arithmetic is shown; if none is named, one of the most and one of the fewest edges."""
 
 
-@dataclass(frozen=True)
-class MatrixTraits:
+class MatrixTraits(NamedTuple):
     """What one matrix is: its row sums, its symmetry and its norms."""
 
-    lowest_sum: float
-    highest_sum: float
+    row_sums: Float[np.ndarray, "nodes"]
+    rows_sum_to_one: bool
     symmetric: bool
-    radius: float
+    largest_eigenvalue: float
     """The largest size of an eigenvalue."""
-    norm: float
-    """The spectral norm: the root of the largest eigenvalue of MᵀM, the radius itself where M is symmetric."""
-
-    @property
-    def sums_to_one(self) -> bool:
-        """Whether every row sums to one."""
-        return abs(self.lowest_sum - 1) < NEAR and abs(self.highest_sum - 1) < NEAR
+    spectral_norm: float
+    """The root of the largest eigenvalue of MᵀM; where M is symmetric, its own largest eigenvalue."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +134,7 @@ class GraphSteps:
             values = np.linalg.eigvalsh(matrix) if symmetric else np.linalg.eigvals(matrix)
             radius = float(np.abs(values).max())
             norm = radius if symmetric else float(np.sqrt(np.linalg.eigvalsh(matrix.T @ matrix).max()))
-            found[name] = MatrixTraits(float(sums.min()), float(sums.max()), symmetric, radius, norm)
+            found[name] = MatrixTraits(sums, bool((np.abs(sums - 1) < NEAR).all()), symmetric, radius, norm)
         return found
 
     @cached_property
@@ -159,7 +153,7 @@ class GraphSteps:
     @property
     def normalised(self) -> bool:
         """Whether the rows of Â sum to one here: just where all neighbours have the same degree."""
-        return self.traits["symmetric"].sums_to_one
+        return self.traits["symmetric"].rows_sum_to_one
 
     @property
     def regular(self) -> bool:
@@ -173,16 +167,7 @@ class GraphSteps:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, none of them rounded."""
-        traits = {
-            name: {
-                "row_sums": self.matrices[name].sum(axis=1).tolist(),
-                "rows_sum_to_one": one.sums_to_one,
-                "symmetric": one.symmetric,
-                "largest_eigenvalue": one.radius,
-                "spectral_norm": one.norm,
-            }
-            for name, one in self.traits.items()
-        }
+        traits = {name: one._asdict() | {"row_sums": one.row_sums.tolist()} for name, one in self.traits.items()}
         return {
             "degrees": self.degrees.tolist(),
             "matrices": {name: matrix.tolist() for name, matrix in self.matrices.items()},
@@ -214,8 +199,8 @@ class WorkedGraph(WorkedCase):
                 f"Right on this graph, since {same}; wrong of graphs in general: where neighbours differ in degree, "
                 f"not all rows sum to one. {HOLDS}"
             )
-        traits = self.steps.traits["symmetric"]
-        lowest, highest = (numeral(value, self.decimals) for value in (traits.lowest_sum, traits.highest_sum))
+        sums = self.steps.traits["symmetric"].row_sums
+        lowest, highest = (numeral(value, self.decimals) for value in (sums.min(), sums.max()))
         return (
             f"Wrong: the rows of Â sum to {lowest} up to {highest} here. All of them sum to one exactly if every "
             f"connected part is regular: its nodes have all the same degree. {HOLDS}"
@@ -277,10 +262,10 @@ class WorkedGraph(WorkedCase):
         """Row sums, symmetry and norms of the four."""
         rows = []
         for name, one in self.steps.traits.items():
-            lowest, highest = self._number(one.lowest_sum), self._number(one.highest_sum)
-            sums = lowest if abs(one.lowest_sum - one.highest_sum) < NEAR else f"{lowest} to {highest}"
-            symmetric = "yes" if one.symmetric else "no"
-            rows.append((SYMBOLS[name], sums, symmetric, self._number(one.radius), self._number(one.norm)))
+            lowest, highest = self._number(one.row_sums.min()), self._number(one.row_sums.max())
+            sums = lowest if np.ptp(one.row_sums) < NEAR else f"{lowest} to {highest}"
+            sizes = self._number(one.largest_eigenvalue), self._number(one.spectral_norm)
+            rows.append((SYMBOLS[name], sums, "yes" if one.symmetric else "no", *sizes))
         about = (
             "The spectral norm of a symmetric matrix is its largest |eigenvalue|; that of D̃⁻¹Ã, which has the "
             "eigenvalues of Â, is the root of the largest eigenvalue of MᵀM."
@@ -304,7 +289,7 @@ class WorkedGraph(WorkedCase):
         growth = "X is 0, and stays so."
         if np.any(features):
             grown = {name: self._number(scale[-1, 0] / scale[0, 0]) for name, scale in steps.scales.items()}
-            norms = {name: self._number(one.norm) for name, one in steps.traits.items()}
+            norms = {name: self._number(one.spectral_norm) for name, one in steps.traits.items()}
             growth = (
                 f"Ã: {grown['loops']} times the norm after {times(steps.powers)}; a product multiplies by at most "
                 f"{norms['loops']}, its largest eigenvalue, and in the long run nearly always by that."
@@ -379,9 +364,9 @@ class WorkedGraph(WorkedCase):
             meaning = "adjacency" if key == "adjacency" else sign
             found.append(expect(TYPED[key], matrix, (nodes, nodes), meaning, slips))
             for kind, values, labels, said, wrong in (
-                ("sum", matrix.sum(axis=1), (nodes,), f"row sums of {sign}", sums),
-                ("norm", traits.norm, (), f"spectral norm of {sign}", None),
-                ("radius", traits.radius, (), f"largest |eigenvalue| of {sign}", None),
+                ("sum", traits.row_sums, (nodes,), f"row sums of {sign}", sums),
+                ("norm", traits.spectral_norm, (), f"spectral norm of {sign}", None),
+                ("radius", traits.largest_eigenvalue, (), f"largest |eigenvalue| of {sign}", None),
                 ("size", scale[:, 0], (powers,), f"‖MᵏX‖ for k = 0 …, M = {sign}", None),
                 ("largest", scale[:, 1], (powers,), "its largest entry", None),
             ):

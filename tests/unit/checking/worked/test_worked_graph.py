@@ -48,8 +48,8 @@ def test_norms_are_those_of_numpy_and_the_claim_is_right_just_where_neighbours_h
 ) -> None:
     steps = drawn(seed, nodes).steps
     for name, matrix in steps.matrices.items():
-        assert steps.traits[name].norm == pytest.approx(np.linalg.norm(matrix, 2), abs=1e-9)
-        assert steps.traits[name].radius == pytest.approx(np.abs(np.linalg.eigvals(matrix)).max(), abs=1e-9)
+        assert steps.traits[name].spectral_norm == pytest.approx(np.linalg.norm(matrix, 2), abs=1e-9)
+        assert steps.traits[name].largest_eigenvalue == pytest.approx(np.abs(np.linalg.eigvals(matrix)).max(), abs=1e-9)
     first, second = np.nonzero(steps.adjacency)
     assert steps.normalised == bool((steps.degrees[first] == steps.degrees[second]).all())
 
