@@ -347,9 +347,10 @@ class Look:
         >>> lemma.look.attention("e1", words=["they"])  # doctest: +SKIP
         """
         from lemma.checking.worked.attention import attention_by_hand
+        from lemma.checking.worked.case import list_examples
 
         if case is None:
-            return attention_by_hand()
+            return list_examples("attention")
         return attention_by_hand(
             case, words=words, passes=passes, scaled=scaled, mask=mask, full=full, decimals=decimals
         )
@@ -368,9 +369,10 @@ class Look:
         >>> lemma.look.cross("e8")  # doctest: +SKIP
         """
         from lemma.checking.worked.attention import cross_by_hand
+        from lemma.checking.worked.case import list_examples
 
         if case is None:
-            return cross_by_hand()
+            return list_examples("cross")
         return cross_by_hand(case, words=words, scaled=scaled, full=full, decimals=decimals)
 
     def graph(
@@ -386,10 +388,11 @@ class Look:
 
         >>> lemma.look.graph("karate")  # doctest: +SKIP
         """
+        from lemma.checking.worked.case import list_examples
         from lemma.checking.worked.graph import graph_by_hand
 
         if case is None:
-            return graph_by_hand()
+            return list_examples("graph")
         return graph_by_hand(case, nodes=nodes, powers=powers, full=full, decimals=decimals)
 
     def lstm(
@@ -399,9 +402,12 @@ class Look:
 
         >>> lemma.look.lstm("c1", backward=True)  # doctest: +SKIP
         """
+        from lemma.checking.worked.case import list_examples
         from lemma.checking.worked.lstm import lstm_by_hand
 
-        return lstm_by_hand() if case is None else lstm_by_hand(case, backward=backward, full=full, decimals=decimals)
+        if case is None:
+            return list_examples("lstm")
+        return lstm_by_hand(case, backward=backward, full=full, decimals=decimals)
 
     def bpe(
         self,

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.checking.attention_identities import merged, merged_weight, query_key_parameters, separate
-from lemma.checking.identities import check_identity
+from lemma.checking.identities import check_identity, merged, merged_weight, query_key_parameters, separate
 from lemma.counting.polynomial import symbol
 
 

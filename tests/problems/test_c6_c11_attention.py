@@ -8,18 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from lemma.checking.attention_identities import (
+from lemma.checking.identities import (
+    check_identity,
     dense_map,
     dense_scores,
-    enumerated,
     fourth_moment,
     head_matrix,
     head_output,
-    measured_error,
     orthogonal,
     relative_error,
 )
-from lemma.checking.identities import check_identity
 
 
 @pytest.mark.parametrize("norm", [0.1, 1.0, 2.0, 3.0])
@@ -32,7 +30,9 @@ def test_c6_is_false_with_the_stated_error(N: int, D: int, norm: float) -> None:
     error = np.linalg.norm(outputs - inputs, axis=1).max() / norm
     assert error > 1e-4
     assert error == pytest.approx(math.sqrt(N * (N - 1)) / (math.exp(norm**2) + N - 1), rel=1e-9)
-    assert measured_error(N, D, norm, scale=1.0, seed=3) == pytest.approx(error, rel=1e-9)
+    report = check_identity("c6", {"N": N, "D": D, "norm": norm, "seed": 3})
+    (measured,) = [row[3] for row in report.rows if row[0] == norm]
+    assert measured == pytest.approx(error, rel=1e-9)
     assert relative_error(N, norm**2) == pytest.approx(error, rel=1e-9)
 
 
@@ -51,7 +51,8 @@ def test_c6_holds_in_the_limit_and_says_what_is_right() -> None:
 def test_c7_exactly_over_all_sign_vectors(D: int) -> None:
     signs = list(itertools.product((-1, 1), repeat=D))
     products = [sum(a * b for a, b in zip(one, other, strict=True)) for one in signs for other in signs]
-    assert enumerated(D) == np.mean(np.square(products)) == D
+    every_pair = check_identity("c7", {"D": D, "samples": 100}).findings[1]
+    assert every_pair.got == np.mean(np.square(products)) == every_pair.wanted == D
     assert fourth_moment(D, "signs") == np.mean(np.power(products, 4))
 
 

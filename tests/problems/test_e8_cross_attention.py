@@ -45,7 +45,7 @@ def test_scale_softmax_and_values_are_those_of_torch(worked: WorkedCross) -> Non
     wanted = torch.nn.functional.scaled_dot_product_attention(query[None], key[None], value[None])[0]
     np.testing.assert_allclose(worked.steps.outputs, wanted.numpy(), atol=1e-12)
     assert worked.steps.values.tolist() == [[s, t, t, s] for s, t in SENTENCES]
-    assert worked.steps.maps.divisor == pytest.approx(3**0.5)
+    assert worked.steps.divisor == pytest.approx(3**0.5)
 
 
 SIZES = {"width": 6, "depth": 1, "heads": 1, "context": 8}
@@ -130,9 +130,9 @@ def test_with_the_worked_case_s_numbers_the_trainable_form_gives_the_worked_case
     )
     model = build(CrossAttention(towers=towers)).double()
     with torch.no_grad():
-        model.towers.image_projection.weight.copy_(torch.tensor(worked.steps.maps.query).T)
-        model.towers.text_projection.weight.copy_(torch.tensor(worked.steps.maps.key).T)
-        model.values.weight.copy_(torch.tensor(worked.steps.maps.value).T)
+        model.towers.image_projection.weight.copy_(torch.tensor(worked.steps.maps["W_Q"]).T)
+        model.towers.text_projection.weight.copy_(torch.tensor(worked.steps.maps["W_K"]).T)
+        model.values.weight.copy_(torch.tensor(worked.steps.maps["W_V"]).T)
         patches, words = (torch.tensor([rows], dtype=torch.double) for rows in (IMAGES, SENTENCES))
         updated = model.look(patches, words, torch.ones(1, 3, dtype=torch.bool))
     np.testing.assert_allclose((updated - patches)[0].numpy(), worked.steps.outputs, atol=1e-12)

@@ -5,6 +5,7 @@ A claim is data: its row, a sentence, and the call of `lemma check` that judges 
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,7 @@ from lemma.checking.question import Verdict
 from lemma.checking.shapes import ShapeReport
 from lemma.checking.worked.judge import WorkedReport
 from lemma.errors import SpecError, unknown
+from lemma.report.numbers import counted
 from lemma.report.result import Block, Heading, Result, Table, Text
 from lemma.report.text import columns, wrap
 from lemma.spec.base import Spec, read_toml
@@ -28,7 +30,6 @@ from lemma.spec.base import Spec, read_toml
 ROW = re.compile(r"[A-E][1-9]\d?")
 MARKS = {True: "✓", False: "✗", None: "–"}
 WORDS = {True: "right", False: "wrong", None: "to measure"}
-DEEP = " " * 7
 
 
 class SourceClaim(Spec):
@@ -108,11 +109,6 @@ class AuditedClaim:
             return [f"to measure: {self.claim.measure}"]
         return [] if self.right else [f"claimed: {self.claimed}", f"right: {self.correction}"]
 
-    def lines(self) -> list[str]:
-        """What is printed of it."""
-        said = wrap(self.claim.says, columns(), f"{MARKS[self.right]} {self.claim.row:<4} ", DEEP)
-        return [*said, *(line for text in self.below() for line in wrap(text, columns(), DEEP, f"{DEEP}  "))]
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         about = {"row": self.claim.row, "says": self.claim.says, "verdict": WORDS[self.right]}
@@ -145,16 +141,19 @@ class Audit(Result):
     @property
     def summary(self) -> str:
         """How many of each, and in which rows the wrong ones are."""
-        rows = [one.claim.row for one in self.wrong]
-        times = {row: rows.count(row) for row in rows}
-        places = ", ".join(f"{row} {number} times" if number > 1 else row for row, number in times.items())
+        rows = Counter(one.claim.row for one in self.wrong)
+        places = ", ".join(f"{row} {number} times" if number > 1 else row for row, number in rows.items())
         right, wrong, measured = self.counts.values()
-        total = f"{len(self.judged)} claims" if len(self.judged) != 1 else "1 claim"
+        total = counted(len(self.judged), "claim")
         return f"{total}: {right} right, {wrong} wrong{f' ({places})' if places else ''}, {measured} to measure."
 
     def __str__(self) -> str:
-        lines = [line for one in self.judged for line in one.lines()]  # commands to be copied are not broken
-        return "\n".join([*lines, *wrap(self.summary, columns())])
+        width, deep = columns(), " " * 7
+        lines: list[str] = []  # commands to be copied are not broken
+        for one in self.judged:
+            lines += wrap(one.claim.says, width, f"{MARKS[one.right]} {one.claim.row:<4} ", deep)
+            lines += [line for text in one.below() for line in wrap(text, width, deep, f"{deep}  ")]
+        return "\n".join([*lines, *wrap(self.summary, width)])
 
     def blocks(self) -> list[Block]:
         """Every claim with its verdict and the command that judges it, as a table."""
@@ -184,13 +183,12 @@ def judge_sources(rows: Sequence[str] = (), watch: Callable[[int, int], None] | 
     1 claim: 1 right, 0 wrong, 0 to measure.
     """
     claims = choose_claims(rows)
+    told = watch or (lambda done, total: None)
     judged: list[AuditedClaim] = []
-    for number, claim in enumerate(claims):
-        if watch is not None:
-            watch(number, len(claims))
+    told(0, len(claims))
+    for claim in claims:
         judged.append(judge_claim(claim))
-    if watch is not None:
-        watch(len(claims), len(claims))
+        told(len(judged), len(claims))
     return Audit(tuple(judged))
 
 

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -57,14 +57,14 @@ def counted(says: str, got: int, wanted: int, measure: str = "a count") -> Findi
     return Finding(says, got, wanted, 0, measure)
 
 
-def residual(says: str, size: float, tolerance: float = EXACT) -> Finding:
-    """The largest difference between two tensors that must be equal."""
-    return Finding(says, size, 0.0, tolerance)
+def residual(says: str, left: float | Tensor, tolerance: float = EXACT) -> Finding:
+    """What is left of an equality; of a tensor the largest entry."""
+    return Finding(says, float(left.abs().max()) if isinstance(left, Tensor) else left, 0.0, tolerance)
 
 
-def difference(says: str, size: float, tolerance: float = EXACT) -> Finding:
-    """The largest difference between two tensors that must not be equal."""
-    return Finding(says, size, 0.0, tolerance, "more than rounding", "different")
+def difference(says: str, left: float | Tensor, tolerance: float = EXACT) -> Finding:
+    """The same where the two sides must not be equal."""
+    return replace(residual(says, left, tolerance), measure="more than rounding", expects="different")
 
 
 def sampled(says: str, got: float, wanted: float, error: float) -> Finding:
@@ -154,14 +154,15 @@ class IdentityReport(Evidence, Result):
 
     def writers(self) -> dict[str, Callable[[], str]]:
         """As for every result, but .svg is the plot alone."""
-        return super().writers() | {".svg": self._plot}
 
-    def _plot(self) -> str:
-        if self.plot is None:
-            raise InputError(f"{self.name} has no plot; save it as .html, .json or .txt.")
-        if not can_draw():
-            raise InputError(NO_PLOT)
-        return self.plot.svg()
+        def svg() -> str:
+            if self.plot is None:
+                raise InputError(f"{self.name} has no plot; save it as .html, .json or .txt.")
+            if not can_draw():
+                raise InputError(NO_PLOT)
+            return self.plot.svg()
+
+        return super().writers() | {".svg": svg}
 
 
 def _shown(value: float | int | str) -> str:
@@ -205,14 +206,18 @@ REGISTERED: dict[str, Identity] = {}
 """Every identity by its name, once the modules that hold them are imported; see `identities.py`."""
 
 
-def identity(name: str, *words: str, title: str, claim: str, row: str = "") -> Callable[..., Identity]:
-    """Make an identity of a function of sizes: its parameters, each a `setting`, are what a person may change."""
+def identity(names: str, title: str, claim: str, row: str = "") -> Callable[..., Identity]:
+    """Make an identity of a function of sizes: its parameters, each a `setting`, are what a person may change.
+
+    `names` are what it is called by, separated by blanks, its own name first.
+    """
+    name, *words = names.split()
 
     def register(run: Callable[..., Evidence]) -> Identity:
         parameters = inspect.signature(run).parameters.values()
         fields: dict[str, Any] = {one.name: (one.annotation, one.default) for one in parameters}
         sizes = create_model(f"Sizes of {name}", __base__=Spec, **fields)
-        REGISTERED[name] = Identity(name, words, title, claim, row or name, sizes, run)
+        REGISTERED[name] = Identity(name, tuple(words), title, claim, row or name, sizes, run)
         return REGISTERED[name]
 
     return register
@@ -246,11 +251,6 @@ def draw(kind: Draws, shape: tuple[int, ...], generator: torch.Generator) -> Flo
 def drawn(*shape: int, seed: int) -> Float[Tensor, "..."]:
     """Standard normal numbers in float64, fixed by the seed."""
     return draw("normal", shape, torch.Generator().manual_seed(seed))
-
-
-def gap(one: Tensor, other: Tensor) -> float:
-    """The largest difference between two tensors."""
-    return float((one - other).abs().max())
 
 
 @contextmanager

@@ -1,41 +1,40 @@
 """Attention and cross-attention worked by hand, step by step (after Vaswani et al. 2017)."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, overload
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
-from pydantic import Field, field_validator
+from pydantic import Field
+from scipy.special import softmax
 
 from lemma.checking.worked.case import (
     Array,
     Case,
-    CaseExamples,
     CaseLike,
     Expected,
     ExpectedNumbers,
     ExpectedWords,
-    Found,
     Labels,
     NumberRow,
     NumberRows,
+    Texts,
     WorkedCase,
+    best_of,
+    best_table,
     check_sizes,
     directions,
     expect,
     largest,
-    list_examples,
-    nearest,
     numbered,
     plain_rows,
     read_case,
     rectangle,
 )
 from lemma.errors import SpecError, unknown
-from lemma.report.numbers import counted, numeral, printable, vector
+from lemma.report.numbers import numeral, printable, vector
 from lemma.report.result import Block, Heading, Matrix, Table, Text
 
 NamedVectors = Annotated[dict[str, NumberRow], Field(min_length=1, max_length=100)]
@@ -45,13 +44,14 @@ LARGE = 50.0
 """From a score of this size on, exponentials are taken of the distance to the row's largest score."""
 SHORT = 6
 """Of a sentence of at most this many words everything is printed, unless some of its words are in focus."""
-HINT = "--full prints q, k, v and scores; --word WORD the arithmetic of one row"
+MOST_RANKED = 12
+"""How many of the words that a word attends to are named, the most attended first."""
 
 
 class AttendingCase(Case):
     """What attention and cross-attention have in common."""
 
-    focus: tuple[str, ...] = ()
+    focus: Texts = ()
     """The words, or named vectors, whose row of arithmetic is shown."""
     scaled: bool = True
     """Whether q·k is divided by the square root of the key's length."""
@@ -64,10 +64,10 @@ class AttendingCase(Case):
     W_V: NumberRows
     """The value map."""
 
-    @field_validator("focus", "sentences", mode="before", check_fields=False)
-    @classmethod
-    def _one(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
+    def formula(self, letter: str) -> str:
+        """How a vector is mapped: `q = W_Q x` or `q = x W_Q`."""
+        name = f"W_{letter.upper()}"
+        return f"{letter} = {name} x" if self.apply == "W x" else f"{letter} = x {name}"
 
 
 class AttentionCase(AttendingCase):
@@ -75,7 +75,7 @@ class AttentionCase(AttendingCase):
 
     kind: ClassVar[str] = "attention"
 
-    sentences: Annotated[tuple[str, ...], Field(min_length=1, max_length=20)]
+    sentences: Annotated[Texts, Field(min_length=1, max_length=20)]
     """Each a text of words separated by white space."""
     passes: Annotated[int, Field(strict=True, ge=1, le=50)] = 1
     """How often attention is applied; the outputs of one pass are the encodings of the next."""
@@ -98,116 +98,36 @@ class CrossCase(AttendingCase):
     """The vectors that are looked at."""
 
 
-# The steps: one mechanism behind self- and cross-attention
-
-
-@dataclass(frozen=True, eq=False)
-class AttentionMaps:
-    """Query, key and value map, all turned so that they act on row vectors from the right: q = x W."""
-
-    query: Float[np.ndarray, "query_input key_width"]
-    key: Float[np.ndarray, "source_input key_width"]
-    value: Float[np.ndarray, "source_input value_width"]
-    apply: str
-    scaled: bool
-
-    @classmethod
-    def of(cls, case: AttendingCase, query_width: int, source_width: int, where: str) -> "AttentionMaps":
-        """The maps of a case, for vectors of these lengths."""
-        query = _map(case, "W_Q", query_width, where)
-        key = _map(case, "W_K", source_width, where)
-        value = _map(case, "W_V", source_width, where)
-        if query.shape[1] != key.shape[1]:
-            raise SpecError(
-                f"{where}: W_Q makes vectors of length {query.shape[1]}, W_K of length {key.shape[1]}; "
-                "q·k needs equal lengths."
-            )
-        return cls(query, key, value, case.apply, case.scaled)
-
-    @property
-    def divisor(self) -> float:
-        """What q·k is divided by: √(the key's length), or 1."""
-        return float(np.sqrt(self.key.shape[1])) if self.scaled else 1.0
-
-    def formula(self, letter: str) -> str:
-        """How a vector is mapped, as it is written in the case: `q = W_Q x` or `q = x W_Q`."""
-        name = f"W_{letter.upper()}"
-        return f"{letter} = {name} x" if self.apply == "W x" else f"{letter} = x {name}"
-
-
-def _map(case: AttendingCase, name: str, width: int, where: str) -> Float[np.ndarray, "input output"]:
-    written = rectangle(name, getattr(case, name), where)
-    turned = written.T if case.apply == "W x" else written
-    if turned.shape[0] == width:
-        return turned
-    side, other = ("columns", "x W") if case.apply == "W x" else ("rows", "W x")
-    hint = f' It would fit with apply = "{other}".' if turned.shape[1] == width else ""
-    raise SpecError(
-        f'{where}: {name} is {written.shape[0]}×{written.shape[1]}; with apply = "{case.apply}" and vectors of length '
-        f"{width} it needs {width} {side}.{hint}"
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class AttentionSteps:
     """softmax(q kᵀ / divisor) v, step by step, for `rows` that look at `columns`."""
 
+    case: AttendingCase
     rows: Labels
     columns: Labels
-    maps: AttentionMaps
     inputs: Float[np.ndarray, "rows query_input"]
     source: Float[np.ndarray, "columns source_input"]
     allowed: Bool[np.ndarray, "rows columns"]
-
-    @cached_property
-    def queries(self) -> Float[np.ndarray, "rows key_width"]:
-        """What each row asks."""
-        return self.inputs @ self.maps.query
-
-    @cached_property
-    def keys(self) -> Float[np.ndarray, "columns key_width"]:
-        """What each column answers to."""
-        return self.source @ self.maps.key
-
-    @cached_property
-    def values(self) -> Float[np.ndarray, "columns value_width"]:
-        """What each column gives."""
-        return self.source @ self.maps.value
-
-    @cached_property
-    def products(self) -> Float[np.ndarray, "rows columns"]:
-        """q·k."""
-        return self.queries @ self.keys.T
-
-    @cached_property
-    def scores(self) -> Float[np.ndarray, "rows columns"]:
-        """q·k over the divisor, −∞ where a row may not look."""
-        return np.where(self.allowed, self.products / self.maps.divisor, -np.inf)
-
-    @cached_property
-    def shifted(self) -> bool:
-        """Whether the row's largest score is subtracted before exponentials, which leaves the weights as they are."""
-        return bool(np.abs(self.scores[self.allowed]).max() > LARGE)
-
-    @cached_property
-    def exponentials(self) -> Float[np.ndarray, "rows columns"]:
-        """exp(score), or exp(score − the row's largest) where scores are large."""
-        return np.exp(self.scores - (self.scores.max(axis=1, keepdims=True) if self.shifted else 0.0))
-
-    @cached_property
-    def sums(self) -> Float[np.ndarray, "rows"]:
-        """The sum of each row's exponentials."""
-        return self.exponentials.sum(axis=1)
-
-    @cached_property
-    def weights(self) -> Float[np.ndarray, "rows columns"]:
-        """α: each exponential over its row's sum."""
-        return self.exponentials / self.sums[:, None]
-
-    @cached_property
-    def outputs(self) -> Float[np.ndarray, "rows value_width"]:
-        """Σ α·v."""
-        return self.weights @ self.values
+    maps: Mapping[str, Float[np.ndarray, "input output"]]
+    """W_Q, W_K and W_V, turned so that they act on row vectors from the right: q = x W."""
+    divisor: float
+    """What q·k is divided by: √(the key's length), or 1."""
+    queries: Float[np.ndarray, "rows key_width"]
+    keys: Float[np.ndarray, "columns key_width"]
+    values: Float[np.ndarray, "columns value_width"]
+    products: Float[np.ndarray, "rows columns"]
+    """q·k."""
+    scores: Float[np.ndarray, "rows columns"]
+    """q·k over the divisor, −∞ where a row may not look."""
+    shifted: bool
+    """Whether the row's largest score is subtracted before exponentials, which leaves the weights as they are."""
+    exponentials: Float[np.ndarray, "rows columns"]
+    sums: Float[np.ndarray, "rows"]
+    """The sum of each row's exponentials."""
+    weights: Float[np.ndarray, "rows columns"]
+    """α: each exponential over its row's sum."""
+    outputs: Float[np.ndarray, "rows value_width"]
+    """Σ α·v."""
 
     def contributions(self, row: int) -> Float[np.ndarray, "columns value_width"]:
         """α·v of one row, column by column."""
@@ -219,7 +139,7 @@ class AttentionSteps:
         return {
             "inputs": self.inputs.tolist(),
             "source": self.source.tolist(),
-            "divisor": self.maps.divisor,
+            "divisor": self.divisor,
             "largest_score_subtracted": self.shifted,
             **{name: getattr(self, name).tolist() for name in names},
             "scores": plain_rows(self.scores),
@@ -227,69 +147,82 @@ class AttentionSteps:
 
 
 def attend(
+    case: AttendingCase,
     rows: Labels,
     columns: Labels,
     inputs: Float[np.ndarray, "rows query_input"],
     source: Float[np.ndarray, "columns source_input"],
-    maps: AttentionMaps,
+    where: str,
     *,
     causal: bool = False,
-    where: str = "attention",
+    number: int | None = None,
 ) -> AttentionSteps:
-    """Let `inputs` look at `source`; causal hides the columns after a row's own place."""
-    allowed = np.ones((len(rows), len(columns)), dtype=bool)
-    steps = AttentionSteps(rows, columns, maps, inputs, source, np.tril(allowed) if causal else allowed)
-    check_sizes(where, lambda: (steps.queries, steps.keys, steps.values, steps.products))
-    return steps
-
-
-def stack(names: Sequence[str], vectors: Sequence[Sequence[float]], what: str, where: str) -> Array:
-    """Named vectors as the rows of a matrix; they must be equally long."""
-    for name, one in zip(names, vectors, strict=True):
-        if len(one) != len(vectors[0]):
+    """Let `inputs` look at `source`, for pass `number`; causal hides the columns after a row's own place."""
+    maps: dict[str, Array] = {}
+    for name, width in (("W_Q", inputs.shape[1]), ("W_K", source.shape[1]), ("W_V", source.shape[1])):
+        written = rectangle(name, getattr(case, name), where)
+        maps[name] = written.T if case.apply == "W x" else written
+        if len(maps[name]) != width:
+            side, other = ("columns", "x W") if case.apply == "W x" else ("rows", "W x")
+            hint = f' It would fit with apply = "{other}".' if maps[name].shape[1] == width else ""
             raise SpecError(
-                f"{where}: {what}: '{name}' has {counted(len(one), 'number')}, '{names[0]}' has {len(vectors[0])}; "
-                "all vectors are equally long."
+                f'{where}: {name} is {written.shape[0]}×{written.shape[1]}; with apply = "{case.apply}" and vectors of '
+                f"length {width} it needs {width} {side}.{hint}"
             )
-    return np.array(vectors, dtype=np.float64)
-
-
-# The steps as blocks: every matrix, and the arithmetic of one row
+    key_width = maps["W_K"].shape[1]
+    if maps["W_Q"].shape[1] != key_width:
+        raise SpecError(
+            f"{where}: W_Q makes vectors of length {maps['W_Q'].shape[1]}, W_K of length {key_width}; "
+            "q·k needs equal lengths."
+        )
+    allowed = np.ones((len(rows), len(columns)), dtype=bool)
+    allowed = np.tril(allowed) if causal else allowed
+    with np.errstate(over="ignore", invalid="ignore"):
+        queries, keys, values = inputs @ maps["W_Q"], source @ maps["W_K"], source @ maps["W_V"]
+        products = queries @ keys.T
+    check_sizes(f"{where}: pass {number}" if number else where, queries, keys, values, products)
+    divisor = float(np.sqrt(key_width)) if case.scaled else 1.0
+    scores = np.where(allowed, products / divisor, -np.inf)
+    shifted = bool(np.abs(scores[allowed]).max() > LARGE)
+    exponentials = np.exp(scores - (scores.max(axis=1, keepdims=True) if shifted else 0.0))
+    sums = exponentials.sum(axis=1)
+    weights = exponentials / sums[:, None]
+    made = (queries, keys, values, products, scores, shifted, exponentials, sums, weights, weights @ values)
+    return AttentionSteps(case, rows, columns, inputs, source, allowed, maps, divisor, *made)
 
 
 def describe_maps(steps: AttentionSteps, causal: bool = False) -> Text:
     """How a pass is computed, in one paragraph."""
-    scores = f"score = q·k / √{steps.keys.shape[1]}" if steps.maps.scaled else "score = q·k, not scaled"
+    scores = f"score = q·k / √{steps.keys.shape[1]}" if steps.case.scaled else "score = q·k, not scaled"
     hidden = "; later words are hidden (score −∞)" if causal else ""
-    maps = ", ".join(steps.maps.formula(letter) for letter in "qkv")
+    maps = ", ".join(steps.case.formula(letter) for letter in "qkv")
     return Text(f"{maps}; {scores}{hidden}; α = exp(score) / sum over the row; output = Σ α·v")
 
 
 def matrices(steps: AttentionSteps, decimals: int) -> list[Block]:
     """Every matrix of a pass, in the order in which they arise."""
 
-    def vectors(title: str, names: Labels, values: Array) -> Matrix:
-        return Matrix(title, names, numbered(values.shape[1]), values, decimals=decimals)
+    def matrix(title: str, values: Array, rows: Labels, columns: Labels = (), sums: Sequence[float] = ()) -> Matrix:
+        return Matrix(title, rows, columns or numbered(values.shape[1]), values, sums=sums, decimals=decimals)
 
-    def square(title: str, values: Array, sums: Sequence[float] = ()) -> Matrix:
-        return Matrix(title, steps.rows, steps.columns, values, sums=sums, decimals=decimals)
-
+    rows, columns, formula = steps.rows, steps.columns, steps.case.formula
     if steps.inputs is steps.source:
-        found = [vectors("encodings x", steps.rows, steps.inputs)]
+        found = [matrix("encodings x", steps.inputs, rows)]
     else:
-        found = [vectors("vectors x that look", steps.rows, steps.inputs)]
-        found += [vectors("vectors x looked at", steps.columns, steps.source)]
+        found = [matrix("vectors x that look", steps.inputs, rows)]
+        found += [matrix("vectors x looked at", steps.source, columns)]
     found += [
-        vectors(f"queries {steps.maps.formula('q')}", steps.rows, steps.queries),
-        vectors(f"keys {steps.maps.formula('k')}", steps.columns, steps.keys),
-        vectors(f"values {steps.maps.formula('v')}", steps.columns, steps.values),
-        square("q·k", steps.products),
+        matrix(f"queries {formula('q')}", steps.queries, rows),
+        matrix(f"keys {formula('k')}", steps.keys, columns),
+        matrix(f"values {formula('v')}", steps.values, columns),
+        matrix("q·k", steps.products, rows, columns),
     ]
-    if steps.maps.scaled or not steps.allowed.all():
-        over = f" / √{steps.keys.shape[1]}" if steps.maps.scaled else ""
-        found.append(square(f"scores q·k{over}", steps.scores))
+    if steps.case.scaled or not steps.allowed.all():
+        over = f" / √{steps.keys.shape[1]}" if steps.case.scaled else ""
+        found.append(matrix(f"scores q·k{over}", steps.scores, rows, columns))
     exponential = "exp(score − row's largest)" if steps.shifted else "exp(score)"
-    return [*found, square(exponential, steps.exponentials, steps.sums.tolist()), *weights_and_outputs(steps, decimals)]
+    found.append(matrix(exponential, steps.exponentials, rows, columns, steps.sums.tolist()))
+    return [*found, *weights_and_outputs(steps, decimals)]
 
 
 def weights_and_outputs(steps: AttentionSteps, decimals: int) -> list[Block]:
@@ -323,7 +256,7 @@ def row_arithmetic(steps: AttentionSteps, row: int, decimals: int) -> list[Block
         "v": vectors(steps.values),
         "α·v": vectors(steps.contributions(row)),
     }
-    if not steps.maps.scaled and steps.allowed[row].all():
+    if not steps.case.scaled and steps.allowed[row].all():
         del columns["score"]
     total = {"": "sum", exponential: numeral(steps.sums[row], decimals), "α": "1", "α·v": output}
     asked = f"q({name}) = {vector(steps.queries[row], decimals)}"
@@ -339,61 +272,29 @@ def row_arithmetic(steps: AttentionSteps, row: int, decimals: int) -> list[Block
     ]
 
 
-def ranking(steps: AttentionSteps, row: int, decimals: int, most: int = 12) -> Text:
-    """What a row attends to, the most attended first."""
-    order = np.argsort(-steps.weights[row], kind="stable")[:most]
-    named = " · ".join(f"{steps.columns[place]} {numeral(steps.weights[row][place], decimals)}" for place in order)
-    left = len(steps.columns) - len(order)
-    return Text(f"{steps.rows[row]} attends to: {named}" + (f" · and {left} more" if left else ""))
-
-
-# What may be claimed, and what usual slips make of it
-
-
-SPELLINGS: dict[str, Labels] = {
-    "x": ("encodings", "inputs"),
-    "y": ("source",),
-    "q": ("queries", "query", "Q"),
-    "k": ("keys", "key", "K"),
-    "v": ("values", "value", "V"),
-    "qk": ("q·k", "q.k", "products", "product", "QK"),
-    "score": ("scores", "s"),
-    "exp": ("exponentials", "exponential", "exp(score)"),
-    "sum": ("sums", "Z"),
-    "alpha": ("α", "weights", "weight"),
-    "output": ("outputs", "out"),
-    "preferred": ("prefers", "most", "argmax"),
-    "cosine": ("cosines", "cos"),
-    "preferred_cosine": ("prefers_cosine",),
-}
-
-
 def expected_of(steps: AttentionSteps, cross: bool = False) -> list[Expected]:
     """One pass: x, q, k, v, q·k, scores, exponentials, sums, weights, outputs, and what each row attends to most."""
-    rows, columns, formula, slips = steps.rows, steps.columns, steps.maps.formula, _slips(steps)
+    rows, columns, formula, slips = steps.rows, steps.columns, steps.case.formula, _slips(steps)
 
-    def vectors(name: str, values: Array, labels: Labels, meaning: str) -> ExpectedNumbers:
-        return expect(name, values, (labels, numbered(values.shape[1])), meaning, SPELLINGS[name], slips.get(name))
+    def numbers(names: str, values: Array, labels: tuple[Labels, ...], meaning: str) -> ExpectedNumbers:
+        return expect(names, values, labels, meaning, slips.get(names.split()[0]))
 
-    def square(name: str, values: Array, meaning: str) -> ExpectedNumbers:
-        return expect(name, values, (rows, columns), meaning, SPELLINGS[name], slips.get(name))
-
-    over = f"/√{steps.keys.shape[1]}" if steps.maps.scaled else ""
+    over = f"/√{steps.keys.shape[1]}" if steps.case.scaled else ""
     shifted = " − row's largest" if steps.shifted else ""
     best = tuple(largest(columns, weights) for weights in steps.weights)
     return [
-        vectors("x", steps.inputs, rows, "vectors that look" if cross else "encodings"),
-        *([vectors("y", steps.source, columns, "vectors looked at")] if cross else []),
-        vectors("q", steps.queries, rows, formula("q")),
-        vectors("k", steps.keys, columns, formula("k")),
-        vectors("v", steps.values, columns, formula("v")),
-        square("qk", steps.products, "q·k"),
-        square("score", steps.scores, f"q·k{over}"),
-        square("exp", steps.exponentials, f"exp(score{shifted})"),
-        expect("sum", steps.sums, (rows,), "sum of a row's exponentials", SPELLINGS["sum"], slips["sum"]),
-        square("alpha", steps.weights, "weights: exp / sum"),
-        vectors("output", steps.outputs, rows, "Σ α·v"),
-        ExpectedWords("preferred", best, (rows,), "what each attends to most", SPELLINGS["preferred"]),
+        numbers("x encodings inputs", steps.inputs, (rows,), "vectors that look" if cross else "encodings"),
+        *([numbers("y source", steps.source, (columns,), "vectors looked at")] if cross else []),
+        numbers("q queries query Q", steps.queries, (rows,), formula("q")),
+        numbers("k keys key K", steps.keys, (columns,), formula("k")),
+        numbers("v values value V", steps.values, (columns,), formula("v")),
+        numbers("qk q·k q.k products product QK", steps.products, (rows, columns), "q·k"),
+        numbers("score scores s", steps.scores, (rows, columns), f"q·k{over}"),
+        numbers("exp exponentials exponential exp(score)", steps.exponentials, (rows, columns), f"exp(score{shifted})"),
+        numbers("sum sums Z", steps.sums, (rows,), "sum of a row's exponentials"),
+        numbers("alpha α weights weight", steps.weights, (rows, columns), "weights: exp / sum"),
+        numbers("output outputs out", steps.outputs, (rows,), "Σ α·v"),
+        ExpectedWords("preferred", best, (rows,), "what each attends to most", ("prefers", "most", "argmax")),
     ]
 
 
@@ -401,7 +302,7 @@ def _slips(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
     """What comes out by each slip, by the quantity in which it shows."""
     width, values = steps.keys.shape[1], steps.values
     found: dict[str, dict[str, Array]] = {name: {} for name in ("score", "exp", "sum", "alpha", "output")}
-    if steps.maps.scaled:
+    if steps.case.scaled:
         divisors = {
             f"scores are not divided by √{width}": 1.0,
             f"scores are divided by {width} in place of √{width}": float(width),
@@ -411,7 +312,7 @@ def _slips(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
         divisors = {f"scores are divided by √{width}; this case does not scale": width**0.5}
     for said, divisor in divisors.items():
         scores = steps.products / divisor
-        weights = _softmax(scores, steps.allowed)
+        weights = softmax(np.where(steps.allowed, scores, -np.inf), axis=1)
         found["score"][said], found["exp"][said] = scores, np.exp(scores)
         found["sum"][said] = np.exp(scores).sum(axis=1)
         found["alpha"][said], found["output"][said] = weights, weights @ values
@@ -422,18 +323,9 @@ def _slips(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
     found["output"][said] = steps.exponentials @ values
     if not steps.allowed.all():
         said = "later words are not hidden"
-        weights = _softmax(steps.products / steps.maps.divisor, np.ones_like(steps.allowed))
+        weights = softmax(steps.products / steps.divisor, axis=1)
         found["alpha"][said], found["output"][said] = weights, weights @ values
     return found
-
-
-def _softmax(scores: Array, allowed: Bool[np.ndarray, "rows columns"]) -> Array:
-    scores = np.where(allowed, scores, -np.inf)
-    made = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return made / made.sum(axis=1, keepdims=True)
-
-
-# Attention: words with vectors look at each other, pass after pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -459,21 +351,16 @@ class WorkedAttention(WorkedCase):
     """Attention with every step. Long sentences are printed short unless `full`; files and notebooks show it all."""
 
     untitled: ClassVar[str] = "Attention by hand"
+    hint: ClassVar[str] = "--full prints q, k, v and scores; --word WORD the arithmetic of one row"
 
     case: AttentionCase
     sentences: tuple[WorkedSentence, ...]
     notes: tuple[str, ...] = ()
-    full: bool = False
-    decimals: int = 3
 
-    def blocks(self) -> list[Block]:
-        """The arithmetic of the words in focus; without them everything, of a long sentence only if `full`."""
-        cut = not self.case.focus and not all(map(self._whole, self.sentences))
-        return [*self._blocks(every_matrix=False), *([Heading(HINT)] if cut else [])]
-
-    def details(self) -> list[Block]:
-        """Every matrix, and the arithmetic of the words in focus."""
-        return self._blocks(every_matrix=True)
+    @property
+    def is_cut(self) -> bool:
+        """Whether a sentence is too long to be printed whole, and no words are in focus."""
+        return not self.case.focus and not all(map(self._whole, self.sentences))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -498,9 +385,10 @@ class WorkedAttention(WorkedCase):
         """Whether every matrix and every row of it is printed."""
         return self.full or (not self.case.focus and len(sentence.words) <= SHORT)
 
-    def _blocks(self, every_matrix: bool) -> list[Block]:
+    def shown(self, every_matrix: bool) -> list[Block]:
+        """The arithmetic of the words in focus; without them everything, of a long sentence only if `full`."""
         about = describe_maps(self.sentences[0].passes[0], causal=self.case.mask == "causal")
-        blocks: list[Block] = [self.headline, about, *map(Text, self.notes)]
+        blocks: list[Block] = [about, *map(Text, self.notes)]
         for sentence in self.sentences:
             whole = self.full if every_matrix else self._whole(sentence)
             rows = range(len(sentence.words)) if whole else sentence.focus
@@ -511,13 +399,16 @@ class WorkedAttention(WorkedCase):
                 elif not rows:  # otherwise the arithmetic of some rows says enough
                     blocks += weights_and_outputs(steps, self.decimals)
                 for row in rows:
-                    blocks += [*row_arithmetic(steps, row, self.decimals), ranking(steps, row, self.decimals)]
+                    weights = steps.weights[row]
+                    order = np.argsort(-weights, kind="stable")[:MOST_RANKED]
+                    named = [f"{steps.columns[place]} {numeral(weights[place], self.decimals)}" for place in order]
+                    left = len(weights) - len(order)
+                    ranking = " · ".join([*named, *([f"and {left} more"] if left else [])])
+                    said = Text(f"{steps.rows[row]} attends to: {ranking}")
+                    blocks += [*row_arithmetic(steps, row, self.decimals), said]
         return blocks
 
 
-@overload
-def attention_by_hand(example: None = None) -> CaseExamples: ...
-@overload
 def attention_by_hand(
     example: CaseLike,
     *,
@@ -527,32 +418,18 @@ def attention_by_hand(
     mask: str | None = None,
     full: bool = False,
     decimals: int = 3,
-) -> WorkedAttention: ...
-def attention_by_hand(
-    example: CaseLike | None = None,
-    *,
-    words: Sequence[str] | None = None,
-    passes: int | None = None,
-    scaled: bool | None = None,
-    mask: str | None = None,
-    full: bool = False,
-    decimals: int = 3,
-) -> WorkedAttention | CaseExamples:
+) -> WorkedAttention:
     """Work attention out step by step, for an example by name, a TOML file or a table of the same words.
 
     α_ij = softmax_j(q_i·k_j / √d_k), output_i = Σ_j α_ij v_j; the outputs are the encodings of the next pass. `words`
-    (those in focus), `passes`, `scaled` and `mask` take the place of what the case says. Without an example, those that
-    come with Lemma are listed.
+    (those in focus), `passes`, `scaled` and `mask` take the place of what the case says.
 
     >>> worked = attention_by_hand("e1", passes=1)
     >>> worked.sentences[0].passes[0].weights[5].round(3).tolist()
     [0.08, 0.08, 0.08, 0.08, 0.08, 0.219, 0.08, 0.08, 0.219]
     """
-    if example is None:
-        return list_examples("attention")
     changes = {"focus": words or None, "passes": passes, "scaled": scaled, "mask": mask}
-    found = read_case(AttentionCase, example, changes)
-    case, where = found.case, found.where
+    case, where, text = read_case(AttentionCase, example, changes)
     sentences = [sentence.split() for sentence in case.sentences]
     for sentence, split in zip(case.sentences, sentences, strict=True):
         if not split or len(split) > MOST_WORDS:
@@ -567,29 +444,30 @@ def attention_by_hand(
     used = {word for split in sentences for word in split}
     idle = [printable(word) for word in case.vectors if word not in used]
     notes = (f"In no sentence, so not used: {', '.join(idle)}",) if idle else ()
-    return WorkedAttention(case, found.text, tuple(_work(found, split) for split in sentences), notes, full, decimals)
+    worked = tuple(_work(case, where, split) for split in sentences)
+    return WorkedAttention(case, text, worked, notes, full=full, decimals=decimals)
 
 
-def _work(found: Found[AttentionCase], words: list[str]) -> WorkedSentence:
+def _work(case: AttentionCase, where: str, words: list[str]) -> WorkedSentence:
     """All passes over one sentence."""
-    case, where, labels = found.case, found.where, _labels(words)
+    labels = _labels(words)
     for word in words:
         if word not in case.vectors and case.other_words is None:
             known = unknown("the word", word, case.vectors) if case.vectors else f"'{word}' has no vector."
             raise SpecError(f"{where}: vectors: {known} Give it a vector, or set other_words for all that have none.")
-    vectors = stack(labels, [case.vectors.get(word, case.other_words or ()) for word in words], "vectors", where)
-    width = vectors.shape[1]
-    maps = AttentionMaps.of(case, width, width, where)
-    if case.passes > 1 and maps.value.shape[1] != width:
-        raise SpecError(
-            f"{where}: W_V makes vectors of length {maps.value.shape[1]} from vectors of length {width}, so that "
-            "its outputs cannot be encodings again. Set passes = 1, or give a W_V that keeps the length."
-        )
+    given = [case.vectors.get(word, case.other_words or ()) for word in words]
+    vectors = rectangle("vectors", given, where, labels)
     passes: list[AttentionSteps] = []
     for number in range(1, case.passes + 1):
-        about = f"{where}: pass {number}"
-        passes.append(attend(labels, labels, vectors, vectors, maps, causal=case.mask == "causal", where=about))
-        vectors = passes[-1].outputs
+        causal = case.mask == "causal"
+        passes.append(attend(case, labels, labels, vectors, vectors, where, causal=causal, number=number))
+        width, made = vectors.shape[1], passes[-1].outputs
+        if number < case.passes and made.shape[1] != width:
+            raise SpecError(
+                f"{where}: W_V makes vectors of length {made.shape[1]} from vectors of length {width}, so that its "
+                "outputs cannot be encodings again. Set passes = 1, or give a W_V that keeps the length."
+            )
+        vectors = made
     focus = tuple(place for place, label in enumerate(labels) if {label, words[place]} & set(case.focus))
     return WorkedSentence(printable(" ".join(words)), labels, focus, tuple(passes))
 
@@ -604,25 +482,16 @@ def _labels(words: list[str]) -> Labels:
     return tuple(labels)
 
 
-# Cross-attention: some vectors look at others, as images at sentences
-
-
-@dataclass(frozen=True)
-class Preference:
-    """What one vector prefers: by weight (and so by score), and by the cosine of query and key."""
+class Preference(NamedTuple):
+    """What one vector prefers: by weight (and so by score), and by the cosine of query and key; several if they tie."""
 
     name: str
     by_weight: Labels
-    """The most attended; several if they tie."""
     weight: float
     by_cosine: Labels
     cosine: float | None
     """None where the query or all keys are zero."""
-
-    @property
-    def agree(self) -> bool:
-        """Whether both name the same."""
-        return self.by_weight == self.by_cosine
+    agree: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -634,23 +503,13 @@ class WorkedCross(WorkedCase):
     case: CrossCase
     steps: AttentionSteps
     cosines: Float[np.ndarray, "queries source"]
-    preferences: tuple[Preference, ...]
+    preferences: Sequence[Preference]
     focus: tuple[int, ...]
-    full: bool = False
-    decimals: int = 4
-
-    def blocks(self) -> list[Block]:
-        """The arithmetic of the vectors in focus and the comparison; with `full` every matrix."""
-        return self._blocks(self.full)
-
-    def details(self) -> list[Block]:
-        """Everything."""
-        return self._blocks(every_matrix=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        preferences = [asdict(one) | {"agree": one.agree} for one in self.preferences]
         steps = {"queries_from": list(self.steps.rows), "source": list(self.steps.columns), **self.steps.to_dict()}
+        preferences = [one._asdict() for one in self.preferences]
         cosines = plain_rows(self.cosines)
         return {"case": self.case.to_dict(), "steps": steps, "cosines": cosines, "preferences": preferences}
 
@@ -660,39 +519,25 @@ class WorkedCross(WorkedCase):
         best = tuple(one.by_cosine for one in self.preferences)
         return [
             *expected_of(self.steps, cross=True),
-            expect("cosine", self.cosines, (rows, columns), "cosine of q and k", SPELLINGS["cosine"]),
-            ExpectedWords("preferred_cosine", best, (rows,), "nearest by cosine", SPELLINGS["preferred_cosine"]),
+            expect("cosine cosines cos", self.cosines, (rows, columns), "cosine of q and k"),
+            ExpectedWords("preferred_cosine", best, (rows,), "nearest by cosine", ("prefers_cosine",)),
         ]
 
-    def _blocks(self, every_matrix: bool) -> list[Block]:
+    def shown(self, every_matrix: bool) -> list[Block]:
+        """The arithmetic of the vectors in focus and the comparison."""
         steps, decimals = self.steps, self.decimals
-        blocks: list[Block] = [self.headline, describe_maps(steps)]
-        blocks += matrices(steps, decimals) if every_matrix else []
+        blocks: list[Block] = [describe_maps(steps), *(matrices(steps, decimals) if every_matrix else [])]
         for row in self.focus:
             blocks += [Heading(f"From {steps.rows[row]}"), *row_arithmetic(steps, row, decimals)]
-        blocks += [] if every_matrix else weights_and_outputs(steps, decimals)
-        rows = [
-            (
-                one.name,
-                " = ".join(one.by_weight),
-                numeral(one.weight, decimals),
-                " = ".join(one.by_cosine) or "none",
-                "undefined" if one.cosine is None else numeral(one.cosine, decimals),
-                "yes" if one.agree else "no",
-            )
-            for one in self.preferences
-        ]
         return [
             *blocks,
+            *([] if every_matrix else weights_and_outputs(steps, decimals)),
             Heading("What each prefers"),
             Matrix("cosine of q and k", steps.rows, steps.columns, self.cosines, decimals=decimals),
-            Table(("", "most attended", "α", "by cosine", "cosine", "agree"), rows, plain=True),
+            best_table(("most attended", "α"), self.preferences, decimals),
         ]
 
 
-@overload
-def cross_by_hand(example: None = None) -> CaseExamples: ...
-@overload
 def cross_by_hand(
     example: CaseLike,
     *,
@@ -700,40 +545,24 @@ def cross_by_hand(
     scaled: bool | None = None,
     full: bool = False,
     decimals: int = 4,
-) -> WorkedCross: ...
-def cross_by_hand(
-    example: CaseLike | None = None,
-    *,
-    words: Sequence[str] | None = None,
-    scaled: bool | None = None,
-    full: bool = False,
-    decimals: int = 4,
-) -> WorkedCross | CaseExamples:
+) -> WorkedCross:
     """Work cross-attention out step by step, for an example by name, a TOML file or a table of the same words.
 
     q = W_Q x of the vectors that look, k = W_K y and v = W_V y of those looked at, α = softmax(q·k / √d_k).
-    `words` (the names in focus) and `scaled` take the place of what the case says. Without an example, those that
-    come with Lemma are listed.
+    `words` (the names in focus) and `scaled` take the place of what the case says.
 
     >>> cross_by_hand("e8").steps.products.round(4).tolist()
     [[1.3314, -1.5003, 1.5844], [-0.0702, 0.0789, -0.0828]]
     """
-    if example is None:
-        return list_examples("cross")
-    found = read_case(CrossCase, example, {"focus": words or None, "scaled": scaled})
-    case, where = found.case, found.where
+    case, where, text = read_case(CrossCase, example, {"focus": words or None, "scaled": scaled})
     rows, columns = tuple(map(printable, case.queries)), tuple(map(printable, case.source))
-    inputs = stack(rows, list(case.queries.values()), "queries", where)
-    source = stack(columns, list(case.source.values()), "source", where)
-    steps = attend(
-        rows, columns, inputs, source, AttentionMaps.of(case, inputs.shape[1], source.shape[1], where), where=where
-    )
+    inputs = rectangle("queries", list(case.queries.values()), where, rows)
+    source = rectangle("source", list(case.source.values()), where, columns)
+    steps = attend(case, rows, columns, inputs, source, where)
     for name in case.focus:
         if name not in case.queries:
             raise SpecError(f"{where}: " + unknown("focus", name, case.queries))
     focus = tuple(place for place, name in enumerate(case.queries) if not case.focus or name in case.focus)
     cosines = directions(steps.queries) @ directions(steps.keys).T
-    preferences: list[Preference] = []
-    for name, weights, row in zip(rows, steps.weights, cosines, strict=True):
-        preferences.append(Preference(name, largest(columns, weights), float(weights.max()), *nearest(columns, row)))
-    return WorkedCross(case, found.text, steps, cosines, tuple(preferences), focus, full, decimals)
+    preferences = best_of(Preference, rows, columns, steps.weights, cosines)
+    return WorkedCross(case, text, steps, cosines, preferences, focus, full=full, decimals=decimals)

@@ -11,7 +11,7 @@ from heapq import nsmallest
 from itertools import islice, pairwise
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -35,9 +35,6 @@ MOST_ORDERS, MOST_STEPS = 200, 300
 """Of a judged text: orders of ties that are tried, and merges of each."""
 
 
-# Learning: count all pairs of neighbours, merge the most frequent, again and again
-
-
 class BytePairMerger:
     """Words as symbols, with the counts of all pairs kept up to date.
 
@@ -56,7 +53,7 @@ class BytePairMerger:
         self.counts: defaultdict[Pair, int] = defaultdict(int)
         self._places: defaultdict[Pair, set[int]] = defaultdict(set)
         for place in range(len(self.words)):
-            self._enter(place)
+            self._count(place, 1)
 
     @property
     def first_merged(self) -> int:
@@ -82,56 +79,45 @@ class BytePairMerger:
         symbol = self.first_merged + len(self.merged)
         self.merged.append(pair)
         for place in sorted(self._places[pair]):
-            self._leave(place)
-            self.words[place] = join_pairs(self.words[place], pair, symbol)
-            self._enter(place)
+            self._count(place, -1)
+            joined: list[int] = []
+            for one in self.words[place]:
+                if joined and (joined[-1], one) == pair:
+                    joined[-1] = symbol
+                else:
+                    joined.append(one)
+            self.words[place] = joined
+            self._count(place, 1)
+
+    def spell(self, first: Iterable[str]) -> list[str]:
+        """What every symbol spells, by its number; `first` are those that are not merged."""
+        spelled = list(first)
+        for left, right in self.merged:
+            spelled.append(spelled[left] + spelled[right])
+        return spelled
 
     def ranked(self, most: int | None) -> list[tuple[Pair, int]]:
         """The pairs with their counts in the order in which they would be merged; at most `most` of them."""
         size = len(self.counts) if most is None else most
         return nsmallest(size, self.counts.items(), key=lambda entry: (-entry[1], entry[0]))
 
-    def _enter(self, place: int) -> None:
-        times = self.times[place]
+    def _count(self, place: int, sign: Literal[1, -1]) -> None:
+        """Add the pairs of a word, or take them away."""
         for pair in pairwise(self.words[place]):
-            self.counts[pair] += times
-            self._places[pair].add(place)
-
-    def _leave(self, place: int) -> None:
-        times = self.times[place]
-        for pair in pairwise(self.words[place]):
-            self.counts[pair] -= times
-            self._places[pair].discard(place)
+            self.counts[pair] += sign * self.times[place]
+            if sign > 0:
+                self._places[pair].add(place)
+            else:
+                self._places[pair].discard(place)
             if not self.counts[pair]:
                 del self.counts[pair], self._places[pair]
-
-
-def join_pairs(word: list[int], pair: Pair, symbol: int) -> list[int]:
-    """Put a symbol in the place of every pair, from left to right.
-
-    >>> join_pairs([0, 0, 0, 1], (0, 0), 9)
-    [9, 0, 1]
-    """
-    left, right = pair
-    joined: list[int] = []
-    place, last = 0, len(word) - 1
-    while place <= last:
-        if word[place] == left and place < last and word[place + 1] == right:
-            joined.append(symbol)
-            place += 2
-        else:
-            joined.append(word[place])
-            place += 1
-    return joined
 
 
 class SymbolNames:
     """The name and the spelling of every symbol by its number."""
 
     def __init__(self, merger: BytePairMerger, end_of_word: str, letters: bool) -> None:
-        self.spelled = [*map(printable, merger.alphabet), *([end_of_word] if end_of_word else [])]
-        for left, right in merger.merged:
-            self.spelled.append(self.spelled[left] + self.spelled[right])
+        self.spelled = merger.spell([*map(printable, merger.alphabet), *([end_of_word] if end_of_word else [])])
         free = [letter for letter in ascii_uppercase if letter not in merger.alphabet]
         made = len(merger.merged)
         self.letters = letters and made <= len(free)
@@ -148,59 +134,19 @@ class SymbolNames:
         return " ".join(self.spelled[one] for one in symbols)
 
 
-# The words of a text; a corpus is counted in a stream
-
-
 def count_words(names: Sequence[str]) -> Counter[str]:
-    """Count the words of corpora by name, each with all its parts, and of files."""
+    """Count the words of corpora by name, each with all its parts, and of files, in a stream."""
     counts: Counter[str] = Counter()
     for name in names:
         corpus = CORPORA.get(name)
         for section in map(open_text, corpus_files(corpus)) if corpus else text_files([name]).splits["text"]:
-            for words in split_stream(decode(section)):
+            rest = ""  # a word that a piece breaks off is joined with its rest
+            for piece in decode(section):
+                *words, rest = f"{rest}{piece}|".split()  # the mark makes the last word the unfinished one, be it empty
+                rest = rest[:-1]
                 counts.update(words)
+            counts.update([rest] if rest else [])
     return counts
-
-
-def split_stream(pieces: Iterable[str]) -> Iterator[list[str]]:
-    """Words between white space; one that a piece breaks off is joined with its rest.
-
-    >>> list(split_stream(["to be o", "r n", "ot "]))
-    [['to', 'be'], ['or'], ['not']]
-    """
-    rest = ""
-    for piece in pieces:
-        *words, rest = f"{rest}{piece}|".split()  # the mark makes the last word the unfinished one, be it empty
-        rest = rest[:-1]
-        yield words
-    if rest:
-        yield [rest]
-
-
-# The same merges by the tokenizers library, to compare with
-
-
-def library_merges(words: Mapping[str, int], merges: int, minimum: int, end_of_word: bool) -> list[tuple[str, str]]:
-    """The library's first merges, each as the texts of its two parts, with LIBRARY_END for the end of word."""
-    alphabet = set().union(*words)
-    if end_of_word and max(alphabet) >= LIBRARY_END:
-        raise InputError("the text holds the last private character, which the comparison needs for the end of word.")
-    engine = Tokenizer(models.BPE())
-    engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    size = len(alphabet) + end_of_word + merges
-    trainer: Any = trainers.BpeTrainer(vocab_size=size, min_frequency=minimum, show_progress=False)
-    engine.train_from_iterator(_lines(words, LIBRARY_END if end_of_word else ""), trainer)
-    return [(left, right) for left, right in json.loads(engine.to_str())["model"]["merges"]]
-
-
-def _lines(words: Mapping[str, int], end: str) -> Iterator[str]:
-    for word, number in words.items():
-        step = max(1, 10_000 // len(word))  # a frequent word in portions, so that no line is very long
-        for done in range(0, number, step):
-            yield f"{word}{end} " * min(step, number - done)
-
-
-# The trace
 
 
 @dataclass(frozen=True)
@@ -209,9 +155,6 @@ class PairCount:
 
     pair: str
     count: int
-
-    def __str__(self) -> str:
-        return f"{self.pair} {self.count}"
 
 
 @dataclass(frozen=True)
@@ -297,95 +240,80 @@ class BytePairTrace(Result):
         return f"Byte-pair encoding of {self.about}"
 
     def blocks(self) -> list[Block]:
-        """Every step, then the symbols and the words as they end up."""
-        if not self.small:
-            return [*self._begin(), self._merges(), *self._end()]
-        steps: list[Block] = []
-        for step in self.steps:
-            counts = Text("counts: " + _listed(step.counts, step.pairs))
-            steps += [_step_title(step), counts, *_ties(step), Text("then: " + " | ".join(map(str, step.words)))]
-        return [*self._begin(), *steps, *self._end()]
+        """Every step, then the symbols and the words as they end up; of a long text its merges as a table."""
+        return self._shown(tables=False)
 
     def details(self) -> list[Block]:
         """The same with a table of counts for every step."""
-        steps: list[Block] = [] if self.small else [self._merges()]
-        for step in self.steps:
-            most, more = step.counts[0].count, step.pairs - len(step.counts)
-            rows = [(shortened(one.pair), f"{one.count:,}") for one in step.counts]
-            rows += [(f"and {more:,} more", "")] if more > 0 else []
-            bars = [*(one.count / most for one in step.counts), *([0.0] if more > 0 else [])]
-            after = [Text("then: " + " | ".join(map(str, step.words)))] if step.words else []
-            steps += [_step_title(step), *_ties(step), Table(("pair", "count"), rows, bars=bars), *after]
-        return [*self._begin(), *steps, *self._end()]
+        return self._shown(tables=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return asdict(self) | {"tie_rule": self.tie_rule, "symbols": {one.symbol: one.spelled for one in self.steps}}
 
-    def _begin(self) -> list[Block]:
+    def _shown(self, tables: bool) -> list[Block]:
         end = f"end of word {self.end_of_word}" if self.end_of_word else "no end-of-word symbol"
         facts = (
             f"{counted(self.words, 'word')}, {self.different_words:,} different; {end}; a pair is merged if it occurs "
             f"at least {times(self.minimum)} (overlapping occurrences count)."
         )
-        start = [Text(f"start: {' | '.join(map(str, self.start))}")] if self.start else []
-        headline = Heading(self.title, 1, underlined=True)
-        return [headline, Text(facts), Text(f"Tie rule: {self.tie_rule}."), *start]
-
-    def _merges(self) -> Table:
-        """The merges of a long text."""
-        rows = [
-            (
-                str(step.number),
-                shortened(step.pair),
-                shortened(step.spelled),
-                f"{step.count:,}",
-                " · ".join(map(shortened, step.ties[:3])) + (" …" if len(step.ties) > 3 else ""),
-                _listed(step.counts[1:4]),
-            )
-            for step in self.steps
+        blocks: list[Block] = [
+            Heading(self.title, 1, underlined=True),
+            Text(facts),
+            Text(f"Tie rule: {self.tie_rule}."),
+            *([Text(f"start: {' | '.join(map(str, self.start))}")] if self.start else []),
         ]
-        return Table(("", "pair", "symbol", "count", "ties with", "next"), rows, "Merges", plain=True)
-
-    def _end(self) -> list[Block]:
-        blocks: list[Block] = [Heading(f"Stop: {self.stopped}")]
+        if not self.small:
+            rows = [
+                (
+                    str(step.number),
+                    shortened(step.pair),
+                    shortened(step.spelled),
+                    f"{step.count:,}",
+                    " · ".join(map(shortened, step.ties[:3])) + (" …" if len(step.ties) > 3 else ""),
+                    _listed(step.counts[1:4]),
+                )
+                for step in self.steps
+            ]
+            blocks.append(Table(("", "pair", "symbol", "count", "ties with", "next"), rows, "Merges", plain=True))
+        for step in self.steps if self.small or tables else ():
+            title = f"Step {step.number}: {shortened(step.symbol)} = {shortened(step.pair)}, {times(step.count)}"
+            blocks.append(Heading(title))
+            if not tables:
+                blocks.append(Text("counts: " + _listed(step.counts, step.pairs)))
+            if step.ties:
+                others = " · ".join(map(shortened, step.ties[:10]))
+                more = f" and {len(step.ties) - 10} more" if len(step.ties) > 10 else ""
+                blocks.append(Text(f"tie at {step.count}: {step.pair} comes before {others}{more}"))
+            if tables:
+                most, left = step.counts[0].count, step.pairs - len(step.counts)
+                counts = [(shortened(one.pair), f"{one.count:,}") for one in step.counts]
+                bars = [one.count / most for one in step.counts]
+                if left > 0:
+                    counts, bars = [*counts, (f"and {left:,} more", "")], [*bars, 0.0]
+                blocks.append(Table(("pair", "count"), counts, bars=bars))
+            if step.words:
+                blocks.append(Text("then: " + " | ".join(map(str, step.words))))
+        blocks.append(Heading(f"Stop: {self.stopped}"))
         if self.left:
             blocks.append(Text(f"counts left: {_listed(self.left, self.left_pairs)}"))
         if self.small and self.steps:
             symbols = [(step.symbol, step.pair, step.spelled, f"{step.count:,}") for step in self.steps]
             blocks.append(Table(("", "pair", "spells", "count"), symbols, "Symbols", plain=True))
-        several = f"the {len(self.segmentation)} most frequent words" if len(self.segmentation) > 1 else "the only word"
         columns = 4 if self.letters else 3
-        header = ("word", "times", "symbols", "spelled")[:columns]
-        rows = [
-            (
-                shortened(one.word),
-                f"{one.times:,}",
-                shortened(" ".join(one.symbols)),
-                shortened(" ".join(one.spelled)),
-            )[:columns]
-            for one in self.segmentation
-        ]
+        segmented = []
+        for one in self.segmentation:
+            symbols, spelled = shortened(" ".join(one.symbols)), shortened(" ".join(one.spelled))
+            segmented.append((shortened(one.word), f"{one.times:,}", symbols, spelled)[:columns])
+        several = f"the {len(segmented)} most frequent words" if len(segmented) > 1 else "the only word"
         title = "Segmentation" if self.small else f"Segmentation of {several}"
         size = f"The text takes {counted(self.symbols_after, 'symbol')}, at first {self.symbols_before:,}."
-        blocks += [Table(header, rows, title, plain=True), Text(size)]
+        blocks += [Table(("word", "times", "symbols", "spelled")[:columns], segmented, title, plain=True), Text(size)]
         if self.library:
             same = f"makes the same {counted(len(self.steps), 'merge')}"
             differs = f"differs from merge {self.library.first_difference} on"
             blocks.append(Text(f"The tokenizers library {same if self.library.agrees else differs}."))
         return blocks
-
-
-def _step_title(step: MergeStep) -> Heading:
-    return Heading(f"Step {step.number}: {shortened(step.symbol)} = {shortened(step.pair)}, {times(step.count)}")
-
-
-def _ties(step: MergeStep) -> list[Block]:
-    if not step.ties:
-        return []
-    more = f" and {len(step.ties) - 10} more" if len(step.ties) > 10 else ""
-    others = " · ".join(map(shortened, step.ties[:10]))
-    return [Text(f"tie at {step.count}: {step.pair} comes before {others}{more}")]
 
 
 def _listed(counts: Sequence[PairCount], pairs: int = 0) -> str:
@@ -413,8 +341,31 @@ def trace_byte_pairs(
     >>> print([f"{step.symbol}={step.pair}" for step in trace_byte_pairs("abbc abb abc abb").steps])
     ['A=a b', 'B=A b', 'C=c \\w', 'D=B \\w']
     """
-    words, about, small = _words(string, text)
-    _check(words, about, merges, minimum, end_of_word, show)
+    if (string is None) == (text is None):
+        raise InputError(
+            'bpe: give either a string, as in: lemma look bpe "abbc abb abc abb", or --text with a corpus or file.'
+        )
+    if string is not None:
+        if any("\ud800" <= sign <= "\udfff" for sign in string):
+            raise InputError(
+                "bpe: the string holds bytes that are not UTF-8. Save the text in a file, and give --text."
+            )
+        about = f'"{shortened(printable(" ".join(string.split())), 80)}"'
+        words, small = Counter(string.split()), len(string) <= SMALL
+    else:
+        names = [str(name) for name in ([text] if isinstance(text, str | Path) else text or ())]
+        words, about, small = count_words(names), ", ".join(names), False
+    if not words:
+        raise InputError(f"bpe: {about} holds no words. Give some text.")
+    for name, value, least in (("merges", merges, 0), ("min", minimum, 1), ("show", show, 1)):
+        if value is not None and value < least:
+            raise InputError(f"bpe: {name} = {value}: it must be at least {least}.")
+    if len(end_of_word.split()) > 1 or end_of_word != end_of_word.strip():
+        raise InputError(f"bpe: end of word = {end_of_word!r}: it must hold no white space.")
+    if len(end_of_word) == 1 and any(end_of_word in word for word in words):
+        raise InputError(
+            f"bpe: end of word = '{end_of_word}': the text uses it. Give another, as in --end-of-word '</w>'."
+        )
     most = merges if merges is not None or small else FIRST
     shown = show if show is not None or small else SHOWN
     merger = BytePairMerger(words, bool(end_of_word))
@@ -481,54 +432,29 @@ def trace_byte_pairs(
     )
 
 
-def _words(string: str | None, text: str | Path | Sequence[str | Path] | None) -> tuple[Counter[str], str, bool]:
-    """The words, what they are, and whether they are few enough to show everything."""
-    if (string is None) == (text is None):
-        raise InputError(
-            'bpe: give either a string, as in: lemma look bpe "abbc abb abc abb", or --text with a corpus or file.'
-        )
-    if string is not None:
-        if any("\ud800" <= sign <= "\udfff" for sign in string):
-            raise InputError(
-                "bpe: the string holds bytes that are not UTF-8. Save the text in a file, and give --text."
-            )
-        about = shortened(printable(" ".join(string.split())), 80)
-        return Counter(string.split()), f'"{about}"', len(string) <= SMALL
-    names = [str(name) for name in ([text] if isinstance(text, str | Path) else text or ())]
-    return count_words(names), ", ".join(names), False
-
-
-def _check(
-    words: Counter[str], about: str, merges: int | None, minimum: int, end_of_word: str, show: int | None
-) -> None:
-    if not words:
-        raise InputError(f"bpe: {about} holds no words. Give some text.")
-    for name, value, least in (("merges", merges, 0), ("min", minimum, 1), ("show", show, 1)):
-        if value is not None and value < least:
-            raise InputError(f"bpe: {name} = {value}: it must be at least {least}.")
-    if len(end_of_word.split()) > 1 or end_of_word != end_of_word.strip():
-        raise InputError(f"bpe: end of word = {end_of_word!r}: it must hold no white space.")
-    if len(end_of_word) == 1 and any(end_of_word in word for word in words):
-        raise InputError(
-            f"bpe: end of word = '{end_of_word}': the text uses it. Give another, as in --end-of-word '</w>'."
-        )
-
-
 def _trial(words: Mapping[str, int], merger: BytePairMerger, minimum: int) -> Trial:
-    """The library's merges next to ours, spelled the same way."""
-    spelled = [*merger.alphabet, *([] if merger.end is None else [LIBRARY_END])]
-    ours: list[tuple[str, str]] = []
-    for left, right in merger.merged:
-        ours.append((spelled[left], spelled[right]))
-        spelled.append(spelled[left] + spelled[right])
-    theirs = library_merges(words, len(ours), minimum, merger.end is not None)
+    """The merges of the tokenizers library next to ours, spelled the same way."""
+    end = [] if merger.end is None else [LIBRARY_END]
+    if end and merger.alphabet[-1] >= LIBRARY_END:
+        raise InputError("the text holds the last private character, which the comparison needs for the end of word.")
+    spelled = merger.spell([*merger.alphabet, *end])
+    ours = [[spelled[left], spelled[right]] for left, right in merger.merged]
+
+    def lines() -> Iterator[str]:
+        for word, number in words.items():
+            step = max(1, 10_000 // len(word))  # a frequent word in portions, so that no line is very long
+            for done in range(0, number, step):
+                yield f"{word}{''.join(end)} " * min(step, number - done)
+
+    engine = Tokenizer(models.BPE())
+    engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer: Any = trainers.BpeTrainer(vocab_size=len(spelled), min_frequency=minimum, show_progress=False)
+    engine.train_from_iterator(lines(), trainer)
+    theirs = json.loads(engine.to_str())["model"]["merges"]
     if ours == theirs:
         return Trial(True, None)
     same = next((place for place, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), None)
     return Trial(False, (min(len(ours), len(theirs)) if same is None else same) + 1)
-
-
-# What may be claimed, for every order in which ties may be merged
 
 
 def expected_of_byte_pairs(text: str) -> Iterator[list[Expected]]:
@@ -574,7 +500,7 @@ def _expected(words: Counter[str], order: list[Pair]) -> list[Expected]:
         about = f"the pair of step {number}"
         found.append(counts(number))
         found.append(ExpectedWords(f"merge{number}", (spellings(pair),), (), about, (symbol,)))
-        found.append(expect(f"count{number}", merger.counts[pair], None, "how often it occurs"))
+        found.append(expect(f"count{number}", merger.counts[pair], (), "how often it occurs"))
         merger.merge(pair)
     merges = tuple(map(spellings, order))
     cut = tuple((names.join(row), names.spell(row)) for row in merger.words)
@@ -583,6 +509,6 @@ def _expected(words: Counter[str], order: list[Pair]) -> list[Expected]:
         counts(len(order) + 1),
         ExpectedWords("merges", merges, (numbered(len(order)),), "the pairs in the order of merging"),
         ExpectedWords("segmentation", cut, (tuple(words),), "each word in its symbols", ("words",)),
-        expect("steps", len(order), None, "how many merges"),
-        expect("symbols", merger.symbols, None, "symbols of the whole text at the end"),
+        expect("steps", len(order), (), "how many merges"),
+        expect("symbols", merger.symbols, (), "symbols of the whole text at the end"),
     ]

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from jaxtyping import Float
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from lemma.errors import InputError, SpecError, unknown
-from lemma.report.numbers import counted, printable, shortened
-from lemma.report.result import Heading, Result
+from lemma.report.numbers import counted, numeral, printable, shortened
+from lemma.report.result import Block, Heading, Result, Table
 from lemma.report.text import fit
 from lemma.spec.base import Spec, read_toml, to_toml
 
@@ -19,6 +19,8 @@ Array = Float[np.ndarray, "..."]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 NumberRow = Annotated[tuple[Number, ...], Field(min_length=1, max_length=100)]
 NumberRows = Annotated[tuple[NumberRow, ...], Field(min_length=1, max_length=100)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+"""Texts; one alone needs no brackets."""
 LARGEST = 1e100
 """Numbers past this are refused: their products could overflow."""
 LARGEST_FILE = 1 << 20
@@ -112,21 +114,9 @@ def _is_vector(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(x, int | float) for x in value)
 
 
-# From what a person names (an example, a file, a table of words) to a checked case
-
-
 CaseLike = str | Path | Mapping[str, Any]
 """The name of an example, the path of a TOML file, or the words of a case."""
 SomeCase = TypeVar("SomeCase", bound=Case)
-
-
-@dataclass(frozen=True)
-class Found(Generic[SomeCase]):
-    """A case, where it was found (for messages) and its text."""
-
-    case: SomeCase
-    where: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -165,14 +155,19 @@ def command(kind: str) -> str:
     return "lemma search --matrices" if kind == "matching" else f"lemma look {kind}"
 
 
-def read_case(kind: type[SomeCase], given: CaseLike, changes: Mapping[str, Any]) -> Found[SomeCase]:
-    """Find a case and check it; `changes` that are not None take the place of what it says."""
+def read_case(kind: type[SomeCase], given: CaseLike, changes: Mapping[str, Any]) -> tuple[SomeCase, str, str]:
+    """A case, where it was found (for messages) and its text; `changes` that are not None replace what it says."""
     if isinstance(given, Mapping):
         where, text, words = "the case", "", dict(given)
     else:
-        path, where = _file(kind.kind, given), str(given)
-        if path.is_file() and path.stat().st_size > LARGEST_FILE:
-            size = path.stat().st_size
+        path, where = Path(given), str(given)
+        if not path.suffix and path.name == where and not path.is_file():  # a name
+            if (EXAMPLES / f"{where}.toml").is_file():
+                path = EXAMPLES / f"{where}.toml"
+            elif not path.exists():
+                known = unknown("example", where, list_examples(kind.kind).titles)
+                raise SpecError(f"{known} Or give the path of a TOML file.")
+        if path.is_file() and (size := path.stat().st_size) > LARGEST_FILE:
             raise SpecError(
                 f"{where}: {size:,} bytes are too many for a case by hand; at most {LARGEST_FILE:,} are read."
             )
@@ -186,39 +181,24 @@ def read_case(kind: type[SomeCase], given: CaseLike, changes: Mapping[str, Any])
         )
     changed = {word: value for word, value in changes.items() if value is not None}
     case = kind.read({**words, **changed}, where)
-    return Found(case, where, text or to_toml(case.to_dict()))
+    return case, where, text or to_toml(case.to_dict())
 
 
-def _file(kind: str, given: str | Path) -> Path:
-    path, example = Path(given), EXAMPLES / f"{given}.toml"
-    is_name = not path.suffix and path.name == str(given)
-    if is_name and example.is_file() and not path.is_file():
-        return example
-    if is_name and not path.exists():
-        known = unknown("example", str(given), list_examples(kind).titles)
-        raise SpecError(f"{known} Or give the path of a TOML file.")
-    return path
-
-
-# Numbers that several kinds of case share
-
-
-def rectangle(name: str, rows: Sequence[Sequence[float]], where: str) -> Float[np.ndarray, "rows columns"]:
-    """A matrix as it was written; its rows must be equally long."""
-    odd = next((number for number, row in enumerate(rows, 1) if len(row) != len(rows[0])), None)
+def rectangle(name: str, rows: Sequence[Sequence[float]], where: str, names: Sequence[str] = ()) -> Array:
+    """A matrix as it was written, or named vectors as its rows; they must be equally long."""
+    odd = next((place for place, row in enumerate(rows) if len(row) != len(rows[0])), None)
     if odd is not None:
+        here, first = (f"'{names[place]}'" if names else f"row {place + 1}" for place in (odd, 0))
         raise SpecError(
-            f"{where}: {name}: row {odd} has {counted(len(rows[odd - 1]), 'number')}, row 1 has {len(rows[0])}; "
-            "all rows of a matrix are equally long."
+            f"{where}: {name}: {here} has {counted(len(rows[odd]), 'number')}, {first} has {len(rows[0])}; "
+            f"all {'vectors' if names else 'rows of a matrix'} are equally long."
         )
     return np.array(rows, dtype=np.float64)
 
 
-def check_sizes(where: str, make: Callable[[], Iterable[Array]]) -> None:
+def check_sizes(where: str, *made: Array) -> None:
     """Refuse results that grow too large to work with."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        small = all(np.abs(made).max() <= LARGEST for made in make())
-    if not small:
+    if not all(np.abs(one).max() <= LARGEST for one in made):
         raise InputError(f"{where}: a number grows past {LARGEST:.0e}, too large to work with. Give smaller ones.")
 
 
@@ -226,13 +206,6 @@ def largest(names: Sequence[str], values: Float[np.ndarray, "names"]) -> tuple[s
     """The names of the largest values; equal up to rounding counts as equal."""
     near = np.isclose(values, np.nanmax(values), rtol=1e-12, atol=1e-15)
     return tuple(name for name, chosen in zip(names, near, strict=True) if chosen)
-
-
-def nearest(names: Sequence[str], cosines: Float[np.ndarray, "names"]) -> tuple[tuple[str, ...], float | None]:
-    """The names of the largest cosine, and that cosine; none and None where no cosine is defined."""
-    if np.isnan(cosines).all():
-        return (), None
-    return largest(names, cosines), float(np.nanmax(cosines))
 
 
 def directions(vectors: Float[np.ndarray, "names width"]) -> Float[np.ndarray, "names width"]:
@@ -247,61 +220,81 @@ def plain_rows(values: Float[np.ndarray, "rows columns"]) -> list[list[float | N
     return [[value if np.isfinite(value) else None for value in row] for row in values.tolist()]
 
 
-# What is right of a case: numbers or words by name, with a label for every row and column
+Best = TypeVar("Best")
+
+
+def best_of(
+    kind: Callable[..., Best], rows: Sequence[str], columns: Sequence[str], by: Array, cosines: Array
+) -> list[Best]:
+    """For every row the columns of the largest value and of the largest cosine, with both, and whether they agree."""
+    found: list[Best] = []
+    for name, values, row in zip(rows, by, cosines, strict=True):
+        defined = not np.isnan(row).all()
+        best, nearest = largest(columns, values), largest(columns, row) if defined else ()
+        cosine = float(np.nanmax(row)) if defined else None
+        found.append(kind(name, best, float(values.max()), nearest, cosine, best == nearest))
+    return found
+
+
+def best_table(header: tuple[str, str], found: Iterable[tuple[Any, ...]], decimals: int, title: str = "") -> Table:
+    """The rows of `best_of` as a table; `header` names the first choice and its value."""
+    rows = [
+        (
+            name,
+            " = ".join(best),
+            numeral(value, decimals),
+            " = ".join(nearest) or "none",
+            "undefined" if cosine is None else numeral(cosine, decimals),
+            "yes" if agree else "no",
+        )
+        for name, best, value, nearest, cosine, agree in found
+    ]
+    return Table(("", *header, "by cosine", "cosine", "agree"), rows, title, plain=True)
 
 
 Labels = tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class ExpectedNumbers:
-    """Numbers of a worked case under one name: one number, a vector or a matrix."""
+class Expected:
+    """What is right under one name of a worked case: one value, a vector or a matrix."""
+
+    unit: ClassVar[str]
 
     name: str
-    values: Array
+    values: Any
     labels: tuple[Labels, ...]
     """The labels of each axis."""
     meaning: str = ""
     spellings: Labels = ()
     """What else a person may call it."""
-    slips: Mapping[str, Array] = field(default_factory=dict)
-    """What comes out by a known mistake, by what the mistake is."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The sizes of its axes."""
-        return self.values.shape
+        return tuple(map(len, self.labels))
 
     @property
     def form(self) -> str:
         """What is to be given, in words."""
-        return f"{self.shape[0]} numbers" if len(self.shape) == 1 else "×".join(map(str, self.shape)) or "a number"
+        sizes = "×".join(map(str, self.shape)) or f"a {self.unit}"
+        return f"{sizes} {self.unit}s" if len(self.shape) == 1 else sizes
 
 
-@dataclass(frozen=True)
-class ExpectedWords:
-    """Words of a worked case under one name; several are right where they tie."""
+@dataclass(frozen=True, eq=False)
+class ExpectedNumbers(Expected):
+    """An array; `slips` are what comes out by a known mistake, by what the mistake is."""
 
-    name: str
-    values: tuple[Labels, ...]
-    """For each label the words that are right, any of them."""
-    labels: tuple[Labels, ...]
-    """The labels, if there are several places; none where one word is expected."""
-    meaning: str = ""
-    spellings: Labels = ()
+    unit: ClassVar[str] = "number"
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """How many places."""
-        return (len(self.values),) if self.labels else ()
-
-    @property
-    def form(self) -> str:
-        """What is to be given, in words."""
-        return f"{self.shape[0]} words" if self.labels else "a word"
+    slips: Mapping[str, Array] = field(default_factory=dict)
 
 
-Expected = ExpectedNumbers | ExpectedWords
+@dataclass(frozen=True, eq=False)
+class ExpectedWords(Expected):
+    """For each place the words that are right, any of them: several where they tie."""
+
+    unit: ClassVar[str] = "word"
 
 
 def numbered(count: int, prefix: str = "") -> Labels:
@@ -314,21 +307,21 @@ def numbered(count: int, prefix: str = "") -> Labels:
 
 
 def expect(
-    name: str,
+    names: str,
     values: Array | float,
-    labels: Iterable[Iterable[str]] | None = None,
+    labels: Iterable[Iterable[str]] = (),
     meaning: str = "",
-    spellings: Iterable[str] = (),
     slips: Mapping[str, Array] | None = None,
 ) -> ExpectedNumbers:
-    """Numbers under a name; axes without labels are counted from 1. Slips of another shape are left out."""
-    array = np.asarray(values, dtype=np.float64)
-    named = tuple(map(tuple, labels)) if labels is not None else tuple(map(numbered, array.shape))
+    """Numbers under a name, and what else they may be called, separated by blanks; slips of another shape are left out.
+
+    Axes without labels are counted from 1.
+    """
+    name, *spellings = names.split()
+    array, named = np.asarray(values, dtype=np.float64), tuple(map(tuple, labels))
+    named += tuple(map(numbered, array.shape[len(named) :]))
     own = {said: made for said, made in (slips or {}).items() if made.shape == array.shape}
     return ExpectedNumbers(name, array, named, meaning, tuple(spellings), own)
-
-
-# The result of a worked case
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,10 +331,15 @@ class WorkedCase(Result):
     indent: ClassVar[str] = "  "
     untitled: ClassVar[str]
     """The title of a case that has none."""
+    hint: ClassVar[str] = ""
+    """How to see what is left out of a large case."""
 
     case: Case
     source: str
     """The case as it was written."""
+    full: bool = field(default=False, kw_only=True)
+    """Whether everything is printed, however large the case is."""
+    decimals: int = field(default=4, kw_only=True)
 
     @property
     def title(self) -> str:
@@ -349,9 +347,22 @@ class WorkedCase(Result):
         return printable(self.case.title) or self.untitled
 
     @property
-    def headline(self) -> Heading:
-        """The title as the first block."""
-        return Heading(self.title, 1, underlined=True)
+    def is_cut(self) -> bool:
+        """Whether something is not printed unless `full`."""
+        return False
+
+    def blocks(self) -> list[Block]:
+        """What is printed: of a large case only the most important, unless `full`."""
+        hint = [Heading(self.hint)] if self.is_cut else []
+        return [Heading(self.title, 1, underlined=True), *self.shown(self.full), *hint]
+
+    def details(self) -> list[Block]:
+        """The same with every matrix."""
+        return [Heading(self.title, 1, underlined=True), *self.shown(every_matrix=True)]
+
+    def shown(self, every_matrix: bool) -> list[Block]:
+        """The steps, one after the other."""
+        raise NotImplementedError
 
     def expected(self) -> list[Expected]:
         """Everything that may be claimed of the case, by name."""

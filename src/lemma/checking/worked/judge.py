@@ -10,11 +10,10 @@ A wrong value is explained by the first usual slip that gives it: a sign, a tran
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from itertools import product
-from math import isinf
+from math import isfinite
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -29,8 +28,6 @@ from lemma.checking.worked.case import (
     CaseLike,
     Expected,
     ExpectedNumbers,
-    ExpectedWords,
-    Labels,
     kind_of,
     list_examples,
 )
@@ -73,9 +70,6 @@ FEWEST_DECIMALS = 4
 """Decimals of what is right where none were given."""
 
 
-# Numbers as a person writes them, with the unit of their last decimal
-
-
 SLACK = 1e-9
 """What rounding in float64 may add to half a unit."""
 NUMBER = re.compile(r"[+-]?(\d{1,3}(?:[ _’']\d{3})+|\d+)?(\.\d*)?([eE][+-]?\d{1,3})?")
@@ -92,11 +86,6 @@ class WrittenNumber:
     """Decimals written; None for a fraction or a power of ten, which carry a unit of their own."""
     unit: float = 0.0
     """The unit of the last decimal; 0 means exact."""
-
-    def tolerance(self, decimals: int) -> float:
-        """Half a unit; numbers of one list are taken to the decimals of the longest."""
-        unit = self.unit if self.decimals is None else (10.0**-decimals if decimals else 0.0)
-        return unit / 2
 
 
 def read_number(text: str) -> WrittenNumber | None:
@@ -115,7 +104,7 @@ def read_number(text: str) -> WrittenNumber | None:
         return None
     decimals = len(found[2]) - 1 if found[2] else 0
     value = float(re.sub(r"[ _’']", "", plain))
-    if isinf(value):
+    if not isfinite(value):
         return None
     if not found[3]:
         return WrittenNumber(text.strip(), value, decimals)
@@ -127,16 +116,15 @@ def read_number(text: str) -> WrittenNumber | None:
 def is_near(exact: float, given: WrittenNumber, decimals: int, slack: float = 0.0) -> bool:
     """Whether a number given is the exact one, rounded to this many decimals; `slack` allows for more such units.
 
+    Numbers of one list are taken to the decimals of the longest.
+
     >>> is_near(0.11879, read_number("0.119"), 3), is_near(0.11879, read_number("0.12"), 3)
     (True, False)
     """
-    if exact != exact or abs(exact) == float("inf"):
+    if not isfinite(exact):
         return exact == given.value
-    allowed = given.tolerance(decimals) * (1 + 2 * slack)
-    return abs(exact - given.value) <= allowed + SLACK * max(1.0, abs(exact))
-
-
-# Values and claims
+    unit = given.unit if given.decimals is None else (10.0**-decimals if decimals else 0.0)
+    return abs(exact - given.value) <= unit * (0.5 + slack) + SLACK * max(1.0, abs(exact))
 
 
 LONGEST, DEEPEST, LONGEST_NAME = 50_000, 3, 200
@@ -156,7 +144,11 @@ def read_value(text: str) -> Any:
     """
     if len(text) > LONGEST:
         raise InputError(f"the value has {len(text):,} characters; at most {LONGEST:,} are read.")
-    return ValueReader(text).whole()
+    reader = ValueReader(text)
+    value = reader.value(0)
+    if left := reader.peek():
+        raise reader.error(f"'{left}' is left over")
+    return value
 
 
 class ValueReader:
@@ -165,43 +157,37 @@ class ValueReader:
     def __init__(self, text: str) -> None:
         self.text, self.place = text, 0
 
-    def whole(self) -> Any:
-        """The value, and nothing after it."""
-        value = self._value(0)
-        if self._peek():
-            raise self._error(f"'{self._peek()}' is left over")
-        return value
-
-    def _value(self, depth: int) -> Any:
-        sign = self._peek()
-        if sign not in BRACKETS:
+    def value(self, depth: int) -> Any:
+        """The next value, inside that many brackets."""
+        if self.peek() not in BRACKETS:
             return self._item(ENDS)
         if depth >= DEEPEST:
-            raise self._error("brackets are too deep: a number, a vector or a matrix is expected")
-        close, values, items = BRACKETS[self._take()], [], {}
-        while self._peek() != close:
+            raise self.error("brackets are too deep: a number, a vector or a matrix is expected")
+        close, values, items = BRACKETS[self.text[self.place]], [], {}
+        self.place += 1
+        while self.peek() != close:
             if close == "}":
                 label = self._item(ENDS + ":")
-                if self._peek() != ":":
-                    raise self._error("a table is written {label: value, …}")
-                self._take()
+                if self.peek() != ":":
+                    raise self.error("a table is written {label: value, …}")
+                self.place += 1
                 items[_written(label)] = self._item(ENDS)
             else:
-                values.append(self._value(depth + 1))
-            if self._peek() == ",":
-                self._take()
-            elif self._peek() != close:
-                raise self._error(f"',' or '{close}' is expected")
-        self._take()
+                values.append(self.value(depth + 1))
+            if self.peek() == ",":
+                self.place += 1
+            elif self.peek() != close:
+                raise self.error(f"',' or '{close}' is expected")
+        self.place += 1
         return items if close == "}" else values
 
     def _item(self, ends: str) -> WrittenNumber | str:
-        mark = self._peek()
-        if mark in ('"', "'") and mark:
-            self._take()
+        mark = self.peek()
+        if mark in ("'", '"'):
+            self.place += 1
             end = self.text.find(mark, self.place)
             if end < 0:
-                raise self._error(f"the {mark} that opens a word is not closed")
+                raise self.error(f"the {mark} that opens a word is not closed")
             word, self.place = self.text[self.place : end], end + 1
             return word
         start = self.place
@@ -209,20 +195,17 @@ class ValueReader:
             self.place += 1
         word = self.text[start : self.place].strip()
         if not word:
-            raise self._error("a value is missing")
+            raise self.error("a value is missing")
         return read_number(word) or word
 
-    def _peek(self) -> str:
+    def peek(self) -> str:
         """The next character that is not blank."""
         while self.place < len(self.text) and self.text[self.place].isspace():
             self.place += 1
         return self.text[self.place : self.place + 1]
 
-    def _take(self) -> str:
-        self.place += 1
-        return self.text[self.place - 1]
-
-    def _error(self, what: str) -> InputError:
+    def error(self, what: str) -> InputError:
+        """What is wrong here."""
         near = self.text[max(0, self.place - 12) : self.place + 12].strip()
         return InputError(f"the value cannot be read at character {self.place + 1} (near '{near}'): {what}.")
 
@@ -284,9 +267,6 @@ def read_target(text: str) -> Target:
     return Target(found["name"].strip(), places)
 
 
-# What is right of a case, found by name and place
-
-
 @dataclass(frozen=True)
 class AnswerKey:
     """Everything that is right of a case, by every name it has."""
@@ -296,16 +276,12 @@ class AnswerKey:
 
     def find(self, target: Target) -> Expected:
         """What is right under that name, at those places."""
-        whole = self._by_name(target.name)
-        return part(whole, target) if target.places else whole
-
-    def _by_name(self, name: str) -> Expected:
-        for one in self.expected:
-            if name in (one.name, *one.spellings):
-                return one
+        name = target.name
+        found = [one for one in self.expected if name in (one.name, *one.spellings)]
         close = [one for one in self.expected if _plain(name) in map(_plain, (one.name, *one.spellings))]
-        if len(close) == 1:
-            return close[0]
+        if found or len(close) == 1:
+            whole = (found or close)[0]
+            return part(whole, target) if target.places else whole
         known = [one.name for one in self.expected]
         with_pass = [one.name for one in self.expected if f"{name}1" in (one.name, *one.spellings)]
         if with_pass:
@@ -324,9 +300,15 @@ def part(whole: Expected, target: Target) -> Expected:
         held = ("one value", "a vector", "a matrix")[len(whole.shape)]
         raise InputError(f"{target}: {whole.name} is {held}; it has no place [{', '.join(target.places)}].")
     for axis in reversed(range(len(target.places))):  # from the last, so that an axis taken away moves no other
-        if target.places[axis] == ":":
+        asked, names = target.places[axis], whole.labels[axis]
+        if asked == ":":
             continue
-        place = _place(whole.labels[axis], target.places[axis], target)
+        place = next((number for number, name in enumerate(names) if _plain(name) == _plain(asked)), None)
+        if place is None:
+            if not asked.isdigit() or not 1 <= int(asked) <= len(names):
+                known = unknown("the place", asked, names[:MOST_LISTED])
+                raise InputError(f"{target}: {known} Or a number from 1 to {len(names)}.")
+            place = int(asked) - 1
         labels = whole.labels[:axis] + whole.labels[axis + 1 :]
         if isinstance(whole, ExpectedNumbers):
             slips = {said: made.take(place, axis) for said, made in whole.slips.items()}
@@ -334,16 +316,6 @@ def part(whole: Expected, target: Target) -> Expected:
         else:
             whole = replace(whole, values=(whole.values[place],), labels=labels)
     return replace(whole, name=str(target))
-
-
-def _place(labels: Labels, place: str, target: Target) -> int:
-    for number, label in enumerate(labels):
-        if _plain(label) == _plain(place):
-            return number
-    if place.isdigit() and 1 <= int(place) <= len(labels):
-        return int(place) - 1
-    known = unknown("the place", place, labels[:MOST_LISTED])
-    raise InputError(f"{target}: {known} Or a number from 1 to {len(labels)}.")
 
 
 def _plain(name: str) -> str:
@@ -357,139 +329,83 @@ def answer_keys(case: CaseLike) -> Iterator[AnswerKey]:
     >>> [one.name for one in key.expected][:5]
     ['kept', 'added', 'c_t', 'tanh_c', 'h_t']
     """
-    shown = "the case" if isinstance(case, Mapping) else str(case)
-    if not isinstance(case, str) or not case.startswith(BYTE_PAIRS):
-        return iter([AnswerKey(shown, WORKERS[_kind(case)](case).expected())])
-    text = case.removeprefix(BYTE_PAIRS)
-    if not text.split() or len(text) > SMALL:
-        raise InputError(f"{BYTE_PAIRS} a text of 1 to {SMALL:,} characters is expected behind it, got {len(text):,}.")
-    return (AnswerKey(shown, expected) for expected in expected_of_byte_pairs(text))
-
-
-def _kind(case: CaseLike) -> str:
-    """Which kind of case it is: by the examples that come with Lemma, or by the words of a file."""
-    if not isinstance(case, Mapping):
+    shown, kind = "the case" if isinstance(case, Mapping) else str(case), ""
+    if isinstance(case, str) and case.startswith(BYTE_PAIRS):
+        text = case.removeprefix(BYTE_PAIRS)
+        if not text.split() or len(text) > SMALL:
+            raise InputError(
+                f"{BYTE_PAIRS} a text of 1 to {SMALL:,} characters is expected behind it, got {len(text):,}."
+            )
+        return (AnswerKey(shown, expected) for expected in expected_of_byte_pairs(text))
+    if not isinstance(case, Mapping):  # an example, a table of edges, or a file whose words say what it is
         examples = {name: kind for kind in WORKERS for name in list_examples(kind).titles}
-        if str(case) in examples and not Path(case).is_file():
-            return examples[str(case)]
-        if Path(case).suffix.lower() in TABLES:
-            return "graph"
-        if not Path(case).is_file():
+        if shown in examples and not Path(case).is_file():
+            kind = examples[shown]
+        elif Path(case).suffix.lower() in TABLES:
+            kind = "graph"
+        elif not Path(case).is_file():
             ways = ' Or give a TOML file of your own, or "bpe:TEXT".'
-            raise SpecError("check worked: " + unknown("the case", str(case), examples) + ways)
-    found = kind_of(case if isinstance(case, Mapping) else read_toml(Path(case)))
-    if not found:
+            raise SpecError("check worked: " + unknown("the case", shown, examples) + ways)
+    kind = kind or kind_of(case if isinstance(case, Mapping) else read_toml(Path(case)))
+    if not kind:
         marks = ", ".join(f"{mark} ({kind})" for kind, mark in MARKS.items())
         raise SpecError(f"{case}: not a case that can be worked out: it holds none of these words: {marks}.")
-    return found
+    return iter([AnswerKey(shown, WORKERS[kind](case).expected())])
 
 
-# A value next to what is right: its numbers by place
+Entries = np.ndarray
+"""The numbers of a value, each a WrittenNumber, in an array of its shape."""
 
 
-Place = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class WrittenEntries:
-    """The numbers of a value by their place."""
-
-    shape: tuple[int, ...]
-    numbers: dict[Place, WrittenNumber]
-
-    @property
-    def decimals(self) -> int:
-        """The most decimals of any of them: a list is written to one precision, zeros at its ends left out."""
-        return max((one.decimals or 0 for one in self.numbers.values()), default=0)
-
-    @property
-    def array(self) -> Array:
-        """The numbers themselves."""
-        made = np.zeros(self.shape)
-        for place, given in self.numbers.items():
-            made[place] = given.value
-        return made
-
-    def differing(self, exact: Array) -> list[Place]:
-        """The places at which this is not the exact value, rounded."""
-        return [
-            place for place, given in self.numbers.items() if not is_near(float(exact[place]), given, self.decimals)
-        ]
-
-    def fits(self, other: Array) -> bool:
-        """Whether these are the numbers of another array, up to a unit more of the last decimal."""
-        return other.shape == self.shape and all(
-            is_near(float(other[place]), given, self.decimals, slack=1.0) for place, given in self.numbers.items()
-        )
-
-
-def read_entries(value: Any, right: ExpectedNumbers) -> WrittenEntries:
+def read_entries(value: Any, right: ExpectedNumbers) -> Entries:
     """The numbers of a value: a number, nested lists, or a table that has all labels of a vector."""
-    if not isinstance(value, dict):
-        return WrittenEntries(_shape(value, right), dict(_flat(value, (), right)))
-    if len(right.labels) != 1:
-        raise InputError(f"{right.name}: a table of labels is for a vector; {right.form} is expected here.")
-    numbers: dict[Place, WrittenNumber] = {}
-    for label, one in value.items():
-        given = one if isinstance(one, WrittenNumber) else read_number(one)
-        if given is None:
-            raise InputError(f"{right.name}: {label}: '{one}' is not a number.")
-        numbers[(_label(right, label),)] = given
-    _refuse_gaps([place for (place,) in numbers], right)
-    return WrittenEntries(right.shape, numbers)
-
-
-def _flat(value: Any, place: Place, right: ExpectedNumbers) -> Iterator[tuple[Place, WrittenNumber]]:
-    if isinstance(value, list):
-        for number, one in enumerate(value):
-            yield from _flat(one, (*place, number), right)
-    elif isinstance(value, WrittenNumber):
-        yield place, value
-    else:
-        raise InputError(f"{right.name}: '{_written(value)[:40]}' is not a number. Expected: {right.form}.")
-
-
-def _shape(value: Any, right: ExpectedNumbers) -> tuple[int, ...]:
-    if not isinstance(value, list):
-        return ()
-    shapes = {_shape(one, right) for one in value}
-    if len(shapes) > 1:
-        raise InputError(f"{right.name}: all rows of a matrix are equally long; yours are not.")
-    return (len(value), *(shapes.pop() if shapes else ()))
-
-
-def read_words(value: Any, right: ExpectedWords) -> list[tuple[int, str]]:
-    """The words of a value with their places."""
     if isinstance(value, dict):
-        words = {_label(right, label): _written(one) for label, one in value.items()}
-        _refuse_gaps(words, right)
-        return list(words.items())
-    if not right.labels:
-        return [(0, _written(value))]
-    if not isinstance(value, list):
-        word = _written(value)
-        raise InputError(f"{right.name}: a list of words is expected, as in [{word}, …]; got '{word}'.")
-    return [(place, _written(one)) for place, one in enumerate(value)]
+        if len(right.labels) != 1:
+            raise InputError(f"{right.name}: a table of labels is for a vector; {right.form} is expected here.")
+        numbers = {label: one if isinstance(one, WrittenNumber) else read_number(one) for label, one in value.items()}
+        for label, one in numbers.items():
+            if one is None:
+                raise InputError(f"{right.name}: {label}: '{value[label]}' is not a number.")
+        return np.array(_in_order(numbers, right), dtype=object)
+
+    def nested(value: Any) -> Entries:
+        if isinstance(value, list):
+            rows = [nested(one) for one in value]
+            if len({row.shape for row in rows}) > 1:
+                raise InputError(f"{right.name}: all rows of a matrix are equally long; yours are not.")
+            return np.stack(rows) if rows else np.empty(0, dtype=object)
+        if not isinstance(value, WrittenNumber):
+            raise InputError(f"{right.name}: '{_written(value)[:40]}' is not a number. Expected: {right.form}.")
+        return np.array(value, dtype=object)
+
+    return nested(value)
 
 
-def _label(right: Expected, label: str) -> int:
-    labels = right.labels[0] if len(right.labels) == 1 else ()
-    for place, one in enumerate(labels):
-        if "".join(one.split()) == "".join(label.split()):
-            return place
-    known = ", ".join(right.labels[0]) if right.labels else "none"
-    raise InputError(f"{right.name}: there is no '{label}'. Known: {known}.")
+def decimals_of(entries: Entries) -> int:
+    """The most decimals of any of them: a list is written to one precision, zeros at its ends left out."""
+    return max((one.decimals or 0 for one in entries.flat), default=0)
 
 
-def _refuse_gaps(places: Collection[int], right: Expected) -> None:
-    """A table has all labels: what is left out cannot be right."""
-    labels = right.labels[0] if right.labels else ("its one word",)
-    missing = [label for place, label in enumerate(labels) if place not in places]
+def is_same(entries: Entries, exact: Array, decimals: int, slack: float = 0.0) -> bool:
+    """Whether these are the numbers of an array, rounded; `slack` allows for more units of the last decimal."""
+    pairs = zip(exact.flat, entries.flat, strict=False)
+    return exact.shape == entries.shape and all(is_near(one, given, decimals, slack) for one, given in pairs)
+
+
+def _in_order(table: Mapping[str, Any], right: Expected) -> list[Any]:
+    """The values of a table {label: value, …} in the order of the labels. All must be there: a gap cannot be right."""
+    labels = right.labels[0] if right.labels else ()
+    places = {"".join(label.split()): place for place, label in enumerate(labels)}
+    found: dict[int, Any] = {}
+    for label, one in table.items():
+        place = places.get("".join(label.split()))
+        if place is None:
+            raise InputError(f"{right.name}: there is no '{label}'. Known: {', '.join(labels) or 'none'}.")
+        found[place] = one
+    missing = [label for place, label in enumerate(labels or ("its one word",)) if place not in found]
     if missing:
         raise InputError(f"{right.name}: your table leaves out {', '.join(missing[:6])}.")
-
-
-# Slips that explain a wrong value
+    return [found[place] for place in sorted(found)]
 
 
 ROUNDING = 10
@@ -497,27 +413,34 @@ ROUNDING = 10
 FACTORS = {"twice": 2.0, "half": 0.5, "ten times": 10.0, "a tenth of": 0.1}
 
 
-def explain(
-    entries: WrittenEntries, right: ExpectedNumbers, others: Iterable[Expected] = (), places: tuple[str, ...] = ()
-) -> str:
-    """The first slip that explains a value; an empty text if none does."""
-    return next(_explanations(entries, right, others, places), "")
-
-
-def _explanations(
-    entries: WrittenEntries, right: ExpectedNumbers, others: Iterable[Expected], places: tuple[str, ...]
+def explanations(
+    entries: Entries, right: ExpectedNumbers, others: Iterable[Expected] = (), places: tuple[str, ...] = ()
 ) -> Iterator[str]:
-    exact = right.values
-    if entries.fits(-exact):
+    """Every slip that explains a value, the most telling first."""
+    exact, decimals = right.values, decimals_of(entries)
+    values = np.array([one.value for one in entries.flat]).reshape(entries.shape)
+
+    def fits(other: Array) -> bool:
+        return is_same(entries, other, decimals, slack=1.0)
+
+    if fits(-exact):
         yield "the sign is wrong."
     for said, made in right.slips.items():
-        if entries.fits(made):
+        if fits(made):
             yield f"{said}."
-    if exact.ndim == 2 and entries.fits(exact.T):
+    if exact.ndim == 2 and fits(exact.T):
         yield "transposed: rows and columns are exchanged."
-    if entries.shape == exact.shape and np.ptp(entries.array) > 0:
+    if values.shape == exact.shape and np.ptp(values) > 0:
         for axis, name in enumerate({1: ("entries",), 2: ("rows", "columns")}.get(exact.ndim, ())):
-            if _reordered(entries, exact, axis):
+            # every slice of the value along the axis must be a slice of the exact one, each used once
+            mine, theirs = (np.moveaxis(one, axis, 0).reshape(exact.shape[axis], -1) for one in (entries, exact))
+            left = list(theirs)
+            for row in mine:
+                found = next((place for place, other in enumerate(left) if is_same(row, other, decimals)), None)
+                if found is None:
+                    break
+                del left[found]
+            if not left:
                 yield f"the {name} are in another order."
     for other in others:
         try:
@@ -528,44 +451,18 @@ def _explanations(
             continue
         # zeros and ones alone could be anything
         particular = np.any((np.abs(taken.values) > 1e-9) & (np.abs(taken.values - 1) > 1e-9))
-        if entries.fits(taken.values) and particular:
+        if fits(taken.values) and particular:
             meaning = f" ({other.meaning})" if other.meaning and other.meaning != other.name else ""
             yield f"that is {taken.name}{meaning}, not {right.name}."
     for said, factor in FACTORS.items():
-        if entries.fits(exact * factor) and np.abs(exact).max() > 0:
+        if fits(exact * factor) and np.abs(exact).max() > 0:
             yield f"yours is {said} the right value."
-    if entries.shape == exact.shape and entries.decimals:
-        worst = float(np.abs(entries.array - exact).max())
-        units = worst * 10**entries.decimals
+    if values.shape == exact.shape and decimals:
+        worst = float(np.abs(values - exact).max())
+        units = worst * 10**decimals
         if units <= ROUNDING and worst <= 0.02 * float(np.abs(exact).max()):
             off = f"off by at most {units:.1f} units of the last decimal"
             yield f"{off}: rounded on the way? Keep more decimals until the end."
-
-
-def _reordered(entries: WrittenEntries, exact: Array, axis: int) -> bool:
-    """Whether every slice of the value along an axis is a slice of the exact one, each used once."""
-    others = [range(size) for number, size in enumerate(exact.shape) if number != axis]
-
-    def same_slice(mine: int, theirs: int) -> bool:
-        return all(
-            is_near(
-                float(exact[(*rest[:axis], theirs, *rest[axis:])]),
-                entries.numbers[(*rest[:axis], mine, *rest[axis:])],
-                entries.decimals,
-            )
-            for rest in product(*others)
-        )
-
-    left = list(range(exact.shape[axis]))
-    for place in range(exact.shape[axis]):
-        found = next((other for other in left if same_slice(place, other)), None)
-        if found is None:
-            return False
-        left.remove(found)
-    return True
-
-
-# Judging
 
 
 @dataclass(frozen=True)
@@ -596,7 +493,6 @@ class WorkedReport(Result):
     case: str
     lines: tuple[JudgedLine, ...]
     notes: tuple[str, ...] = ()
-    rule: str = RULE
 
     @property
     def title(self) -> str:
@@ -622,7 +518,7 @@ class WorkedReport(Result):
                 yield Text("\n".join(f"{'':8}{reason}" for reason in line.reasons()), "note")
         yield from (Text(note, "note") for note in self.notes)
         count = sum(line.right for line in self.lines)
-        yield Text(f"{count} of {len(self.lines)} right. {self.rule}", "note")
+        yield Text(f"{count} of {len(self.lines)} right. {RULE}", "note")
 
     def details(self) -> list[Block]:
         """The same under its title."""
@@ -635,7 +531,7 @@ class WorkedReport(Result):
             "right": self.right,
             "lines": [asdict(line) for line in self.lines],
             "notes": list(self.notes),
-            "rule": self.rule,
+            "rule": RULE,
         }
 
 
@@ -661,17 +557,29 @@ def judge_worked(case: CaseLike, lines: Sequence[str]) -> WorkedReport:
 
 def _judge(claim: HandClaim, key: AnswerKey) -> JudgedLine:
     right = key.find(claim.target)
-    if claim.sign != "=":
-        return _compare(claim, right, key)
+    if claim.sign != "=":  # one number next to another: alpha2[they, Ajax] > alpha2[they, Juventus]
+        number = read_number(claim.right)
+        mine = _one(right)
+        theirs = number.value if number else _one(key.find(read_target(claim.right)))
+        holds = mine > theirs + 1e-12 if claim.sign == ">" else mine < theirs - 1e-12
+        other = claim.right if number else f"{claim.right} = {short_numeral(theirs, FEWEST_DECIMALS)}"
+        return JudgedLine(claim.text, holds, f"{right.name} = {short_numeral(mine, FEWEST_DECIMALS)}, {other}")
     value = read_value(claim.right)
-    if isinstance(right, ExpectedWords):
-        return _judge_words(claim, value, right)
-    return _judge_numbers(claim, value, right, key)
+    if isinstance(right, ExpectedNumbers):
+        return _judge_numbers(claim, value, right, key)
+    return _judge_words(claim, value, right)
+
+
+def _one(right: Expected) -> float:
+    if not isinstance(right, ExpectedNumbers) or right.shape:
+        raise InputError(f"{right.name}: < and > are for single numbers, as in alpha2[they, Ajax] > 0.1.")
+    return float(right.values)
 
 
 def _judge_numbers(claim: HandClaim, value: Any, right: ExpectedNumbers, key: AnswerKey) -> JudgedLine:
     entries = read_entries(value, right)
-    decimals = entries.decimals or FEWEST_DECIMALS
+    given = decimals_of(entries)
+    decimals = given or FEWEST_DECIMALS
     many = np.size(right.values) > MOST_NUMBERS
     written = (
         f"{right.form} numbers; look at the case for all of them" if many else write_values(right.values, decimals)
@@ -680,56 +588,46 @@ def _judge_numbers(claim: HandClaim, value: Any, right: ExpectedNumbers, key: An
     if entries.shape != right.shape:
         got = "×".join(map(str, entries.shape)) or "one number"
         wrong = (f"{got} given, {right.form} expected",)
-        return JudgedLine(claim.text, False, expected, wrong, explain(entries, right))
-    differing = entries.differing(right.values)
+        return JudgedLine(claim.text, False, expected, wrong, next(explanations(entries, right), ""))
+    each = np.ndenumerate(entries)
+    differing = [(place, one) for place, one in each if not is_near(right.values[place], one, given)]
     if not differing:
         return JudgedLine(claim.text, True, expected)
     places: list[str] = []
     if right.shape:  # of a single number the right value says enough
-        for place in differing[:MOST_PLACES]:
-            labels = ", ".join(right.labels[axis][one] for axis, one in enumerate(place))
+        for place, one in differing[:MOST_PLACES]:
+            labels = ", ".join(names[number] for names, number in zip(right.labels, place, strict=True))
             exact = write_values(right.values[place], decimals)
-            places.append(f"[{labels}]: {entries.numbers[place].text} given, {exact} is right")
+            places.append(f"[{labels}]: {one.text} given, {exact} is right")
         more = len(differing) - len(places)
         places += [f"and {more} more"] if more else []
-    slip = explain(entries, right, key.expected, claim.target.places)
+    slip = next(explanations(entries, right, key.expected, claim.target.places), "")
     return JudgedLine(claim.text, False, expected, tuple(places), slip)
 
 
-def _judge_words(claim: HandClaim, value: Any, right: ExpectedWords) -> JudgedLine:
+def _judge_words(claim: HandClaim, value: Any, right: Expected) -> JudgedLine:
+    def plain(word: str) -> str:  # blanks count once, and </w> ends a word too
+        return " ".join(word.replace("</w>", r"\w").split())
+
     written = [" or ".join(dict.fromkeys(words[:2])) for words in right.values]
     expected = f"{right.name} = {', '.join(written) if right.labels else written[0]}"
     if isinstance(value, list) and right.labels and len(value) != len(right.values):
         return JudgedLine(claim.text, False, expected, (f"{len(value)} given, {len(right.values)} words expected",))
-    wrong = [(place, word) for place, word in read_words(value, right) if not _same_word(word, right.values[place])]
+    if isinstance(value, dict):
+        words = _in_order(value, right)
+    elif isinstance(value, list) or not right.labels:
+        words = value if right.labels else [value]
+    else:
+        word = _written(value)
+        raise InputError(f"{right.name}: a list of words is expected, as in [{word}, …]; got '{word}'.")
+    given = enumerate(map(_written, words))
+    wrong = [(place, word) for place, word in given if plain(word) not in map(plain, right.values[place])]
     said = tuple(
         f"[{right.labels[0][place]}]: {word} given, {written[place]} is right"
         for place, word in wrong[:MOST_PLACES]
         if right.labels
     )
     return JudgedLine(claim.text, not wrong, expected, said)
-
-
-def _same_word(given: str, right: Sequence[str]) -> bool:
-    """Whether a word is one of those that are right; blanks count once, and </w> ends a word too."""
-    given, *others = (" ".join(word.replace("</w>", r"\w").split()) for word in (given, *right))
-    return given in others
-
-
-def _compare(claim: HandClaim, left: Expected, key: AnswerKey) -> JudgedLine:
-    """One number next to another: `alpha2[they, Ajax] > alpha2[they, Juventus]`."""
-    number = read_number(claim.right)
-    mine = _one(left)
-    theirs = number.value if number else _one(key.find(read_target(claim.right)))
-    holds = mine > theirs + 1e-12 if claim.sign == ">" else mine < theirs - 1e-12
-    other = claim.right if number else f"{claim.right} = {write_values(np.array(theirs), FEWEST_DECIMALS)}"
-    return JudgedLine(claim.text, holds, f"{left.name} = {write_values(np.array(mine), FEWEST_DECIMALS)}, {other}")
-
-
-def _one(right: Expected) -> float:
-    if isinstance(right, ExpectedWords) or right.shape:
-        raise InputError(f"{right.name}: < and > are for single numbers, as in alpha2[they, Ajax] > 0.1.")
-    return float(right.values)
 
 
 def write_values(values: Array, decimals: int) -> str:

@@ -5,9 +5,10 @@ name: gamma_u, gamma_f, gamma_o and candidate are the gates, pre_u … their pre
 y_hat the softmax; d before a name is the gradient of the loss.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Self, cast, overload
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -17,7 +18,6 @@ from lemma.checking.worked.case import (
     LARGEST,
     Array,
     Case,
-    CaseExamples,
     CaseLike,
     Expected,
     Labels,
@@ -25,7 +25,6 @@ from lemma.checking.worked.case import (
     NumberRows,
     WorkedCase,
     expect,
-    list_examples,
     numbered,
     read_case,
     rectangle,
@@ -58,10 +57,6 @@ LARGE = 50.0
 """From a logit of this size on, exponentials are taken of the distance to the largest."""
 MOST_ROWS, MOST_COLUMNS = 4, 8
 """Of matrices up to this size every product is printed; of larger ones with `full`."""
-HINT = "--full prints the weights, and every product of the sums"
-
-
-# The case as it is written
 
 
 def _also(word: str) -> Any:
@@ -103,8 +98,22 @@ class LstmCase(Case):
             given = [word for word in (name, *others) if word in words]
             if len(given) > 1:
                 raise SpecError(f"{where}: {given[0]} and {given[1]} are the same word. Give one of them.")
-        kind = _kind_of(words, where) if cls is LstmCase else cls
-        return cast(Self, super(LstmCase, kind).read(words, where))
+        gates, weights = (
+            [word for name in names for word in (name, *SPELLINGS.get(name, ())) if word in words]
+            for names in (GATE_WORDS.values(), WEIGHT_WORDS)
+        )
+        if gates and weights:
+            raise SpecError(
+                f"{where}: it holds {gates[0]} (gates given) and {weights[0]} (gates worked out from weights). "
+                f"Leave out {', '.join(weights)}, or {', '.join(gates)}."
+            )
+        if not gates and not weights:
+            raise SpecError(
+                f"{where}: it holds neither gates nor weights. Give {', '.join(GATE_WORDS.values())} and c_prev; or "
+                "W_u, W_f, W_o, W_c, b_u, b_f, b_o, b_c, a_prev, c_prev and x. "
+                "As in: lemma look lstm e9 --out mine.toml"
+            )
+        return cast(Self, super(LstmCase, GivenGates if gates else GivenWeights).read(words, where))
 
     @classmethod
     def known_words(cls) -> list[str]:
@@ -166,28 +175,6 @@ class GivenWeights(LstmCase):
     """The candidate's bias."""
 
 
-def _kind_of(words: Mapping[str, Any], where: str) -> type[LstmCase]:
-    """Gates given or weights given; words of both, or of neither, are a mistake."""
-    gates, weights = (
-        [word for name in names for word in (name, *SPELLINGS.get(name, ())) if word in words]
-        for names in (GATE_WORDS.values(), WEIGHT_WORDS)
-    )
-    if gates and weights:
-        raise SpecError(
-            f"{where}: it holds {gates[0]} (gates given) and {weights[0]} (gates worked out from weights). "
-            f"Leave out {', '.join(weights)}, or {', '.join(gates)}."
-        )
-    if not gates and not weights:
-        raise SpecError(
-            f"{where}: it holds neither gates nor weights. Give {', '.join(GATE_WORDS.values())} and c_prev; or W_u, "
-            "W_f, W_o, W_c, b_u, b_f, b_o, b_c, a_prev, c_prev and x. As in: lemma look lstm e9 --out mine.toml"
-        )
-    return GivenGates if gates else GivenWeights
-
-
-# Its numbers, checked against each other
-
-
 def given_values(case: LstmCase, where: str) -> Values:
     """Everything that the case gives, zeros for biases and gradients that it leaves out."""
     width = len(case.c_prev)
@@ -246,23 +233,6 @@ def given_values(case: LstmCase, where: str) -> Values:
                 "from 0 to 1 that add up to 1."
             )
     return values
-
-
-def remarks(case: LstmCase) -> tuple[str, ...]:
-    """What a person may have meant otherwise."""
-    said: list[str] = []
-    if isinstance(case, GivenGates):
-        wide = [place for place, value in enumerate(case.candidate, 1) if abs(value) > 1]
-        if wide:
-            said.append(f"candidate: number {wide[0]} is outside [−1, 1], where every tanh lies; it is taken as it is.")
-    if isinstance(case, GivenWeights) and case.b_u is None:
-        said.append("No biases are given: b_u, b_f, b_o and b_c are 0.")
-    if case.W_y is not None and case.b_y is None:
-        said.append("No b_y is given: it is 0.")
-    return tuple(said)
-
-
-# The step
 
 
 def step_forward(given: Values, where: str) -> Values:
@@ -347,170 +317,6 @@ def step_backward(values: Values) -> Values:
     return made
 
 
-# The step as blocks: each formula, and the numbers that go through it
-
-
-class LstmTables:
-    """Makes the blocks of one step, with the case's own letter for the hidden state."""
-
-    def __init__(self, values: Values, letter: str, decimals: int, full: bool) -> None:
-        self.values, self.letter, self.decimals, self.full = values, letter, decimals, full
-        self.read = f"[{letter}_prev; x]"
-
-    def forward(self, every_matrix: bool) -> list[Block]:
-        """The whole step, then what it comes to; `every_matrix` adds the weights."""
-        values, h = self.values, self.letter
-        blocks: list[Block] = []
-        if "stacked" in values:
-            read = Matrix(self.read, ("",), self._inputs(), values["stacked"][None], decimals=self.decimals)
-            blocks += [Heading("What the gates read"), read]
-            for letter in GATES:
-                blocks += self._gate(letter, every_matrix)
-        cell = self._named("gamma_f", "c_prev") | {"Γ_f∗c_prev": values["kept"]}
-        cell |= self._named("gamma_u", "candidate") | {"Γ_u∗c̃": values["added"]} | self._named("c_t")
-        hidden = self._named("gamma_o", "c_t", "tanh_c") | {f"{h}_t": values["a_t"]}
-        blocks += [Heading("Cell state: c_t = Γ_f ∗ c_prev + Γ_u ∗ c̃"), self._table(cell)]
-        blocks += [Heading(f"Hidden state: {h}_t = Γ_o ∗ tanh(c_t)"), self._table(hidden)]
-        if "y_hat" in values:
-            blocks += self._output(every_matrix)
-        lines = [f"{name} = {self._vector(key)}" for name, key in (("c_t", "c_t"), (f"{h}_t", "a_t"))]
-        lines += [f"ŷ = {self._vector('y_hat')}"] if "y_hat" in values else []
-        lines += [f"loss = {self._number(values['loss'])}"] if "loss" in values else []
-        return [*blocks, Heading("The step comes to"), Text("\n".join(lines))]
-
-    def _gate(self, letter: str, every_matrix: bool) -> list[Block]:
-        values, name = self.values, GATE_WORDS[letter]
-        squash, read = "tanh" if letter == "c" else "σ", f"W_{letter} {self.read}"
-        columns = {read: values[f"sum_{letter}"], **self._named(f"b_{letter}", f"pre_{letter}", name)}
-        weights = [self._matrix(f"W_{letter}", values[f"W_{letter}"])] if every_matrix else []
-        return [
-            Heading(f"{GATES[letter]}: {SYMBOLS[name]} = {squash}(pre_{letter}), pre_{letter} = {read} + b_{letter}"),
-            *self._products("unit", values[f"W_{letter}"], values["stacked"], values[f"b_{letter}"]),
-            *weights,
-            self._table(columns),
-        ]
-
-    def _output(self, every_matrix: bool) -> list[Block]:
-        values, read = self.values, f"W_y {self.letter}_t"
-        exponential = "exp(z − largest)" if is_shifted(values["z"]) else "exp(z)"
-        columns = {read: values["W_y"] @ values["a_t"], **self._named("b_y", "z"), exponential: values["exponentials"]}
-        columns |= self._named("y_hat", *(["y"] if "y" in values else []))
-        weights = [self._matrix("W_y", values["W_y"], self._units())] if every_matrix else []
-        blocks: list[Block] = [
-            Heading(f"Output: ŷ = softmax(z), z = {read} + b_y"),
-            *self._products("class", values["W_y"], values["a_t"], values["b_y"]),
-            *weights,
-            self._table(columns, "class"),
-        ]
-        if "y" in values:  # of a one-hot target the loss is one logarithm
-            place = int(np.argmax(values["y"]))
-            log = f" = −log ŷ_{place + 1} = −log {self._number(values['y_hat'][place])}"
-            one_hot = values["y"][place] == 1
-            blocks.append(Text(f"loss = −Σ y log ŷ{log if one_hot else ''} = {self._number(values['loss'])}"))
-        return blocks
-
-    def backward(self) -> list[Block]:
-        """Every gradient, in the order in which they arise."""
-        values, h = self.values, self.letter
-        blocks: list[Block] = []
-        loss: Values = {}
-        if "dz" in values:
-            columns = {**self._named("y_hat", "y"), "ŷ − y": values["dz"]}
-            blocks += [
-                Heading("Backward, output layer: dz = ŷ − y, db_y = dz"),
-                self._table(columns, "class"),
-                self._matrix(f"dW_y = dz {h}_tᵀ", values["dW_y"], self._units()),
-            ]
-            loss = {"W_yᵀ(ŷ−y)": values["da_here"]}
-        hidden = {**loss, f"d{h}_next": values["da_next"], f"d{h}": values["da"]}
-        blocks += [
-            Heading(f"Backward, hidden state: d{h} = {' + '.join([*loss, f'd{h}_next'])}"),
-            *(self._products("unit", values["W_y"].T, values["dz"]) if loss else []),
-            self._table(hidden),
-        ]
-        cell = {f"d{h}": values["da"], **self._named("gamma_o"), "1−tanh²(c_t)": values["slope_c"]}
-        cell |= {"product": values["dc_here"], **self._named("dc_next", "dc")}
-        formula = f"dc = d{h} ∗ Γ_o ∗ (1−tanh²(c_t)) + dc_next"
-        blocks += [Heading(f"Backward, cell state: {formula}"), self._table(cell)]
-        for letter in GATES:
-            blocks += self._gate_backward(letter)
-        before = self._named("dc", "gamma_f", "dc_prev")
-        blocks += [Heading("Backward, the step before: dc_prev = dc ∗ Γ_f"), self._table(before)]
-        if "dstacked" in values:
-            title, rows = f"[d{h}_prev; dx]", [f"W_{letter}ᵀ dpre_{letter}" for letter in GATES]
-            parts = np.stack([*(values[f"back_{letter}"] for letter in GATES), values["dstacked"]])
-            blocks += [
-                Heading(f"Backward, what the gates read: {title} = Σ Wᵀ dpre over the four"),
-                Matrix(title, (*rows, "sum"), self._inputs(), parts, decimals=self.decimals),
-            ]
-        return blocks
-
-    def _gate_backward(self, letter: str) -> list[Block]:
-        """From a gate to its pre-activation, and to its weights where they are given."""
-        values, word = self.values, GATE_WORDS[letter]
-        first, second = {
-            "u": ("dc", "candidate"),
-            "f": ("dc", "c_prev"),
-            "o": ("da", "tanh_c"),
-            "c": ("dc", "gamma_u"),
-        }[letter]
-        symbol, other = SYMBOLS[word], SYMBOLS.get(second, second)
-        arrives = first if first == "dc" else f"d{self.letter}"
-        slope, key = ("1−c̃²", "slope_candidate") if letter == "c" else (f"Γ_{letter}∗(1−Γ_{letter})", f"slope_{letter}")
-        columns = {arrives: values[first], other: values[second], f"d{symbol}": values[f"d{word}"]}
-        columns |= {slope: values[key], f"dpre_{letter}": values[f"dpre_{letter}"]}
-        formula = f"d{symbol} = {arrives} ∗ {other}, dpre_{letter} = d{symbol} ∗ "
-        formula += f"({slope})" if letter == "c" else slope
-        blocks: list[Block] = [Heading(f"Backward, {GATES[letter].lower()}: {formula}"), self._table(columns)]
-        if f"dW_{letter}" in values:
-            both = np.column_stack([values[f"dW_{letter}"], values[f"db_{letter}"]])
-            title = f"dW_{letter} = dpre_{letter} {self.read}ᵀ, and db_{letter} = dpre_{letter}"
-            blocks.append(self._matrix(title, both, (*self._inputs(), f"db_{letter}")))
-        return blocks
-
-    def _named(self, *names: str) -> Values:
-        """Values under their symbols, as columns."""
-        return {SYMBOLS.get(name, name): self.values[name] for name in names}
-
-    def _table(self, columns: Mapping[str, Float[np.ndarray, "rows"]], row: str = "unit") -> Table:
-        """A row for each unit; each column with no more decimals than one of its numbers needs."""
-        written = [numerals(values, self.decimals) for values in columns.values()]
-        return Table((row, *columns), tuple(zip(numbered(len(written[0])), *written, strict=True)))
-
-    def _matrix(self, title: str, values: Float[np.ndarray, "rows columns"], columns: Iterable[str] = ()) -> Matrix:
-        """A matrix with numbered rows; its columns are those of the stacked vector unless named otherwise."""
-        names = tuple(columns) or self._inputs()
-        return Matrix(title, numbered(len(values)), names, values, decimals=self.decimals)
-
-    def _inputs(self) -> Labels:
-        """The names of the numbers that the gates read."""
-        return (*numbered(len(self.values["a_prev"]), f"{self.letter}_"), *numbered(len(self.values["x"]), "x_"))
-
-    def _units(self) -> Labels:
-        return numbered(len(self.values["c_prev"]), f"{self.letter}_")
-
-    def _vector(self, name: str) -> str:
-        return vector(self.values[name].tolist(), self.decimals)
-
-    def _number(self, value: Any) -> str:
-        return numerals([value], self.decimals)[0]
-
-    def _products(self, row: str, weights: Array, read: Array, bias: Array | None = None) -> list[Text]:
-        """Every product behind W v + b, a line for each row; of a large matrix none, unless `full`."""
-        if not self.full and (weights.shape[0] > MOST_ROWS or weights.shape[1] > MOST_COLUMNS):
-            return []
-        lines = []
-        for place, total in enumerate(weights @ read + (0 if bias is None else bias)):
-            pairs = zip(weights[place], read, strict=True)
-            added = " + ".join(f"{factor(one, self.decimals)}·{factor(other, self.decimals)}" for one, other in pairs)
-            end = "" if bias is None else f" + {factor(bias[place], self.decimals)}"
-            lines.append(f"{row} {place + 1}: {added}{end} = {self._number(total)}")
-        return [Text("\n".join(lines))]
-
-
-# What may be claimed, and what usual slips make of it
-
-
 MEANINGS = {
     "stacked": "[a_prev; x]",
     "kept": "Γ_f∗c_prev",
@@ -523,16 +329,16 @@ MEANINGS = {
     "y_hat": "softmax(z)",
     "loss": "−Σ y log ŷ",
 }
-CLAIM_SPELLINGS: dict[str, Labels] = {
-    "candidate": ("c_tilde", "c̃"),
-    "a_t": ("a", "h", "h_t"),
-    "c_t": ("c",),
-    "exponentials": ("exp",),
-    "dcandidate": ("dc_tilde", "dc̃"),
-    "dpre_c": ("dpre_candidate",),
-    "da_prev": ("dh_prev",),
-    "da": ("da_t", "dh", "dh_t"),
-    "dc": ("dc_t",),
+CLAIM_SPELLINGS = {
+    "candidate": "c_tilde c̃",
+    "a_t": "a h h_t",
+    "c_t": "c",
+    "exponentials": "exp",
+    "dcandidate": "dc_tilde dc̃",
+    "dpre_c": "dpre_candidate",
+    "da_prev": "dh_prev",
+    "da": "da_t dh dh_t",
+    "dc": "dc_t",
 }
 
 
@@ -567,14 +373,12 @@ def _slips(values: Values) -> dict[str, dict[str, Array]]:
     return found
 
 
-# The result
-
-
 @dataclass(frozen=True, eq=False)
 class WorkedLstm(WorkedCase):
     """One LSTM step with every gate value. A large step is printed short unless `full`; files show it all."""
 
     untitled: ClassVar[str] = "One LSTM step by hand"
+    hint: ClassVar[str] = "--full prints the weights, and every product of the sums"
 
     case: LstmCase
     given: Values
@@ -583,18 +387,25 @@ class WorkedLstm(WorkedCase):
     backward: Values | None
     """The gradients by name: da, dc, dgamma_u …, dW_u …; None if they were not asked for."""
     notes: tuple[str, ...] = ()
-    full: bool = False
-    decimals: int = 4
 
-    def blocks(self) -> list[Block]:
-        """Every step; the weights only with `full`, since the products of a small step show them."""
-        read = len(self.forward.get("stacked", ()))
-        cut = not self.full and read > 0 and (len(self.case.c_prev) > MOST_ROWS or read > MOST_COLUMNS)
-        return [*self._blocks(every_matrix=self.full), *([Heading(HINT)] if cut else [])]
+    @cached_property
+    def values(self) -> Values:
+        """Everything by name."""
+        return {**self.given, **self.forward, **(self.backward or {})}
 
-    def details(self) -> list[Block]:
-        """The same with the weights."""
-        return self._blocks(every_matrix=True)
+    @cached_property
+    def inputs(self) -> Labels:
+        """The names of the numbers that the gates read, with the case's own letter; none where gates are given."""
+        if "stacked" not in self.values:
+            return ()
+        hidden = numbered(len(self.values["a_prev"]), f"{self.case.letter}_")
+        return (*hidden, *numbered(len(self.values["x"]), "x_"))
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether products of sums are left out."""
+        read = len(self.inputs)
+        return not self.full and read > 0 and (len(self.case.c_prev) > MOST_ROWS or read > MOST_COLUMNS)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, none of them rounded."""
@@ -609,61 +420,178 @@ class WorkedLstm(WorkedCase):
         case, values = self.case, {**self.given, **self.forward}
         gradients = self.backward or (step_backward(values) if case.goes_back else {})
         slips = _slips({**values, **gradients})
-        inputs: Labels = ()
-        if "stacked" in values:
-            inputs = (*numbered(len(values["a_prev"]), f"{case.letter}_"), *numbered(len(values["x"]), "x_"))
         found: list[Expected] = []
         for name, array in {**self.forward, **gradients}.items():
             bare = name.removeprefix("d")
             symbol = {name[: len(name) - len(bare)] + SYMBOLS[bare]} if bare in SYMBOLS else set()
-            others = {name, *CLAIM_SPELLINGS.get(name, ()), *symbol} - {case.written(name)}
+            others = {name, *CLAIM_SPELLINGS.get(name, "").split(), *symbol} - {case.written(name)}
             meaning = MEANINGS.get(name, "")
             meaning = meaning.replace("a_", "h_") if case.letter == "h" else meaning
-            labels = None  # columns of a gate's weights are those of [a_prev; x]; everything else is counted
-            if inputs and array.ndim and array.shape[-1] == len(inputs) and not name.endswith("_y"):
-                labels = (numbered(len(array)), inputs) if array.ndim == 2 else (inputs,)
-            found.append(expect(case.written(name), array, labels, meaning, sorted(others), slips.get(name)))
+            labels = ()  # columns of a gate's weights are those of [a_prev; x]; everything else is counted
+            if self.inputs and array.ndim and array.shape[-1] == len(self.inputs) and not name.endswith("_y"):
+                labels = (numbered(len(array)), self.inputs) if array.ndim == 2 else (self.inputs,)
+            names = " ".join([case.written(name), *sorted(others)])
+            found.append(expect(names, array, labels, meaning, slips.get(name)))
         return found
 
-    def _blocks(self, every_matrix: bool) -> list[Block]:
-        values = {**self.given, **self.forward, **(self.backward or {})}
-        tables = LstmTables(values, self.case.letter, self.decimals, self.full)
+    def shown(self, every_matrix: bool) -> list[Block]:
+        """Every step; the weights only with `every_matrix`, since the products of a small step show them."""
         rounding = f"Printed to {counted(self.decimals, 'decimal')}; nothing is rounded on the way."
-        begin = [self.headline, Text(f"∗ is element by element. {rounding}"), *map(Text, self.notes)]
-        return [*begin, *tables.forward(every_matrix), *(tables.backward() if self.backward is not None else [])]
+        begin = [Text(f"∗ is element by element. {rounding}"), *map(Text, self.notes)]
+        return [*begin, *self._forward(every_matrix), *(self._backward() if self.backward is not None else [])]
+
+    def _forward(self, every_matrix: bool) -> list[Block]:
+        """The whole step, then what it comes to; `every_matrix` adds the weights."""
+        values, h, stacked = self.values, self.case.letter, f"[{self.case.letter}_prev; x]"
+        blocks: list[Block] = []
+        if self.inputs:
+            read = Matrix(stacked, ("",), self.inputs, values["stacked"][None], decimals=self.decimals)
+            blocks += [Heading("What the gates read"), read]
+        for letter, name in GATE_WORDS.items() if self.inputs else ():
+            weights, bias, pre = f"W_{letter}", f"b_{letter}", f"pre_{letter}"
+            title = f"{GATES[letter]}: {SYMBOLS[name]} = {'tanh' if letter == 'c' else 'σ'}({pre})"
+            columns = {f"{weights} {stacked}": values[f"sum_{letter}"], **self._named(bias, pre, name)}
+            blocks += [
+                Heading(f"{title}, {pre} = {weights} {stacked} + {bias}"),
+                *self._products("unit", values[weights], values["stacked"], values[bias]),
+                *([self._matrix(weights, values[weights], self.inputs)] if every_matrix else []),
+                self._table(columns),
+            ]
+        cell = self._named("gamma_f", "c_prev") | {"Γ_f∗c_prev": values["kept"]}
+        cell |= self._named("gamma_u", "candidate") | {"Γ_u∗c̃": values["added"]} | self._named("c_t")
+        hidden = self._named("gamma_o", "c_t", "tanh_c") | {f"{h}_t": values["a_t"]}
+        blocks += [Heading("Cell state: c_t = Γ_f ∗ c_prev + Γ_u ∗ c̃"), self._table(cell)]
+        blocks += [Heading(f"Hidden state: {h}_t = Γ_o ∗ tanh(c_t)"), self._table(hidden)]
+        lines = [f"{name} = {vector(values[key], self.decimals)}" for name, key in (("c_t", "c_t"), (f"{h}_t", "a_t"))]
+        if "y_hat" in values:
+            exponential = "exp(z − largest)" if is_shifted(values["z"]) else "exp(z)"
+            columns = {f"W_y {h}_t": values["W_y"] @ values["a_t"], **self._named("b_y", "z")}
+            columns |= {exponential: values["exponentials"]}
+            columns |= self._named("y_hat", *(["y"] if "y" in values else []))
+            blocks += [
+                Heading(f"Output: ŷ = softmax(z), z = W_y {h}_t + b_y"),
+                *self._products("class", values["W_y"], values["a_t"], values["b_y"]),
+                *([self._matrix("W_y", values["W_y"])] if every_matrix else []),
+                self._table(columns, "class"),
+            ]
+            lines.append(f"ŷ = {vector(values['y_hat'], self.decimals)}")
+        if "loss" in values:  # of a one-hot target the loss is one logarithm
+            place, loss = int(np.argmax(values["y"])), self._number(values["loss"])
+            log = f" = −log ŷ_{place + 1} = −log {self._number(values['y_hat'][place])}"
+            one_hot = values["y"][place] == 1
+            blocks.append(Text(f"loss = −Σ y log ŷ{log if one_hot else ''} = {loss}"))
+            lines.append(f"loss = {loss}")
+        return [*blocks, Heading("The step comes to"), Text("\n".join(lines))]
+
+    def _backward(self) -> list[Block]:
+        """Every gradient, in the order in which they arise."""
+        values, h, stacked = self.values, self.case.letter, f"[{self.case.letter}_prev; x]"
+        blocks: list[Block] = []
+        loss: Values = {}
+        if "dz" in values:
+            blocks += [
+                Heading("Backward, output layer: dz = ŷ − y, db_y = dz"),
+                self._table({**self._named("y_hat", "y"), "ŷ − y": values["dz"]}, "class"),
+                self._matrix(f"dW_y = dz {h}_tᵀ", values["dW_y"]),
+            ]
+            loss = {"W_yᵀ(ŷ−y)": values["da_here"]}
+        cell = {f"d{h}": values["da"], **self._named("gamma_o"), "1−tanh²(c_t)": values["slope_c"]}
+        cell |= {"product": values["dc_here"], **self._named("dc_next", "dc")}
+        blocks += [
+            Heading(f"Backward, hidden state: d{h} = {' + '.join([*loss, f'd{h}_next'])}"),
+            *(self._products("unit", values["W_y"].T, values["dz"]) if loss else []),
+            self._table({**loss, f"d{h}_next": values["da_next"], f"d{h}": values["da"]}),
+            Heading(f"Backward, cell state: dc = d{h} ∗ Γ_o ∗ (1−tanh²(c_t)) + dc_next"),
+            self._table(cell),
+        ]
+        times = {"u": ("dc", "candidate"), "f": ("dc", "c_prev"), "o": ("da", "tanh_c"), "c": ("dc", "gamma_u")}
+        for letter, (first, second) in times.items():  # from a gate to its pre-activation, and to its weights if given
+            word, pre = GATE_WORDS[letter], f"dpre_{letter}"
+            symbol, other, arrives = SYMBOLS[word], SYMBOLS.get(second, second), "dc" if first == "dc" else f"d{h}"
+            slope, key = f"Γ_{letter}∗(1−Γ_{letter})", f"slope_{letter}"
+            formula = slope
+            if letter == "c":
+                slope, key, formula = "1−c̃²", "slope_candidate", "(1−c̃²)"
+            columns = {arrives: values[first], other: values[second], f"d{symbol}": values[f"d{word}"]}
+            title = f"d{symbol} = {arrives} ∗ {other}, {pre} = d{symbol} ∗ {formula}"
+            blocks += [
+                Heading(f"Backward, {GATES[letter].lower()}: {title}"),
+                self._table({**columns, slope: values[key], pre: values[pre]}),
+            ]
+            if self.inputs:
+                both = np.column_stack([values[f"dW_{letter}"], values[f"db_{letter}"]])
+                title = f"dW_{letter} = {pre} {stacked}ᵀ, and db_{letter} = {pre}"
+                blocks.append(self._matrix(title, both, (*self.inputs, f"db_{letter}")))
+        before = self._named("dc", "gamma_f", "dc_prev")
+        blocks += [Heading("Backward, the step before: dc_prev = dc ∗ Γ_f"), self._table(before)]
+        if self.inputs:
+            title, rows = f"[d{h}_prev; dx]", [f"W_{letter}ᵀ dpre_{letter}" for letter in GATES]
+            parts = np.stack([*(values[f"back_{letter}"] for letter in GATES), values["dstacked"]])
+            blocks += [
+                Heading(f"Backward, what the gates read: {title} = Σ Wᵀ dpre over the four"),
+                Matrix(title, (*rows, "sum"), self.inputs, parts, decimals=self.decimals),
+            ]
+        return blocks
+
+    def _named(self, *names: str) -> Values:
+        """Values under their symbols, as columns."""
+        return {SYMBOLS.get(name, name): self.values[name] for name in names}
+
+    def _table(self, columns: Mapping[str, Float[np.ndarray, "rows"]], row: str = "unit") -> Table:
+        """A row for each unit; each column with no more decimals than one of its numbers needs."""
+        written = [numerals(values, self.decimals) for values in columns.values()]
+        return Table((row, *columns), tuple(zip(numbered(len(written[0])), *written, strict=True)))
+
+    def _matrix(self, title: str, values: Float[np.ndarray, "rows columns"], columns: Labels = ()) -> Matrix:
+        """A matrix with numbered rows; its columns are the units unless named otherwise."""
+        names = columns or numbered(values.shape[1], f"{self.case.letter}_")
+        return Matrix(title, numbered(len(values)), names, values, decimals=self.decimals)
+
+    def _number(self, value: Any) -> str:
+        return numerals([value], self.decimals)[0]
+
+    def _products(self, row: str, weights: Array, read: Array, bias: Array | None = None) -> list[Text]:
+        """Every product behind W v + b, a line for each row; of a large matrix none, unless `full`."""
+        if not self.full and (weights.shape[0] > MOST_ROWS or weights.shape[1] > MOST_COLUMNS):
+            return []
+        lines = []
+        for place, total in enumerate(weights @ read + (0 if bias is None else bias)):
+            pairs = zip(weights[place], read, strict=True)
+            added = " + ".join(f"{factor(one, self.decimals)}·{factor(other, self.decimals)}" for one, other in pairs)
+            end = "" if bias is None else f" + {factor(bias[place], self.decimals)}"
+            lines.append(f"{row} {place + 1}: {added}{end} = {self._number(total)}")
+        return [Text("\n".join(lines))]
 
 
-@overload
-def lstm_by_hand(example: None = None) -> CaseExamples: ...
-@overload
-def lstm_by_hand(example: CaseLike, *, backward: bool = False, full: bool = False, decimals: int = 4) -> WorkedLstm: ...
-def lstm_by_hand(
-    example: CaseLike | None = None, *, backward: bool = False, full: bool = False, decimals: int = 4
-) -> WorkedLstm | CaseExamples:
+def lstm_by_hand(example: CaseLike, *, backward: bool = False, full: bool = False, decimals: int = 4) -> WorkedLstm:
     """Work one LSTM step out, for an example by name, a TOML file or a table of the same words.
 
     Γ = σ(W [a_{t−1}; x] + b), or gates as given; c_t = Γ_f∗c_{t−1} + Γ_u∗c̃; a_t = Γ_o∗tanh(c_t); with an output layer
-    ŷ = softmax(W_y a_t + b_y), and with a target its cross-entropy. `backward` adds every gradient. Without an example,
-    those that come with Lemma are listed.
+    ŷ = softmax(W_y a_t + b_y), and with a target its cross-entropy. `backward` adds every gradient.
 
     >>> worked = lstm_by_hand("e9")
     >>> worked.forward["c_t"].round(3).tolist(), worked.forward["a_t"].round(3).tolist()
     ([0.52, -0.34], [0.334, -0.262])
     """
-    if example is None:
-        return list_examples("lstm")
-    found = read_case(LstmCase, example, {})
-    case, where = found.case, found.where
+    case, where, text = read_case(LstmCase, example, {})
     given = given_values(case, where)
     forward = step_forward(given, where)
+    notes: list[str] = []
+    wide = [place for place, one in enumerate(given.get("candidate", ()), 1) if abs(one) > 1]
+    if wide:
+        notes.append(f"candidate: number {wide[0]} is outside [−1, 1], where every tanh lies; it is taken as it is.")
+    if isinstance(case, GivenWeights) and case.b_u is None:
+        notes.append("No biases are given: b_u, b_f, b_o and b_c are 0.")
+    if case.W_y is not None and case.b_y is None:
+        notes.append("No b_y is given: it is 0.")
     if backward and not case.goes_back:
         raise SpecError(
             f"{where}: backward needs something to go back from. Give y with W_y, {case.written('da_next')} or dc_next."
         )
-    if backward and isinstance(case, GivenGates) and max(map(abs, case.candidate)) > 1:
+    if backward and wide:
         raise SpecError(
             f"{where}: candidate is outside [−1, 1], where every tanh lies, so that nothing can go back through "
             "it. Leave backward out, or give a candidate that a tanh can give."
         )
     gradients = step_backward({**given, **forward}) if backward else None
-    return WorkedLstm(case, found.text, given, forward, gradients, remarks(case), full, decimals)
+    return WorkedLstm(case, text, given, forward, gradients, tuple(notes), full=full, decimals=decimals)

@@ -1,42 +1,41 @@
 """A cross-modal search worked by hand: images and sentences, two maps, and who fits whom (problem E7)."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import Annotated, Any, ClassVar, overload
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from lemma.checking.worked.case import (
     Array,
     Case,
-    CaseExamples,
     CaseLike,
     Expected,
     ExpectedWords,
     Labels,
     NumberRows,
+    Texts,
     WorkedCase,
+    best_of,
+    best_table,
     check_sizes,
     directions,
     expect,
-    largest,
-    list_examples,
-    nearest,
     numbered,
     plain_rows,
     read_case,
     rectangle,
 )
 from lemma.errors import SpecError, unknown
-from lemma.report.numbers import counted, numeral, printable, short_numeral
-from lemma.report.result import Block, Heading, Matrix, Table, Text
+from lemma.report.numbers import counted, printable, short_numeral
+from lemma.report.result import Block, Heading, Matrix, Text
 
 MOST = 6
 """Of the first few images the arithmetic is shown if none is in focus."""
-CaseNames = Annotated[tuple[str, ...], Field(max_length=100)]
+CaseNames = Annotated[Texts, Field(max_length=100)]
+SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
 class MatchingCase(Case):
@@ -56,13 +55,8 @@ class MatchingCase(Case):
     """What the images are called; image 1, image 2 … if no names are given."""
     sentence_names: CaseNames = ()
     """What the sentences are called."""
-    focus: tuple[str, ...] = ()
+    focus: Texts = ()
     """The images whose arithmetic is shown; the first few if none is named."""
-
-    @field_validator("focus", "image_names", "sentence_names", mode="before")
-    @classmethod
-    def _one_name(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,36 +69,18 @@ class MatchingSteps:
     sentence_inputs: Float[np.ndarray, "sentences text_width"]
     image_map: Float[np.ndarray, "image_width shared"]
     sentence_map: Float[np.ndarray, "text_width shared"]
-
-    @cached_property
-    def image_vectors(self) -> Float[np.ndarray, "images shared"]:
-        """I·W_i."""
-        return self.image_inputs @ self.image_map
-
-    @cached_property
-    def sentence_vectors(self) -> Float[np.ndarray, "sentences shared"]:
-        """T·W_t."""
-        return self.sentence_inputs @ self.sentence_map
-
-    @cached_property
-    def scores(self) -> Float[np.ndarray, "images sentences"]:
-        """The product of every image with every sentence."""
-        return self.image_vectors @ self.sentence_vectors.T
-
-    @cached_property
-    def cosines(self) -> Float[np.ndarray, "images sentences"]:
-        """The products of the same vectors brought to length 1; NaN where a vector is zero."""
-        return directions(self.image_vectors) @ directions(self.sentence_vectors).T
-
-    @cached_property
-    def image_lengths(self) -> Float[np.ndarray, "images"]:
-        """|p| of every image."""
-        return np.linalg.norm(self.image_vectors, axis=1)
-
-    @cached_property
-    def sentence_lengths(self) -> Float[np.ndarray, "sentences"]:
-        """|q| of every sentence."""
-        return np.linalg.norm(self.sentence_vectors, axis=1)
+    image_vectors: Float[np.ndarray, "images shared"]
+    """I·W_i."""
+    sentence_vectors: Float[np.ndarray, "sentences shared"]
+    """T·W_t."""
+    scores: Float[np.ndarray, "images sentences"]
+    """The product of every image with every sentence."""
+    image_lengths: Float[np.ndarray, "images"]
+    """|p| of every image."""
+    sentence_lengths: Float[np.ndarray, "sentences"]
+    """|q| of every sentence."""
+    cosines: Float[np.ndarray, "images sentences"]
+    """The products of the same vectors brought to length 1; NaN where a vector is zero."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; a cosine that is None belongs to a zero vector."""
@@ -117,8 +93,7 @@ class MatchingSteps:
         }
 
 
-@dataclass(frozen=True)
-class BestMatch:
+class BestMatch(NamedTuple):
     """What fits one image, or one sentence, best: by product and by cosine; several if they tie."""
 
     name: str
@@ -127,19 +102,7 @@ class BestMatch:
     by_cosine: Labels
     cosine: float | None
     """None where the cosine is not defined."""
-
-    @property
-    def agree(self) -> bool:
-        """Whether both name the same."""
-        return self.by_product == self.by_cosine
-
-
-def best_matches(rows: Labels, columns: Labels, scores: Array, cosines: Array) -> tuple[BestMatch, ...]:
-    """The winner of every row."""
-    found: list[BestMatch] = []
-    for name, products, row in zip(rows, scores, cosines, strict=True):
-        found.append(BestMatch(name, largest(columns, products), float(products.max()), *nearest(columns, row)))
-    return tuple(found)
+    agree: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,32 +113,19 @@ class WorkedMatching(WorkedCase):
 
     case: MatchingCase
     steps: MatchingSteps
-    of_images: tuple[BestMatch, ...]
-    of_sentences: tuple[BestMatch, ...]
+    of_images: Sequence[BestMatch]
+    of_sentences: Sequence[BestMatch]
     focus: tuple[int, ...]
-    full: bool = False
-    decimals: int = 4
-
-    def blocks(self) -> list[Block]:
-        """Every product of the images in focus; with `full` the matrices that were given, too."""
-        return self._blocks(self.full)
-
-    def details(self) -> list[Block]:
-        """Everything."""
-        return self._blocks(every_matrix=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, none of them rounded."""
-        of_images, of_sentences = (
-            [asdict(one) | {"agree": one.agree} for one in some] for some in (self.of_images, self.of_sentences)
-        )
-        steps = self.steps.to_dict()
-        return {"case": self.case.to_dict(), "steps": steps, "of_images": of_images, "of_sentences": of_sentences}
+        best = {name: [one._asdict() for one in getattr(self, name)] for name in ("of_images", "of_sentences")}
+        return {"case": self.case.to_dict(), "steps": self.steps.to_dict(), **best}
 
     def expected(self) -> list[Expected]:
         """P, Q, their lengths, scores, cosines, and who fits whom."""
         steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
-        width, pair = numbered(steps.image_map.shape[1]), (images, sentences)
+        pair = (images, sentences)
         lengths = steps.image_lengths[:, None] * steps.sentence_lengths[None]
         slips = {
             "divided by |p|² |q|²: the lengths count once each": steps.scores / lengths**2,
@@ -183,12 +133,12 @@ class WorkedMatching(WorkedCase):
             "divided by |q| alone": steps.scores / steps.sentence_lengths[None],
         }
         found: list[Expected] = [
-            expect("P", steps.image_vectors, (images, width), "I·W_i", ("p", "image_vectors")),
-            expect("Q", steps.sentence_vectors, (sentences, width), "T·W_t", ("q", "sentence_vectors")),
-            expect("scores", steps.scores, pair, "P·Qᵀ", ("score", "S", "p·q", "PQ")),
-            expect("length_p", steps.image_lengths, (images,), "|p|", ("|p|", "norm_p")),
-            expect("length_q", steps.sentence_lengths, (sentences,), "|q|", ("|q|", "norm_q")),
-            expect("cosines", steps.cosines, pair, "p·q / (|p| |q|)", ("cosine", "cos"), slips),
+            expect("P p image_vectors", steps.image_vectors, (images,), "I·W_i"),
+            expect("Q q sentence_vectors", steps.sentence_vectors, (sentences,), "T·W_t"),
+            expect("scores score S p·q PQ", steps.scores, pair, "P·Qᵀ"),
+            expect("length_p |p| norm_p", steps.image_lengths, (images,), "|p|"),
+            expect("length_q |q| norm_q", steps.sentence_lengths, (sentences,), "|q|"),
+            expect("cosines cosine cos", steps.cosines, pair, "p·q / (|p| |q|)", slips),
         ]
         for end, matches, other in (("", self.of_images, "sentence"), ("_image", self.of_sentences, "image")):
             labels = (tuple(one.name for one in matches),)
@@ -197,99 +147,71 @@ class WorkedMatching(WorkedCase):
             found.append(ExpectedWords(f"best{end}_cosine", cosines, labels, f"{other} of the largest cosine"))
         return found
 
-    def _blocks(self, every_matrix: bool) -> list[Block]:
+    def shown(self, every_matrix: bool) -> list[Block]:
+        """Every product of the images in focus; with `every_matrix` the matrices that were given, too."""
         steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
-        shared = counted(steps.image_map.shape[1], "number")
-        about = f"W_i and W_t take images and sentences to {shared}; nothing is rounded on the way."
-        left = len(images) - len(self.focus)
-        rest = [Text(f"{counted(left, 'image')} not in focus: only the matrices show the rest.")] if left else []
-        pairs = [(row, column) for row in self.focus for column in range(len(sentences))]
+
+        def number(value: float) -> str:
+            return short_numeral(value, self.decimals)
+
+        def matrix(title: str, values: Array, rows: Labels = (), columns: Labels = ()) -> Matrix:
+            names = rows or numbered(values.shape[0]), columns or numbered(values.shape[1])
+            return Matrix(title, *names, values, decimals=self.decimals)
+
+        def projection(letter: str, name: str, given: Array, mapped: Array) -> Text:
+            """The arithmetic of every entry of one image or sentence in the shared space."""
+            lines = [
+                f"{letter}({name}){str(place).translate(SUBSCRIPTS)} = "
+                f"{sum_of_products(given, column, self.decimals)} = {number(made)}"
+                for place, (column, made) in enumerate(zip(mapped.T, given @ mapped, strict=True), 1)
+            ]
+            return Text("\n".join(lines))
+
+        def lengths(letter: str, names: Labels, found: Array) -> Text:
+            pairs = zip(names, found, strict=True)
+            return Text(", ".join(f"|{letter}({name})| = {number(one)}" for name, one in pairs))
+
+        products, cosines = [], []
+        for row in self.focus:
+            for column, sentence in enumerate(sentences):
+                score, cosine = number(steps.scores[row, column]), steps.cosines[row, column]
+                added = sum_of_products(steps.image_vectors[row], steps.sentence_vectors[column], self.decimals)
+                products.append(Text(f"p({images[row]})·q({sentence}) = {added} = {score}"))
+                p, q = number(steps.image_lengths[row]), number(steps.sentence_lengths[column])
+                value = "undefined" if np.isnan(cosine) else number(cosine)
+                cosines.append(Text(f"cos({images[row]}, {sentence}) = {score} / ({p}·{q}) = {value}"))
+        shared, left = counted(steps.image_map.shape[1], "number"), len(images) - len(self.focus)
         given = [
-            self._matrix("I", steps.image_inputs, images),
-            self._matrix("W_i", steps.image_map),
-            self._matrix("T", steps.sentence_inputs, sentences),
-            self._matrix("W_t", steps.sentence_map),
+            matrix("I", steps.image_inputs, images),
+            matrix("W_i", steps.image_map),
+            matrix("T", steps.sentence_inputs, sentences),
+            matrix("W_t", steps.sentence_map),
         ]
         return [
-            self.headline,
-            Text(about),
-            *rest,
+            Text(f"W_i and W_t take images and sentences to {shared}; nothing is rounded on the way."),
+            *([Text(f"{counted(left, 'image')} not in focus: only the matrices show the rest.")] if left else []),
             *(given if every_matrix else []),
             Heading("Images in the shared space: P = I·W_i"),
-            *(self._projection("p", images[row], steps.image_inputs[row], steps.image_map) for row in self.focus),
-            self._matrix("P = I·W_i", steps.image_vectors, images),
+            *(projection("p", images[row], steps.image_inputs[row], steps.image_map) for row in self.focus),
+            matrix("P = I·W_i", steps.image_vectors, images),
             Heading("Sentences in the shared space: Q = T·W_t"),
             *(
-                self._projection("q", name, row, steps.sentence_map)
+                projection("q", name, row, steps.sentence_map)
                 for name, row in zip(sentences, steps.sentence_inputs, strict=True)
             ),
-            self._matrix("Q = T·W_t", steps.sentence_vectors, sentences),
+            matrix("Q = T·W_t", steps.sentence_vectors, sentences),
             Heading("Scores: p·q"),
-            *(self._score(*pair) for pair in pairs),
-            self._matrix("scores P·Qᵀ", steps.scores, images, sentences),
+            *products,
+            matrix("scores P·Qᵀ", steps.scores, images, sentences),
             Heading("Cosines: p·q / (|p| |q|)"),
-            self._lengths("p", images, steps.image_lengths),
-            self._lengths("q", sentences, steps.sentence_lengths),
-            *(self._cosine(*pair) for pair in pairs),
-            self._matrix("cosines", steps.cosines, images, sentences),
+            lengths("p", images, steps.image_lengths),
+            lengths("q", sentences, steps.sentence_lengths),
+            *cosines,
+            matrix("cosines", steps.cosines, images, sentences),
             Heading("Who fits whom"),
-            self._winners("for each image the sentence", self.of_images),
-            self._winners("for each sentence the image", self.of_sentences),
+            best_table(("by product", "p·q"), self.of_images, self.decimals, "for each image the sentence"),
+            best_table(("by product", "p·q"), self.of_sentences, self.decimals, "for each sentence the image"),
         ]
-
-    def _matrix(self, title: str, values: Array, rows: Labels | None = None, columns: Labels | None = None) -> Matrix:
-        height, width = values.shape
-        return Matrix(title, rows or numbered(height), columns or numbered(width), values, decimals=self.decimals)
-
-    def _projection(self, letter: str, name: str, given: Array, mapped: Array) -> Text:
-        """The arithmetic of every entry of one image or sentence in the shared space."""
-        lines = [
-            f"{letter}({name}){str(number).translate(SUBSCRIPTS)} = "
-            f"{sum_of_products(given, column, self.decimals)} = {short_numeral(made, self.decimals)}"
-            for number, (column, made) in enumerate(zip(mapped.T, given @ mapped, strict=True), 1)
-        ]
-        return Text("\n".join(lines))
-
-    def _score(self, row: int, column: int) -> Text:
-        steps = self.steps
-        added = sum_of_products(steps.image_vectors[row], steps.sentence_vectors[column], self.decimals)
-        value = short_numeral(steps.scores[row, column], self.decimals)
-        return Text(f"p({steps.images[row]})·q({steps.sentences[column]}) = {added} = {value}")
-
-    def _lengths(self, letter: str, names: Labels, lengths: Array) -> Text:
-        pairs = zip(names, lengths, strict=True)
-        return Text(", ".join(f"|{letter}({name})| = {short_numeral(one, self.decimals)}" for name, one in pairs))
-
-    def _cosine(self, row: int, column: int) -> Text:
-        steps = self.steps
-        score, p, q, cosine = (
-            short_numeral(value, self.decimals)
-            for value in (
-                steps.scores[row, column],
-                steps.image_lengths[row],
-                steps.sentence_lengths[column],
-                steps.cosines[row, column],
-            )
-        )
-        value = "undefined" if np.isnan(steps.cosines[row, column]) else cosine
-        return Text(f"cos({steps.images[row]}, {steps.sentences[column]}) = {score} / ({p}·{q}) = {value}")
-
-    def _winners(self, title: str, found: Sequence[BestMatch]) -> Table:
-        rows = [
-            (
-                one.name,
-                " = ".join(one.by_product),
-                numeral(one.product, self.decimals),
-                " = ".join(one.by_cosine) or "none",
-                "undefined" if one.cosine is None else numeral(one.cosine, self.decimals),
-                "yes" if one.agree else "no",
-            )
-            for one in found
-        ]
-        return Table(("", "by product", "p·q", "by cosine", "cosine", "agree"), rows, title, plain=True)
-
-
-SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
 def sum_of_products(left: Iterable[float], right: Iterable[float], decimals: int = 4) -> str:
@@ -309,20 +231,13 @@ def sum_of_products(left: Iterable[float], right: Iterable[float], decimals: int
     return text
 
 
-@overload
-def matching_by_hand(example: None = None) -> CaseExamples: ...
-@overload
 def matching_by_hand(
     example: CaseLike, *, words: Sequence[str] | None = None, full: bool = False, decimals: int = 4
-) -> WorkedMatching: ...
-def matching_by_hand(
-    example: CaseLike | None = None, *, words: Sequence[str] | None = None, full: bool = False, decimals: int = 4
-) -> WorkedMatching | CaseExamples:
+) -> WorkedMatching:
     """Work a cross-modal search out, for an example by name, a TOML file or a table of the same words.
 
     P = I·W_i and Q = T·W_t are images and sentences in one space; an image and a sentence fit by p·q, or by the cosine
-    p·q / (|p| |q|). `words` (names of images) take the place of the case's focus. Without an example, those that come
-    with Lemma are listed.
+    p·q / (|p| |q|). `words` (names of images) take the place of the case's focus.
 
     >>> worked = matching_by_hand("e7")
     >>> worked.steps.scores.round(4).tolist()
@@ -330,46 +245,51 @@ def matching_by_hand(
     >>> [one.by_product for one in worked.of_images]
     [('sentence 3',), ('sentence 2',)]
     """
-    if example is None:
-        return list_examples("matching")
-    found = read_case(MatchingCase, example, {"focus": words or None})
-    case, where = found.case, found.where
-    images, sentences = rectangle("I", case.I, where), rectangle("T", case.T, where)
-    maps = _map("W_i", case.W_i, "I", images, where), _map("W_t", case.W_t, "T", sentences, where)
-    if maps[0].shape[1] != maps[1].shape[1]:
+    case, where, text = read_case(MatchingCase, example, {"focus": words or None})
+
+    def side(what: str, of: str) -> tuple[Labels, Array, Array]:
+        """The names of images or of sentences, what is given of them, and their map."""
+        given, name = rectangle(of, getattr(case, of), where), f"W_{of.lower()}"
+        made = rectangle(name, getattr(case, name), where)
+        if made.shape[0] != given.shape[1]:
+            turned = " Its transpose would fit: write its columns as rows." if made.shape[1] == given.shape[1] else ""
+            raise SpecError(
+                f"{where}: {name} is {made.shape[0]}×{made.shape[1]}; for {of}·{name} and rows of {of} of length "
+                f"{given.shape[1]} it needs {counted(given.shape[1], 'row')}.{turned}"
+            )
+        called: tuple[str, ...] = getattr(case, f"{what}_names") or numbered(len(given), f"{what} ")
+        if len(called) != len(given):
+            raise SpecError(
+                f"{where}: {what}_names has {counted(len(called), 'name')} for {counted(len(given), what)}."
+            )
+        if len(set(called)) < len(given):
+            raise SpecError(f"{where}: {what}_names has a name twice; give each {what} its own.")
+        return tuple(map(printable, called)), given, made
+
+    images, image_inputs, image_map = side("image", "I")
+    sentences, sentence_inputs, sentence_map = side("sentence", "T")
+    if image_map.shape[1] != sentence_map.shape[1]:
         raise SpecError(
-            f"{where}: W_i has {counted(maps[0].shape[1], 'column')}, W_t has {maps[1].shape[1]}; images and sentences "
-            "meet in one space, so both need as many."
+            f"{where}: W_i has {counted(image_map.shape[1], 'column')}, W_t has {sentence_map.shape[1]}; images and "
+            "sentences meet in one space, so both need as many."
         )
-    image_names = _names("image", case.image_names, len(images), where)
-    sentence_names = _names("sentence", case.sentence_names, len(sentences), where)
-    steps = MatchingSteps(image_names, sentence_names, images, sentences, *maps)
-    check_sizes(where, lambda: (steps.image_vectors, steps.sentence_vectors, steps.scores))
-    of_images = best_matches(image_names, sentence_names, steps.scores, steps.cosines)
-    of_sentences = best_matches(sentence_names, image_names, steps.scores.T, steps.cosines.T)
+    with np.errstate(over="ignore", invalid="ignore"):
+        p, q = image_inputs @ image_map, sentence_inputs @ sentence_map
+        scores = p @ q.T
+    check_sizes(where, p, q, scores)
+    norms, cosines = (np.linalg.norm(p, axis=1), np.linalg.norm(q, axis=1)), directions(p) @ directions(q).T
+    given = (images, sentences, image_inputs, sentence_inputs, image_map, sentence_map)
     for name in case.focus:
-        if printable(name) not in image_names:
-            raise SpecError(f"{where}: " + unknown("focus", name, image_names))
-    focus = tuple(image_names.index(printable(name)) for name in case.focus) or tuple(range(min(len(images), MOST)))
-    return WorkedMatching(case, found.text, steps, of_images, of_sentences, focus, full, decimals)
-
-
-def _map(name: str, rows: Sequence[Sequence[float]], of: str, given: Array, where: str) -> Array:
-    made = rectangle(name, rows, where)
-    if made.shape[0] == given.shape[1]:
-        return made
-    turned = " Its transpose would fit: write its columns as rows." if made.shape[1] == given.shape[1] else ""
-    raise SpecError(
-        f"{where}: {name} is {made.shape[0]}×{made.shape[1]}; for {of}·{name} and rows of {of} of length "
-        f"{given.shape[1]} it needs {counted(given.shape[1], 'row')}.{turned}"
+        if printable(name) not in images:
+            raise SpecError(f"{where}: " + unknown("focus", name, images))
+    focus = tuple(images.index(printable(name)) for name in case.focus) or tuple(range(min(len(images), MOST)))
+    return WorkedMatching(
+        case,
+        text,
+        MatchingSteps(*given, p, q, scores, *norms, cosines),
+        best_of(BestMatch, images, sentences, scores, cosines),
+        best_of(BestMatch, sentences, images, scores.T, cosines.T),
+        focus,
+        full=full,
+        decimals=decimals,
     )
-
-
-def _names(what: str, given: Sequence[str], count: int, where: str) -> Labels:
-    if not given:
-        return tuple(f"{what} {number}" for number in range(1, count + 1))
-    if len(given) != count:
-        raise SpecError(f"{where}: {what}_names has {counted(len(given), 'name')} for {counted(count, what)}.")
-    if len(set(given)) < count:
-        raise SpecError(f"{where}: {what}_names has a name twice; give each {what} its own.")
-    return tuple(map(printable, given))

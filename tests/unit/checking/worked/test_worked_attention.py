@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lemma
 from lemma.checking.worked.attention import attention_by_hand, cross_by_hand
 from lemma.checking.worked.case import list_examples
 from lemma.errors import InputError, SpecError
@@ -91,8 +92,8 @@ def test_both_ways_of_writing_a_matrix_mean_the_same() -> None:
         attention_by_hand(one).sentences[0].passes[0] for one in (case, {**case, **turned, "apply": "W x"})
     )
     np.testing.assert_allclose(rows.outputs, columns.outputs)
-    assert rows.maps.formula("q") == "q = x W_Q"
-    assert columns.maps.formula("q") == "q = W_Q x"
+    assert rows.case.formula("q") == "q = x W_Q"
+    assert columns.case.formula("q") == "q = W_Q x"
 
 
 def test_large_scores_stay_finite_and_say_that_the_largest_was_taken_off() -> None:
@@ -117,7 +118,7 @@ def test_settings_take_the_place_of_what_the_case_says() -> None:
     worked = attention_by_hand("e1", passes=3, scaled=True, mask="causal", words=["Ajax"])
     assert [len(sentence.passes) for sentence in worked.sentences] == [3, 3]
     steps = worked.sentences[0].passes[0]
-    assert steps.maps.divisor == pytest.approx(3**0.5)
+    assert steps.divisor == pytest.approx(3**0.5)
     assert np.triu(steps.weights, 1).max() == 0
     assert worked.sentences[1].focus == (3,)
     assert "they attends" not in str(worked)
@@ -255,8 +256,8 @@ def test_an_example_can_be_copied_changed_and_looked_at_again(tmp_path: Path) ->
 def test_the_examples_are_listed() -> None:
     assert list(list_examples("attention").titles) == ["e1"]
     assert list(list_examples("cross").titles) == ["e8"]
-    assert "lemma look attention e1" in str(attention_by_hand())
-    assert attention_by_hand().to_dict() == list_examples("attention").to_dict()
+    assert "lemma look attention e1" in str(lemma.look.attention())
+    assert lemma.look.attention().to_dict() == list_examples("attention").to_dict()
 
 
 HOSTILE = {**SMALL, "title": "<script>&", "sentences": 'the <b>&" 猫 | `x` \x07 the', "mask": "causal", "focus": "the"}

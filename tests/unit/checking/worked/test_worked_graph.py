@@ -48,8 +48,8 @@ def test_norms_are_those_of_numpy_and_the_claim_is_right_just_where_neighbours_h
 ) -> None:
     steps = drawn(seed, nodes).steps
     for name, matrix in steps.matrices.items():
-        assert steps.traits[name].norm == pytest.approx(np.linalg.norm(matrix, 2), abs=1e-9)
-        assert steps.traits[name].radius == pytest.approx(np.abs(np.linalg.eigvals(matrix)).max(), abs=1e-9)
+        assert steps.traits[name].spectral_norm == pytest.approx(np.linalg.norm(matrix, 2), abs=1e-9)
+        assert steps.traits[name].largest_eigenvalue == pytest.approx(np.abs(np.linalg.eigvals(matrix)).max(), abs=1e-9)
     first, second = np.nonzero(steps.adjacency)
     assert steps.normalised == bool((steps.degrees[first] == steps.degrees[second]).all())
 
@@ -116,7 +116,7 @@ def test_a_table_of_edges_is_a_graph_and_numbers_are_names(tmp_path: Path) -> No
     table = tmp_path / "edges.csv"
     table.write_text("from,to\n1,2\n2,3\n")
     read, written = graph_by_hand(table), graph_by_hand({"edges": [[1, 2], [2, 3]]})
-    assert read.given.names == ("1", "2", "3")
+    assert read.steps.names == ("1", "2", "3")
     np.testing.assert_array_equal(read.steps.adjacency, written.steps.adjacency)
 
 
@@ -124,13 +124,13 @@ def test_a_column_of_weights_is_said_to_be_left_out(tmp_path: Path) -> None:
     table = tmp_path / "edges.csv"
     table.write_text("source,target, Weight\n1,2,5\n2,3,1\n")
     worked = graph_by_hand(table)
-    assert worked.given.notes == ("The column 'Weight' is left out: here every edge counts 1.",)
+    assert worked.notes == ("The column 'Weight' is left out: here every edge counts 1.",)
     assert "'Weight' is left out" in str(worked)
 
 
 def test_loops_and_doubles_are_noted() -> None:
     worked = graph_by_hand({"edges": [["a", "a"], ["a", "b"], ["b", "a"]]})
-    assert worked.given.edges == 1 and "1 edge given twice" in str(worked) and "from a node to itself" in str(worked)
+    assert worked.steps.edges == 1 and "1 edge given twice" in str(worked) and "from a node to itself" in str(worked)
 
 
 @pytest.mark.parametrize(
