@@ -86,17 +86,9 @@ class Drawing(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values: every tensor with its shape and the step that makes it."""
+        order = tuple(self.symbols)
         nodes = [
-            {
-                "name": node.name,
-                "kind": node.kind,
-                "shape": self._sizes(node),
-                "step": node.step,
-                "formula": node.formula,
-                "path": node.path,
-                "reads": list(node.reads),
-                "repeats": write(node.repeats, tuple(self.symbols)),
-            }
+            {**vars(node), "shape": self._sizes(node), "reads": list(node.reads), "repeats": write(node.repeats, order)}
             for node in self.nodes
         ]
         return {"model": self.model, "symbols": dict(self.symbols), "nodes": nodes}
@@ -135,42 +127,27 @@ def draw(subject: Subject) -> Drawing:
     flow = without_views(flow)
     names = signal_names(flow)
     formulas = StepFormulas(flow, names, tuple(symbols))
-    shapes, page, height = _page(subject.name, symbols, _Scene(flow, names, formulas).whole(), unused)
-    nodes = _tensors(flow, names, formulas, unused)
-    return Drawing(subject.name, symbols, nodes, tuple(shapes), _svg(shapes, page, height, subject.name))
-
-
-def _tensors(
-    flow: DataFlow[Polynomial], names: dict[int, str], formulas: StepFormulas, unused: Sequence[Signal[Polynomial]]
-) -> tuple[DrawnTensor, ...]:
-    uses = flow.uses()
     nodes: dict[str, DrawnTensor] = {}
     for step in flow.steps:
         for number in step.operands:
             signal, name = flow.signals[number], names[number]
             nodes.setdefault(name, DrawnTensor(name, signal.kind, signal.shape, repeats=signal.repeats))
         reads, formula = tuple(dict.fromkeys(names[n] for n in step.operands)), "; ".join(formulas.lines(step))
-        for number in (n for n in step.results if uses[n]):
+        for number in (n for n in step.results if formulas.uses[n]):
             shape, name = flow.signals[number].shape, names[number]
             nodes[name] = DrawnTensor(name, "result", shape, step.operation, formula, step.path, reads)
     for signal in unused:
         nodes[signal.name] = DrawnTensor(signal.name, signal.kind, signal.shape, repeats=signal.repeats)
-    return tuple(nodes.values())
+    drawn = _Scene(flow, formulas).level((), PAGE - 2 * MARGIN)
+    shapes, page, height = _page(subject.name, symbols, drawn, unused)
+    svg = _svg(shapes, page, height, subject.name)
+    return Drawing(subject.name, symbols, tuple(nodes.values()), tuple(shapes), svg)
 
 
-# How wide a text is at most, in the sans-serif fonts that a reader may have, and how it is broken into lines.
-
-SIZE = 14
-SMALL = 12  # subscripts: the smallest letters there are
-LINE = 19
+SIZE, SMALL, LINE = 14, 12, 19  # letters, subscripts (the smallest letters there are), from line to line
 SUBSCRIPT = re.compile(r"(?<![A-Za-z0-9_.])([A-Za-zα-ω])_([A-Za-z0-9]+)")
-WIDTHS = {
-    0.33: " ",
-    0.42: "iljI|.,:;'!()[]ftr/-ᵀ…·",
-    0.95: "mwMW—",
-    0.84: "×=+−÷√→∗∞≤<>~",
-}
-EM = {letter: em for em, letters in WIDTHS.items() for letter in letters}
+WIDTHS = {0.33: " ", 0.42: "iljI|.,:;'!()[]ftr/-ᵀ…·", 0.95: "mwMW—", 0.84: "×=+−÷√→∗∞≤<>~"}
+EM = {letter: em for em, letters in WIDTHS.items() for letter in letters}  # at most, in common sans-serif fonts
 
 
 def _pieces(text: str) -> list[tuple[str, bool]]:
@@ -207,9 +184,6 @@ def _broken(text: str, limit: float) -> list[str]:
     return lines
 
 
-# What a drawing is made of.
-
-
 @dataclass(frozen=True)
 class Box:
     """A rectangle of some look."""
@@ -219,10 +193,6 @@ class Box:
     y: float
     width: float
     height: float
-
-    def moved(self, x: float, y: float) -> "Box":
-        """Return it elsewhere."""
-        return replace(self, x=self.x + x, y=self.y + y)
 
 
 @dataclass(frozen=True)
@@ -240,10 +210,6 @@ class TextLine:
         space = 2 * text_width(" ") if self.strong and self.plain else 0
         return text_width(self.strong, bold=True) + space + text_width(self.plain)
 
-    def moved(self, x: float, y: float) -> "TextLine":
-        """Return it elsewhere."""
-        return replace(self, x=self.x + x, y=self.y + y)
-
 
 @dataclass(frozen=True)
 class FlowLine:
@@ -253,16 +219,17 @@ class FlowLine:
     arrow: bool = True
     sideways: bool = False
 
-    def moved(self, x: float, y: float) -> "FlowLine":
-        """Return it elsewhere."""
-        return replace(self, points=tuple((a + x, b + y) for a, b in self.points))
-
 
 Shape = Box | TextLine | FlowLine
 
 
 def _moved(shapes: Sequence[Shape], x: float, y: float) -> list[Shape]:
-    return [shape.moved(x, y) for shape in shapes]
+    return [
+        replace(shape, points=tuple((a + x, b + y) for a, b in shape.points))
+        if isinstance(shape, FlowLine)
+        else replace(shape, x=shape.x + x, y=shape.y + y)
+        for shape in shapes
+    ]
 
 
 @dataclass(frozen=True)
@@ -342,27 +309,24 @@ def _card(formula: Sequence[str], results: Sequence[Label], held: Sequence[Label
     return DrawnElement(left + across, max(bottom, y - ABOVE), left + across / 2, tuple(shapes), bottom, across)
 
 
-# From the data flow to shapes: a card for each step, a frame around repeated layers, and the lines between them.
-
 Connection = tuple[Name, Name, int]
 """From which element to which one, and the signal that it carries."""
+_PORT = DrawnElement(16, 0, 8)
+"""The place where a line passes the edge of a frame."""
 
 
 class _Scene:
-    def __init__(self, flow: DataFlow[Polynomial], names: Mapping[int, str], formulas: StepFormulas) -> None:
-        self.flow, self.names, self.formulas = flow, names, formulas
-        self.uses = flow.uses()
+    """From the data flow to shapes: a card for each step, a frame around repeated layers, and the lines between."""
+
+    def __init__(self, flow: DataFlow[Polynomial], formulas: StepFormulas) -> None:
+        self.flow, self.names, self.uses, self.formulas = flow, formulas.names, formulas.uses, formulas
         self.maker = {number: step for step in flow.steps for number in step.results}
         self.home: dict[int, tuple[Frame, ...]] = {}  # the frames around each step, outermost first
         for step in flow.steps:
             around = [frame for frame in flow.frames if f"{step.path}.".startswith(f"{frame.first}.")]
             self.home[id(step)] = tuple(sorted(around, key=lambda frame: len(frame.path)))
 
-    def whole(self) -> DrawnElement:
-        """The whole drawing."""
-        return self._level((), PAGE - 2 * MARGIN)
-
-    def _level(self, around: tuple[Frame, ...], limit: float) -> DrawnElement:
+    def level(self, around: tuple[Frame, ...], limit: float) -> DrawnElement:
         """Lay out what is directly within a frame, or outside all of them; ports are where lines pass its edge."""
         depth = len(around)
         inside = [step for step in self.flow.steps if self.home[id(step)][:depth] == around]
@@ -375,8 +339,8 @@ class _Scene:
             if around:
                 elements["in", number] = _PORT
             else:
-                shapes, across, down = self._label(number).box()
-                elements["signal", number] = DrawnElement(across, down, across / 2, tuple(shapes), down, across)
+                box, across, down = self._label(number).box()
+                elements["signal", number] = DrawnElement(across, down, across / 2, tuple(box), down, across)
         for step in inside:
             name = self._name(step, depth)
             if name not in elements:
@@ -392,7 +356,18 @@ class _Scene:
                 if begin != end:
                     connections[begin, end, number] = None
         lines = [*connections, *((self._name(self.maker[n], depth), ("out", n), n) for n in outgoing)]
-        return _composed(self._narrowed(elements, lines, limit), lines, limit)
+        elements = self._narrowed(elements, lines, limit)
+        out = [name for name in elements if name[0] == "out"]
+        layout = arrange(elements, [(a, b) for a, b, _ in lines], limit, out)
+        shapes: list[Shape] = [_line(elements, layout, line, lines) for line in lines]
+        ports: dict[str, dict[int, tuple[float, float]]] = {"in": {}, "out": {}}
+        for name, element in elements.items():
+            x, y = layout.corners[name]
+            shapes += _moved(element.shapes, x, y)
+            if name[0] in ports:
+                ports[name[0]][name[1]] = (x + element.anchor, y)
+        wide, high = layout.width, layout.height
+        return DrawnElement(wide, high, wide / 2, tuple(shapes), high, wide, ports["in"], ports["out"])
 
     def _read_by(self, steps: Sequence[Step]) -> list[int]:
         """The signals that flow into steps: neither held by the module nor constant."""
@@ -424,9 +399,8 @@ class _Scene:
     def _step(self, step: Step, limit: float | None) -> DrawnElement:
         results = [self._label(number) for number in step.results if self.uses[number]]
         kinds = {number: self.flow.signals[number].kind for number in step.operands}
-        labels = list(
-            dict.fromkeys(self._label(number, step) for number in kinds if kinds[number] in (*HELD, "constant"))
-        )
+        own = [number for number, kind in kinds.items() if kind in (*HELD, "constant")]
+        labels = list(dict.fromkeys(self._label(number, step) for number in own))
         paths = [label.full.rpartition(".")[0] for label in labels]
         held = [  # the name of a bias below its weight is said by that of the weight
             replace(label, full="") if label.full and path in paths[:place] else label
@@ -437,11 +411,10 @@ class _Scene:
     def _frame(self, around: tuple[Frame, ...], limit: float) -> DrawnElement:
         """A frame around one of several equal layers, with its lines passed through its edges."""
         frame = around[-1]
-        inner = self._level(around, limit - 2 * FRAME)
-        passed = [
-            f"{self.names[b]} is the next one's {self.names[a]}" for a, b in frame.carried.items() if b in self.names
-        ]
-        title = TextLine(0, 20, f"× {self.formulas.size(frame.formula)}", ", ".join([frame.path, *passed[:1]]))
+        inner = self.level(around, limit - 2 * FRAME)
+        carried = [(self.names[a], self.names[b]) for a, b in frame.carried.items() if b in self.names]
+        passed = "".join(f", {made} is the next one's {begins}" for begins, made in carried[:1])
+        title = TextLine(0, 20, f"× {self.formulas.size(frame.formula)}", frame.path + passed)
         wide, high = max(inner.width, title.width) + 2 * FRAME, inner.height + HEAD + FRAME
         left = (wide - inner.width) / 2
         entries = {number: (x + left, HEAD) for number, (x, _) in inner.entries.items()}
@@ -461,34 +434,14 @@ class _Scene:
         signal, frames = self.flow.signals[number], self.home[id(step)] if step else ()
         shape = self.formulas.shape(signal.shape)
         if signal.kind not in HELD:
-            looks: dict[str, Look] = {"input": "input", "constant": "constant"}
-            return Label(looks.get(signal.kind, "result"), self.names[number], shape)
+            look: Look = signal.kind if signal.kind in ("input", "constant") else "result"
+            return Label(look, self.names[number], shape)
         if signal.repeats != ONE and not frames:
             shape += f" each, × {self.formulas.size(signal.repeats)}"
-        look: Look = "parameter" if signal.kind == "parameter" else "constant"
+        look = "parameter" if signal.kind == "parameter" else "constant"
         path = frames[-1].path if frames else ""
         full, name = signal.name.removeprefix(f"{path}.*.") if path else signal.name, short(signal.name)
         return Label(look, name, shape, full) if len(name) == 1 else Label(look, full, shape)
-
-
-def _composed(elements: Mapping[Name, DrawnElement], lines: Sequence[Connection], limit: float) -> DrawnElement:
-    """Elements placed, with the lines between them."""
-    layout = arrange(elements, [(a, b) for a, b, _ in lines], limit, [name for name in elements if name[0] == "out"])
-    shapes: list[Shape] = [_line(elements, layout, line, lines) for line in lines]
-    ports: dict[str, dict[int, tuple[float, float]]] = {"in": {}, "out": {}}
-    for name, element in elements.items():
-        x, y = layout.corners[name]
-        shapes += _moved(element.shapes, x, y)
-        if name[0] in ports:
-            ports[name[0]][name[1]] = (x + element.anchor, y)
-    middle = layout.width / 2
-    return DrawnElement(
-        layout.width, layout.height, middle, tuple(shapes), layout.height, layout.width, ports["in"], ports["out"]
-    )
-
-
-_PORT = DrawnElement(16, 0, 8)
-"""The place where a line passes the edge of a frame."""
 
 
 def _line(
@@ -539,25 +492,19 @@ def _page(
         x += across + gap
     if unused:
         y += 34
-        words = "not used here: " + ", ".join(signal.name for signal in unused)
-        for line in _broken(words, page - 2 * MARGIN):
+        for line in _broken("not used here: " + ", ".join(signal.name for signal in unused), page - 2 * MARGIN):
             y += LINE
             shapes.append(TextLine(page / 2, y, "", line))
     return shapes, page, y + 28 + MARGIN
 
-
-# Shapes as SVG: on a background of its own, so that it can be read in light and dark surroundings.
 
 INK, PAPER, FLOW = "#1b1f24", "#fcfcfd", "#5f6b7a"
 FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 
 
 def _svg(shapes: Sequence[Shape], width: float, height: float, title: str) -> str:
-    """An SVG document of this size."""
-    order = sorted(
-        shapes,
-        key=lambda shape: (not (isinstance(shape, Box) and shape.look == "frame"), not isinstance(shape, FlowLine)),
-    )
+    """An SVG document of this size, on a background of its own: it can be read in light and dark surroundings."""
+    order = sorted(shapes, key=lambda shape: (getattr(shape, "look", "") != "frame", not isinstance(shape, FlowLine)))
     body = "\n".join(map(_element, order))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '

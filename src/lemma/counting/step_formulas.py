@@ -67,12 +67,11 @@ class StepFormulas:
     """Writes formulas for one data flow, whose signals have names; sizes are written in the order of the symbols."""
 
     def __init__(self, flow: DataFlow[Polynomial], names: Mapping[int, str], order: Sequence[str]) -> None:
-        self.flow, self.names, self.order = flow, names, order
+        self.flow, self.names, self.order, self.uses = flow, names, order, flow.uses()
 
     def lines(self, step: Step) -> list[str]:
         """The formula of a step, one line or more."""
-        uses = self.flow.uses()
-        left = ", ".join(self.names[number] for number in step.results if uses[number])
+        left = ", ".join(self.names[number] for number in step.results if self.uses[number])
         if step.operation in RECURRENT:
             kind = step.operation.split("_")[0].upper()
             return [f"{left} = {kind}({self._name(step.refs[0])})", *RECURRENT[step.operation]]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -44,6 +43,22 @@ from lemma.spec.models import (
 from lemma.spec.recipe import Method
 
 BATCH, TIME, SOURCE, NODES = "B", "T", "S", "n"
+SEQUENCE = 64  # tokens per sequence of a model without a context of its own
+FILLING = {"normal_", "uniform_", "fill_", "zero_", "constant_", "xavier_uniform_", "kaiming_uniform_", "trunc_normal_"}
+FEW_LAYERS = [2, 3, 4, 5]  # layers take time, and are never multiplied with each other
+WINDOW_SIZES = {"N": [3, 4, 5, 6, 7, 8], TIME: [12, 13, 14, 15, 16, 18]}
+"""With one word before it a window needs no mask, and none may be longer than the text."""
+TRANSFORMER_SIZES = {
+    "V": list(range(5, 13)),
+    "h": DIVISORS,
+    "d_h": list(range(12, 108, 12)),
+    TIME: list(range(9, 17)),
+    SOURCE: list(range(2, 9)),
+    **dict.fromkeys(("L", "L_enc", "L_dec"), FEW_LAYERS),
+}
+"""There are special tokens in the vocabulary, and no source may be longer than the context."""
+IMAGE_SIZES = {"G": [2, 3, 4, 5, 6, 7], "P": [2, 3, 4, 5]}  # attention among patches grows with the fourth power
+IMAGE_SIZES |= {"d_i": list(range(12, 84, 12)), "L_i": FEW_LAYERS, "h_i": DIVISORS}
 
 
 @dataclass(frozen=True)
@@ -108,14 +123,10 @@ class Subject:
 class NoFilling(TorchFunctionMode):
     """Leaves out the filling of new tensors: on the meta device there is nothing to fill, yet it takes most time."""
 
-    SKIPPED = frozenset(
-        {"normal_", "uniform_", "fill_", "zero_", "xavier_uniform_", "kaiming_uniform_", "trunc_normal_", "constant_"}
-    )
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Return the tensor of a filling function as it is; call any other."""
         kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in self.SKIPPED:
+        if getattr(func, "__name__", "") in FILLING:
             return args[0] if args else kwargs["tensor"]
         return func(*args, **kwargs)
 
@@ -123,10 +134,6 @@ class NoFilling(TorchFunctionMode):
 def sizes_in_words(values: Values) -> str:
     """Sizes as a person would type them."""
     return " ".join(f"{name}={value}" for name, value in values.items())
-
-
-# From names to subjects. Importing a module runs its code, so only a person may name one: `imported` does so for what
-# was typed on the command line or passed to the Python API. `subject_of` never imports: its text may be from a file.
 
 
 @dataclass(frozen=True)
@@ -143,7 +150,8 @@ Model = str | Path | ModelSpec | Choice | Factory | Callable[..., nn.Module]
 def imported(model: Any) -> Any:
     """Import a model given as `package.module:factory`; return any other model as it is.
 
-    Call this only with what a person typed on the command line or passed in Python, never with text from a file.
+    Importing a module runs its code, so only a person may name one: call this with what was typed on the command line
+    or passed in Python, never with text from a file. `subject_of`, whose text may be from a file, never imports.
     """
     if not isinstance(model, str) or ":" not in model:
         return model
@@ -190,9 +198,6 @@ def subject_of(model: Model, words: Mapping[str, Any] | None = None) -> Subject:
     return spec_subject(model, words)
 
 
-# Subjects from factories.
-
-
 def factory_subject(factory: Any, words: Mapping[str, Any], name: str | None = None) -> Subject:
     """Any callable that takes whole numbers by name and returns a module.
 
@@ -210,21 +215,18 @@ def factory_subject(factory: Any, words: Mapping[str, Any], name: str | None = N
     wrong = next((word for word in words if word not in known and word not in fed), None)
     if wrong is not None:
         raise SpecError(unknown(f"{called}: the setting", wrong, sorted({*known, *fed})))
-    asked = {word: p.default for word, p in [*fed.items(), *known.items()] if p.default is not p.empty}
-    asked = {**asked, **words}
+    asked = {word: p.default for word, p in [*fed.items(), *known.items()] if p.default is not p.empty} | dict(words)
     numbers = {word: value for word, value in asked.items() if isinstance(value, int) and not isinstance(value, bool)}
     others = {word: value for word, value in asked.items() if word not in numbers and word in known}
-    missing = [word for word, p in known.items() if word not in asked and p.default is p.empty]
+    missing = [word for word in known if word not in asked]
     if missing:
         raise InputError(f"{called} needs a value for {', '.join(missing)}, as in {missing[0]}=4.")
 
     def make_inputs(values: Values) -> Inputs:
         made = feed(**{word: values[word] for word in fed})  # pyright: ignore[reportOptionalCall]
-        if isinstance(made, Inputs):
-            return made
         if isinstance(made, dict):
             return Inputs((), made)
-        return Inputs(made if isinstance(made, tuple) else (made,))
+        return made if isinstance(made, Inputs) else Inputs(made if isinstance(made, tuple) else (made,))
 
     return Subject(
         called,
@@ -251,11 +253,6 @@ def _factory_identity(factory: Any, others: Mapping[str, Any]) -> str | None:
     return f"factory {factory.__module__}:{factory.__qualname__} {version} {sorted(others.items())} {source}"
 
 
-# Subjects from specs: the family of models that differ from one spec in its sizes only.
-
-SEQUENCE = 64  # tokens per sequence of a model without a context of its own
-
-
 def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], name: str | None = None) -> Subject:
     """The family of models that differ from one spec in its sizes only."""
     base = choose(model).model
@@ -267,7 +264,10 @@ def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], 
     elif TIME not in base.sizes():
         running[TIME] = words.pop(TIME, SEQUENCE)
     spec = with_words(base, words)
-    if isinstance(spec, EncoderDecoder) and _positive(SOURCE, running[SOURCE]) > spec.context:
+    for letter, size in running.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise InputError(f"{letter} = {size!r}: a whole number from 1 up is expected, as in {letter}=8.")
+    if isinstance(spec, EncoderDecoder) and running[SOURCE] > spec.context:
         raise InputError(f"S = {running[SOURCE]}: no source is longer than the context, T = {spec.context}.")
     sizes, body = spec.sizes(), body_of(spec)
     follows = {"D": "d"} if getattr(body, "tied", False) and "D" in sizes else {}  # one size by two names
@@ -283,7 +283,7 @@ def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], 
         symbols,
         make=make,
         feed=partial(_spec_inputs, spec),
-        running={name: _positive(name, size) for name, size in running.items()},
+        running=running,
         defaults=_defaults(body),
         probe_sizes=_probe_sizes(spec),
         identity=None if sources is None else f"spec {_without_sizes(spec)} {sorted(symbols)}{sources}",
@@ -316,55 +316,43 @@ def _without_sizes(spec: ModelSpec) -> dict[str, Any]:
     return kept | {"body": _without_sizes(spec.body)} if isinstance(spec, TextReader) else kept
 
 
-def _positive(name: str, size: Any) -> int:
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise InputError(f"{name} = {size!r}: a whole number from 1 up is expected, as in {name}=8.")
-    return size
-
-
 def _whole_pass(model: nn.Module) -> nn.Module:
     """Let a call of a model go through all of it: an encoder may have two outputs, or none for tokens."""
-    if isinstance(model, EncoderModel) and model.follow is not None:
-        model.forward = partial(_all_outputs, model)
+    if isinstance(model, EncoderModel) and (follow := model.follow) is not None:
+
+        def all_outputs(tokens: Tensor) -> Tensor:
+            """All logits in one tensor, so that what is counted backward starts from all of them."""
+            vectors = model.vectors(tokens)
+            follows = follow(vectors[:, 0])
+            return follows if model.output is None else torch.cat([model.output(vectors).flatten(1), follows], dim=1)
+
+        model.forward = all_outputs
     if isinstance(model, TreeModel):
         model.forward = model.vectors  # a body alone: nothing comes after its vectors
     if isinstance(model, CrossAttentionModel):
-        model.forward = partial(_from_pixels, model)  # pyright: ignore[reportAttributeAccessIssue]
+
+        def from_pixels(images: Tensor, tokens: Tensor) -> Tensor:
+            """The logit of each image with the text of its row."""
+            read = model.towers.patches(images), model.towers.words(tokens), tokens >= 0
+            added = type(model).forward(model, *read)
+            return model.dual_logits(*read) + added
+
+        model.forward = from_pixels  # pyright: ignore[reportAttributeAccessIssue]
     return model
-
-
-def _all_outputs(model: EncoderModel, tokens: Tensor) -> Tensor:
-    """All logits of an encoder in one tensor, so that what is counted backward starts from all of them."""
-    vectors = model.vectors(tokens)
-    follows = model.follow(vectors[:, 0]) if model.follow is not None else vectors[:, :0, 0]
-    return follows if model.output is None else torch.cat([model.output(vectors).flatten(1), follows], dim=1)
-
-
-def _from_pixels(model: CrossAttentionModel, images: Tensor, tokens: Tensor) -> Tensor:
-    """The logit of each image with the text of its row, from pixels and tokens."""
-    patches, words, there = model.towers.patches(images), model.towers.words(tokens), tokens >= 0
-    added = type(model).forward(model, patches, words, there)
-    return model.dual_logits(patches, words, there) + added
 
 
 def _spec_inputs(spec: ModelSpec, values: Values) -> Inputs:
     """One batch for a model of this spec, of zeros."""
-
-    def tokens(*shape: int) -> Tensor:
-        return torch.zeros(values[BATCH], *shape, dtype=torch.long)
-
-    match spec:
-        case EncoderDecoder():
-            return Inputs((tokens(values[SOURCE]), tokens(values[TIME])))
-        case DualEncoder() | CrossAttention():
-            side = values["G"] * values["P"]
-            return Inputs((torch.zeros(values[BATCH], CHANNELS, side, side), tokens(values[TIME])))
-        case Graph():  # all n² entries of Â: how many of them are edges depends on the graph, not on the model
-            nodes = values[NODES]
-            return Inputs((torch.zeros(nodes, values["F"]), torch.zeros(nodes, nodes)))
-    if isinstance(body_of(spec), Tree):  # words that all depend on the first: the count is the same for every tree
-        return Inputs((tokens(values[TIME], 2),))
-    return Inputs((tokens(values[TIME]),))
+    if isinstance(spec, Graph):  # all n² entries of Â: how many of them are edges depends on the graph
+        return Inputs((torch.zeros(values[NODES], values["F"]), torch.zeros(values[NODES], values[NODES])))
+    tree = isinstance(body_of(spec), Tree)  # words that all depend on the first: the count is the same for every tree
+    tokens = torch.zeros(values[BATCH], values[TIME], *([2] if tree else []), dtype=torch.long)
+    if isinstance(spec, EncoderDecoder):
+        return Inputs((torch.zeros(values[BATCH], values[SOURCE], dtype=torch.long), tokens))
+    if isinstance(spec, DualEncoder | CrossAttention):
+        side = values["G"] * values["P"]
+        return Inputs((torch.zeros(values[BATCH], CHANNELS, side, side), tokens))
+    return Inputs((tokens,))
 
 
 def _defaults(spec: ModelSpec) -> dict[str, Polynomial]:
@@ -373,7 +361,7 @@ def _defaults(spec: ModelSpec) -> dict[str, Polynomial]:
     unset = [letter for letter, name in letters.items() if getattr(spec, name) is None and letter in spec.sizes()]
     if not unset:
         return {}
-    widths = {letter: [12, 24, 36, 48, 60] for letter in letters if letter not in unset and letter == "d"}
+    widths = {"d": [12, 24, 36, 48, 60]} if "d" in letters and "d" not in unset else {}
     one_head = {letter: 1 for letter in ("h", "h_kv") if letter in spec.sizes()}
 
     def sample(values: Values) -> dict[str, int]:
@@ -381,27 +369,6 @@ def _defaults(spec: ModelSpec) -> dict[str, Polynomial]:
         return {letter: sizes[letter] for letter in unset}
 
     return fit(sample, widths)
-
-
-FEW_LAYERS = [2, 3, 4, 5]  # layers take time, and are never multiplied with each other
-WINDOW_SIZES = {"N": [3, 4, 5, 6, 7, 8], TIME: [12, 13, 14, 15, 16, 18]}
-"""With one word before it a window needs no mask, and none may be longer than the text."""
-TRANSFORMER_SIZES = {
-    "V": list(range(5, 13)),
-    "h": DIVISORS,
-    "d_h": list(range(12, 108, 12)),
-    TIME: list(range(9, 17)),
-    SOURCE: list(range(2, 9)),
-    **dict.fromkeys(("L", "L_enc", "L_dec"), FEW_LAYERS),
-}
-"""There are special tokens in the vocabulary, and no source may be longer than the context."""
-IMAGE_SIZES = {
-    "G": [2, 3, 4, 5, 6, 7],  # attention among patches grows with the fourth power
-    "P": [2, 3, 4, 5],
-    "d_i": list(range(12, 84, 12)),
-    "L_i": FEW_LAYERS,
-    "h_i": DIVISORS,
-}
 
 
 def _probe_sizes(spec: ModelSpec) -> dict[str, list[int]]:
@@ -421,9 +388,6 @@ def _probe_sizes(spec: ModelSpec) -> dict[str, list[int]]:
         widths = [most * (2 if turned else 1) * step for step in range(1, 9)]
         heads = {"h": many, "h_kv": DIVISORS, "d_h": widths, "d_v": widths}
     return {**(TRANSFORMER_SIZES if isinstance(body, Transformer) else {}), **heads, **images}
-
-
-# Subjects from adapted models: what a method makes of a spec's models, or only what learns in them.
 
 
 def run_subject(folder: RunFolder, words: dict[str, Any]) -> Subject:
@@ -449,14 +413,22 @@ def _adapted(plain: Subject, method: Method, learn: Sequence[str], whole: bool) 
     def make(values: Values) -> nn.Module:
         at = method.replace(**{letter: values[letter] for letter in sizes})
         adapted = adapt_model(plain.make(values), at, learn, any_rank=True).model
-        return adapted if whole else _only_learned(adapted)
+        if whole:
+            return adapted
+        learned = nn.Module()  # what learns, in a module that holds nothing else and is not run
+        for path, parameter in adapted.named_parameters():
+            if parameter.requires_grad:
+                *parents, name = path.split(".")
+                part = learned
+                for parent in parents:
+                    if parent not in part._modules:
+                        part.add_module(parent, nn.Module())
+                    part = part.get_submodule(parent)
+                part.register_parameter(name, parameter)
+        return learned
 
-    identity = None
-    if plain.identity is not None:
-        words = {word: value for word, value in method.to_dict().items() if word not in letters.values()}
-        sources = sorted((Path(__file__).parents[1] / "adaptation").glob("*.py"))
-        code = sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()
-        identity = f"{plain.identity} learns {words} {list(learn)} {'and all' if whole else 'alone'} {code}"
+    words = {word: value for word, value in method.to_dict().items() if word not in letters.values()}
+    identity = f"{plain.identity} learns {words} {list(learn)} {'and all' if whole else 'alone'}"
     layers = {letter: FEW_LAYERS for letter in plain.symbols if letter in ("L", "L_enc", "L_dec")}
     return replace(
         plain,
@@ -465,20 +437,5 @@ def _adapted(plain: Subject, method: Method, learn: Sequence[str], whole: bool) 
         make=make,
         feed=plain.feed if whole else None,
         probe_sizes={**plain.probe_sizes, **layers},
-        identity=identity,
+        identity=None if plain.identity is None else identity,
     )
-
-
-def _only_learned(model: nn.Module) -> nn.Module:
-    """What learns of a module, as a module that holds nothing else and is not run."""
-    whole = nn.Module()
-    for path, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            *parents, name = path.split(".")
-            part = whole
-            for parent in parents:
-                if parent not in part._modules:
-                    part.add_module(parent, nn.Module())
-                part = part.get_submodule(parent)
-            part.register_parameter(name, parameter)
-    return whole
