@@ -81,9 +81,7 @@ def tensors_in(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
 # formulas of `torch.utils.flop_counter`, a multiply–add as two. Elementwise work is kept apart: one for every element
 # that a pointwise operation, a softmax or a norm gives out.
 
-PRODUCTS, CAUSAL = 0, 1
-"""The columns of a reading for one pass: products, and of these those of causal attention."""
-COLUMNS = 2
+PRODUCTS, CAUSAL, COLUMNS = 0, 1, 2  # of a reading for one pass: products, and of these those of causal attention
 SPREAD = ("_softmax", "_log_softmax", "native_layer_norm", "_fused_rms_norm", "native_batch_norm", "native_group_norm")
 IN_CAUSAL = " causal"  # follows the path while causal attention is running
 
@@ -173,9 +171,6 @@ class CausalWatch(AttentionListener):
             self.path_now.leave()
 
 
-# Parameters, and the bytes that an optimizer keeps for them.
-
-
 def shapes(module: nn.Module, trainable: bool) -> Readings:
     """The shape of every parameter that is, or is not, trained; a tied one is under its first name."""
     return {
@@ -209,9 +204,6 @@ def optimizer_bytes(module: nn.Module) -> Readings:
     return {name: (sum(tensor.numel() * tensor.element_size() for tensor in state),) for name, state in kept.items()}
 
 
-# Bytes that a run holds: what autograd saves for the backward pass, and what a state or cache keeps.
-
-
 def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
     """Run a module forward on real tensors; return the bytes autograd saved, under the path that saved them first.
 
@@ -239,7 +231,8 @@ def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
 def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
     """The bytes of the state or cache that a module returns next to its output, by name.
 
-    An encoder–decoder returns one only when it reads its source and writes its target step by step.
+    It may be a state of ours, a transformers cache, or the vectors of a recurrent torch.nn module. An encoder–decoder
+    returns one only when it reads its source and writes its target step by step.
     """
     with torch.no_grad():
         if isinstance(module, EncoderDecoderModel):
@@ -247,19 +240,14 @@ def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
             outputs = module.step(target, module.begin(source))
         else:
             outputs = module(*inputs.positional, **inputs.named)
-    found = _state_tensors(outputs)
-    return {name: (tensor.numel() * tensor.element_size(),) for name, tensor in found.items()}
-
-
-def _state_tensors(outputs: Any) -> dict[str, Tensor]:
-    """The tensors of a state: one of ours, a transformers cache, or what a recurrent torch.nn module returns."""
-    cache = getattr(outputs, "past_key_values", None)
-    if cache is not None:
-        named = [(f"layers.{number}", layer) for number, layer in enumerate(cache.layers)]
-        return {f"{path}.{name}": getattr(layer, name) for path, layer in named for name in ("keys", "values")}
+    cache: Any = getattr(outputs, "past_key_values", None)
     state: Any = outputs[1] if isinstance(outputs, tuple) and len(outputs) > 1 else None
-    if hasattr(state, "tensors"):
-        return state.tensors()
-    vectors = state if isinstance(state, tuple) else (state,)
-    names = ("hidden", "cell")
-    return {name: vector for name, vector in zip(names, vectors, strict=False) if isinstance(vector, Tensor)}
+    if cache is not None:
+        layers, names = enumerate(cache.layers), ("keys", "values")
+        found = {f"layers.{number}.{name}": getattr(layer, name) for number, layer in layers for name in names}
+    elif hasattr(state, "tensors"):
+        found = state.tensors()
+    else:  # of a recurrent torch.nn module
+        found = dict(zip(("hidden", "cell"), state if isinstance(state, tuple) else (state,), strict=False))
+    tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
+    return {name: (tensor.numel() * tensor.element_size(),) for name, tensor in tensors.items()}
