@@ -21,16 +21,8 @@ if TYPE_CHECKING:
 # order for every kind of colour vision and in grey print.
 STOPS = ((0.97, 0.945, 0.85), (0.86, 0.79, 0.52), (0.56, 0.55, 0.50), (0.27, 0.33, 0.46), (0.0, 0.13, 0.31))
 LEVELS = 255
-COLOURS = tuple(
-    "#" + "".join(f"{round(255 * channel):02x}" for channel in channels)
-    for channels in zip(
-        *(
-            np.interp(np.linspace(0, 1, LEVELS), np.linspace(0, 1, len(STOPS)), stops)
-            for stops in zip(*STOPS, strict=True)
-        ),
-        strict=True,
-    )
-)
+CHANNELS = [np.interp(np.linspace(0, 1, LEVELS), np.linspace(0, 1, len(STOPS)), stops) for stops in np.transpose(STOPS)]
+COLOURS = tuple("#" + "".join(f"{round(255 * channel):02x}" for channel in rgb) for rgb in np.transpose(CHANNELS))
 PALETTE = bytes(3) + b"".join(bytes.fromhex(colour[1:]) for colour in COLOURS)  # entry 0 is the transparent one
 MOST_TOKENS = 64  # of a head drawn in full
 LEAST_LINE = 0.01  # lines of less weight are not drawn

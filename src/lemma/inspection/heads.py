@@ -226,9 +226,22 @@ def look_at(
             )
         identities = inputs.reshape(-1).tolist()  # two ids may be spelt alike
     texts = numbered(words, identities), numbered(source_words)
-    found: list[Head] = []
-    for number, record in _chosen(_records(model, inputs), layer, head):
-        found += _heads_of(number, record, *texts, head)
+    records = _records(model, inputs)
+    for what, value in (("layer", layer), ("head", head)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise InputError(f"{what} = {value!r}: give a whole number, counted from 0.")
+
+    def known(what: str, count: int) -> str:
+        return f"it has {f'{what} 0 only' if count == 1 else f'{what}s 0 to {count - 1}'}, counted from 0."
+
+    if layer is not None and not 0 <= layer < len(records):
+        raise InputError(f"layer = {layer} is out of range for this model: {known('layer', len(records))}")
+    chosen = [(number, record) for number, record in enumerate(records) if layer in (None, number)]
+    for number, record in chosen:
+        size = record.queries.shape[1]
+        if head is not None and not 0 <= head < size:
+            raise InputError(f"head = {head} is out of range for layer {number}: {known('head', size)}")
+    found = [one for number, record in chosen for one in _heads_of(number, record, *texts, head)]
     return Heads(name or type(model).__name__, *texts, tuple(found), tuple(notes))
 
 
@@ -281,28 +294,6 @@ def _records(model: nn.Module, inputs: Tensor | Mapping[str, Tensor]) -> list[At
             f"{type(model).__name__} never called PyTorch's scaled dot-product attention: it has no heads to look at."
         )
     return list(records)
-
-
-def _chosen(
-    records: Sequence[AttentionRecord], layer: int | None, head: int | None
-) -> Iterator[tuple[int, AttentionRecord]]:
-    """The records of one layer or of all, with their numbers, once all of them are known to have the head."""
-    for name, value in (("layer", layer), ("head", head)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise InputError(f"{name} = {value!r}: give a whole number, counted from 0.")
-
-    def known(what: str, count: int) -> str:
-        return f"it has {f'{what} 0 only' if count == 1 else f'{what}s 0 to {count - 1}'}, counted from 0."
-
-    if layer is not None and not 0 <= layer < len(records):
-        raise InputError(f"layer = {layer} is out of range for this model: {known('layer', len(records))}")
-    chosen = [(number, record) for number, record in enumerate(records) if layer in (None, number)]
-    for number, record in chosen:
-        if head is not None and not 0 <= head < record.queries.shape[1]:
-            raise InputError(
-                f"head = {head} is out of range for layer {number}: {known('head', record.queries.shape[1])}"
-            )
-    return iter(chosen)
 
 
 def _heads_of(

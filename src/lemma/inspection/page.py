@@ -72,10 +72,8 @@ def payload(heads: "Heads") -> Payload:
     longest = max(max(head.weights.shape) for head in heads.heads)
     shown = min(MOST_TOKENS, longest)
     while shown > 2:  # as many as fit: scores, with biases and two more numbers per row
-        sizes = [
-            int(one.allowed[:shown, :shown].sum()) * (1 if one.bias is None else 2) + 2 * shown for one in heads.heads
-        ]
-        if sum(sizes) * 4 * INFLATION <= SCORES:
+        seen = [int(one.allowed[:shown, :shown].sum()) * (1 if one.bias is None else 2) for one in heads.heads]
+        if sum(seen, 2 * shown * len(seen)) * 4 * INFLATION <= SCORES:
             break
         shown -= 1
     texts = list(dict.fromkeys(words for head in heads.heads for words in (head.query_tokens, head.key_tokens)))
@@ -103,9 +101,7 @@ def payload(heads: "Heads") -> Payload:
                 "vectors": None,
             }
         )
-    vectors = [
-        [part[:shown] for part in (head.queries, head.keys, head.values) if part is not None] for head in heads.heads
-    ]
+    vectors = [[p[:shown] for p in (one.queries, one.keys, one.values) if p is not None] for one in heads.heads]
     sizes = [sum(part.size for part in parts) for parts in vectors]
     whole = spent + sum(sizes) * 4 * INFLATION <= BUDGET
     bare = len(packed)
