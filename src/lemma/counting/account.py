@@ -1,7 +1,7 @@
 """The account of a model: every quantity as a formula, part by part, with the numbers at the sizes asked for."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from math import prod
@@ -69,8 +69,28 @@ class Quantity:
         return total(part.whole for part in self.parts)
 
     def formula(self, order: Sequence[str], style: Style = "plain") -> str:
-        """The sum as a person would write it: repeated parts in a bracket behind their number."""
-        return _sum(self.parts, order, style)
+        """The sum as a person would write it: parts repeated as often, but for a number, share a bracket.
+
+        In it, shapes are written as they are, behind a number where they are there several times; amounts without a
+        shape are added up first.
+        """
+        brackets: dict[Polynomial, list[Part]] = {}
+        for part in self.parts:
+            number, _ = part.repeats.common()
+            brackets.setdefault(part.repeats / number if number else part.repeats, []).append(part)
+        written = []
+        for repeats, inside in brackets.items():
+            shapes: list[tuple[Polynomial, ...]] = []
+            rest = ZERO
+            for part in inside:
+                times = [of(n / repeats.terms[m]) for m, n in part.repeats.terms.items()][:1]
+                factors = (*(times if part.repeats != repeats else ()), *part.factors)
+                if part.shape is None:
+                    rest += prod(factors, start=ONE)
+                else:
+                    shapes.append(factors)
+            written.append((repeats, [*shapes, (rest,)] if rest else shapes))
+        return write_sum(written, order, style)
 
     def at(self, values: Values) -> int | None:
         """The number at these sizes; None if a part that follows no formula was not measured."""
@@ -165,12 +185,12 @@ class CountedQuantity:
                 while all(steps for steps, _ in inner) and len({steps[0] for steps, _ in inner}) == 1:
                     name += f".{inner[0][0][0]}"  # a path without forks is one step
                     inner = [(steps[1:], part) for steps, part in inner]
-                below = [part for _, part in inner]
                 if not any(steps for steps, _ in inner):
-                    yield from (leaf(name, part, depth) for part in below)
+                    yield from (leaf(name, part, depth) for _, part in inner)
                     continue
-                formula = _sum(below, self.order, style) if len(below) > 1 else below[0].formula(self.order, style)
-                amount = _whole_number(total(part.whole for part in below).at(self.symbols))
+                below = replace(self.quantity, parts=tuple(part for _, part in inner))
+                formula = (below if len(inner) > 1 else inner[0][1]).formula(self.order, style)
+                amount = _whole_number(below.polynomial.at(self.symbols))
                 yield depth, name, "", formula, f"{amount:,}", ""
                 yield from rows(inner, depth + 1)
 
@@ -297,31 +317,6 @@ class Account(Result):
             for name, count in self.counts.items()
             for part in count.parts
         ]
-
-
-def _sum(parts: Sequence[Part], order: Sequence[str], style: Style) -> str:
-    """Parts added up. Those repeated as often, but for a number, share a bracket.
-
-    In it, shapes are written as they are, behind a number where they are there several times; amounts without a shape
-    are added up first.
-    """
-    brackets: dict[Polynomial, list[Part]] = {}
-    for part in parts:
-        number, _ = part.repeats.common()
-        brackets.setdefault(part.repeats / number if number else part.repeats, []).append(part)
-    written = []
-    for repeats, inside in brackets.items():
-        shapes: list[tuple[Polynomial, ...]] = []
-        rest = ZERO
-        for part in inside:
-            times = [of(n / repeats.terms[m]) for m, n in part.repeats.terms.items()][:1]
-            factors = (*(times if part.repeats != repeats else ()), *part.factors)
-            if part.shape is None:
-                rest += prod(factors, start=ONE)
-            else:
-                shapes.append(factors)
-        written.append((repeats, [*shapes, (rest,)] if rest else shapes))
-    return write_sum(written, order, style)
 
 
 def _whole_number(value: Fraction) -> int:

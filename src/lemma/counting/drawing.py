@@ -251,15 +251,12 @@ class DrawnElement(LayoutBlock):
         return self.exits.get(number, (self.anchor, self.bottom))
 
 
-def _box(look: Look, lines: Sequence[tuple[str, str]], least: float = 0) -> tuple[list[Shape], float, float]:
-    """A box around lines of text (what is bold, what is not), at the origin, with its width and height."""
-    across = max([least, *(TextLine(0, 0, *words).width + 2 * PAD for words in lines)])
-    down = len(lines) * LINE + PAD
-    texts = [
-        TextLine(across / 2, PAD / 2 + LINE * number + (LINE + SIZE * 0.7) / 2, *words)
-        for number, words in enumerate(lines)
-    ]
-    return [Box(look, 0, 0, across, down), *texts], across, down
+def _box(look: Look, lines: Sequence[tuple[str, str]], least: float = 0) -> DrawnElement:
+    """A box around lines of text (what is bold, what is not)."""
+    wide = max([least, *(TextLine(0, 0, *words).width + 2 * PAD for words in lines)])
+    high, first = len(lines) * LINE + PAD, PAD / 2 + (LINE + SIZE * 0.7) / 2
+    texts = [TextLine(wide / 2, first + LINE * number, *words) for number, words in enumerate(lines)]
+    return DrawnElement(wide, high, wide / 2, (Box(look, 0, 0, wide, high), *texts), high, wide)
 
 
 @dataclass(frozen=True)
@@ -272,41 +269,10 @@ class Label:
     full: str = ""
     """Its whole name, where `name` is only a letter for it."""
 
-    def box(self, narrow: bool = False, least: float = 0) -> tuple[list[Shape], float, float]:
+    def box(self, narrow: bool = False, least: float = 0) -> DrawnElement:
         """Its box: name and shape in one line, or in two if it must be narrow."""
         lines = [(self.name, ""), ("", self.shape)] if narrow else [(self.name, self.shape)]
         return _box(self.look, [*lines, *([("", self.full)] if self.full else [])], least)
-
-
-def _card(formula: Sequence[str], results: Sequence[Label], held: Sequence[Label], limit: float | None) -> DrawnElement:
-    """A step: its formula, what it makes below it, and to the left what of the module it reads.
-
-    No wider than the limit; without one, narrow.
-    """
-    narrow = limit is None
-    widest = max((label.box(narrow)[1] for label in held), default=0)
-    left = widest + ARROW if held else 0
-    longest = CARD_NARROW if limit is None else min(CARD_WIDE, limit - left - 2 * PAD - 2 * (LANE + GAP))
-    words = [("", line) for text in formula for line in _broken(text, longest)]
-    look: Look = "step" if any(label.look == "parameter" for label in held) else "free step"
-    across = max([_box(look, words)[1], *(label.box(narrow)[1] for label in results)])
-    stack, _, step_height = _box(look, words, across)
-    bottom = step_height
-    for label in results:
-        box, _, height = label.box(narrow, across)
-        stack += _moved(box, 0, bottom)
-        bottom += height
-    shapes: list[Shape] = []
-    y = 0.0
-    for number, label in enumerate(held):  # one below the other, each with an arrow to the step on their right
-        box, _, height = label.box(narrow, widest)
-        middle = y + min(height, LINE + 9) / 2
-        meets = min(middle, step_height * (number + 1) / (len(held) + 1))
-        start = (widest, y + height / 2 if len(held) > 1 else meets)
-        shapes += [*_moved(box, 0, y), FlowLine((start, (left, meets)), sideways=True)]
-        y += height + ABOVE
-    shapes += _moved(stack, left, 0)
-    return DrawnElement(left + across, max(bottom, y - ABOVE), left + across / 2, tuple(shapes), bottom, across)
 
 
 Connection = tuple[Name, Name, int]
@@ -336,16 +302,12 @@ class _Scene:
         outgoing = [number for number in made if around and self.uses[number] > within[number]]
         elements: dict[Name, DrawnElement] = {}
         for number in incoming:
-            if around:
-                elements["in", number] = _PORT
-            else:
-                box, across, down = self._label(number).box()
-                elements["signal", number] = DrawnElement(across, down, across / 2, tuple(box), down, across)
+            elements["in" if around else "signal", number] = _PORT if around else self._label(number).box()
         for step in inside:
             name = self._name(step, depth)
             if name not in elements:
                 deeper = self.home[id(step)][: depth + 1]
-                elements[name] = self._step(step, limit) if len(deeper) == depth else self._frame(deeper, limit)
+                elements[name] = self._card(step, limit) if len(deeper) == depth else self._frame(deeper, limit)
         elements |= {("out", number): _PORT for number in outgoing}
         connections: dict[Connection, None] = {}
         for step in inside:
@@ -385,7 +347,7 @@ class _Scene:
         """Make those cards narrow that then fit into one row, where that saves a row."""
         steps: dict[Name, Step] = {("step", step.results): step for step in self.flow.steps}
         narrow = {
-            name: self._step(steps[name], None) if name in steps else element for name, element in elements.items()
+            name: self._card(steps[name], None) if name in steps else element for name, element in elements.items()
         }
         edges = [(a, b) for a, b, _ in lines]
         fewer, more = rows_of(narrow, edges, limit), rows_of(elements, edges, limit)
@@ -396,7 +358,11 @@ class _Scene:
             used[fewer[name]] = used.get(fewer[name], -GAP) + element.width + GAP
         return {name: narrow[name] if used[fewer[name]] > limit else element for name, element in elements.items()}
 
-    def _step(self, step: Step, limit: float | None) -> DrawnElement:
+    def _card(self, step: Step, limit: float | None) -> DrawnElement:
+        """A step: its formula, what it makes below it, and to the left what of the module it reads.
+
+        No wider than the limit; without one, narrow.
+        """
         results = [self._label(number) for number in step.results if self.uses[number]]
         kinds = {number: self.flow.signals[number].kind for number in step.operands}
         own = [number for number, kind in kinds.items() if kind in (*HELD, "constant")]
@@ -406,7 +372,27 @@ class _Scene:
             replace(label, full="") if label.full and path in paths[:place] else label
             for place, (label, path) in enumerate(zip(labels, paths, strict=True))
         ]
-        return _card(self.formulas.lines(step), results, held, limit)
+        narrow = limit is None
+        widest = max((label.box(narrow).width for label in held), default=0)
+        left = widest + ARROW if held else 0
+        longest = CARD_NARROW if limit is None else min(CARD_WIDE, limit - left - 2 * PAD - 2 * (LANE + GAP))
+        words = [("", line) for text in self.formulas.lines(step) for line in _broken(text, longest)]
+        look: Look = "step" if any(label.look == "parameter" for label in held) else "free step"
+        across = max([_box(look, words).width, *(label.box(narrow).width for label in results)])
+        stack = [_box(look, words, across), *(label.box(narrow, across) for label in results)]
+        shapes: list[Shape] = []
+        y = 0.0
+        for number, label in enumerate(held):  # one below the other, each with an arrow to the step on their right
+            box = label.box(narrow, widest)
+            meets = min(y + min(box.height, LINE + 9) / 2, stack[0].height * (number + 1) / (len(held) + 1))
+            start = (widest, y + box.height / 2 if len(held) > 1 else meets)
+            shapes += [*_moved(box.shapes, 0, y), FlowLine((start, (left, meets)), sideways=True)]
+            y += box.height + ABOVE
+        bottom = 0.0
+        for box in stack:
+            shapes += _moved(box.shapes, left, bottom)
+            bottom += box.height
+        return DrawnElement(left + across, max(bottom, y - ABOVE), left + across / 2, tuple(shapes), bottom, across)
 
     def _frame(self, around: tuple[Frame, ...], limit: float) -> DrawnElement:
         """A frame around one of several equal layers, with its lines passed through its edges."""
@@ -486,10 +472,10 @@ def _page(
     looks = {shape.look for shape in drawn.shapes if isinstance(shape, Box)}
     boxes = [_box(look, [("", words)]) for look, words in LEGEND.items() if look in looks]
     y, gap = top + drawn.height + 26, 12.0
-    x = (page - sum(across + gap for _, across, _ in boxes) + gap) / 2
-    for box, across, _ in boxes:
-        shapes += _moved(box, x, y)
-        x += across + gap
+    x = (page - sum(box.width + gap for box in boxes) + gap) / 2
+    for box in boxes:
+        shapes += _moved(box.shapes, x, y)
+        x += box.width + gap
     if unused:
         y += 34
         for line in _broken("not used here: " + ", ".join(signal.name for signal in unused), page - 2 * MARGIN):

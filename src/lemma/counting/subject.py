@@ -189,7 +189,14 @@ def subject_of(model: Model, words: Mapping[str, Any] | None = None) -> Subject:
     if isinstance(model, str) and model in EXAMPLES:
         return factory_subject(EXAMPLES[model], words, model)
     if isinstance(model, (str, Path)) and (Path(model) / "spec.toml").exists():
-        return run_subject(RunFolder.open(Path(model)), words)
+        folder = RunFolder.open(Path(model))
+        if folder.adaptation is None:
+            return spec_subject(folder.spec, words, str(folder.path))
+        method = folder.adaptation.method  # the whole adapted model, frozen parts and all
+        known = type(method).known_words()
+        method = method.replace(**{word: words.pop(word) for word in list(words) if word in known})
+        plain = spec_subject(folder.spec, words, str(folder.path))
+        return adapted_subject(plain, method, always_learned(folder.spec, method), whole=True)
     if isinstance(model, str) and model not in PRESETS and not Path(model).exists() and model not in preset_names():
         raise SpecError(
             unknown("model", model, [*preset_names(), *EXAMPLES])
@@ -390,23 +397,11 @@ def _probe_sizes(spec: ModelSpec) -> dict[str, list[int]]:
     return {**(TRANSFORMER_SIZES if isinstance(body, Transformer) else {}), **heads, **images}
 
 
-def run_subject(folder: RunFolder, words: dict[str, Any]) -> Subject:
-    """The family of a run's models: of an adapted run with what its method adds, frozen parts and all."""
-    if folder.adaptation is None:
-        return spec_subject(folder.spec, words, str(folder.path))
-    method = folder.adaptation.method
-    known = type(method).known_words()
-    method = method.replace(**{word: words.pop(word) for word in list(words) if word in known})
-    plain = spec_subject(folder.spec, words, str(folder.path))
-    return _adapted(plain, method, always_learned(folder.spec, method), whole=True)
-
-
-def adapted_subject(spec: ModelSpec, method: Method, learn: Sequence[str] = ()) -> Subject:
-    """The family of what learns in a spec's models: its sizes are the spec's and the method's."""
-    return _adapted(spec_subject(spec, {}), method, learn, whole=False)
-
-
-def _adapted(plain: Subject, method: Method, learn: Sequence[str], whole: bool) -> Subject:
+def adapted_subject(
+    model: ModelSpec | Subject, method: Method, learn: Sequence[str] = (), whole: bool = False
+) -> Subject:
+    """The family of what learns in adapted models, or of all of them; its sizes are the model's and the method's."""
+    plain = model if isinstance(model, Subject) else spec_subject(model, {})
     letters = type(method).letters()
     sizes = {letter: int(getattr(method, name)) for letter, name in letters.items()}
 

@@ -136,7 +136,15 @@ class Heads(Result):
         shown = {head.pattern for head in self.heads}
         meanings = [f"{name}: {meaning}." for name, meaning in patterns.MEANINGS.items() if name in shown]
         yield Text("\n".join([drawing.SHADES_MEAN, *meanings]), apart=True)
-        yield Table(drawing.COLUMNS, [drawing.table_row(head) for head in self.heads], left=(0, 5, 6))
+        rows: list[tuple[str, ...]] = []  # `uniform` is what entropy and score are of uniform weights
+        for head in self.heads:
+            numbers, near = head.statistics, head.nearest
+            distance = "–" if numbers.distance is None else f"{numbers.distance:.2f}"
+            match = (near.pattern, f"{near.score:.3f}", f"{near.uniform:.3f}") if near else ("–", "", "")
+            means = (f"{numbers.entropy:.3f}", f"{numbers.uniform_entropy:.3f}", distance, f"{numbers.first:.3f}")
+            rows.append((f"{head.layer}.{head.head}", *means, head.pattern, *match))
+        header = ("head", "entropy", "uniform", "distance", "to first", "pattern", "nearest", "score", "uniform")
+        yield Table(header, rows, left=(0, 5, 6))
         if len(self.heads) == 1:
             yield Text(drawing.most_attended_tokens(self.heads[0]), apart=True)
         yield from (Text(note, apart=True) for note in self.notes)
@@ -163,7 +171,11 @@ class Heads(Result):
 
     def svg(self) -> str:
         """One head in full, or the grid of all."""
-        return drawing.svg_of_head(self.heads[0]) if len(self.heads) == 1 else drawing.svg_of_grid(self)
+        if len(self.heads) == 1:
+            return drawing.svg_of_head(self.heads[0])
+        layers = self.layers().values()
+        size = {"width": 70 + max(map(len, layers)) * 108, "height": 44 + len(layers) * 134}
+        return drawing.render("grid.svg", heads=self, **size, image=drawing.png_url)
 
     def writers(self) -> dict[str, Callable[[], str]]:
         """Those of every result, with the interactive page and the drawing of heads."""

@@ -355,10 +355,6 @@ class ParsedText(Result):
         """Return plain values."""
         return {"about": self.about, "sentences": [sentence.to_dict() for sentence in self.sentences]}
 
-    def conllu(self) -> str:
-        """The trees as CoNLL-U."""
-        return to_conllu(parsed.sentence for parsed in self.sentences)
-
     def svg(self) -> str:
         """The tree of a text of one sentence as SVG."""
         if len(self.sentences) != 1:
@@ -371,14 +367,14 @@ class ParsedText(Result):
         """All trees on one page, with the attention of relations; or only the trees, for a notebook."""
         return render("trees.html", title=self.title, sentences=self.sentences, about=self.about, whole=whole)
 
-    def text(self) -> str:
-        """All trees in box characters, however wide."""
-        return "\n\n".join([*(sentence.draw() for sentence in self.sentences), self.about]) + "\n"
-
     def writers(self) -> dict[str, Callable[[], str]]:
         """Those of every result; drawings are as wide as the trees are, and scroll on a page."""
-        drawn = {".svg": self.svg, ".html": self.html, ".txt": self.text, ".conllu": self.conllu}
-        return super().writers() | drawn
+        return super().writers() | {
+            ".svg": self.svg,
+            ".html": self.html,
+            ".txt": lambda: "\n\n".join([*(sentence.draw() for sentence in self.sentences), self.about]) + "\n",
+            ".conllu": lambda: to_conllu(parsed.sentence for parsed in self.sentences),
+        }
 
     def _repr_html_(self) -> str:
         return self.html(whole=False)
