@@ -121,6 +121,13 @@ class Polynomial:
             total = total + Polynomial({rest: number}) * of(value) ** power
         return total
 
+    def put_all(self, values: "Mapping[str, Polynomial] | Mapping[str, int]") -> "Polynomial":
+        """Put something in the place of each of these symbols, one after the other."""
+        whole = self
+        for name, value in values.items():
+            whole = whole.put(name, value)
+        return whole
+
     def common(self) -> tuple[Fraction, Monomial]:
         """The greatest number and the greatest monomial that divide every term."""
         if not self.terms:

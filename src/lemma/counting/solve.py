@@ -188,7 +188,7 @@ def solve_for(
         raise LedgerError(f"{subject.name}: its {quantity.name} follow no formula, so they cannot be solved for sizes.")
     given = {*unknown, *(name for _, own in totals for name in own)}
     follows = {name: default for name, default in subject.defaults.items() if name not in given}
-    polynomial = _with(quantity.polynomial, follows)
+    polynomial = quantity.polynomial.put_all(follows)
     known = {name: value for name, value in subject.sizes(True).items() if name not in follows and name not in unknown}
 
     def fits(values: Values) -> bool:
@@ -249,7 +249,7 @@ def solve(
             raise InputError(f"range of {name}: expected at least one value, rising, none below 1; got {values}.")
     needed = {name: value for name, value in known.items() if name in polynomial.symbols and name not in wanted}
     where = tuple(Total(value, {**needed, **own}) for value, own in totals)
-    lefts = [_with(polynomial, total.known) - total.value for total in where]
+    lefts = [polynomial.put_all(total.known) - total.value for total in where]
     lefts += [one - other for one, other in combinations(lefts, 2)]  # what they share is gone from these
     found = search([equation(left, unknown) for left in lefts], wanted, most)
 
@@ -272,12 +272,6 @@ def solve(
         if all(fits({**known, **own, **candidate}) for _, own in totals):
             shown.append(candidate)
     return Solutions(tuple(unknown), where, wanted, len(candidates), tried, tuple(shown))
-
-
-def _with(polynomial: Polynomial, values: Mapping[str, Polynomial] | Values) -> Polynomial:
-    for name, value in values.items():
-        polynomial = polynomial.put(name, value)
-    return polynomial
 
 
 def oddness(value: int) -> float:

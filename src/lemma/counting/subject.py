@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+import lemma.spec.models as specs
 from lemma.adaptation.adapt import adapt_model
 from lemma.counting.examples import EXAMPLES
 from lemma.counting.polynomial import Polynomial
@@ -27,19 +28,7 @@ from lemma.runs.folder import RunFolder
 from lemma.runs.load import always_learned
 from lemma.spec.base import distribute
 from lemma.spec.choose import PRESETS, Choice, brought_sources, choose, preset_names
-from lemma.spec.models import (
-    CHANNELS,
-    CrossAttention,
-    DualEncoder,
-    EncoderDecoder,
-    Graph,
-    ModelSpec,
-    NewFamily,
-    Reranking,
-    TextReader,
-    Transformer,
-    Tree,
-)
+from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
 
 BATCH, TIME, SOURCE, NODES = "B", "T", "S", "n"
@@ -264,9 +253,9 @@ def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], 
     """The family of models that differ from one spec in its sizes only."""
     base = choose(model).model
     running: dict[str, Any] = {BATCH: words.pop(BATCH, 1)}
-    if isinstance(base, Graph):
+    if isinstance(base, specs.Graph):
         running[NODES] = words.pop(NODES, SEQUENCE)
-    elif isinstance(base, EncoderDecoder):  # a source is as long as the target, unless its length is given
+    elif isinstance(base, specs.EncoderDecoder):  # a source is as long as the target, unless its length is given
         running[SOURCE] = words.pop(SOURCE, words.get(TIME, words.get("context", base.context)))
     elif TIME not in base.sizes():
         running[TIME] = words.pop(TIME, SEQUENCE)
@@ -274,7 +263,7 @@ def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], 
     for letter, size in running.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise InputError(f"{letter} = {size!r}: a whole number from 1 up is expected, as in {letter}=8.")
-    if isinstance(spec, EncoderDecoder) and running[SOURCE] > spec.context:
+    if isinstance(spec, specs.EncoderDecoder) and running[SOURCE] > spec.context:
         raise InputError(f"S = {running[SOURCE]}: no source is longer than the context, T = {spec.context}.")
     sizes, body = spec.sizes(), body_of(spec)
     follows = {"D": "d"} if getattr(body, "tied", False) and "D" in sizes else {}  # one size by two names
@@ -299,11 +288,11 @@ def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], 
 
 def with_words(spec: ModelSpec, words: Mapping[str, Any]) -> ModelSpec:
     """Let words change a model; those of its body reach its body, those of its towers its towers."""
-    if isinstance(spec, CrossAttention):
-        own = {word: value for word, value in words.items() if word in Reranking.known_words()}
+    if isinstance(spec, specs.CrossAttention):
+        own = {word: value for word, value in words.items() if word in specs.Reranking.known_words()}
         others = {word: value for word, value in words.items() if word not in own}
         return spec.replace(**own, towers=with_words(spec.towers, others).to_dict())
-    if not isinstance(spec, TextReader):
+    if not isinstance(spec, specs.TextReader):
         return spec.replace(**distribute(words, {"model": type(spec)})["model"])
     shares = distribute(words, {"model": type(spec), "body": type(spec.body)})
     return spec.replace(**{"body": spec.body.replace(**shares["body"]).to_dict(), **shares["model"]})
@@ -311,16 +300,16 @@ def with_words(spec: ModelSpec, words: Mapping[str, Any]) -> ModelSpec:
 
 def body_of(spec: ModelSpec) -> ModelSpec:
     """The model itself; of one that reads by a body, its body; of a re-ranker, that of its dual encoder."""
-    spec = spec.towers if isinstance(spec, CrossAttention) else spec
-    return spec.body if isinstance(spec, TextReader) else spec
+    spec = spec.towers if isinstance(spec, specs.CrossAttention) else spec
+    return spec.body if isinstance(spec, specs.TextReader) else spec
 
 
 def _without_sizes(spec: ModelSpec) -> dict[str, Any]:
     """The fields of a spec that are not sizes."""
-    if isinstance(spec, CrossAttention):
+    if isinstance(spec, specs.CrossAttention):
         return {"family": spec.family, "towers": _without_sizes(spec.towers)}
     kept = {word: value for word, value in spec.to_dict().items() if word not in type(spec).letters().values()}
-    return kept | {"body": _without_sizes(spec.body)} if isinstance(spec, TextReader) else kept
+    return kept | {"body": _without_sizes(spec.body)} if isinstance(spec, specs.TextReader) else kept
 
 
 def _whole_pass(model: nn.Module) -> nn.Module:
@@ -350,15 +339,15 @@ def _whole_pass(model: nn.Module) -> nn.Module:
 
 def _spec_inputs(spec: ModelSpec, values: Values) -> Inputs:
     """One batch for a model of this spec, of zeros."""
-    if isinstance(spec, Graph):  # all n² entries of Â: how many of them are edges depends on the graph
+    if isinstance(spec, specs.Graph):  # all n² entries of Â: how many of them are edges depends on the graph
         return Inputs((torch.zeros(values[NODES], values["F"]), torch.zeros(values[NODES], values[NODES])))
-    tree = isinstance(body_of(spec), Tree)  # words that all depend on the first: the count is the same for every tree
+    tree = isinstance(body_of(spec), specs.Tree)  # every word depends on the first: all trees count the same
     tokens = torch.zeros(values[BATCH], values[TIME], *([2] if tree else []), dtype=torch.long)
-    if isinstance(spec, EncoderDecoder):
+    if isinstance(spec, specs.EncoderDecoder):
         return Inputs((torch.zeros(values[BATCH], values[SOURCE], dtype=torch.long), tokens))
-    if isinstance(spec, DualEncoder | CrossAttention):
+    if isinstance(spec, specs.DualEncoder | specs.CrossAttention):
         side = values["G"] * values["P"]
-        return Inputs((torch.zeros(values[BATCH], CHANNELS, side, side), tokens))
+        return Inputs((torch.zeros(values[BATCH], specs.CHANNELS, side, side), tokens))
     return Inputs((tokens,))
 
 
@@ -381,11 +370,11 @@ def _defaults(spec: ModelSpec) -> dict[str, Polynomial]:
 def _probe_sizes(spec: ModelSpec) -> dict[str, list[int]]:
     """Where to probe a family for which not all sizes are possible."""
     body = body_of(spec)
-    if isinstance(body, Graph):
+    if isinstance(body, specs.Graph):
         return {"L": [3, 4, 5, 6]}  # a first layer, a last one, and those between
-    if isinstance(body, NewFamily) and body.probe_sizes:
+    if isinstance(body, specs.NewFamily) and body.probe_sizes:
         return {letter: list(sizes) for letter, sizes in body.probe_sizes.items()}
-    images = IMAGE_SIZES if isinstance(spec, DualEncoder | CrossAttention) else {}
+    images = IMAGE_SIZES if isinstance(spec, specs.DualEncoder | specs.CrossAttention) else {}
     if "N" in body.sizes():
         return {**WINDOW_SIZES, **images}
     heads: dict[str, list[int]] = {}
@@ -394,7 +383,7 @@ def _probe_sizes(spec: ModelSpec) -> dict[str, list[int]]:
         many, most = ([12, 24, 36, 48, 72], 144) if grouped else (DIVISORS, 12)
         widths = [most * (2 if turned else 1) * step for step in range(1, 9)]
         heads = {"h": many, "h_kv": DIVISORS, "d_h": widths, "d_v": widths}
-    return {**(TRANSFORMER_SIZES if isinstance(body, Transformer) else {}), **heads, **images}
+    return {**(TRANSFORMER_SIZES if isinstance(body, specs.Transformer) else {}), **heads, **images}
 
 
 def adapted_subject(

@@ -7,7 +7,7 @@ one, and fits every dimension. `without_views` then leaves out the steps that on
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import FrameType
@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from lemma.counting.measure import ModulePath, following, tensors_in
 from lemma.counting.polynomial import ONE, ZERO, Polynomial
@@ -54,7 +55,7 @@ class Step:
     operation: str
     path: str
     arguments: tuple[Any, ...]
-    named: Mapping[str, Any]
+    named: dict[str, Any]
     results: tuple[int, ...]
     through: tuple[str, ...] = ()
     """The operations it was merged from."""
@@ -64,7 +65,7 @@ class Step:
     @property
     def refs(self) -> tuple[Ref, ...]:
         """Its signals in the order of its arguments, those within lists too."""
-        return tuple(found for found in leaves([*self.arguments, *self.named.values()]) if isinstance(found, Ref))
+        return tuple(found for found in tree_leaves([self.arguments, self.named]) if isinstance(found, Ref))
 
     @property
     def operands(self) -> tuple[int, ...]:
@@ -74,20 +75,13 @@ class Step:
     @property
     def numbers(self) -> tuple[float, ...]:
         """The plain numbers among its arguments: those in their order, and a scale."""
-        found = leaves([*self.arguments, self.named.get("scale")])
+        found = tree_leaves([self.arguments, self.named.get("scale")])
         return tuple(x for x in found if isinstance(x, (int, float)) and not isinstance(x, bool))
 
     def reading(self, swap: Callable[[Ref], Ref]) -> "Step":
         """Return the step with other signals in the place of its own."""
-
-        def swapped(value: Any) -> Any:
-            if isinstance(value, Ref):
-                return swap(value)
-            if isinstance(value, dict):
-                return {key: swapped(inner) for key, inner in value.items()}
-            return tuple(map(swapped, value)) if isinstance(value, (list, tuple)) else value
-
-        return replace(self, arguments=swapped(self.arguments), named=swapped(dict(self.named)))
+        arguments, named = tree_map_only(Ref, swap, (self.arguments, self.named))
+        return replace(self, arguments=arguments, named=named)
 
 
 @dataclass(frozen=True)
@@ -143,17 +137,6 @@ class DataFlow(Generic[Size]):
     def reading(self, swap: Callable[[Ref], Ref], steps: Iterable[Step]) -> "DataFlow[Size]":
         """Return it with these steps, all of which read other signals in the place of their own."""
         return replace(self, steps=tuple(step.reading(swap) for step in steps), result=swap(Ref(self.result)).signal)
-
-
-def leaves(value: Any) -> Iterator[Any]:
-    """All that is in lists, tuples and dictionaries, however deep."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from leaves(inner)
-    else:
-        yield value
 
 
 SIDES = {"radd": "add", "iadd": "add", "rmul": "mul", "imul": "mul", "itruediv": "div", "truediv": "div", "isub": "sub"}
@@ -217,9 +200,9 @@ class CallRecorder(TorchFunctionMode):
             # one name, whether it was written as a function, a method, an operator or an attribute
             name = getattr(func, "__name__", str(func))
             name = (func.__self__.__name__ if name == "__get__" else name).strip("_")
-            arguments, named = self._refs(list(args)), self._refs(kwargs or {})
+            arguments, named = tree_map_only(Tensor, self._ref, (tuple(args), kwargs or {}))
             numbers = tuple(self._add(out, "result") for out in results)
-            self.steps.append(Step(SIDES.get(name, name), self.path_now.current, tuple(arguments), named, numbers))
+            self.steps.append(Step(SIDES.get(name, name), self.path_now.current, arguments, named, numbers))
         return made
 
     def flow(self, returned: Any) -> DataFlow[int]:
@@ -243,13 +226,9 @@ class CallRecorder(TorchFunctionMode):
         self._alive.append(tensor)
         return number
 
-    def _refs(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            known = self._numbers.get(id(value))
-            return Ref(self._add(value, "constant") if known is None else known)
-        if isinstance(value, dict):
-            return {key: self._refs(inner) for key, inner in value.items()}
-        return tuple(map(self._refs, value)) if isinstance(value, (list, tuple)) else value
+    def _ref(self, tensor: Tensor) -> Ref:
+        known = self._numbers.get(id(tensor))
+        return Ref(self._add(tensor, "constant") if known is None else known)
 
     def _read_names(self, frame: FrameType) -> None:
         """Take over the names of variables; what was there before the method began has its name from elsewhere."""
