@@ -356,6 +356,5 @@ def _differences(
 
 
 def _named(path: str, exact: ExactCounts) -> str:
-    """A group of modules with their class."""
     kind = {pattern_of(other): kind for other, kind in exact.kinds.items()}.get(path, "")
     return f"{path} ({kind})" if path and kind else path or kind

@@ -76,7 +76,10 @@ class Solutions(Result):
     @property
     def summary(self) -> str:
         """How many there are."""
-        names, within = ", ".join(self.unknown), f"within {spelled_ranges(self.ranges)}"
+        bounds = {name: f"{values[0]:,}…{values[-1]:,}" for name, values in self.ranges.items()}
+        bounds |= {name: f"{bounds[name]} by {values.step}" for name, values in self.ranges.items() if values.step != 1}
+        within = "within " + ", ".join(f"{name} {bound}" for name, bound in bounds.items())
+        names = ", ".join(self.unknown)
         if not self.number:
             return f"No whole numbers {names} give that {within}."
         solve = "1 assignment solves" if self.number == 1 else f"{self.number:,} assignments solve"
@@ -123,16 +126,6 @@ class Solutions(Result):
     def records(self) -> list[dict[str, Any]]:
         """One row per solution."""
         return [dict(solution) for solution in self.shown]
-
-
-def spelled_ranges(ranges: Mapping[str, range]) -> str:
-    """Ranges in words.
-
-    >>> spelled_ranges({"V": range(1, 1001), "d": range(64, 513, 64)})
-    'V 1…1,000, d 64…512 by 64'
-    """
-    steps = {name: f" by {values.step}" if values.step != 1 else "" for name, values in ranges.items()}
-    return ", ".join(f"{name} {values[0]:,}…{values[-1]:,}{steps[name]}" for name, values in ranges.items())
 
 
 def read_total(text: str) -> tuple[int, dict[str, int]]:
@@ -380,7 +373,6 @@ def search(equations: Sequence[Equation], wanted: Mapping[str, range], most: int
 
 
 def _put(one: Equation, place: int, value: int) -> Equation:
-    """Put a value in the place of an unknown."""
     result: dict[tuple[int, ...], int] = {}
     for powers, number in one.items():
         rest = (*powers[:place], 0, *powers[place + 1 :])

@@ -97,7 +97,6 @@ class StepFormulas:
         return name + ("ᵀ" if value.turned else "")
 
     def _right(self, step: Step) -> str:
-        """The right-hand side of a step's formula."""
         names, signals = [self._name(ref) for ref in step.refs], self.flow.signals
         match step.operation:
             case "linear":

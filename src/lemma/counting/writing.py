@@ -220,7 +220,7 @@ class Collector:
         number, monomial = _common(polynomial)
         if monomial:
             return Sum((self._pulled(polynomial, number, monomial, depth),))
-        kept = self._factored(polynomial, depth) or self._split(polynomial, depth) or self._flat(polynomial)
+        kept = self._collected(polynomial, depth)
         if abs(number) == 1:
             return kept
         pulled = Sum((self._pulled(polynomial, abs(number), (), depth),))
@@ -238,14 +238,17 @@ class Collector:
         rest = polynomial / Polynomial({monomial: number})
         return _multiplied([self._product(number, monomial), _in_brackets(self.arrange(rest, depth + 1))])
 
-    def _factored(self, polynomial: Polynomial, depth: int) -> Sum | None:
-        """A product of two sums, where what one symbol is multiplied by divides everything."""
-        if len(polynomial.terms) > _MOST_TERMS_DIVIDED:
-            return None
+    def _collected(self, polynomial: Polynomial, depth: int) -> Sum:
+        """A product of two sums, where what one symbol is multiplied by divides everything.
+
+        Else the terms of the first symbol worth collecting, then the others; else all terms as they are.
+        """
+        terms = polynomial.terms
+        shares: list[Polynomial] = []  # the terms that hold a positive power of a symbol
         for name in self.ranked(polynomial.symbols):
-            mine = _with_symbol(polynomial, name)
-            if not 1 < len(mine.terms) < len(polynomial.terms):
-                continue
+            mine = Polynomial({key: number for key, number in terms.items() if dict(key).get(name, 0) > 0})
+            shares += [mine] if 1 < len(mine.terms) < len(terms) else []
+        for mine in shares if len(terms) <= _MOST_TERMS_DIVIDED else ():
             number, monomial = _common(mine)
             factor = mine / Polynomial({monomial: number})
             try:
@@ -254,16 +257,11 @@ class Collector:
                 continue
             if other is not None:
                 return Sum((_multiplied([_in_brackets(self.arrange(part, depth + 1)) for part in (other, factor)]),))
-        return None
-
-    def _split(self, polynomial: Polynomial, depth: int) -> Sum | None:
-        """The terms of the first symbol worth collecting, then the others."""
-        for name in self.ranked(polynomial.symbols):
-            mine = _with_symbol(polynomial, name)
-            if 1 < len(mine.terms) < len(polynomial.terms) and len(mine.symbols) > 1:
-                others = self.arrange(polynomial - mine, depth)
-                return self._sorted([*self.arrange(mine, depth).terms, *others.terms])
-        return None
+        mine = next((mine for mine in shares if len(mine.symbols) > 1), None)
+        if mine is None:
+            return self._flat(polynomial)
+        others = self.arrange(polynomial - mine, depth)
+        return self._sorted([*self.arrange(mine, depth).terms, *others.terms])
 
     def _flat(self, polynomial: Polynomial) -> Sum:
         products = [self._product(number, monomial) for monomial, number in polynomial.terms.items()]
@@ -304,8 +302,3 @@ def _common(polynomial: Polynomial) -> tuple[Fraction, Monomial]:
     pulled = tuple(pair for pair in shared if pair[1])
     negative = all(number < 0 for monomial, number in polynomial.terms.items() if monomial != pulled)
     return -size if negative else size, pulled
-
-
-def _with_symbol(polynomial: Polynomial, name: str) -> Polynomial:
-    """The terms that hold a positive power of a symbol."""
-    return Polynomial({key: number for key, number in polynomial.terms.items() if dict(key).get(name, 0) > 0})
