@@ -275,7 +275,7 @@ class Rational:
         """Its value where the symbols have these values."""
         missing = sorted(self.symbols - set(values))
         if missing:
-            raise InputError(f"the formula needs a value of {', '.join(missing)}; got {', '.join(values) or 'none'}")
+            raise InputError(f"the formula needs a value for {', '.join(missing)}; got {', '.join(values) or 'none'}")
         try:
             return self.numerator.at(values) / self.denominator.at(values)
         except ZeroDivisionError:

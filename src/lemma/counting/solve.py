@@ -161,7 +161,7 @@ def read_range(text: str) -> tuple[str, range]:
 def _whole(text: str, where: str, example: str) -> int:
     plain = re.fullmatch(r"[0-9]+(?:[,_][0-9]{3})*", text.strip())
     if not plain or len(text) > 40 or not int(re.sub("[,_]", "", text)):
-        raise InputError(f"{where}: '{text.strip()[:40]}' is no whole number above 0. Expected {example}.")
+        raise InputError(f"{where}: '{text.strip()[:40]}' is not a whole number above 0. Expected {example}.")
     return int(re.sub("[,_]", "", text))
 
 
