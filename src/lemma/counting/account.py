@@ -1,13 +1,13 @@
 """The account of a model: every quantity as a formula, part by part, with the numbers at the sizes asked for."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from math import prod
 from typing import Any
 
-from lemma.counting.polynomial import ONE, Polynomial, of, total
+from lemma.counting.polynomial import ONE, ZERO, Polynomial, of, total
 from lemma.counting.probe import Values
 from lemma.counting.writing import Style, write, write_sum
 from lemma.report.result import Block, Fold, Heading, Pre, Result, Table, Text
@@ -43,6 +43,10 @@ class Part:
         """One member as a product: its shape where it has one."""
         return (self.each,) if self.shape is None else self.shape
 
+    def formula(self, order: Sequence[str], style: Style = "plain") -> str:
+        """All members as a product."""
+        return write_sum([(self.repeats, [self.factors])], order, style)
+
 
 @dataclass(frozen=True)
 class Quantity:
@@ -65,8 +69,28 @@ class Quantity:
         return total(part.whole for part in self.parts)
 
     def formula(self, order: Sequence[str], style: Style = "plain") -> str:
-        """The sum as a person would write it: repeated parts in a bracket behind their number."""
-        return _sum(self.parts, order, style)
+        """The sum as a person would write it: parts repeated as often, but for a number, share a bracket.
+
+        In it, shapes are written as they are, behind a number where they are there several times; amounts without a
+        shape are added up first.
+        """
+        brackets: dict[Polynomial, list[Part]] = {}
+        for part in self.parts:
+            number, _ = part.repeats.common()
+            brackets.setdefault(part.repeats / number if number else part.repeats, []).append(part)
+        written = []
+        for repeats, inside in brackets.items():
+            shapes: list[tuple[Polynomial, ...]] = []
+            rest = ZERO
+            for part in inside:
+                times = [of(n / repeats.terms[m]) for m, n in part.repeats.terms.items()][:1]
+                factors = (*(times if part.repeats != repeats else ()), *part.factors)
+                if part.shape is None:
+                    rest += prod(factors, start=ONE)
+                else:
+                    shapes.append(factors)
+            written.append((repeats, [*shapes, (rest,)] if rest else shapes))
+        return write_sum(written, order, style)
 
     def at(self, values: Values) -> int | None:
         """The number at these sizes; None if a part that follows no formula was not measured."""
@@ -85,16 +109,8 @@ class Quantity:
         return [note for note in (self.convention, *reasons) if note]
 
 
-@dataclass(frozen=True)
-class TreeRow:
-    """One row of the tree of a quantity, which follows the module."""
-
-    depth: int
-    name: str
-    shape: str
-    formula: str
-    count: str
-    note: str = ""
+TreeRow = tuple[int, str, str, str, str, str]
+"""A row of the tree of a quantity, which follows the module: depth, name, shape, formula, number and note."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +157,7 @@ class CountedQuantity:
             {
                 "path": part.path,
                 "shape": None if part.shape is None else [write(size, self.order) for size in part.shape],
-                "formula": write_sum([(part.repeats, [part.factors])], self.order),
+                "formula": part.formula(self.order),
                 "count": _whole_number(part.whole.at(self.symbols)),
                 **({"note": part.note} if part.note else {}),
             }
@@ -150,45 +166,45 @@ class CountedQuantity:
 
     def tree(self, style: Style = "unicode") -> list[TreeRow]:
         """The parts as a tree that follows the module, with a sum for every module."""
-        steps = [(tuple(part.path.split(".")) if part.path else (), part) for part in self.quantity.parts]
-        return list(self._rows(steps, 0, style))
 
-    def _rows(self, parts: Sequence[tuple[tuple[str, ...], Part]], depth: int, style: Style) -> Iterator[TreeRow]:
-        """The rows below a module, whose parts are given with their paths from there."""
-        children: dict[str, list[tuple[tuple[str, ...], Part]]] = {}
-        for steps, part in parts:
-            if steps:
-                children.setdefault(steps[0], []).append((steps[1:], part))
-        if children:  # what the module holds itself
-            yield from (self._leaf("(itself)", part, depth, style) for steps, part in parts if not steps)
-        for name, inner in children.items():
-            while all(steps for steps, _ in inner) and len({steps[0] for steps, _ in inner}) == 1:
-                name += f".{inner[0][0][0]}"  # a path without forks is one step
-                inner = [(steps[1:], part) for steps, part in inner]
-            below = [part for _, part in inner]
-            if any(steps for steps, _ in inner):
-                formula = _sum(below, self.order, style) if len(below) > 1 else _product(below[0], self.order, style)
-                amount = _whole_number(total(part.whole for part in below).at(self.symbols))
-                yield TreeRow(depth, name, "", formula, f"{amount:,}")
-                yield from self._rows(inner, depth + 1, style)
-            else:
-                yield from (self._leaf(name, part, depth, style) for part in below)
+        def leaf(name: str, part: Part, depth: int) -> TreeRow:
+            sizes = [write(size, self.order, style) for size in part.shape or ()]
+            shape = " × ".join(f"({size})" if " " in size else size for size in sizes)
+            count = f"{_whole_number(part.whole.at(self.symbols)):,}"
+            return depth, name, shape, part.formula(self.order, style), count, part.note
 
-    def _leaf(self, name: str, part: Part, depth: int, style: Style) -> TreeRow:
-        sizes = [write(size, self.order, style) for size in part.shape or ()]
-        shape = " × ".join(f"({size})" if " " in size else size for size in sizes)
-        count = f"{_whole_number(part.whole.at(self.symbols)):,}"
-        return TreeRow(depth, name, shape, _product(part, self.order, style), count, part.note)
+        def rows(parts: Sequence[tuple[Sequence[str], Part]], depth: int) -> Iterator[TreeRow]:
+            """The rows below a module, whose parts are given with their paths from there."""
+            children: dict[str, list[tuple[Sequence[str], Part]]] = {}
+            for steps, part in parts:
+                if steps:
+                    children.setdefault(steps[0], []).append((steps[1:], part))
+            if children:  # what the module holds itself
+                yield from (leaf("(itself)", part, depth) for steps, part in parts if not steps)
+            for name, inner in children.items():
+                while all(steps for steps, _ in inner) and len({steps[0] for steps, _ in inner}) == 1:
+                    name += f".{inner[0][0][0]}"  # a path without forks is one step
+                    inner = [(steps[1:], part) for steps, part in inner]
+                if not any(steps for steps, _ in inner):
+                    yield from (leaf(name, part, depth) for _, part in inner)
+                    continue
+                below = replace(self.quantity, parts=tuple(part for _, part in inner))
+                formula = (below if len(inner) > 1 else inner[0][1]).formula(self.order, style)
+                amount = _whole_number(below.polynomial.at(self.symbols))
+                yield depth, name, "", formula, f"{amount:,}", ""
+                yield from rows(inner, depth + 1)
+
+        return list(rows([(part.path.split(".") if part.path else (), part) for part in self.quantity.parts], 0))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        about = {"unit": self.quantity.unit, "convention": self.quantity.convention}
         refused = {"refused": dict(self.quantity.refused), "measured": dict(self.quantity.measured)}
         return {
             "formula": self.formula,
             "total": self.total,
             "latex": self.latex,
-            **about,
+            "unit": self.quantity.unit,
+            "convention": self.quantity.convention,
             "parts": self.parts,
             **(refused if self.quantity.refused else {}),
         }
@@ -217,9 +233,9 @@ class Account(Result):
         return tuple(self.symbols)
 
     @property
-    def counts(self) -> list[CountedQuantity]:
+    def counts(self) -> dict[str, CountedQuantity]:
         """All quantities at the sizes of the account."""
-        return [CountedQuantity(quantity, self.symbols) for quantity in self.quantities.values()]
+        return {name: CountedQuantity(quantity, self.symbols) for name, quantity in self.quantities.items()}
 
     def __getattr__(self, name: str) -> CountedQuantity:
         """A quantity by its name: `account.parameters.formula`."""
@@ -233,26 +249,29 @@ class Account(Result):
         sizes = "  ".join(together(f"{name} = {value:,}") for name, value in self.symbols.items())
         unset = ", ".join(f"{name} = {write(default, self.order)}" for name, default in self.defaults.items())
         yield Text(f"{self.model}   {sizes}" + (f"\nunless set: {unset}" if unset else ""))
-        for place, count in enumerate(self.counts):
+        for place, count in enumerate(self.counts.values()):
+            formula = count.quantity.formula(self.order, "unicode")
+            if count.quantity.refused:
+                formula = ("" if formula == "0" else f"{formula} + ") + "what follows no formula"
+            equation = f"{TITLES[count.quantity.name]} = {formula} = {count.number}"
             notes = [line for note in count.quantity.notes for line in wrap(note, indent=" " * 4)]
-            yield Text("\n".join([self._equation(count), *notes]), apart=True)
-            if not place and (count.quantity.name == "parameters" or len(self.quantities) == 1):
-                yield Pre([(_tree_table(count.tree()), "")])
-
-    def _equation(self, count: CountedQuantity) -> str:
-        formula = count.quantity.formula(self.order, "unicode")
-        if count.quantity.refused:
-            rest = "what follows no formula"
-            formula = rest if formula == "0" else f"{formula} + {rest}"
-        return f"{TITLES[count.quantity.name]} = {formula} = {count.number}"
+            yield Text("\n".join([equation, *notes]), apart=True)
+            if place or (count.quantity.name != "parameters" and len(self.quantities) > 1):
+                continue
+            rows = [("  " * depth + name, *cells) for depth, name, *cells in count.tree()]
+            lines = table(rows, left=(0, 1, 2, 4), width=10_000, head=False)
+            if max(map(across, lines), default=0) > columns():  # too wide with notes next to the numbers: below them
+                below = [row for *cells, note in rows for row in [cells, *([("", "", note, "")] if note else [])]]
+                lines = table(below, left=(0, 1, 2), flexible=(0, 2), head=False)
+            yield Pre([("\n".join(lines), "")])
 
     def details(self) -> Iterator[Block]:
         """Every quantity as a tree that can be folded."""
         yield Heading(self.model, 1)
         yield Text(", ".join(f"{name} = {value:,}" for name, value in self.symbols.items()))
-        for place, count in enumerate(self.counts):
+        for place, count in enumerate(self.counts.values()):
             formula = count.quantity.formula(self.order, "unicode")
-            rows = [("  " * row.depth + row.name, row.shape, row.formula, row.count, row.note) for row in count.tree()]
+            rows = [("  " * depth + name, *cells) for depth, name, *cells in count.tree()]
             parts = Table(("path", "shape", "formula", "count", ""), rows, left=(0, 1, 2, 4), formulas=(1, 2))
             title = f"{TITLES[count.quantity.name]}: {formula} = {count.number}"
             yield Fold(title, [parts, Text(" ".join(count.quantity.notes), "note")], opened=not place)
@@ -260,10 +279,10 @@ class Account(Result):
     def markdown(self) -> str:
         """The account as Markdown tables, with formulas that can be copied."""
         blocks = [f"# {self.model}", ", ".join(f"`{name} = {value:,}`" for name, value in self.symbols.items())]
-        for count in self.counts:
+        for count in self.counts.values():
             rows = [
-                f"| {'&emsp;' * row.depth}`{row.name}` | {row.shape} | `{row.formula}` | {row.count} | {row.note} |"
-                for row in count.tree("plain")
+                f"| {'&emsp;' * depth}`{name}` | {shape} | `{formula}` | {number} | {note} |"
+                for depth, name, shape, formula, number, note in count.tree("plain")
             ]
             parts = "\n".join(["| path | shape | formula | count | |", "|---|---|---|---:|---|", *rows])
             blocks += [f"## {TITLES[count.quantity.name]}", f"`{count.formula}` = **{count.number}**", parts]
@@ -274,7 +293,7 @@ class Account(Result):
         """The formulas as LaTeX, one aligned line per quantity."""
         rows = [
             rf"\text{{{TITLES[count.quantity.name]}}} &= {count.latex} = {count.number.replace(',', '{,}')}"
-            for count in self.counts
+            for count in self.counts.values()
         ]
         return "\\begin{align*}\n" + " \\\\\n".join(rows) + "\n\\end{align*}\n"
 
@@ -284,7 +303,7 @@ class Account(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        counts = {name: CountedQuantity(quantity, self.symbols).to_dict() for name, quantity in self.quantities.items()}
+        counts = {name: count.to_dict() for name, count in self.counts.items()}
         if "backward" in counts and "flops" in counts:
             counts["flops"]["backward"] = counts.pop("backward")
         defaults = {name: write(default, self.order) for name, default in self.defaults.items()}
@@ -295,48 +314,9 @@ class Account(Result):
         """One row for every part of every quantity."""
         return [
             {"quantity": name, **part, "shape": " × ".join(part["shape"] or ())}
-            for name, quantity in self.quantities.items()
-            for part in CountedQuantity(quantity, self.symbols).parts
+            for name, count in self.counts.items()
+            for part in count.parts
         ]
-
-
-def _sum(parts: Sequence[Part], order: Sequence[str], style: Style) -> str:
-    """Parts added up. Those repeated as often, but for a number, share a bracket.
-
-    In it, shapes are written as they are, behind a number where they are there several times; amounts without a shape
-    are added up first.
-    """
-    brackets: dict[Polynomial, list[Part]] = {}
-    for part in parts:
-        number, _ = part.repeats.common()
-        brackets.setdefault(part.repeats / number if number else part.repeats, []).append(part)
-    written = []
-    for repeats, inside in brackets.items():
-        products: list[tuple[bool, tuple[Polynomial, ...]]] = []
-        for part in inside:
-            times = [of(n / repeats.terms[m]) for m, n in part.repeats.terms.items()][:1]
-            products.append((part.shape is None, (*(times if part.repeats != repeats else ()), *part.factors)))
-        shapes = [factors for shapeless, factors in products if not shapeless]
-        rest = total(prod(factors, start=ONE) for shapeless, factors in products if shapeless)
-        written.append((repeats, [*shapes, (rest,)] if rest else shapes))
-    return write_sum(written, order, style)
-
-
-def _product(part: Part, order: Sequence[str], style: Style) -> str:
-    return write_sum([(part.repeats, [part.factors])], order, style)
-
-
-def _tree_table(rows: Sequence[TreeRow]) -> str:
-    """Columns as wide as needed, numbers to the right; notes next to them, or below where that is too wide."""
-    cells = [("  " * row.depth + row.name, row.shape, row.formula, row.count) for row in rows]
-    noted = [(*cell, row.note) for cell, row in zip(cells, rows, strict=True)]
-    wide = table(noted, left=(0, 1, 2, 4), width=10_000, head=False)
-    if max(map(across, wide), default=0) <= columns():
-        return "\n".join(wide)
-    below: list[tuple[str, str, str, str]] = []
-    for cell, row in zip(cells, rows, strict=True):
-        below += [cell, ("", "", row.note, "")] if row.note else [cell]
-    return "\n".join(table(below, left=(0, 1, 2), flexible=(0, 2), head=False))
 
 
 def _whole_number(value: Fraction) -> int:

@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from lemma.counting.measure import ModulePath, following, products, tensors_in
+from lemma.counting.measure import following, products, tensors_in
 from lemma.counting.probe import pattern_of
 from lemma.counting.subject import Inputs, Subject
 from lemma.errors import InputError, unknown
 from lemma.report.result import Block, Heading, Result, Table, Text
 from lemma.report.text import fit, table
 
-LARGEST_RUN = 2**32
-"""Bytes of parameters up to which a model is really run, since these tools need real tensors."""
+LARGEST_RUN = 2**32  # bytes of parameters up to which a model is really run, since these tools need real tensors
 MULTIPLIES = ("scaled_dot_product_attention", "multi_head_attention_forward", "matmul", "bmm", "addmm", "baddbmm")
 MULTIPLIES += ("einsum", "linear", "lstm", "gru")
-"""Functions that multiply matrices, by name."""
+MULTIPLY_ADDS = "multiply–adds, ×2 here"
+MOST_NAMED, MOST_TOGETHER = 2, 3  # modules that differ, and modules that sum up to a difference
 
 
 @dataclass(frozen=True)
@@ -86,15 +86,8 @@ class ToolComparison(Result):
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         tools = [
-            {
-                "tool": row.tool,
-                "parameters": row.parameters,
-                "parameters_ratio": row.parameters_ratio,
-                "operations": row.flops,
-                "operations_ratio": row.flops_ratio,
-                "convention": row.convention,
-                "reasons": list(row.reasons),
-            }
+            {name.replace("flops", "operations"): value for name, value in vars(row).items()}
+            | {"reasons": list(row.reasons)}
             for row in self.rows
         ]
         return {"model": self.model, "parameters": self.parameters, "operations": self.flops, "tools": tools}
@@ -131,17 +124,16 @@ def _row(tool: str, subject: Subject, exact: "ExactCounts") -> ToolRow:
     except Exception as error:  # another tool may fail in any way
         reason = f"failed: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
         return ToolRow(tool, reasons=(reason,))
-    reasons = {"parameters: ": _why_parameters(found, exact), "FLOPs: ": _why_flops(found, exact)}
-    said = [about + reason for about, reason in reasons.items() if reason]
-    said += [found.remark] if found.remark and found.flops != exact.all_flops else []
+    said = []
+    if found.parameters != exact.all_parameters and (why := _why_parameters(found, exact)):
+        said.append(f"parameters: {why}")
+    if found.flops != exact.all_flops:
+        said += [f"FLOPs: {_why_flops(found, exact)}", *([found.remark] if found.remark else [])]
     ratios = [
         theirs / ours if ours else None
         for theirs, ours in ((found.parameters, exact.all_parameters), (found.flops, exact.all_flops))
     ]
     return ToolRow(tool, found.parameters, ratios[0], found.flops, ratios[1], found.convention, tuple(said))
-
-
-# The exact figures, module by module.
 
 
 @dataclass(frozen=True)
@@ -152,7 +144,7 @@ class ExactCounts:
     flops: Mapping[str, int]
     kinds: Mapping[str, str]
     """The class of every module."""
-    functions: Mapping[str, tuple[str, ...]]
+    functions: Mapping[str, Sequence[str]]
     """The functions that a module itself calls and that multiply."""
 
     @cached_property
@@ -174,30 +166,19 @@ def exact_counts(subject: Subject) -> ExactCounts:
     for name, parameter in module.named_parameters():
         parameters[name.rpartition(".")[0]] += parameter.numel()
     kinds = {path: type(part).__name__ for path, part in module.named_modules()}
-    with following(module) as path_now, torch.no_grad(), FunctionNames(path_now) as called:
+    functions: dict[str, dict[str, None]] = {}
+
+    class FunctionNames(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = getattr(func, "__name__", "").strip("_")
+            if name in MULTIPLIES:
+                functions.setdefault(path_now.current, {})[name] = None
+            return func(*args, **(kwargs or {}))
+
+    with following(module) as path_now, torch.no_grad(), FunctionNames():
         module(*inputs.positional, **inputs.named)
-    functions = {path: tuple(dict.fromkeys(names)) for path, names in called.found.items()}
     flops = {path: row[0] for path, row in products(module, inputs).items() if row[0]}
-    return ExactCounts(parameters, flops, kinds, functions)
-
-
-class FunctionNames(TorchFunctionMode):
-    """Notes the names of functions that multiply under the path at which they are called."""
-
-    def __init__(self, path_now: ModulePath) -> None:
-        super().__init__()
-        self.path_now = path_now
-        self.found: dict[str, list[str]] = {}
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Note it and call it."""
-        name = getattr(func, "__name__", "").strip("_")
-        if name in MULTIPLIES:
-            self.found.setdefault(self.path_now.current, []).append(name)
-        return func(*args, **(kwargs or {}))
-
-
-# Other tools that count, each behind one function. None of them is needed: they are imported when asked for.
+    return ExactCounts(parameters, flops, kinds, {path: tuple(names) for path, names in functions.items()})
 
 
 class PlainModule(nn.Module):
@@ -209,7 +190,7 @@ class PlainModule(nn.Module):
 
     def __init__(self, module: nn.Module, inputs: Inputs) -> None:
         super().__init__()
-        self.module, self.inputs = module, inputs
+        self.module, self.inputs, self.signal = module, inputs, torch.zeros(1)  # something to pass in
         self.noted: dict[str, float] = {}
 
     def forward(self, signal: Tensor) -> tuple[Tensor, ...]:
@@ -217,11 +198,6 @@ class PlainModule(nn.Module):
         outputs = self.module(*self.inputs.positional, **self.inputs.named)
         self.noted = {path: part.__dict__.get("__flops__", 0) for path, part in self.module.named_modules()}
         return tuple(tensors_in(outputs))
-
-    @property
-    def signal(self) -> Tensor:
-        """Something to pass in."""
-        return torch.zeros(1)
 
 
 @dataclass(frozen=True)
@@ -238,9 +214,6 @@ class ToolCount:
     modules: Mapping[str, float]
     holdings: Mapping[str, float] | None = None
     remark: str = ""
-
-
-MULTIPLY_ADDS = "multiply–adds, ×2 here"
 
 
 def with_torchinfo(plain: PlainModule) -> ToolCount:
@@ -320,26 +293,17 @@ TOOLS: dict[str, Callable[[PlainModule], ToolCount]] = {
 
 def _within(counts: Iterable[tuple[str, float]]) -> dict[str, float]:
     """By path within the counted module, what a tool says by path within `PlainModule`."""
-    inside: dict[str, float] = {}
+    inside: dict[str, float] = defaultdict(int)
     for name, count in counts:
         first, _, path = name.partition(".")
         if first == "module":
-            inside[path] = inside.get(path, 0) + count  # a module may be listed once for every call
+            inside[path] += count  # a module may be listed once for every call
     return inside
-
-
-# Which module explains that a tool's number is not the exact one.
-
-MOST_NAMED = 2
-MOST_TOGETHER = 3
 
 
 def _why_parameters(found: ToolCount, exact: ExactCounts) -> str:
     """The modules whose parameters make up the difference: the fewest that sum up to it, or those that differ most."""
-    difference = found.parameters - exact.all_parameters
-    if not difference:
-        return ""
-    mine = _by_pattern(exact.parameters)
+    difference, mine = found.parameters - exact.all_parameters, _by_pattern(exact.parameters)
     counted = [path for path, count in mine.items() if count]
     for number in range(1, min(MOST_TOGETHER, len(counted)) + 1):
         for chosen in combinations(counted, number):
@@ -352,8 +316,6 @@ def _why_parameters(found: ToolCount, exact: ExactCounts) -> str:
 
 def _why_flops(found: ToolCount, exact: ExactCounts) -> str:
     """The modules whose FLOPs differ most, and what was counted outside of any."""
-    if found.flops == exact.all_flops:
-        return ""
     functions = {pattern_of(path): ", ".join(names) for path, names in exact.functions.items()}
     mine, theirs = _by_pattern(exact.flops), _by_pattern(found.modules)
     said = _differences(mine, theirs, exact, functions, "its work", "where no matrices are multiplied")
@@ -363,9 +325,9 @@ def _why_flops(found: ToolCount, exact: ExactCounts) -> str:
 
 def _by_pattern(counts: Mapping[str, float]) -> dict[str, float]:
     """Add up what belongs to repeated layers."""
-    groups: dict[str, float] = {}
+    groups: dict[str, float] = defaultdict(int)
     for path, count in counts.items():
-        groups[pattern_of(path)] = groups.get(pattern_of(path), 0) + count
+        groups[pattern_of(path)] += count
     return groups
 
 
@@ -394,6 +356,5 @@ def _differences(
 
 
 def _named(path: str, exact: ExactCounts) -> str:
-    """A group of modules with their class."""
     kind = {pattern_of(other): kind for other, kind in exact.kinds.items()}.get(path, "")
     return f"{path} ({kind})" if path and kind else path or kind

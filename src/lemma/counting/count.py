@@ -4,46 +4,21 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Literal
 
 import torch
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lemma.adaptation.adapt import adapt_model
-from lemma.counting.account import Account, CountedQuantity, Part, Quantity
+from lemma.counting import measure, probe
+from lemma.counting.account import Account, Part, Quantity
 from lemma.counting.cache import CountCache
-from lemma.counting.measure import (
-    COLUMNS,
-    elementwise,
-    optimizer_bytes,
-    products,
-    saved_bytes,
-    shapes,
-    state_bytes,
-    tied_names,
-    total_size,
-)
 from lemma.counting.polynomial import ONE, ZERO, Polynomial, total
-from lemma.counting.probe import (
-    SUM,
-    Fitted,
-    Join,
-    PathGroup,
-    Probed,
-    ProbeSizes,
-    Read,
-    Readings,
-    Values,
-    choose_sizes,
-    column_sums,
-    draws,
-    pattern_of,
-    probe,
-)
-from lemma.counting.subject import Subject, adapted_subject, sizes_in_words
+from lemma.counting.probe import SUM, Fitted, Join, PathGroup, Probed, ProbeSizes, Read, Readings, Values
+from lemma.counting.subject import Inputs, Subject, adapted_subject, sizes_in_words
 from lemma.errors import InputError, LedgerError, unknown
-from lemma.models.build import build
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
 
@@ -89,7 +64,8 @@ def count(subject: Subject, quantities: Collection[str] = QUANTITIES, convention
     parameters = counter.parameters()
     found: dict[str, Quantity] = {}
     for name in able:
-        quantity = parameters if name == "parameters" else getattr(counter, name)()
+        counted = counter.flops if name in ("flops", "backward") else counter.bytes_kept
+        quantity = parameters if name == "parameters" else counted(name)
         # where tensors leave their formulas behind, no formula of another quantity can be trusted either
         far = {path: why for path, why in parameters.refused.items() if path not in quantity.refused}
         found[name] = replace(quantity, refused={**quantity.refused, **far}) if far else quantity
@@ -112,8 +88,13 @@ class ModuleCounter:
         sizes asked for. A tensor that differs there follows no formula, like those that were refused; the number is
         then that of the module as it was built.
         """
+
+        def ties() -> dict[str, str]:
+            tied = measure.tied_names(self.subject.build(self._small()))
+            return {probe.pattern_of(name): ", ".join(others) for name, others in tied.items()}
+
         kinds = {"": self._shapes("trainable"), "frozen": self._shapes("frozen")}
-        ties = self.cached.get("tied", self._ties)
+        also = self.cached.get("tied", ties)
         values = self.subject.symbols
         built = {name: (tensor.numel(),) for name, tensor in self.subject.build(values).named_parameters()}
         refused = _reasons(*kinds.values())
@@ -121,9 +102,8 @@ class ModuleCounter:
         parts: list[Part] = []
         for kind, probed in kinds.items():
             for group, fitted in probed.groups.items():
-                tied = ties.get(group.pattern)
-                note = ", ".join(word for word in (kind, f"tied: also {tied}" if tied else "") if word)
-                part, amount = _tensor(group, fitted, note), _amount(built, group)
+                tied = f"tied: also {also[group.pattern]}" if group.pattern in also else ""
+                part, amount = _tensor(group, fitted, ", ".join(filter(None, (kind, tied)))), _amount(built, group)
                 if group.which or part.whole.at(values) == amount:
                     parts.append(part)
                     continue
@@ -138,34 +118,82 @@ class ModuleCounter:
             )
         return quantity
 
-    def flops(self) -> Quantity:
-        """The FLOPs of one forward pass over a batch."""
-        return self._flops("flops", 0)
-
-    def backward(self) -> Quantity:
-        """The FLOPs of one backward pass over a batch."""
-        return self._flops("backward", 1)
-
-    def activations(self) -> Quantity:
-        """The bytes that autograd saves in a forward pass on a CPU."""
-        probed = self._probed("activations", self._saved, running=True)
-        convention = "storages saved for backward on a CPU, each once, parameters left out; loss not included"
-        quantity = Quantity("activations", "bytes", _amounts(probed), convention, _reasons(probed))
-        return replace(quantity, measured=self._measured(quantity, probed)) if probed.refused else quantity
-
-    def cache(self) -> Quantity:
-        """The bytes of the state after a batch was read."""
-
+    def _shapes(self, kind: str) -> Probed:
         def read(values: Values) -> Readings:
-            return state_bytes(self.subject.build(values), self.subject.inputs(values))
+            return measure.shapes(self.subject.build(values), kind == "trainable")
 
-        probed = self._probed("cache", read, running=True)
-        return Quantity("cache", "bytes", _amounts(probed), "the state after reading the batch", _reasons(probed))
+        def check(probed: Probed) -> None:
+            """Add everything up once more, at other sizes."""
+            values = self._small()
+            found = total(_tensor(*fitted).whole for fitted in probed.groups.items()).at(values)
+            if found != sum(prod(shape) for shape in read(values).values()):
+                raise LedgerError(f"{self.subject.name}: its parameters do not add up to what was fitted.")
 
-    def optimizer(self) -> Quantity:
-        """The bytes that AdamW keeps."""
-        probed = self._probed("optimizer", lambda values: optimizer_bytes(self.subject.build(values)))
-        return Quantity("optimizer", "bytes", _amounts(probed), "AdamW's state", _reasons(probed))
+        return self._probed(kind, read, check=check, join=measure.total_size)
+
+    def flops(self, name: str) -> Quantity:
+        """The FLOPs of one pass over a batch.
+
+        Read on small real tensors, which are many times faster than the meta device, by the paths it takes.
+        """
+
+        def read(values: Values, measured: Callable[[nn.Module, Inputs], Readings] = measure.products) -> Readings:
+            with plain_kernels():
+                return measured(self.subject.build(values, "cpu"), self.subject.inputs(values, "cpu"))
+
+        def check(probed: Probed) -> None:
+            """Compare with what is counted on the meta device, where PyTorch's own counter is exact."""
+            values = self._small()
+            on_meta = measure.products(self.subject.build(values), self.subject.inputs(values))
+            for column in range(2 * measure.COLUMNS):
+                fitted = total(f.repeats * f.columns[column] for f in probed.groups.values()).at(values)
+                if fitted != sum(row[column] for row in on_meta.values()):
+                    raise LedgerError(f"{self.subject.name}: its FLOPs on a CPU differ from those on the meta device.")
+
+        phase = ("flops", "backward").index(name)
+        probed = [self._probed("products", read, running=True, check=check)]
+        columns = slice(phase * measure.COLUMNS, (phase + 1) * measure.COLUMNS)
+        parts = [
+            Part(str(group), self.conventions.apply(*fitted.columns[columns]), fitted.repeats)
+            for group, fitted in probed[0].groups.items()
+        ]
+        if self.conventions.elementwise:
+            probed.append(self._probed("elementwise", partial(read, measured=measure.elementwise), running=True))
+            parts += [
+                Part(str(group), fitted.columns[phase], fitted.repeats, note="elementwise")
+                for group, fitted in probed[1].groups.items()
+            ]
+        counted = tuple(part for part in parts if part.each)
+        return Quantity(name, "FLOPs", counted, str(self.conventions), _reasons(*probed))
+
+    def bytes_kept(self, name: str) -> Quantity:
+        """What autograd saves in a forward pass on a CPU, the state after a batch was read, or what AdamW keeps.
+
+        Activations that follow no formula are measured in a real run at the sizes asked for, if it is small enough.
+        """
+        build, inputs = self.subject.build, self.subject.inputs
+        read, convention = {
+            "activations": (
+                lambda values: measure.saved_bytes(build(values, "cpu"), inputs(values, "cpu")),
+                "storages saved for backward on a CPU, each once, parameters left out; loss not included",
+            ),
+            "cache": (
+                lambda values: measure.state_bytes(build(values), inputs(values)),
+                "the state after reading the batch",
+            ),
+            "optimizer": (lambda values: measure.optimizer_bytes(build(values)), "AdamW's state"),
+        }[name]
+        probed = self._probed(name, read, running=name != "optimizer")
+        parts = [Part(str(group), fitted.columns[0], fitted.repeats) for group, fitted in probed.groups.items()]
+        quantity = Quantity(name, "bytes", tuple(parts), convention, _reasons(probed))
+        if name != "activations" or not probed.refused:
+            return quantity
+        values = self.subject.sizes(running=True)
+        weights = sum(p.numel() * p.element_size() for p in build(values).parameters())
+        if weights + int(quantity.polynomial.at(values)) > LARGEST_RUN:
+            return quantity
+        found = read(values)
+        return replace(quantity, measured={str(group): _amount(found, group) for group in probed.refused})
 
     def _probed(
         self,
@@ -173,7 +201,7 @@ class ModuleCounter:
         read: Read,
         running: bool = False,
         check: Callable[[Probed], None] | None = None,
-        join: Join = column_sums,
+        join: Join = probe.column_sums,
     ) -> Probed:
         """Probe what is read, from the cache if it was probed before; `check` is one more proof."""
 
@@ -189,7 +217,7 @@ class ModuleCounter:
             threads = torch.get_num_threads()
             torch.set_num_threads(1)  # probed modules are small: threads would only wait for each other
             try:
-                probed = probe(tried, self._sizes(running), join)
+                probed = probe.probe(tried, self._sizes(running), join)
                 if check and not probed.refused:
                     check(probed)
             finally:
@@ -200,88 +228,24 @@ class ModuleCounter:
 
     def _sizes(self, running: bool) -> Iterator[ProbeSizes]:
         """Probe sizes to try; if there are none, building at the sizes asked for says why."""
+
+        def can_be_built(values: Values) -> bool:  # tried once: the sizes of its inputs do not matter
+            key = tuple(values[name] for name in self.subject.symbols)
+            if key not in self._built:
+                self._built[key] = self.subject.can_be_built(values)
+            return self._built[key]
+
         none = True
-        for sizes in choose_sizes(list(self.subject.sizes(running)), self._can_be_built, self.subject.probe_sizes):
+        for sizes in probe.choose_sizes(list(self.subject.sizes(running)), can_be_built, self.subject.probe_sizes):
             none = False
             yield sizes
         if none:
             self.subject.build(self.subject.sizes(running))
 
-    def _can_be_built(self, values: Values) -> bool:
-        """Whether the module can be built at these sizes, tried once: the sizes of its inputs do not matter."""
-        key = tuple(values[name] for name in self.subject.symbols)
-        if key not in self._built:
-            self._built[key] = self.subject.can_be_built(values)
-        return self._built[key]
-
     def _small(self) -> dict[str, int]:
         """Some small sizes at which the subject can be built."""
         found = next(self._sizes(running=True), None)
-        return draws(found, 4)[-1] if found else self.subject.sizes(running=True)
-
-    def _shapes(self, kind: str) -> Probed:
-        def read(values: Values) -> Readings:
-            return shapes(self.subject.build(values), kind == "trainable")
-
-        def check(probed: Probed) -> None:
-            """Add everything up once more, at other sizes."""
-            values = self._small()
-            found = total(_tensor(*fitted).whole for fitted in probed.groups.items()).at(values)
-            if found != sum(prod(shape) for shape in read(values).values()):
-                raise LedgerError(f"{self.subject.name}: its parameters do not add up to what was fitted.")
-
-        return self._probed(kind, read, check=check, join=total_size)
-
-    def _ties(self) -> dict[str, str]:
-        module = self.subject.build(self._small())
-        return {pattern_of(name): ", ".join(others) for name, others in tied_names(module).items()}
-
-    def _flops(self, name: str, phase: int) -> Quantity:
-        """FLOPs of small real tensors, which are many times faster than the meta device, by the paths it takes."""
-
-        def read(values: Values) -> Readings:
-            with plain_kernels():
-                return products(self.subject.build(values, "cpu"), self.subject.inputs(values, "cpu"))
-
-        def read_elementwise(values: Values) -> Readings:
-            with plain_kernels():
-                return elementwise(self.subject.build(values, "cpu"), self.subject.inputs(values, "cpu"))
-
-        def check(probed: Probed) -> None:
-            """Compare with what is counted on the meta device, where PyTorch's own counter is exact."""
-            values = self._small()
-            on_meta = products(self.subject.build(values), self.subject.inputs(values))
-            for column in range(2 * COLUMNS):
-                fitted = total(f.repeats * f.columns[column] for f in probed.groups.values()).at(values)
-                if fitted != sum(row[column] for row in on_meta.values()):
-                    raise LedgerError(f"{self.subject.name}: its FLOPs on a CPU differ from those on the meta device.")
-
-        probed = [self._probed("products", read, running=True, check=check)]
-        columns = slice(phase * COLUMNS, (phase + 1) * COLUMNS)
-        parts = [
-            Part(str(group), self.conventions.apply(*fitted.columns[columns]), fitted.repeats)
-            for group, fitted in probed[0].groups.items()
-        ]
-        if self.conventions.elementwise:
-            probed.append(self._probed("elementwise", read_elementwise, running=True))
-            parts += [
-                Part(str(group), fitted.columns[phase], fitted.repeats, note="elementwise")
-                for group, fitted in probed[1].groups.items()
-            ]
-        counted = tuple(part for part in parts if part.each)
-        return Quantity(name, "FLOPs", counted, str(self.conventions), _reasons(*probed))
-
-    def _saved(self, values: Values) -> Readings:
-        return saved_bytes(self.subject.build(values, "cpu"), self.subject.inputs(values, "cpu"))
-
-    def _measured(self, quantity: Quantity, probed: Probed) -> dict[str, int]:
-        """A real run at the sizes asked for, if it is small enough."""
-        values = self.subject.sizes(running=True)
-        weights = sum(p.numel() * p.element_size() for p in self.subject.build(values).parameters())
-        if weights + int(quantity.polynomial.at(values)) > LARGEST_RUN:
-            return {}
-        found = self._saved(values)
-        return {str(group): _amount(found, group) for group in probed.refused}
+        return probe.draws(found, 4)[-1] if found else self.subject.sizes(running=True)
 
 
 @contextmanager
@@ -303,31 +267,19 @@ def _tensor(group: PathGroup, fitted: Fitted, note: str = "") -> Part:
     return Part(str(group), prod(fitted.columns, start=ONE), fitted.repeats, shape, note)
 
 
-def _amounts(probed: Probed) -> tuple[Part, ...]:
-    return tuple(Part(str(group), fitted.columns[0], fitted.repeats) for group, fitted in probed.groups.items())
-
-
 def _reasons(*probed: Probed) -> dict[str, str]:
     return {str(group): why for one in probed for group, why in one.refused.items()}
 
 
-def trainable_formula(spec: ModelSpec, method: Method, learn: Sequence[str] = ()) -> CountedQuantity:
+def trainable_text(spec: ModelSpec, method: Method, learn: Sequence[str] = ()) -> str:
     """How many parameters learn when a model is adapted: their formula in the sizes of the spec and of the method.
 
     It is read off the adapted module like any other: built and adapted at small sizes, without what does not learn.
 
     >>> from lemma.spec.models import Decoder
     >>> from lemma.spec.recipe import Lora
-    >>> trainable = trainable_formula(Decoder(width=64, depth=2), Lora(rank=4, targets=("*.attention.output",)))
-    >>> trainable.formula, trainable.total
-    ('L*r*(d + d_h)', 1024)
+    >>> trainable_text(Decoder(width=64, depth=2), Lora(rank=4, targets=("*.attention.output",)))
+    'L·r·(d + d_h)'
     """
-    with torch.device("meta"):
-        adapt_model(build(spec), method, learn)  # at the very sizes asked for: refuses what cannot be
-    return count(adapted_subject(spec, method, learn), ["parameters"]).parameters
-
-
-def trainable_text(spec: ModelSpec, method: Method, learn: Sequence[str] = ()) -> str:
-    """The same formula as `lemma count` writes it: 2·L·r·(2·d + 2·d_h + d_ff)."""
     account = count(adapted_subject(spec, method, learn), ["parameters"])
     return account.quantities["parameters"].formula(account.order, "unicode")

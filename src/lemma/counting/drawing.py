@@ -86,17 +86,9 @@ class Drawing(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values: every tensor with its shape and the step that makes it."""
+        order = tuple(self.symbols)
         nodes = [
-            {
-                "name": node.name,
-                "kind": node.kind,
-                "shape": self._sizes(node),
-                "step": node.step,
-                "formula": node.formula,
-                "path": node.path,
-                "reads": list(node.reads),
-                "repeats": write(node.repeats, tuple(self.symbols)),
-            }
+            {**vars(node), "shape": self._sizes(node), "reads": list(node.reads), "repeats": write(node.repeats, order)}
             for node in self.nodes
         ]
         return {"model": self.model, "symbols": dict(self.symbols), "nodes": nodes}
@@ -135,42 +127,27 @@ def draw(subject: Subject) -> Drawing:
     flow = without_views(flow)
     names = signal_names(flow)
     formulas = StepFormulas(flow, names, tuple(symbols))
-    shapes, page, height = _page(subject.name, symbols, _Scene(flow, names, formulas).whole(), unused)
-    nodes = _tensors(flow, names, formulas, unused)
-    return Drawing(subject.name, symbols, nodes, tuple(shapes), _svg(shapes, page, height, subject.name))
-
-
-def _tensors(
-    flow: DataFlow[Polynomial], names: dict[int, str], formulas: StepFormulas, unused: Sequence[Signal[Polynomial]]
-) -> tuple[DrawnTensor, ...]:
-    uses = flow.uses()
     nodes: dict[str, DrawnTensor] = {}
     for step in flow.steps:
         for number in step.operands:
             signal, name = flow.signals[number], names[number]
             nodes.setdefault(name, DrawnTensor(name, signal.kind, signal.shape, repeats=signal.repeats))
         reads, formula = tuple(dict.fromkeys(names[n] for n in step.operands)), "; ".join(formulas.lines(step))
-        for number in (n for n in step.results if uses[n]):
+        for number in (n for n in step.results if formulas.uses[n]):
             shape, name = flow.signals[number].shape, names[number]
             nodes[name] = DrawnTensor(name, "result", shape, step.operation, formula, step.path, reads)
     for signal in unused:
         nodes[signal.name] = DrawnTensor(signal.name, signal.kind, signal.shape, repeats=signal.repeats)
-    return tuple(nodes.values())
+    drawn = _Scene(flow, formulas).level((), PAGE - 2 * MARGIN)
+    shapes, page, height = _page(subject.name, symbols, drawn, unused)
+    svg = _svg(shapes, page, height, subject.name)
+    return Drawing(subject.name, symbols, tuple(nodes.values()), tuple(shapes), svg)
 
 
-# How wide a text is at most, in the sans-serif fonts that a reader may have, and how it is broken into lines.
-
-SIZE = 14
-SMALL = 12  # subscripts: the smallest letters there are
-LINE = 19
+SIZE, SMALL, LINE = 14, 12, 19  # letters, subscripts (the smallest letters there are), from line to line
 SUBSCRIPT = re.compile(r"(?<![A-Za-z0-9_.])([A-Za-zα-ω])_([A-Za-z0-9]+)")
-WIDTHS = {
-    0.33: " ",
-    0.42: "iljI|.,:;'!()[]ftr/-ᵀ…·",
-    0.95: "mwMW—",
-    0.84: "×=+−÷√→∗∞≤<>~",
-}
-EM = {letter: em for em, letters in WIDTHS.items() for letter in letters}
+WIDTHS = {0.33: " ", 0.42: "iljI|.,:;'!()[]ftr/-ᵀ…·", 0.95: "mwMW—", 0.84: "×=+−÷√→∗∞≤<>~"}
+EM = {letter: em for em, letters in WIDTHS.items() for letter in letters}  # at most, in common sans-serif fonts
 
 
 def _pieces(text: str) -> list[tuple[str, bool]]:
@@ -207,9 +184,6 @@ def _broken(text: str, limit: float) -> list[str]:
     return lines
 
 
-# What a drawing is made of.
-
-
 @dataclass(frozen=True)
 class Box:
     """A rectangle of some look."""
@@ -219,10 +193,6 @@ class Box:
     y: float
     width: float
     height: float
-
-    def moved(self, x: float, y: float) -> "Box":
-        """Return it elsewhere."""
-        return replace(self, x=self.x + x, y=self.y + y)
 
 
 @dataclass(frozen=True)
@@ -240,10 +210,6 @@ class TextLine:
         space = 2 * text_width(" ") if self.strong and self.plain else 0
         return text_width(self.strong, bold=True) + space + text_width(self.plain)
 
-    def moved(self, x: float, y: float) -> "TextLine":
-        """Return it elsewhere."""
-        return replace(self, x=self.x + x, y=self.y + y)
-
 
 @dataclass(frozen=True)
 class FlowLine:
@@ -253,16 +219,17 @@ class FlowLine:
     arrow: bool = True
     sideways: bool = False
 
-    def moved(self, x: float, y: float) -> "FlowLine":
-        """Return it elsewhere."""
-        return replace(self, points=tuple((a + x, b + y) for a, b in self.points))
-
 
 Shape = Box | TextLine | FlowLine
 
 
 def _moved(shapes: Sequence[Shape], x: float, y: float) -> list[Shape]:
-    return [shape.moved(x, y) for shape in shapes]
+    return [
+        replace(shape, points=tuple((a + x, b + y) for a, b in shape.points))
+        if isinstance(shape, FlowLine)
+        else replace(shape, x=shape.x + x, y=shape.y + y)
+        for shape in shapes
+    ]
 
 
 @dataclass(frozen=True)
@@ -284,15 +251,12 @@ class DrawnElement(LayoutBlock):
         return self.exits.get(number, (self.anchor, self.bottom))
 
 
-def _box(look: Look, lines: Sequence[tuple[str, str]], least: float = 0) -> tuple[list[Shape], float, float]:
-    """A box around lines of text (what is bold, what is not), at the origin, with its width and height."""
-    across = max([least, *(TextLine(0, 0, *words).width + 2 * PAD for words in lines)])
-    down = len(lines) * LINE + PAD
-    texts = [
-        TextLine(across / 2, PAD / 2 + LINE * number + (LINE + SIZE * 0.7) / 2, *words)
-        for number, words in enumerate(lines)
-    ]
-    return [Box(look, 0, 0, across, down), *texts], across, down
+def _box(look: Look, lines: Sequence[tuple[str, str]], least: float = 0) -> DrawnElement:
+    """A box around lines of text (what is bold, what is not)."""
+    wide = max([least, *(TextLine(0, 0, *words).width + 2 * PAD for words in lines)])
+    high, first = len(lines) * LINE + PAD, PAD / 2 + (LINE + SIZE * 0.7) / 2
+    texts = [TextLine(wide / 2, first + LINE * number, *words) for number, words in enumerate(lines)]
+    return DrawnElement(wide, high, wide / 2, (Box(look, 0, 0, wide, high), *texts), high, wide)
 
 
 @dataclass(frozen=True)
@@ -305,64 +269,30 @@ class Label:
     full: str = ""
     """Its whole name, where `name` is only a letter for it."""
 
-    def box(self, narrow: bool = False, least: float = 0) -> tuple[list[Shape], float, float]:
+    def box(self, narrow: bool = False, least: float = 0) -> DrawnElement:
         """Its box: name and shape in one line, or in two if it must be narrow."""
         lines = [(self.name, ""), ("", self.shape)] if narrow else [(self.name, self.shape)]
         return _box(self.look, [*lines, *([("", self.full)] if self.full else [])], least)
 
 
-def _card(formula: Sequence[str], results: Sequence[Label], held: Sequence[Label], limit: float | None) -> DrawnElement:
-    """A step: its formula, what it makes below it, and to the left what of the module it reads.
-
-    No wider than the limit; without one, narrow.
-    """
-    narrow = limit is None
-    widest = max((label.box(narrow)[1] for label in held), default=0)
-    left = widest + ARROW if held else 0
-    longest = CARD_NARROW if limit is None else min(CARD_WIDE, limit - left - 2 * PAD - 2 * (LANE + GAP))
-    words = [("", line) for text in formula for line in _broken(text, longest)]
-    look: Look = "step" if any(label.look == "parameter" for label in held) else "free step"
-    across = max([_box(look, words)[1], *(label.box(narrow)[1] for label in results)])
-    stack, _, step_height = _box(look, words, across)
-    bottom = step_height
-    for label in results:
-        box, _, height = label.box(narrow, across)
-        stack += _moved(box, 0, bottom)
-        bottom += height
-    shapes: list[Shape] = []
-    y = 0.0
-    for number, label in enumerate(held):  # one below the other, each with an arrow to the step on their right
-        box, _, height = label.box(narrow, widest)
-        middle = y + min(height, LINE + 9) / 2
-        meets = min(middle, step_height * (number + 1) / (len(held) + 1))
-        start = (widest, y + height / 2 if len(held) > 1 else meets)
-        shapes += [*_moved(box, 0, y), FlowLine((start, (left, meets)), sideways=True)]
-        y += height + ABOVE
-    shapes += _moved(stack, left, 0)
-    return DrawnElement(left + across, max(bottom, y - ABOVE), left + across / 2, tuple(shapes), bottom, across)
-
-
-# From the data flow to shapes: a card for each step, a frame around repeated layers, and the lines between them.
-
 Connection = tuple[Name, Name, int]
 """From which element to which one, and the signal that it carries."""
+_PORT = DrawnElement(16, 0, 8)
+"""The place where a line passes the edge of a frame."""
 
 
 class _Scene:
-    def __init__(self, flow: DataFlow[Polynomial], names: Mapping[int, str], formulas: StepFormulas) -> None:
-        self.flow, self.names, self.formulas = flow, names, formulas
-        self.uses = flow.uses()
+    """From the data flow to shapes: a card for each step, a frame around repeated layers, and the lines between."""
+
+    def __init__(self, flow: DataFlow[Polynomial], formulas: StepFormulas) -> None:
+        self.flow, self.names, self.uses, self.formulas = flow, formulas.names, formulas.uses, formulas
         self.maker = {number: step for step in flow.steps for number in step.results}
         self.home: dict[int, tuple[Frame, ...]] = {}  # the frames around each step, outermost first
         for step in flow.steps:
             around = [frame for frame in flow.frames if f"{step.path}.".startswith(f"{frame.first}.")]
             self.home[id(step)] = tuple(sorted(around, key=lambda frame: len(frame.path)))
 
-    def whole(self) -> DrawnElement:
-        """The whole drawing."""
-        return self._level((), PAGE - 2 * MARGIN)
-
-    def _level(self, around: tuple[Frame, ...], limit: float) -> DrawnElement:
+    def level(self, around: tuple[Frame, ...], limit: float) -> DrawnElement:
         """Lay out what is directly within a frame, or outside all of them; ports are where lines pass its edge."""
         depth = len(around)
         inside = [step for step in self.flow.steps if self.home[id(step)][:depth] == around]
@@ -372,16 +302,12 @@ class _Scene:
         outgoing = [number for number in made if around and self.uses[number] > within[number]]
         elements: dict[Name, DrawnElement] = {}
         for number in incoming:
-            if around:
-                elements["in", number] = _PORT
-            else:
-                shapes, across, down = self._label(number).box()
-                elements["signal", number] = DrawnElement(across, down, across / 2, tuple(shapes), down, across)
+            elements["in" if around else "signal", number] = _PORT if around else self._label(number).box()
         for step in inside:
             name = self._name(step, depth)
             if name not in elements:
                 deeper = self.home[id(step)][: depth + 1]
-                elements[name] = self._step(step, limit) if len(deeper) == depth else self._frame(deeper, limit)
+                elements[name] = self._card(step, limit) if len(deeper) == depth else self._frame(deeper, limit)
         elements |= {("out", number): _PORT for number in outgoing}
         connections: dict[Connection, None] = {}
         for step in inside:
@@ -392,7 +318,18 @@ class _Scene:
                 if begin != end:
                     connections[begin, end, number] = None
         lines = [*connections, *((self._name(self.maker[n], depth), ("out", n), n) for n in outgoing)]
-        return _composed(self._narrowed(elements, lines, limit), lines, limit)
+        elements = self._narrowed(elements, lines, limit)
+        out = [name for name in elements if name[0] == "out"]
+        layout = arrange(elements, [(a, b) for a, b, _ in lines], limit, out)
+        shapes: list[Shape] = [_line(elements, layout, line, lines) for line in lines]
+        ports: dict[str, dict[int, tuple[float, float]]] = {"in": {}, "out": {}}
+        for name, element in elements.items():
+            x, y = layout.corners[name]
+            shapes += _moved(element.shapes, x, y)
+            if name[0] in ports:
+                ports[name[0]][name[1]] = (x + element.anchor, y)
+        wide, high = layout.width, layout.height
+        return DrawnElement(wide, high, wide / 2, tuple(shapes), high, wide, ports["in"], ports["out"])
 
     def _read_by(self, steps: Sequence[Step]) -> list[int]:
         """The signals that flow into steps: neither held by the module nor constant."""
@@ -410,7 +347,7 @@ class _Scene:
         """Make those cards narrow that then fit into one row, where that saves a row."""
         steps: dict[Name, Step] = {("step", step.results): step for step in self.flow.steps}
         narrow = {
-            name: self._step(steps[name], None) if name in steps else element for name, element in elements.items()
+            name: self._card(steps[name], None) if name in steps else element for name, element in elements.items()
         }
         edges = [(a, b) for a, b, _ in lines]
         fewer, more = rows_of(narrow, edges, limit), rows_of(elements, edges, limit)
@@ -421,27 +358,49 @@ class _Scene:
             used[fewer[name]] = used.get(fewer[name], -GAP) + element.width + GAP
         return {name: narrow[name] if used[fewer[name]] > limit else element for name, element in elements.items()}
 
-    def _step(self, step: Step, limit: float | None) -> DrawnElement:
+    def _card(self, step: Step, limit: float | None) -> DrawnElement:
+        """A step: its formula, what it makes below it, and to the left what of the module it reads.
+
+        No wider than the limit; without one, narrow.
+        """
         results = [self._label(number) for number in step.results if self.uses[number]]
         kinds = {number: self.flow.signals[number].kind for number in step.operands}
-        labels = list(
-            dict.fromkeys(self._label(number, step) for number in kinds if kinds[number] in (*HELD, "constant"))
-        )
+        own = [number for number, kind in kinds.items() if kind in (*HELD, "constant")]
+        labels = list(dict.fromkeys(self._label(number, step) for number in own))
         paths = [label.full.rpartition(".")[0] for label in labels]
         held = [  # the name of a bias below its weight is said by that of the weight
             replace(label, full="") if label.full and path in paths[:place] else label
             for place, (label, path) in enumerate(zip(labels, paths, strict=True))
         ]
-        return _card(self.formulas.lines(step), results, held, limit)
+        narrow = limit is None
+        widest = max((label.box(narrow).width for label in held), default=0)
+        left = widest + ARROW if held else 0
+        longest = CARD_NARROW if limit is None else min(CARD_WIDE, limit - left - 2 * PAD - 2 * (LANE + GAP))
+        words = [("", line) for text in self.formulas.lines(step) for line in _broken(text, longest)]
+        look: Look = "step" if any(label.look == "parameter" for label in held) else "free step"
+        across = max([_box(look, words).width, *(label.box(narrow).width for label in results)])
+        stack = [_box(look, words, across), *(label.box(narrow, across) for label in results)]
+        shapes: list[Shape] = []
+        y = 0.0
+        for number, label in enumerate(held):  # one below the other, each with an arrow to the step on their right
+            box = label.box(narrow, widest)
+            meets = min(y + min(box.height, LINE + 9) / 2, stack[0].height * (number + 1) / (len(held) + 1))
+            start = (widest, y + box.height / 2 if len(held) > 1 else meets)
+            shapes += [*_moved(box.shapes, 0, y), FlowLine((start, (left, meets)), sideways=True)]
+            y += box.height + ABOVE
+        bottom = 0.0
+        for box in stack:
+            shapes += _moved(box.shapes, left, bottom)
+            bottom += box.height
+        return DrawnElement(left + across, max(bottom, y - ABOVE), left + across / 2, tuple(shapes), bottom, across)
 
     def _frame(self, around: tuple[Frame, ...], limit: float) -> DrawnElement:
         """A frame around one of several equal layers, with its lines passed through its edges."""
         frame = around[-1]
-        inner = self._level(around, limit - 2 * FRAME)
-        passed = [
-            f"{self.names[b]} is the next one's {self.names[a]}" for a, b in frame.carried.items() if b in self.names
-        ]
-        title = TextLine(0, 20, f"× {self.formulas.size(frame.formula)}", ", ".join([frame.path, *passed[:1]]))
+        inner = self.level(around, limit - 2 * FRAME)
+        carried = [(self.names[a], self.names[b]) for a, b in frame.carried.items() if b in self.names]
+        passed = "".join(f", {made} is the next one's {begins}" for begins, made in carried[:1])
+        title = TextLine(0, 20, f"× {self.formulas.size(frame.formula)}", frame.path + passed)
         wide, high = max(inner.width, title.width) + 2 * FRAME, inner.height + HEAD + FRAME
         left = (wide - inner.width) / 2
         entries = {number: (x + left, HEAD) for number, (x, _) in inner.entries.items()}
@@ -461,34 +420,14 @@ class _Scene:
         signal, frames = self.flow.signals[number], self.home[id(step)] if step else ()
         shape = self.formulas.shape(signal.shape)
         if signal.kind not in HELD:
-            looks: dict[str, Look] = {"input": "input", "constant": "constant"}
-            return Label(looks.get(signal.kind, "result"), self.names[number], shape)
+            look: Look = signal.kind if signal.kind in ("input", "constant") else "result"
+            return Label(look, self.names[number], shape)
         if signal.repeats != ONE and not frames:
             shape += f" each, × {self.formulas.size(signal.repeats)}"
-        look: Look = "parameter" if signal.kind == "parameter" else "constant"
+        look = "parameter" if signal.kind == "parameter" else "constant"
         path = frames[-1].path if frames else ""
         full, name = signal.name.removeprefix(f"{path}.*.") if path else signal.name, short(signal.name)
         return Label(look, name, shape, full) if len(name) == 1 else Label(look, full, shape)
-
-
-def _composed(elements: Mapping[Name, DrawnElement], lines: Sequence[Connection], limit: float) -> DrawnElement:
-    """Elements placed, with the lines between them."""
-    layout = arrange(elements, [(a, b) for a, b, _ in lines], limit, [name for name in elements if name[0] == "out"])
-    shapes: list[Shape] = [_line(elements, layout, line, lines) for line in lines]
-    ports: dict[str, dict[int, tuple[float, float]]] = {"in": {}, "out": {}}
-    for name, element in elements.items():
-        x, y = layout.corners[name]
-        shapes += _moved(element.shapes, x, y)
-        if name[0] in ports:
-            ports[name[0]][name[1]] = (x + element.anchor, y)
-    middle = layout.width / 2
-    return DrawnElement(
-        layout.width, layout.height, middle, tuple(shapes), layout.height, layout.width, ports["in"], ports["out"]
-    )
-
-
-_PORT = DrawnElement(16, 0, 8)
-"""The place where a line passes the edge of a frame."""
 
 
 def _line(
@@ -533,31 +472,25 @@ def _page(
     looks = {shape.look for shape in drawn.shapes if isinstance(shape, Box)}
     boxes = [_box(look, [("", words)]) for look, words in LEGEND.items() if look in looks]
     y, gap = top + drawn.height + 26, 12.0
-    x = (page - sum(across + gap for _, across, _ in boxes) + gap) / 2
-    for box, across, _ in boxes:
-        shapes += _moved(box, x, y)
-        x += across + gap
+    x = (page - sum(box.width + gap for box in boxes) + gap) / 2
+    for box in boxes:
+        shapes += _moved(box.shapes, x, y)
+        x += box.width + gap
     if unused:
         y += 34
-        words = "not used here: " + ", ".join(signal.name for signal in unused)
-        for line in _broken(words, page - 2 * MARGIN):
+        for line in _broken("not used here: " + ", ".join(signal.name for signal in unused), page - 2 * MARGIN):
             y += LINE
             shapes.append(TextLine(page / 2, y, "", line))
     return shapes, page, y + 28 + MARGIN
 
-
-# Shapes as SVG: on a background of its own, so that it can be read in light and dark surroundings.
 
 INK, PAPER, FLOW = "#1b1f24", "#fcfcfd", "#5f6b7a"
 FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 
 
 def _svg(shapes: Sequence[Shape], width: float, height: float, title: str) -> str:
-    """An SVG document of this size."""
-    order = sorted(
-        shapes,
-        key=lambda shape: (not (isinstance(shape, Box) and shape.look == "frame"), not isinstance(shape, FlowLine)),
-    )
+    """An SVG document of this size, on a background of its own: it can be read in light and dark surroundings."""
+    order = sorted(shapes, key=lambda shape: (getattr(shape, "look", "") != "frame", not isinstance(shape, FlowLine)))
     body = "\n".join(map(_element, order))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 GAP, LANE, BETWEEN = 18.0, 16.0, 38.0  # between blocks, for a line that passes a row, between rows
@@ -41,10 +41,8 @@ def arrange(
     With more and more room kept free in every row for lines that pass, until all fits.
     """
     ours = list(dict.fromkeys(edges))
-    tried = [
-        _Rows(dict(blocks), ours, limit, rows_of(blocks, ours, limit - spare, last)).layout()
-        for spare in (0, 3 * LANE, 8 * LANE)
-    ]
+    levels = [rows_of(blocks, ours, limit - spare, last) for spare in (0, 3 * LANE, 8 * LANE)]
+    tried = [_Rows(dict(blocks), ours, limit, level).layout() for level in levels]
     return next((layout for layout in tried if layout.width <= limit), min(tried, key=lambda layout: layout.width))
 
 
@@ -126,9 +124,7 @@ class _Rows:
                 nearby = {name: at for at, name in enumerate(self.rows[index - 1 if down else index + 1])}
                 means: dict[Name, float] = {}
                 for at, name in enumerate(self.rows[index]):
-                    linked = [
-                        nearby[other] for link in self.links for other in link if name in link and other in nearby
-                    ]
+                    linked = [nearby[one] for link in self.links for one in link if name in link and one in nearby]
                     means[name] = sum(linked) / len(linked) if linked else at
                 self.rows[index].sort(key=means.__getitem__)
             crossings = self._crossings()
@@ -166,7 +162,7 @@ class _Rows:
         """The nearest places to those wanted at which nothing in the row overlaps, in the least-squares sense."""
         blocks = [self.blocks[name] for name in row]
         steps = [0.0, *(a.width - a.anchor + GAP + b.anchor for a, b in pairwise(blocks))]
-        offsets = [sum(steps[: i + 1]) for i in range(len(steps))]
+        offsets = list(accumulate(steps))
         pools: list[list[float]] = []  # neighbours that want to overlap are placed together
         for name, want, offset in zip(row, wanted, offsets, strict=True):
             pools.append([want - offset, weights[name], 1])

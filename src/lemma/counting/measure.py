@@ -81,37 +81,30 @@ def tensors_in(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
 # formulas of `torch.utils.flop_counter`, a multiply–add as two. Elementwise work is kept apart: one for every element
 # that a pointwise operation, a softmax or a norm gives out.
 
-PRODUCTS, CAUSAL = 0, 1
-"""The columns of a reading for one pass: products, and of these those of causal attention."""
-COLUMNS = 2
+PRODUCTS, CAUSAL, ELEMENTS = 0, 1, 2  # what is counted in one pass; causal products are among the products
+COLUMNS = 2  # of a reading of products, for one pass
 SPREAD = ("_softmax", "_log_softmax", "native_layer_norm", "_fused_rms_norm", "native_batch_norm", "native_group_norm")
 IN_CAUSAL = " causal"  # follows the path while causal attention is running
 
 
 def products(module: nn.Module, inputs: Inputs) -> Readings:
     """Run a module forward and backward; return for every path two columns forward and two backward."""
-    meter = _run(module, inputs)
-    columns = [(phase, column) for phase in (0, 1) for column in range(COLUMNS)]
-    paths = dict.fromkeys(path for path, _, _ in meter.products)
-    return {path: tuple(meter.products[path, phase, column] for phase, column in columns) for path in paths}
+    return _work(module, inputs, (PRODUCTS, CAUSAL))
 
 
 def elementwise(module: nn.Module, inputs: Inputs) -> Readings:
     """Run a module forward and backward; return for every path its elementwise work, forward and backward."""
-    meter = _run(module, inputs)
-    paths = dict.fromkeys(path for path, _ in meter.elements)
-    return {path: (meter.elements[path, 0], meter.elements[path, 1]) for path in paths}
+    return _work(module, inputs, (ELEMENTS,))
 
 
-def _run(module: nn.Module, inputs: Inputs) -> "FlopMeter":
-    with following(module) as path_now:
-        meter = FlopMeter(path_now)
-        with meter, CausalWatch(path_now):
-            outputs = module(*inputs.positional, **inputs.named)
-            meter.phase = 1
-            trained = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
-            trained[0].sum().backward()
-    return meter
+def _work(module: nn.Module, inputs: Inputs, columns: tuple[int, ...]) -> Readings:
+    with following(module) as path_now, FlopMeter(path_now) as meter, CausalWatch(path_now):
+        outputs = module(*inputs.positional, **inputs.named)
+        meter.phase = 1
+        trained = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
+        trained[0].sum().backward()
+    paths = dict.fromkeys(path for path, _, column in meter.work if column in columns)
+    return {path: tuple(meter.work[path, phase, at] for phase in (0, 1) for at in columns) for path in paths}
 
 
 class FlopMeter(TorchDispatchMode):
@@ -120,8 +113,7 @@ class FlopMeter(TorchDispatchMode):
     def __init__(self, path_now: ModulePath) -> None:
         super().__init__()
         self.path_now, self.phase = path_now, 0
-        self.products: Counter[tuple[str, int, int]] = Counter()
-        self.elements: Counter[tuple[str, int]] = Counter()
+        self.work: Counter[tuple[str, int, int]] = Counter()
         self._whole: set[Any] = {torch.ops.prim.device.default}  # operations that cannot be taken apart
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -138,11 +130,11 @@ class FlopMeter(TorchDispatchMode):
         causal, path = path.endswith(IN_CAUSAL), path.removesuffix(IN_CAUSAL)
         if func._overloadpacket in flop_registry:
             amount = flop_registry[func._overloadpacket](*args, **kwargs, out_val=out)
-            self.products[path, self.phase, PRODUCTS] += amount
-            self.products[path, self.phase, CAUSAL] += amount if causal else 0
+            self.work[path, self.phase, PRODUCTS] += amount
+            self.work[path, self.phase, CAUSAL] += amount if causal else 0
         elif torch.Tag.pointwise in func.tags or func._overloadpacket.__name__.startswith(SPREAD):
             first = out[0] if isinstance(out, tuple) else out
-            self.elements[path, self.phase] += first.numel() if isinstance(first, Tensor) else 0
+            self.work[path, self.phase, ELEMENTS] += first.numel() if isinstance(first, Tensor) else 0
         return out
 
 
@@ -171,9 +163,6 @@ class CausalWatch(AttentionListener):
             return attend(*args, **kwargs)
         finally:
             self.path_now.leave()
-
-
-# Parameters, and the bytes that an optimizer keeps for them.
 
 
 def shapes(module: nn.Module, trainable: bool) -> Readings:
@@ -209,9 +198,6 @@ def optimizer_bytes(module: nn.Module) -> Readings:
     return {name: (sum(tensor.numel() * tensor.element_size() for tensor in state),) for name, state in kept.items()}
 
 
-# Bytes that a run holds: what autograd saves for the backward pass, and what a state or cache keeps.
-
-
 def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
     """Run a module forward on real tensors; return the bytes autograd saved, under the path that saved them first.
 
@@ -239,7 +225,8 @@ def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
 def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
     """The bytes of the state or cache that a module returns next to its output, by name.
 
-    An encoder–decoder returns one only when it reads its source and writes its target step by step.
+    It may be a state of ours, a transformers cache, or the vectors of a recurrent torch.nn module. An encoder–decoder
+    returns one only when it reads its source and writes its target step by step.
     """
     with torch.no_grad():
         if isinstance(module, EncoderDecoderModel):
@@ -247,19 +234,14 @@ def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
             outputs = module.step(target, module.begin(source))
         else:
             outputs = module(*inputs.positional, **inputs.named)
-    found = _state_tensors(outputs)
-    return {name: (tensor.numel() * tensor.element_size(),) for name, tensor in found.items()}
-
-
-def _state_tensors(outputs: Any) -> dict[str, Tensor]:
-    """The tensors of a state: one of ours, a transformers cache, or what a recurrent torch.nn module returns."""
-    cache = getattr(outputs, "past_key_values", None)
-    if cache is not None:
-        named = [(f"layers.{number}", layer) for number, layer in enumerate(cache.layers)]
-        return {f"{path}.{name}": getattr(layer, name) for path, layer in named for name in ("keys", "values")}
+    cache: Any = getattr(outputs, "past_key_values", None)
     state: Any = outputs[1] if isinstance(outputs, tuple) and len(outputs) > 1 else None
-    if hasattr(state, "tensors"):
-        return state.tensors()
-    vectors = state if isinstance(state, tuple) else (state,)
-    names = ("hidden", "cell")
-    return {name: vector for name, vector in zip(names, vectors, strict=False) if isinstance(vector, Tensor)}
+    if cache is not None:
+        layers, names = enumerate(cache.layers), ("keys", "values")
+        found = {f"layers.{number}.{name}": getattr(layer, name) for number, layer in layers for name in names}
+    elif hasattr(state, "tensors"):
+        found = state.tensors()
+    else:  # of a recurrent torch.nn module
+        found = dict(zip(("hidden", "cell"), state if isinstance(state, tuple) else (state,), strict=False))
+    tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
+    return {name: (tensor.numel() * tensor.element_size(),) for name, tensor in tensors.items()}

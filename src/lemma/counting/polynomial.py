@@ -48,7 +48,10 @@ class Polynomial:
         total: dict[Monomial, Fraction] = {}
         for mine, number in self.terms.items():
             for theirs, factor in of(other).terms.items():
-                both = times(mine, theirs)
+                powers = dict(mine)
+                for name, power in theirs:
+                    powers[name] = powers.get(name, 0) + power
+                both = tuple(sorted((name, power) for name, power in powers.items() if power))
                 total[both] = total.get(both, Fraction(0)) + number * factor
         return Polynomial(total)
 
@@ -118,23 +121,21 @@ class Polynomial:
             total = total + Polynomial({rest: number}) * of(value) ** power
         return total
 
+    def put_all(self, values: "Mapping[str, Polynomial] | Mapping[str, int]") -> "Polynomial":
+        """Put something in the place of each of these symbols, one after the other."""
+        whole = self
+        for name, value in values.items():
+            whole = whole.put(name, value)
+        return whole
+
     def common(self) -> tuple[Fraction, Monomial]:
         """The greatest number and the greatest monomial that divide every term."""
         if not self.terms:
             return Fraction(0), ()
         numbers = list(self.terms.values())
         number = Fraction(gcd(*(n.numerator for n in numbers)), lcm(*(n.denominator for n in numbers)))
-        names = {name for monomial in self.terms for name, _ in monomial}
-        powers = {name: min(dict(monomial).get(name, 0) for monomial in self.terms) for name in names}
+        powers = {name: min(dict(monomial).get(name, 0) for monomial in self.terms) for name in self.symbols}
         return number, tuple(sorted((name, power) for name, power in powers.items() if power))
-
-
-def times(one: Monomial, other: Monomial) -> Monomial:
-    """Multiply two monomials."""
-    powers = dict(one)
-    for name, power in other:
-        powers[name] = powers.get(name, 0) + power
-    return tuple(sorted((name, power) for name, power in powers.items() if power))
 
 
 def symbol(name: str) -> Polynomial:
@@ -152,12 +153,8 @@ def total(polynomials: Iterable[Polynomial]) -> Polynomial:
     return sum(polynomials, ZERO)
 
 
-ZERO = Polynomial({})
-ONE = Polynomial({(): 1})
-
-
-LARGEST_DIVISION = 100_000
-"""The most steps (terms taken away or looked at) of one division."""
+ZERO, ONE = Polynomial({}), Polynomial({(): 1})
+LARGEST_DIVISION = 100_000  # steps (terms taken away or looked at) of one division
 
 
 def quotient(dividend: Polynomial, divisor: Polynomial) -> Polynomial | None:
@@ -278,7 +275,7 @@ class Rational:
         """Its value where the symbols have these values."""
         missing = sorted(self.symbols - set(values))
         if missing:
-            raise InputError(f"the formula needs a value of {', '.join(missing)}; got {', '.join(values) or 'none'}")
+            raise InputError(f"the formula needs a value for {', '.join(missing)}; got {', '.join(values) or 'none'}")
         try:
             return self.numerator.at(values) / self.denominator.at(values)
         except ZeroDivisionError:
@@ -289,12 +286,8 @@ class Rational:
 # Bounds on formulas that people type. Sizes are checked before anything is multiplied, so that even a short text such
 # as (a+b)**12**12 is computed in well under a second or refused.
 
-LARGEST_EXPONENT = 12
-HIGHEST_DEGREE = 100
-MOST_DIGITS = 300
-MOST_TERMS = 2_000
-MOST_WORK = 40_000
-"""Products and sums of single terms over a whole formula; about eight microseconds each."""
+LARGEST_EXPONENT, HIGHEST_DEGREE, MOST_DIGITS, MOST_TERMS = 12, 100, 300, 2_000
+MOST_WORK = 40_000  # products and sums of single terms over a whole formula; about eight microseconds each
 
 
 class TooLarge(InputError):
@@ -313,12 +306,8 @@ class Calculator:
             return values[0]
         middle = len(values) // 2
         left, right = self.add(values[:middle]), self.add(values[middle:])
-        if left.denominator == right.denominator:
-            self._spend(len(left.numerator.terms) + len(right.numerator.terms))
-        else:
-            self._spend(len(left.numerator.terms) * len(right.denominator.terms))
-            self._spend(len(right.numerator.terms) * len(left.denominator.terms))
-            self._spend(len(left.denominator.terms) * len(right.denominator.terms))
+        a, b, c, d = (len(one.terms) for side in (left, right) for one in (side.numerator, side.denominator))
+        self._spend(a + c if left.denominator == right.denominator else a * d + c * b + b * d)
         return _checked(left + right)
 
     def multiply(self, left: Rational, right: Rational) -> Rational:

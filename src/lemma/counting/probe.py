@@ -1,18 +1,19 @@
 """Formulas read off a module: read it at small sizes, fit exact polynomials, prove them at sizes not seen before.
 
 No formula is typed in anywhere. `probe` is the whole of it: choose sizes (`choose_sizes`), group the paths of repeated
-layers (`groupings_for`), interpolate (`Newton`), compare with fresh readings (`prove`).
+layers (`groupings_for`), interpolate (`fit`), compare with fresh readings (`prove`).
 """
 
 import random
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, permutations
-from typing import Any, Generic, TypeVar
+from math import prod
+from typing import Any, TypeVar
 
-from lemma.counting.polynomial import ONE, ZERO, Polynomial, symbol
+from lemma.counting.polynomial import ONE, ZERO, Polynomial, of, symbol, total
 from lemma.errors import LedgerError
 
 Values = Mapping[str, int]
@@ -75,6 +76,10 @@ def column_sums(rows: Sequence[Amounts]) -> Amounts:
     return tuple(sum(column) for column in zip(*rows, strict=True))
 
 
+Column = tuple[PathGroup, int]
+"""A group and the number of a column of its reading; column −1 is the number of members."""
+
+
 def probe(read: Read, choices: Iterable[ProbeSizes], join: Join = column_sums) -> Probed:
     """Fit what `read` gives, in every group of paths, as polynomials of the symbols, on the first sizes that work.
 
@@ -97,10 +102,6 @@ def probe(read: Read, choices: Iterable[ProbeSizes], join: Join = column_sums) -
     raise refusal
 
 
-Column = tuple[PathGroup, int]
-"""A group and the number of a column of its reading; column −1 is the number of members."""
-
-
 def _fit_groups(reading: Read, sizes: ProbeSizes, join: Join) -> Probed:
     """Fit until all groups are proved: those that fail are grouped otherwise, multiplied by a symbol, or refused."""
     lowest = {name: values[0] for name, values in sizes.items()}
@@ -108,25 +109,32 @@ def _fit_groups(reading: Read, sizes: ProbeSizes, join: Join) -> Probed:
     groupings = groupings_for([reading(values) for values in first], join)
     multiplied: dict[Column, list[str]] = {}  # by which symbols, since they may divide the quantity
     refused: dict[PathGroup, str] = {}
+    drawn = {tuple(values.values()): values for values in draws(sizes, DRAWN)}
+    asked: set[tuple[int, ...]] = set()
 
     def sample(values: Values) -> dict[Column, int]:
-        groups = _grouped(reading(values), groupings, join)
+        asked.add(tuple(values.values()))
+        groups: dict[PathGroup, tuple[int, Amounts]] = {}
+        for pattern, members in _members(reading(values)).items():
+            found = _group(pattern, members, groupings[pattern][0] if pattern in groupings else "each", join)
+            if found is None:
+                raise Ungrouped(pattern)
+            groups |= found
         columns = {(group, -1): count for group, (count, _) in groups.items()}
         columns |= {(group, at): number for group, (_, row) in groups.items() for at, number in enumerate(row)}
         for key, names in multiplied.items():
-            for name in names:
-                columns[key] = columns.get(key, 0) * values[name]
+            columns[key] = columns.get(key, 0) * prod(values[name] for name in names)
         return {key: number for key, number in columns.items() if key[0] not in refused}
 
     while True:
         try:
-            newton = Newton(sample, sizes)
-            found = newton.run()
-            drawn = {newton.index(values): values for values in draws(sizes, DRAWN)}
-            prove(found, sample, [values for at, values in drawn.items() if at not in newton.asked][:PROOFS], sizes)
+            asked.clear()
+            found = fit(sample, sizes)
+            prove(found, sample, [values for at, values in drawn.items() if at not in asked][:PROOFS], sizes)
             break
         except Ungrouped as failure:  # the next grouping; a pattern that showed up only now gets its sum
-            groupings[failure.pattern] = groupings.get(failure.pattern, [])[1:] or ["sum"]
+            (pattern,) = failure.args
+            groupings[pattern] = groupings.get(pattern, [])[1:] or ["sum"]
         except NotPolynomial as failure:
             group, _ = failure.key
             names = multiplied.setdefault(failure.key, [])
@@ -137,17 +145,14 @@ def _fit_groups(reading: Read, sizes: ProbeSizes, join: Join) -> Probed:
             multiplied = {key: names for key, names in multiplied.items() if key[0] != group}
     columns: dict[PathGroup, dict[int, Polynomial]] = {}
     for (group, column), polynomial in found.items():
-        for name in multiplied.get((group, column), []):
-            polynomial = polynomial / symbol(name)
-        columns.setdefault(group, {})[column] = polynomial
+        divisor = prod(map(symbol, multiplied.get((group, column), [])), start=ONE)
+        columns.setdefault(group, {})[column] = polynomial / divisor
     fitted = {
         group: Fitted(mine.get(-1, ONE), tuple(mine[at] for at in sorted(mine) if at >= 0))
         for group, mine in columns.items()
     }
     return Probed(fitted, refused)
 
-
-# Grouping paths.
 
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)|(?<=_l)\d+(?=_|\.|$)")
 SUM = "…"
@@ -157,11 +162,7 @@ Member = tuple[str, Amounts]
 
 
 class Ungrouped(Exception):
-    """The members of a pattern do not follow the grouping chosen for it."""
-
-    def __init__(self, pattern: str) -> None:
-        super().__init__(pattern)
-        self.pattern = pattern
+    """The members of a pattern, its argument, do not follow the grouping chosen for it."""
 
 
 def pattern_of(path: str) -> str:
@@ -202,19 +203,6 @@ def groupings_for(samples: Sequence[Readings], join: Join) -> dict[str, list[Gro
     return found
 
 
-def _grouped(
-    readings: Readings, groupings: Mapping[str, Sequence[Grouping]], join: Join
-) -> dict[PathGroup, tuple[int, Amounts]]:
-    """The number of members and the common reading of every group, by the first grouping of each pattern."""
-    found: dict[PathGroup, tuple[int, Amounts]] = {}
-    for pattern, members in _members(readings).items():
-        groups = _group(pattern, members, groupings[pattern][0] if pattern in groupings else "each", join)
-        if groups is None:
-            raise Ungrouped(pattern)
-        found |= groups
-    return found
-
-
 def _group(
     pattern: str, members: list[Member], grouping: Grouping, join: Join
 ) -> dict[PathGroup, tuple[int, Amounts]] | None:
@@ -241,12 +229,8 @@ def _group(
     return {group: (len(rows), rows[0]) for group, rows in groups.items()}
 
 
-# From samples to exact polynomials: interpolation that asks only where something still changes.
-
 Key = TypeVar("Key", bound=Hashable)
 Sample = Callable[[Values], Mapping[Key, int]]
-Index = tuple[int, ...]
-"""For each symbol the place of a value among its probe sizes."""
 HIGHEST = 5  # the highest power of a symbol that is tried, if it has enough probe sizes
 
 
@@ -258,85 +242,54 @@ class NotPolynomial(Exception):
         self.key, self.name, self.why = key, name, why
 
 
-@dataclass
-class Newton(Generic[Key]):
-    """A growing interpolation of many quantities over the same sizes, in Newton's form.
-
-    The term of the index ν is Π_s Π_{j<ν_s} (s − sizes_s[j]), and its coefficient follows from one sample. A term is
-    asked for only if all the terms just below it are there, so that a formula of few terms takes few samples. What
-    comes out is a conjecture until `prove` has compared it with samples it has not seen.
-    """
-
-    sample: Sample[Key]
-    sizes: Mapping[str, Sequence[int]]
-    terms: dict[Key, dict[Index, Fraction]] = field(default_factory=dict)
-    asked: set[Index] = field(default_factory=set)
-
-    def run(self) -> dict[Key, Polynomial]:
-        """Ask until nothing changes any more."""
-        waiting = [tuple(0 for _ in self.sizes)]
-        while waiting:
-            for index in waiting:
-                self._ask(index)
-            above = {_raised(index, place) for index in waiting for place in range(len(self.sizes))} - self.asked
-            waiting = sorted(index for index in above if self._called_for(index))
-        return {key: self._polynomial(terms) for key, terms in self.terms.items()}
-
-    def index(self, values: Values) -> Index:
-        """The place of these values among the sizes."""
-        return tuple(sizes.index(values[name]) for name, sizes in self.sizes.items())
-
-    def _ask(self, index: Index) -> None:
-        values = {name: sizes[at] for (name, sizes), at in zip(self.sizes.items(), index, strict=True)}
-        found = self.sample(values)
-        self.asked.add(index)
-        whole = self._basis(index, values)
-        for key in dict.fromkeys([*self.terms, *found]):  # in the module's own order
-            terms = self.terms.setdefault(key, {})
-            rest = found.get(key, 0) - sum(
-                (number * self._basis(below, values) for below, number in terms.items()), Fraction(0)
-            )
-            if not rest:
-                continue
-            for (name, sizes), power in zip(self.sizes.items(), index, strict=True):
-                if power > min(HIGHEST, len(sizes) - 2):
-                    raise NotPolynomial(key, name, f"no polynomial of {name}: it still changes at the power {power}")
-            terms[index] = rest / whole
-
-    def _basis(self, index: Index, values: Values) -> Fraction:
-        number = Fraction(1)
-        for (name, sizes), at in zip(self.sizes.items(), index, strict=True):
-            for lower in sizes[:at]:
-                number *= values[name] - lower
-        return number
-
-    def _called_for(self, index: Index) -> bool:
-        below = [_raised(index, place, -1) for place, at in enumerate(index) if at]
-        return any(all(lower in terms for lower in below) for terms in self.terms.values())
-
-    def _polynomial(self, terms: Mapping[Index, Fraction]) -> Polynomial:
-        whole = ZERO
-        for index, number in terms.items():
-            part = ONE * number
-            for (name, sizes), at in zip(self.sizes.items(), index, strict=True):
-                for lower in sizes[:at]:
-                    part = part * (symbol(name) - lower)
-            whole = whole + part
-        return whole
-
-
-def _raised(index: Index, place: int, by: int = 1) -> Index:
-    return (*index[:place], index[place] + by, *index[place + 1 :])
-
-
 def fit(sample: Sample[Key], sizes: Mapping[str, Sequence[int]]) -> dict[Key, Polynomial]:
     """Fit every quantity that `sample` gives, over at least two sizes more than its highest power.
+
+    Newton's form: an index ν gives for each symbol s a place among its sizes; the term of ν is
+    Π_s Π_{j<ν_s} (s − sizes_s[j]), and its coefficient follows from one sample. A term is asked for only if all the
+    terms just below it are there, so that a formula of few terms takes few samples. What comes out is a conjecture
+    until `prove` has compared it with samples it has not seen.
 
     >>> area = fit(lambda at: {"area": at["a"] * (at["b"] - 1)}, {"a": [2, 3, 4, 5, 6], "b": [2, 3, 4, 5, 6]})
     >>> area["area"] == symbol("a") * (symbol("b") - 1)
     True
     """
-    return Newton(sample, sizes).run()
+    terms: dict[Key, dict[tuple[int, ...], Fraction]] = {}
+    asked: set[tuple[int, ...]] = set()
+
+    def basis(index: tuple[int, ...], values: Mapping[str, Any]) -> Any:
+        lower = [(name, one) for (name, known), at in zip(sizes.items(), index, strict=True) for one in known[:at]]
+        return prod(values[name] - one for name, one in lower)
+
+    def moved(index: tuple[int, ...], place: int, by: int) -> tuple[int, ...]:
+        return (*index[:place], index[place] + by, *index[place + 1 :])
+
+    def called_for(index: tuple[int, ...]) -> bool:
+        below = [moved(index, place, -1) for place, at in enumerate(index) if at]
+        return any(all(lower in mine for lower in below) for mine in terms.values())
+
+    waiting = [(0,) * len(sizes)]
+    while waiting:
+        for index in waiting:
+            values = {name: known[at] for (name, known), at in zip(sizes.items(), index, strict=True)}
+            found = sample(values)
+            for key in dict.fromkeys([*terms, *found]):  # in the module's own order
+                mine = terms.setdefault(key, {})
+                rest = found.get(key, 0) - sum(number * basis(below, values) for below, number in mine.items())
+                if not rest:
+                    continue
+                for (name, known), power in zip(sizes.items(), index, strict=True):
+                    if power > min(HIGHEST, len(known) - 2):
+                        why = f"no polynomial of {name}: it still changes at the power {power}"
+                        raise NotPolynomial(key, name, why)
+                mine[index] = Fraction(rest) / basis(index, values)
+        asked.update(waiting)
+        above = {moved(index, place, 1) for index in waiting for place in range(len(sizes))} - asked
+        waiting = sorted(filter(called_for, above))
+    symbols = {name: symbol(name) for name in sizes}
+    return {
+        key: total(of(number * basis(index, symbols)) for index, number in mine.items()) for key, mine in terms.items()
+    }
 
 
 def prove(
@@ -357,8 +310,6 @@ def prove(
             raise NotPolynomial(key, "", f"no polynomial of {', '.join(sizes)}: each alone fits, but not all together")
 
 
-# At which sizes to probe: small ones, and where heads must divide a width or the like, highly divisible ones.
-
 PLAIN = [2, 3, 4, 5, 6, 7, 8, 9]
 DIVISORS = [2, 3, 4, 6, 12]  # never 1, at which much is a special case
 MIDDLE = [12 * step for step in (1, 2, 3, 4, 6)]
@@ -371,9 +322,26 @@ def choose_sizes(
 ) -> Iterator[ProbeSizes]:
     """Yield sizes at which the module can be built, the simplest first.
 
-    Which symbols must be wide is found by trying: the fewest that let the module be built at a dozen random sizes.
+    Small ones, and where heads must divide a width or the like, highly divisible ones. Which symbols must be wide is
+    found by trying: the fewest that let the module be built at a dozen random sizes.
     """
-    for sizes in _candidates(names):
+
+    def candidates() -> Iterator[ProbeSizes]:
+        yield {name: list(PLAIN) for name in names}
+        for step in (12, 24):
+            for number in range(1, WIDEST + 1):
+                for wide in combinations(names, number):
+                    for others in (PLAIN, DIVISORS):
+                        yield {name: multiples(step) if name in wide else list(others) for name in names}
+        for step in (144, 288):  # heads in groups: few divide many, and many divide a width
+            for middle, wide in permutations(names, 2):
+                special = {wide: multiples(step), middle: list(MIDDLE)}
+                yield {name: special.get(name, list(DIVISORS)) for name in names}
+
+    def multiples(step: int) -> list[int]:
+        return [step * number for number in range(1, 9)]
+
+    for sizes in candidates():
         chosen = {**sizes, **{name: list(hint) for name, hint in hints.items() if name in sizes}}
         if all(builds(values) for values in draws(chosen, TRIALS)):
             yield chosen
@@ -385,20 +353,3 @@ def draws(sizes: ProbeSizes, number: int) -> list[dict[str, int]]:
     lowest = {name: values[0] for name, values in sizes.items()}
     drawn = [{name: source.choice(values) for name, values in sizes.items()} for _ in range(number - 1)]
     return [lowest, *drawn]
-
-
-def _candidates(names: Sequence[str]) -> Iterator[ProbeSizes]:
-    yield {name: list(PLAIN) for name in names}
-    for step in (12, 24):
-        for number in range(1, WIDEST + 1):
-            for wide in combinations(names, number):
-                for others in (PLAIN, DIVISORS):
-                    yield {name: _multiples(step) if name in wide else list(others) for name in names}
-    for step in (144, 288):  # heads in groups: few divide many, and many divide a width
-        for middle, wide in permutations(names, 2):
-            special = {wide: _multiples(step), middle: list(MIDDLE)}
-            yield {name: special.get(name, list(DIVISORS)) for name in names}
-
-
-def _multiples(step: int) -> list[int]:
-    return [step * number for number in range(1, 9)]

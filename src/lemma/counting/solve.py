@@ -1,7 +1,7 @@
 """From a printed total back to the sizes that give it.
 
 `solve_for` puts what is known into the formula of a quantity, searches all whole numbers within bounds that give the
-totals (`Search`), and builds the roundest candidates to see whether they can be built.
+totals (`search`), and builds the roundest candidates to see whether they can be built.
 """
 
 import re
@@ -20,19 +20,20 @@ from lemma.errors import InputError, LedgerError
 from lemma.errors import unknown as unknown_name
 from lemma.report.result import Block, Items, Result, Table, Text
 
-MOST_BUILT = 200
-"""Candidates that are built to see whether they can be."""
-LARGEST_SEARCH = 500_000
-"""Values tried before a search is given up; each takes some ten microseconds."""
-LAYERS, HEADS = range(1, 201), range(1, 257)
+MOST_BUILT = 200  # candidates that are built to see whether they can be
+LARGEST_SEARCH = 500_000  # values tried before a search is given up; each takes some ten microseconds
 SENSIBLE = {
-    "V": range(1, 1_000_001),
-    "T": range(1, 1_000_001),
+    **dict.fromkeys(("V", "T"), range(1, 1_000_001)),
     "N": range(2, 1_001),
-    **dict.fromkeys(("L", "L_enc", "L_dec"), LAYERS),
-    **dict.fromkeys(("h", "h_kv"), HEADS),
+    **dict.fromkeys(("L", "L_enc", "L_dec"), range(1, 201)),
+    **dict.fromkeys(("h", "h_kv"), range(1, 257)),
 }
 WIDTHS = range(1, 65_537)
+VOCABULARIES = {256, 10_000, 21_128, 28_996, 30_000, 30_522, 32_000, 32_128, 37_000, 49_152, 50_000, 50_257, 50_265}
+VOCABULARIES |= {50_304, 100_277, 119_547, 128_000, 128_256, 151_936, 250_002, 256_000}  # sizes that are often used
+Equation = Mapping[tuple[int, ...], int]
+"""What is to be zero: whole coefficients by exponents, one exponent for each unknown. An empty one always holds."""
+Ranges = tuple[range, ...]
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,10 @@ class Solutions(Result):
     @property
     def summary(self) -> str:
         """How many there are."""
-        names, within = ", ".join(self.unknown), f"within {spelled_ranges(self.ranges)}"
+        bounds = {name: f"{values[0]:,}…{values[-1]:,}" for name, values in self.ranges.items()}
+        bounds |= {name: f"{bounds[name]} by {values.step}" for name, values in self.ranges.items() if values.step != 1}
+        within = "within " + ", ".join(f"{name} {bound}" for name, bound in bounds.items())
+        names = ", ".join(self.unknown)
         if not self.number:
             return f"No whole numbers {names} give that {within}."
         solve = "1 assignment solves" if self.number == 1 else f"{self.number:,} assignments solve"
@@ -116,25 +120,12 @@ class Solutions(Result):
             "ranges": {name: [values[0], values[-1], values.step] for name, values in self.ranges.items()},
             "number": self.number,
             "tried": self.tried,
-            "solutions": [dict(solution) for solution in self.shown],
+            "solutions": self.records(),
         }
 
     def records(self) -> list[dict[str, Any]]:
         """One row per solution."""
         return [dict(solution) for solution in self.shown]
-
-
-def spelled_ranges(ranges: Mapping[str, range]) -> str:
-    """Ranges in words.
-
-    >>> spelled_ranges({"V": range(1, 1001), "d": range(64, 513, 64)})
-    'V 1…1,000, d 64…512 by 64'
-    """
-    steps = {name: f" by {values.step}" if values.step != 1 else "" for name, values in ranges.items()}
-    return ", ".join(f"{name} {values[0]:,}…{values[-1]:,}{steps[name]}" for name, values in ranges.items())
-
-
-# Totals and ranges as a person types them.
 
 
 def read_total(text: str) -> tuple[int, dict[str, int]]:
@@ -170,11 +161,8 @@ def read_range(text: str) -> tuple[str, range]:
 def _whole(text: str, where: str, example: str) -> int:
     plain = re.fullmatch(r"[0-9]+(?:[,_][0-9]{3})*", text.strip())
     if not plain or len(text) > 40 or not int(re.sub("[,_]", "", text)):
-        raise InputError(f"{where}: '{text.strip()[:40]}' is no whole number above 0. Expected {example}.")
+        raise InputError(f"{where}: '{text.strip()[:40]}' is not a whole number above 0. Expected {example}.")
     return int(re.sub("[,_]", "", text))
-
-
-# Solving.
 
 
 def solve_for(
@@ -193,7 +181,7 @@ def solve_for(
         raise LedgerError(f"{subject.name}: its {quantity.name} follow no formula, so they cannot be solved for sizes.")
     given = {*unknown, *(name for _, own in totals for name in own)}
     follows = {name: default for name, default in subject.defaults.items() if name not in given}
-    polynomial = _with(quantity.polynomial, follows)
+    polynomial = quantity.polynomial.put_all(follows)
     known = {name: value for name, value in subject.sizes(True).items() if name not in follows and name not in unknown}
 
     def fits(values: Values) -> bool:
@@ -224,15 +212,48 @@ def solve(
       V
     100
     """
+    if not unknown:
+        raise InputError("There is nothing to solve for. Name at least one unknown, as in V,d.")
+    for name in unknown:
+        if name not in polynomial.symbols and name in known:
+            raise InputError(f"The formula does not depend on {name}, so no total can tell its value.")
+        if name not in polynomial.symbols:
+            raise InputError(unknown_name("unknown", name, sorted(polynomial.symbols)))
+    if not totals:
+        raise InputError("There is no total to solve for. Give at least one, as in 9721596 or L=2:9721596.")
+    symbols = {*polynomial.symbols, *known}
+    for value, own in totals:
+        if value < 1:
+            raise InputError(f"total {value}: expected a whole number above 0.")
+        for name in own:
+            if name in unknown:
+                raise InputError(f"total {value:,}: {name} is given a value and asked for. Leave one of them out.")
+            if name not in symbols:
+                raise InputError(unknown_name(f"total {value:,}: the symbol", name, sorted(symbols)))
+        missing = sorted(polynomial.symbols - {*unknown, *own, *known})
+        if missing:
+            raise InputError(f"total {value:,}: {', '.join(missing)} has no value. Give it one, or ask for it.")
     wanted = {name: (ranges or {}).get(name, SENSIBLE.get(name, WIDTHS)) for name in unknown}
-    _refuse_misfits(polynomial, wanted, totals, known, ranges or {})
+    for name in ranges or {}:
+        if name not in wanted:
+            raise InputError(unknown_name("range: the unknown", name, wanted))
+    for name, values in wanted.items():
+        if not values or values[0] < 1 or values.step < 1:
+            raise InputError(f"range of {name}: expected at least one value, rising, none below 1; got {values}.")
     needed = {name: value for name, value in known.items() if name in polynomial.symbols and name not in wanted}
     where = tuple(Total(value, {**needed, **own}) for value, own in totals)
-    lefts = [_with(polynomial, total.known) - total.value for total in where]
+    lefts = [polynomial.put_all(total.known) - total.value for total in where]
     lefts += [one - other for one, other in combinations(lefts, 2)]  # what they share is gone from these
-    equations = [equation(left, unknown) for left in lefts]
-    found = Search(list(unknown), most).solutions(equations, tuple(wanted.values()))
-    candidates = sorted((dict(zip(unknown, values, strict=True)) for values in found), key=_roundest_first)
+    found = search([equation(left, unknown) for left in lefts], wanted, most)
+
+    def roundest_first(solution: Mapping[str, int]) -> tuple[float, tuple[int, ...]]:
+        """The size of a vocabulary depends on the text, so that it counts for less."""
+        odd = 0.0
+        for name, value in solution.items():
+            odd += 0.0 if name == "V" and value in VOCABULARIES else oddness(value) / (4 if name == "V" else 1)
+        return odd, tuple(solution.values())
+
+    candidates = sorted((dict(zip(unknown, values, strict=True)) for values in found), key=roundest_first)
     if fits is None:
         return Solutions(tuple(unknown), where, wanted, len(candidates), 0, tuple(candidates[:limit]))
     shown: list[dict[str, int]] = []
@@ -246,56 +267,6 @@ def solve(
     return Solutions(tuple(unknown), where, wanted, len(candidates), tried, tuple(shown))
 
 
-def _with(polynomial: Polynomial, values: Mapping[str, Polynomial] | Values) -> Polynomial:
-    for name, value in values.items():
-        polynomial = polynomial.put(name, value)
-    return polynomial
-
-
-def _refuse_misfits(
-    polynomial: Polynomial,
-    wanted: Mapping[str, range],
-    totals: Sequence[tuple[int, Values]],
-    known: Values,
-    ranges: Mapping[str, range],
-) -> None:
-    """Raise an `InputError` if an unknown, a total or a range does not fit the polynomial."""
-    if not wanted:
-        raise InputError("There is nothing to solve for. Name at least one unknown, as in V,d.")
-    for name in wanted:
-        if name not in polynomial.symbols and name in known:
-            raise InputError(f"The formula does not depend on {name}, so no total can tell its value.")
-        if name not in polynomial.symbols:
-            raise InputError(unknown_name("unknown", name, sorted(polynomial.symbols)))
-    if not totals:
-        raise InputError("There is no total to solve for. Give at least one, as in 9721596 or L=2:9721596.")
-    symbols = {*polynomial.symbols, *known}
-    for value, own in totals:
-        if value < 1:
-            raise InputError(f"total {value}: expected a whole number above 0.")
-        for name in own:
-            if name in wanted:
-                raise InputError(f"total {value:,}: {name} is given a value and asked for. Leave one of them out.")
-            if name not in symbols:
-                raise InputError(unknown_name(f"total {value:,}: the symbol", name, sorted(symbols)))
-        missing = sorted(polynomial.symbols - {*wanted, *own, *known})
-        if missing:
-            raise InputError(f"total {value:,}: {', '.join(missing)} has no value. Give it one, or ask for it.")
-    for name in ranges:
-        if name not in wanted:
-            raise InputError(unknown_name("range: the unknown", name, wanted))
-    for name, values in wanted.items():
-        if not values or values[0] < 1 or values.step < 1:
-            raise InputError(f"range of {name}: expected at least one value, rising, none below 1; got {values}.")
-
-
-# Which of several solutions a person is likely to have chosen.
-
-VOCABULARIES = frozenset({256, 10_000, 21_128, 28_996, 30_000, 30_522, 32_000, 32_128, 37_000, 49_152, 50_000, 50_257})
-VOCABULARIES |= {50_265, 50_304, 100_277, 119_547, 128_000, 128_256, 151_936, 250_002, 256_000}
-"""Sizes of vocabularies that are often used."""
-
-
 def oddness(value: int) -> float:
     """How far a number is from being round: the bits it keeps without its factors of two, or without its last zeros.
 
@@ -303,24 +274,6 @@ def oddness(value: int) -> float:
     (0.0, True, True)
     """
     return log2(min(value // (value & -value), int(str(value).rstrip("0"))))
-
-
-def _roundest_first(solution: Mapping[str, int]) -> tuple[float, tuple[int, ...]]:
-    """A sorting key. The size of a vocabulary depends on the text, so that it counts for less."""
-    odd = 0.0
-    for name, value in solution.items():
-        if name != "V":
-            odd += oddness(value)
-        elif value not in VOCABULARIES:
-            odd += oddness(value) / 4
-    return odd, tuple(solution.values())
-
-
-# Equations in whole numbers: fast to put values into, and solved exactly for one unknown.
-
-Equation = Mapping[tuple[int, ...], int]
-"""What is to be zero: whole coefficients by exponents, one exponent for each unknown. An empty one always holds."""
-Ranges = tuple[range, ...]
 
 
 def equation(left: Polynomial, unknown: Sequence[str]) -> Equation:
@@ -380,60 +333,46 @@ def _whole_roots(coefficients: list[int], low: int, high: int) -> Iterator[int]:
     yield from _whole_roots(coefficients, middle + 1, high)
 
 
-class Search:
-    """Tries the unknown with the fewest values left until an equation has only one unknown, and solves that."""
+def search(equations: Sequence[Equation], wanted: Mapping[str, range], most: int) -> Iterator[tuple[int, ...]]:
+    """Yield every assignment within the ranges that solves all equations.
 
-    def __init__(self, names: Sequence[str], most: int = LARGEST_SEARCH) -> None:
-        self.names, self.most, self.tried = names, most, 0
-        self.narrowed: Ranges | None = None
+    The unknown with the fewest values left is tried until an equation has only one unknown, which is solved.
+    """
+    tried = 0
+    narrowed: Ranges | None = None
 
-    def solutions(
-        self, equations: Sequence[Equation], ranges: Ranges, left: frozenset[int] | None = None
-    ) -> Iterator[tuple[int, ...]]:
-        """Yield every assignment within the ranges that solves all equations."""
-        left = frozenset(range(len(ranges))) if left is None else left
+    def solutions(equations: Sequence[Equation], ranges: Ranges, left: frozenset[int]) -> Iterator[tuple[int, ...]]:
+        nonlocal tried, narrowed
         equations = [one for one in equations if one]
         if any(not _unknowns(one) for one in equations):  # a number other than zero is said to be zero
             return
         if not left:
             yield tuple(values[0] for values in ranges)
             return
-        place, values, ranges = self._next(equations, ranges, left)
+        fewest: Equation = min(equations, key=lambda one: len(_unknowns(one)), default={})
+        places = _unknowns(fewest) or left
+        if fewest and len(places) > 1:
+            for one in equations:
+                ranges = _narrowed(one, ranges)
+            narrowed = narrowed or ranges
+        place = min(places, key=lambda place: len(ranges[place]))
+        values = roots(fewest, place, ranges[place]) if fewest and len(places) == 1 else ranges[place]
         for value in values:
-            self.tried += 1
-            if self.tried > self.most:
-                raise InputError(self._too_large(ranges))
+            tried += 1
+            if tried > most:
+                bounds = zip(wanted, narrowed or ranges, strict=True)
+                sizes = ", ".join(f"{name} {values[0]:,}…{values[-1]:,}" for name, values in bounds if values)
+                raise InputError(
+                    f"too many combinations to search ({sizes}): more than {most:,} values were tried. "
+                    "Narrow a range, fix one of the unknowns, or give a second total."
+                )
             inner = (*ranges[:place], range(value, value + 1), *ranges[place + 1 :])
-            yield from self.solutions([_put(one, place, value) for one in equations], inner, left - {place})
+            yield from solutions([_put(one, place, value) for one in equations], inner, left - {place})
 
-    def _next(
-        self, equations: Sequence[Equation], ranges: Ranges, left: frozenset[int]
-    ) -> tuple[int, Sequence[int], Ranges]:
-        """The unknown to settle next, the values that it can have, and what is left for the others."""
-        if not equations:
-            place = min(left, key=lambda place: len(ranges[place]))
-            return place, ranges[place], ranges
-        fewest = min(equations, key=lambda one: len(_unknowns(one)))
-        if len(_unknowns(fewest)) == 1:
-            (place,) = _unknowns(fewest)
-            return place, roots(fewest, place, ranges[place]), ranges
-        for one in equations:
-            ranges = _narrowed(one, ranges)
-        self.narrowed = self.narrowed or ranges
-        place = min(_unknowns(fewest), key=lambda place: len(ranges[place]))
-        return place, ranges[place], ranges
-
-    def _too_large(self, ranges: Ranges) -> str:
-        bounds = zip(self.names, self.narrowed or ranges, strict=True)
-        sizes = ", ".join(f"{name} {values[0]:,}…{values[-1]:,}" for name, values in bounds if values)
-        return (
-            f"too many combinations to search ({sizes}): more than {self.most:,} values were tried. "
-            "Narrow a range, fix one of the unknowns, or give a second total."
-        )
+    return solutions(equations, tuple(wanted.values()), frozenset(range(len(wanted))))
 
 
 def _put(one: Equation, place: int, value: int) -> Equation:
-    """Put a value in the place of an unknown."""
     result: dict[tuple[int, ...], int] = {}
     for powers, number in one.items():
         rest = (*powers[:place], 0, *powers[place + 1 :])

@@ -1,7 +1,7 @@
 """A name for every signal of a data flow, and the formula of every step in these names."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lemma.counting.polynomial import Polynomial
@@ -33,6 +33,7 @@ RECURRENT = {
     "rnn_tanh": ["h = tanh(W_ih x_t + b_ih + W_hh h + b_hh)"],
     "rnn_relu": ["h = max(0, W_ih x_t + b_ih + W_hh h + b_hh)"],
 }
+NORMS = {"layer_norm": "({0} − mean)/√(variance + ε)", "rms_norm": "{0}/√(mean of {0}² + ε)"}
 SIGNS = {"add": "+", "sub": "−", "mul": "∗", "div": "/", "rsub": "−", "rtruediv": "/"}
 
 
@@ -67,12 +68,11 @@ class StepFormulas:
     """Writes formulas for one data flow, whose signals have names; sizes are written in the order of the symbols."""
 
     def __init__(self, flow: DataFlow[Polynomial], names: Mapping[int, str], order: Sequence[str]) -> None:
-        self.flow, self.names, self.order = flow, names, order
+        self.flow, self.names, self.order, self.uses = flow, names, order, flow.uses()
 
     def lines(self, step: Step) -> list[str]:
         """The formula of a step, one line or more."""
-        uses = self.flow.uses()
-        left = ", ".join(self.names[number] for number in step.results if uses[number])
+        left = ", ".join(self.names[number] for number in step.results if self.uses[number])
         if step.operation in RECURRENT:
             kind = step.operation.split("_")[0].upper()
             return [f"{left} = {kind}({self._name(step.refs[0])})", *RECURRENT[step.operation]]
@@ -97,39 +97,58 @@ class StepFormulas:
         return name + ("ᵀ" if value.turned else "")
 
     def _right(self, step: Step) -> str:
-        """The right-hand side, by a writer for the operation, which is given the names of its signals."""
-        names = [self._name(ref) for ref in step.refs]
-        writers: dict[str, Callable[[Step, list[str]], str]] = {
-            "linear": lambda step, names: f"{names[0]} {names[1]}ᵀ" + "".join(f" + {bias}" for bias in names[2:]),
-            "matmul": lambda step, names: " ".join(names),
-            "bmm": lambda step, names: " ".join(names),
-            "addmm": lambda step, names: f"{' '.join(names[1:])} + {names[0]}",
-            "einsum": self._einsum,
-            "softmax": self._softmax,
-            "log_softmax": self._softmax,
-            "layer_norm": lambda step, names: _normed("(x − mean)/√(variance + ε)", names),
-            "rms_norm": lambda step, names: _normed("x/√(mean of x² + ε)", names),
-            "embedding": lambda step, names: f"{names[1]}[{names[0]}]",
-            "scaled_dot_product_attention": self._attention,
-            "multi_head_attention_forward": lambda step, names: f"multi-head attention({', '.join(names[:3])})",
-            "masked_fill": self._masked,
-            "cat": lambda step, names: f"[{' ; '.join(names)}]",
-            "pow": lambda step, names: (
-                f"{names[0]}^{self._name(step.numbers[-1])}" if step.numbers else f"pow({names[0]})"
-            ),
-            "start": lambda step, names: names[0],
-            "neg": lambda step, names: f"−{names[0]}",
-            "rsqrt": lambda step, names: f"1/√{names[0]}",
-            "pad": self._padded,
-            "rearrange": self._rearranged,
-        }
-        if step.operation in writers:
-            return writers[step.operation](step, names)
-        if step.operation in SIGNS and len(step.arguments) > 1:
-            return self._infix(step, names)
-        return f"{step.operation}({', '.join(names)})"
-
-    def _infix(self, step: Step, names: list[str]) -> str:
+        names, signals = [self._name(ref) for ref in step.refs], self.flow.signals
+        match step.operation:
+            case "linear":
+                return f"{names[0]} {names[1]}ᵀ" + "".join(f" + {bias}" for bias in names[2:])
+            case "matmul" | "bmm":
+                return " ".join(names)
+            case "addmm":
+                return f"{' '.join(names[1:])} + {names[0]}"
+            case "einsum":  # a sum over the sizes of the letters that do not come out
+                given, _, kept = str(step.arguments[0]).replace(" ", "").partition("->")
+                sizes: dict[str, Polynomial] = {}
+                for letters, ref in zip(given.split(","), step.refs, strict=True):
+                    sizes |= dict(zip(letters, signals[ref.signal].shape, strict=False))
+                over = ", ".join(self._alone(size) for letter, size in sizes.items() if letter not in kept)
+                return f"sum over {over} of {' ∗ '.join(names)}"
+            case "softmax" | "log_softmax":
+                axis = next((n for n in (*step.numbers, step.named.get("dim")) if isinstance(n, int)), -1)
+                size = signals[step.operands[0]].shape[axis]
+                return f"{step.operation.replace('_', ' ')}({names[0]}) over {self._alone(size)}"
+            case "layer_norm" | "rms_norm":  # scaled and shifted by what of weight and bias there is
+                held = zip([" ∗ ", " + "], names[1:], strict=False)
+                return NORMS[step.operation].format(names[0]) + "".join(sign + name for sign, name in held)
+            case "embedding":
+                return f"{names[1]}[{names[0]}]"
+            case "scaled_dot_product_attention":
+                queries, keys, values, *mask = names
+                width = step.under_root or signals[step.operands[0]].shape[-1]
+                causal = ", causal" if step.named.get("is_causal") or True in step.arguments else ""
+                more = f" + {mask[0]}" if mask else ""
+                return f"softmax({queries} {keys}ᵀ/√{self._bracket(width)}{more}{causal}) {values}"
+            case "multi_head_attention_forward":
+                return f"multi-head attention({', '.join(names[:3])})"
+            case "masked_fill":
+                number = "−∞" if step.numbers and step.numbers[-1] < -1e30 else "".join(map(str, step.numbers[-1:]))
+                return f"{names[0]}, {number} where {names[1]}"
+            case "cat":
+                return f"[{' ; '.join(names)}]"
+            case "pow":
+                return f"{names[0]}^{self._name(step.numbers[-1])}" if step.numbers else f"pow({names[0]})"
+            case "start":
+                return names[0]
+            case "neg":
+                return f"−{names[0]}"
+            case "rsqrt":
+                return f"1/√{names[0]}"
+            case "pad":
+                before, after = any(step.numbers[::2]), any(step.numbers[1::2])
+                return f"zeros {'around' if before and after else 'before' if before else 'after'} {names[0]}"
+            case "rearrange":
+                return self._rearranged(step, names[0])
+        if step.operation not in SIGNS or len(step.arguments) < 2:
+            return f"{step.operation}({', '.join(names)})"
         if step.under_root is not None:
             sign = "∗" if (step.operation == "mul") == (step.numbers[0] > 1) else "/"
             return f"{names[0]} {sign} √{self._bracket(step.under_root)}"
@@ -137,49 +156,19 @@ class StepFormulas:
         left, right = reversed(sides) if step.operation in ("rsub", "rtruediv") else sides
         return f"{left} {SIGNS[step.operation]} {right}"
 
-    def _einsum(self, step: Step, names: list[str]) -> str:
-        """A sum over the sizes of the letters that do not come out."""
-        given, _, kept = str(step.arguments[0]).replace(" ", "").partition("->")
-        sizes: dict[str, Polynomial] = {}
-        for letters, ref in zip(given.split(","), step.refs, strict=True):
-            sizes |= dict(zip(letters, self.flow.signals[ref.signal].shape, strict=False))
-        over = ", ".join(self._alone(size) for letter, size in sizes.items() if letter not in kept)
-        return f"sum over {over} of {' ∗ '.join(names)}"
-
-    def _softmax(self, step: Step, names: list[str]) -> str:
-        axis = next((n for n in (*step.numbers, step.named.get("dim")) if isinstance(n, int)), -1)
-        shape = self.flow.signals[step.operands[0]].shape
-        return f"{step.operation.replace('_', ' ')}({names[0]}) over {self._alone(shape[axis])}"
-
-    def _attention(self, step: Step, names: list[str]) -> str:
-        queries, keys, values, *mask = names
-        width = step.under_root or self.flow.signals[step.operands[0]].shape[-1]
-        causal = step.named.get("is_causal") or True in step.arguments
-        more = f" + {mask[0]}" if mask else ""
-        return f"softmax({queries} {keys}ᵀ/√{self._bracket(width)}{more}{', causal' if causal else ''}) {values}"
-
-    def _masked(self, step: Step, names: list[str]) -> str:
-        number = "−∞" if step.numbers and step.numbers[-1] < -1e30 else "".join(map(str, step.numbers[-1:]))
-        return f"{names[0]}, {number} where {names[1]}"
-
-    def _padded(self, step: Step, names: list[str]) -> str:
-        amounts = [int(number) for number in step.numbers]
-        before, after = any(amounts[::2]), any(amounts[1::2])
-        return f"zeros {'around' if before and after else 'before' if before else 'after'} {names[0]}"
-
-    def _rearranged(self, step: Step, names: list[str]) -> str:
+    def _rearranged(self, step: Step, name: str) -> str:
         if "unfold" in step.through:
-            return f"windows of {names[0]}"
+            return f"windows of {name}"
         before, after = (list(self.flow.signals[n].shape) for n in (step.operands[0], step.results[0]))
         if len(step.results) > 1:
-            return f"the parts of {names[0]}"
+            return f"the parts of {name}"
         gone = [size for size in before if size not in after]
         new = [size for size in after if size not in before]
         if not gone and not new:
-            return f"{names[0]}, axes reordered"
+            return f"{name}, axes reordered"
         if not new and set(step.through) <= {"getitem", "select"}:
-            return f"{names[0]} at one place of {self.shape(gone)}"
-        return f"{names[0]}, axes {self.shape(gone)} → {self.shape(new)}"
+            return f"{name} at one place of {self.shape(gone)}"
+        return f"{name}, axes {self.shape(gone)} → {self.shape(new)}"
 
     def _alone(self, size: Polynomial) -> str:
         return write(size, self.order, "unicode").replace(" ", "")
@@ -187,9 +176,3 @@ class StepFormulas:
     def _bracket(self, size: Polynomial) -> str:
         text = write(size, self.order, "unicode")
         return text if text.replace("_", "").isalnum() else f"({text.replace(' ', '')})"
-
-
-def _normed(normal: str, names: list[str]) -> str:
-    """A norm, scaled and shifted by what of weight and bias there is."""
-    x, *held = names
-    return normal.replace("x", x) + "".join(sign + name for sign, name in zip([" ∗ ", " + "], held, strict=False))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+import lemma.spec.models as specs
 from lemma.adaptation.adapt import adapt_model
 from lemma.counting.examples import EXAMPLES
 from lemma.counting.polynomial import Polynomial
@@ -28,22 +28,26 @@ from lemma.runs.folder import RunFolder
 from lemma.runs.load import always_learned
 from lemma.spec.base import distribute
 from lemma.spec.choose import PRESETS, Choice, brought_sources, choose, preset_names
-from lemma.spec.models import (
-    CHANNELS,
-    CrossAttention,
-    DualEncoder,
-    EncoderDecoder,
-    Graph,
-    ModelSpec,
-    NewFamily,
-    Reranking,
-    TextReader,
-    Transformer,
-    Tree,
-)
+from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
 
 BATCH, TIME, SOURCE, NODES = "B", "T", "S", "n"
+SEQUENCE = 64  # tokens per sequence of a model without a context of its own
+FILLING = {"normal_", "uniform_", "fill_", "zero_", "constant_", "xavier_uniform_", "kaiming_uniform_", "trunc_normal_"}
+FEW_LAYERS = [2, 3, 4, 5]  # layers take time, and are never multiplied with each other
+WINDOW_SIZES = {"N": [3, 4, 5, 6, 7, 8], TIME: [12, 13, 14, 15, 16, 18]}
+"""With one word before it a window needs no mask, and none may be longer than the text."""
+TRANSFORMER_SIZES = {
+    "V": list(range(5, 13)),
+    "h": DIVISORS,
+    "d_h": list(range(12, 108, 12)),
+    TIME: list(range(9, 17)),
+    SOURCE: list(range(2, 9)),
+    **dict.fromkeys(("L", "L_enc", "L_dec"), FEW_LAYERS),
+}
+"""There are special tokens in the vocabulary, and no source may be longer than the context."""
+IMAGE_SIZES = {"G": [2, 3, 4, 5, 6, 7], "P": [2, 3, 4, 5]}  # attention among patches grows with the fourth power
+IMAGE_SIZES |= {"d_i": list(range(12, 84, 12)), "L_i": FEW_LAYERS, "h_i": DIVISORS}
 
 
 @dataclass(frozen=True)
@@ -108,14 +112,10 @@ class Subject:
 class NoFilling(TorchFunctionMode):
     """Leaves out the filling of new tensors: on the meta device there is nothing to fill, yet it takes most time."""
 
-    SKIPPED = frozenset(
-        {"normal_", "uniform_", "fill_", "zero_", "xavier_uniform_", "kaiming_uniform_", "trunc_normal_", "constant_"}
-    )
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Return the tensor of a filling function as it is; call any other."""
         kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in self.SKIPPED:
+        if getattr(func, "__name__", "") in FILLING:
             return args[0] if args else kwargs["tensor"]
         return func(*args, **kwargs)
 
@@ -123,10 +123,6 @@ class NoFilling(TorchFunctionMode):
 def sizes_in_words(values: Values) -> str:
     """Sizes as a person would type them."""
     return " ".join(f"{name}={value}" for name, value in values.items())
-
-
-# From names to subjects. Importing a module runs its code, so only a person may name one: `imported` does so for what
-# was typed on the command line or passed to the Python API. `subject_of` never imports: its text may be from a file.
 
 
 @dataclass(frozen=True)
@@ -143,7 +139,8 @@ Model = str | Path | ModelSpec | Choice | Factory | Callable[..., nn.Module]
 def imported(model: Any) -> Any:
     """Import a model given as `package.module:factory`; return any other model as it is.
 
-    Call this only with what a person typed on the command line or passed in Python, never with text from a file.
+    Importing a module runs its code, so only a person may name one: call this with what was typed on the command line
+    or passed in Python, never with text from a file. `subject_of`, whose text may be from a file, never imports.
     """
     if not isinstance(model, str) or ":" not in model:
         return model
@@ -181,16 +178,20 @@ def subject_of(model: Model, words: Mapping[str, Any] | None = None) -> Subject:
     if isinstance(model, str) and model in EXAMPLES:
         return factory_subject(EXAMPLES[model], words, model)
     if isinstance(model, (str, Path)) and (Path(model) / "spec.toml").exists():
-        return run_subject(RunFolder.open(Path(model)), words)
+        folder = RunFolder.open(Path(model))
+        if folder.adaptation is None:
+            return spec_subject(folder.spec, words, str(folder.path))
+        method = folder.adaptation.method  # the whole adapted model, frozen parts and all
+        known = type(method).known_words()
+        method = method.replace(**{word: words.pop(word) for word in list(words) if word in known})
+        plain = spec_subject(folder.spec, words, str(folder.path))
+        return adapted_subject(plain, method, always_learned(folder.spec, method), whole=True)
     if isinstance(model, str) and model not in PRESETS and not Path(model).exists() and model not in preset_names():
         raise SpecError(
             unknown("model", model, [*preset_names(), *EXAMPLES])
             + " A spec file, a run folder or package.module:factory will do too."
         )
     return spec_subject(model, words)
-
-
-# Subjects from factories.
 
 
 def factory_subject(factory: Any, words: Mapping[str, Any], name: str | None = None) -> Subject:
@@ -210,21 +211,18 @@ def factory_subject(factory: Any, words: Mapping[str, Any], name: str | None = N
     wrong = next((word for word in words if word not in known and word not in fed), None)
     if wrong is not None:
         raise SpecError(unknown(f"{called}: the setting", wrong, sorted({*known, *fed})))
-    asked = {word: p.default for word, p in [*fed.items(), *known.items()] if p.default is not p.empty}
-    asked = {**asked, **words}
+    asked = {word: p.default for word, p in [*fed.items(), *known.items()] if p.default is not p.empty} | dict(words)
     numbers = {word: value for word, value in asked.items() if isinstance(value, int) and not isinstance(value, bool)}
     others = {word: value for word, value in asked.items() if word not in numbers and word in known}
-    missing = [word for word, p in known.items() if word not in asked and p.default is p.empty]
+    missing = [word for word in known if word not in asked]
     if missing:
         raise InputError(f"{called} needs a value for {', '.join(missing)}, as in {missing[0]}=4.")
 
     def make_inputs(values: Values) -> Inputs:
         made = feed(**{word: values[word] for word in fed})  # pyright: ignore[reportOptionalCall]
-        if isinstance(made, Inputs):
-            return made
         if isinstance(made, dict):
             return Inputs((), made)
-        return Inputs(made if isinstance(made, tuple) else (made,))
+        return made if isinstance(made, Inputs) else Inputs(made if isinstance(made, tuple) else (made,))
 
     return Subject(
         called,
@@ -251,23 +249,21 @@ def _factory_identity(factory: Any, others: Mapping[str, Any]) -> str | None:
     return f"factory {factory.__module__}:{factory.__qualname__} {version} {sorted(others.items())} {source}"
 
 
-# Subjects from specs: the family of models that differ from one spec in its sizes only.
-
-SEQUENCE = 64  # tokens per sequence of a model without a context of its own
-
-
 def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], name: str | None = None) -> Subject:
     """The family of models that differ from one spec in its sizes only."""
     base = choose(model).model
     running: dict[str, Any] = {BATCH: words.pop(BATCH, 1)}
-    if isinstance(base, Graph):
+    if isinstance(base, specs.Graph):
         running[NODES] = words.pop(NODES, SEQUENCE)
-    elif isinstance(base, EncoderDecoder):  # a source is as long as the target, unless its length is given
+    elif isinstance(base, specs.EncoderDecoder):  # a source is as long as the target, unless its length is given
         running[SOURCE] = words.pop(SOURCE, words.get(TIME, words.get("context", base.context)))
     elif TIME not in base.sizes():
         running[TIME] = words.pop(TIME, SEQUENCE)
     spec = with_words(base, words)
-    if isinstance(spec, EncoderDecoder) and _positive(SOURCE, running[SOURCE]) > spec.context:
+    for letter, size in running.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise InputError(f"{letter} = {size!r}: a whole number from 1 up is expected, as in {letter}=8.")
+    if isinstance(spec, specs.EncoderDecoder) and running[SOURCE] > spec.context:
         raise InputError(f"S = {running[SOURCE]}: no source is longer than the context, T = {spec.context}.")
     sizes, body = spec.sizes(), body_of(spec)
     follows = {"D": "d"} if getattr(body, "tied", False) and "D" in sizes else {}  # one size by two names
@@ -283,7 +279,7 @@ def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], 
         symbols,
         make=make,
         feed=partial(_spec_inputs, spec),
-        running={name: _positive(name, size) for name, size in running.items()},
+        running=running,
         defaults=_defaults(body),
         probe_sizes=_probe_sizes(spec),
         identity=None if sources is None else f"spec {_without_sizes(spec)} {sorted(symbols)}{sources}",
@@ -292,11 +288,11 @@ def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], 
 
 def with_words(spec: ModelSpec, words: Mapping[str, Any]) -> ModelSpec:
     """Let words change a model; those of its body reach its body, those of its towers its towers."""
-    if isinstance(spec, CrossAttention):
-        own = {word: value for word, value in words.items() if word in Reranking.known_words()}
+    if isinstance(spec, specs.CrossAttention):
+        own = {word: value for word, value in words.items() if word in specs.Reranking.known_words()}
         others = {word: value for word, value in words.items() if word not in own}
         return spec.replace(**own, towers=with_words(spec.towers, others).to_dict())
-    if not isinstance(spec, TextReader):
+    if not isinstance(spec, specs.TextReader):
         return spec.replace(**distribute(words, {"model": type(spec)})["model"])
     shares = distribute(words, {"model": type(spec), "body": type(spec.body)})
     return spec.replace(**{"body": spec.body.replace(**shares["body"]).to_dict(), **shares["model"]})
@@ -304,67 +300,55 @@ def with_words(spec: ModelSpec, words: Mapping[str, Any]) -> ModelSpec:
 
 def body_of(spec: ModelSpec) -> ModelSpec:
     """The model itself; of one that reads by a body, its body; of a re-ranker, that of its dual encoder."""
-    spec = spec.towers if isinstance(spec, CrossAttention) else spec
-    return spec.body if isinstance(spec, TextReader) else spec
+    spec = spec.towers if isinstance(spec, specs.CrossAttention) else spec
+    return spec.body if isinstance(spec, specs.TextReader) else spec
 
 
 def _without_sizes(spec: ModelSpec) -> dict[str, Any]:
     """The fields of a spec that are not sizes."""
-    if isinstance(spec, CrossAttention):
+    if isinstance(spec, specs.CrossAttention):
         return {"family": spec.family, "towers": _without_sizes(spec.towers)}
     kept = {word: value for word, value in spec.to_dict().items() if word not in type(spec).letters().values()}
-    return kept | {"body": _without_sizes(spec.body)} if isinstance(spec, TextReader) else kept
-
-
-def _positive(name: str, size: Any) -> int:
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise InputError(f"{name} = {size!r}: a whole number from 1 up is expected, as in {name}=8.")
-    return size
+    return kept | {"body": _without_sizes(spec.body)} if isinstance(spec, specs.TextReader) else kept
 
 
 def _whole_pass(model: nn.Module) -> nn.Module:
     """Let a call of a model go through all of it: an encoder may have two outputs, or none for tokens."""
-    if isinstance(model, EncoderModel) and model.follow is not None:
-        model.forward = partial(_all_outputs, model)
+    if isinstance(model, EncoderModel) and (follow := model.follow) is not None:
+
+        def all_outputs(tokens: Tensor) -> Tensor:
+            """All logits in one tensor, so that what is counted backward starts from all of them."""
+            vectors = model.vectors(tokens)
+            follows = follow(vectors[:, 0])
+            return follows if model.output is None else torch.cat([model.output(vectors).flatten(1), follows], dim=1)
+
+        model.forward = all_outputs
     if isinstance(model, TreeModel):
         model.forward = model.vectors  # a body alone: nothing comes after its vectors
     if isinstance(model, CrossAttentionModel):
-        model.forward = partial(_from_pixels, model)  # pyright: ignore[reportAttributeAccessIssue]
+
+        def from_pixels(images: Tensor, tokens: Tensor) -> Tensor:
+            """The logit of each image with the text of its row."""
+            read = model.towers.patches(images), model.towers.words(tokens), tokens >= 0
+            added = type(model).forward(model, *read)
+            return model.dual_logits(*read) + added
+
+        model.forward = from_pixels  # pyright: ignore[reportAttributeAccessIssue]
     return model
-
-
-def _all_outputs(model: EncoderModel, tokens: Tensor) -> Tensor:
-    """All logits of an encoder in one tensor, so that what is counted backward starts from all of them."""
-    vectors = model.vectors(tokens)
-    follows = model.follow(vectors[:, 0]) if model.follow is not None else vectors[:, :0, 0]
-    return follows if model.output is None else torch.cat([model.output(vectors).flatten(1), follows], dim=1)
-
-
-def _from_pixels(model: CrossAttentionModel, images: Tensor, tokens: Tensor) -> Tensor:
-    """The logit of each image with the text of its row, from pixels and tokens."""
-    patches, words, there = model.towers.patches(images), model.towers.words(tokens), tokens >= 0
-    added = type(model).forward(model, patches, words, there)
-    return model.dual_logits(patches, words, there) + added
 
 
 def _spec_inputs(spec: ModelSpec, values: Values) -> Inputs:
     """One batch for a model of this spec, of zeros."""
-
-    def tokens(*shape: int) -> Tensor:
-        return torch.zeros(values[BATCH], *shape, dtype=torch.long)
-
-    match spec:
-        case EncoderDecoder():
-            return Inputs((tokens(values[SOURCE]), tokens(values[TIME])))
-        case DualEncoder() | CrossAttention():
-            side = values["G"] * values["P"]
-            return Inputs((torch.zeros(values[BATCH], CHANNELS, side, side), tokens(values[TIME])))
-        case Graph():  # all n² entries of Â: how many of them are edges depends on the graph, not on the model
-            nodes = values[NODES]
-            return Inputs((torch.zeros(nodes, values["F"]), torch.zeros(nodes, nodes)))
-    if isinstance(body_of(spec), Tree):  # words that all depend on the first: the count is the same for every tree
-        return Inputs((tokens(values[TIME], 2),))
-    return Inputs((tokens(values[TIME]),))
+    if isinstance(spec, specs.Graph):  # all n² entries of Â: how many of them are edges depends on the graph
+        return Inputs((torch.zeros(values[NODES], values["F"]), torch.zeros(values[NODES], values[NODES])))
+    tree = isinstance(body_of(spec), specs.Tree)  # every word depends on the first: all trees count the same
+    tokens = torch.zeros(values[BATCH], values[TIME], *([2] if tree else []), dtype=torch.long)
+    if isinstance(spec, specs.EncoderDecoder):
+        return Inputs((torch.zeros(values[BATCH], values[SOURCE], dtype=torch.long), tokens))
+    if isinstance(spec, specs.DualEncoder | specs.CrossAttention):
+        side = values["G"] * values["P"]
+        return Inputs((torch.zeros(values[BATCH], specs.CHANNELS, side, side), tokens))
+    return Inputs((tokens,))
 
 
 def _defaults(spec: ModelSpec) -> dict[str, Polynomial]:
@@ -373,7 +357,7 @@ def _defaults(spec: ModelSpec) -> dict[str, Polynomial]:
     unset = [letter for letter, name in letters.items() if getattr(spec, name) is None and letter in spec.sizes()]
     if not unset:
         return {}
-    widths = {letter: [12, 24, 36, 48, 60] for letter in letters if letter not in unset and letter == "d"}
+    widths = {"d": [12, 24, 36, 48, 60]} if "d" in letters and "d" not in unset else {}
     one_head = {letter: 1 for letter in ("h", "h_kv") if letter in spec.sizes()}
 
     def sample(values: Values) -> dict[str, int]:
@@ -383,35 +367,14 @@ def _defaults(spec: ModelSpec) -> dict[str, Polynomial]:
     return fit(sample, widths)
 
 
-FEW_LAYERS = [2, 3, 4, 5]  # layers take time, and are never multiplied with each other
-WINDOW_SIZES = {"N": [3, 4, 5, 6, 7, 8], TIME: [12, 13, 14, 15, 16, 18]}
-"""With one word before it a window needs no mask, and none may be longer than the text."""
-TRANSFORMER_SIZES = {
-    "V": list(range(5, 13)),
-    "h": DIVISORS,
-    "d_h": list(range(12, 108, 12)),
-    TIME: list(range(9, 17)),
-    SOURCE: list(range(2, 9)),
-    **dict.fromkeys(("L", "L_enc", "L_dec"), FEW_LAYERS),
-}
-"""There are special tokens in the vocabulary, and no source may be longer than the context."""
-IMAGE_SIZES = {
-    "G": [2, 3, 4, 5, 6, 7],  # attention among patches grows with the fourth power
-    "P": [2, 3, 4, 5],
-    "d_i": list(range(12, 84, 12)),
-    "L_i": FEW_LAYERS,
-    "h_i": DIVISORS,
-}
-
-
 def _probe_sizes(spec: ModelSpec) -> dict[str, list[int]]:
     """Where to probe a family for which not all sizes are possible."""
     body = body_of(spec)
-    if isinstance(body, Graph):
+    if isinstance(body, specs.Graph):
         return {"L": [3, 4, 5, 6]}  # a first layer, a last one, and those between
-    if isinstance(body, NewFamily) and body.probe_sizes:
+    if isinstance(body, specs.NewFamily) and body.probe_sizes:
         return {letter: list(sizes) for letter, sizes in body.probe_sizes.items()}
-    images = IMAGE_SIZES if isinstance(spec, DualEncoder | CrossAttention) else {}
+    images = IMAGE_SIZES if isinstance(spec, specs.DualEncoder | specs.CrossAttention) else {}
     if "N" in body.sizes():
         return {**WINDOW_SIZES, **images}
     heads: dict[str, list[int]] = {}
@@ -420,43 +383,36 @@ def _probe_sizes(spec: ModelSpec) -> dict[str, list[int]]:
         many, most = ([12, 24, 36, 48, 72], 144) if grouped else (DIVISORS, 12)
         widths = [most * (2 if turned else 1) * step for step in range(1, 9)]
         heads = {"h": many, "h_kv": DIVISORS, "d_h": widths, "d_v": widths}
-    return {**(TRANSFORMER_SIZES if isinstance(body, Transformer) else {}), **heads, **images}
+    return {**(TRANSFORMER_SIZES if isinstance(body, specs.Transformer) else {}), **heads, **images}
 
 
-# Subjects from adapted models: what a method makes of a spec's models, or only what learns in them.
-
-
-def run_subject(folder: RunFolder, words: dict[str, Any]) -> Subject:
-    """The family of a run's models: of an adapted run with what its method adds, frozen parts and all."""
-    if folder.adaptation is None:
-        return spec_subject(folder.spec, words, str(folder.path))
-    method = folder.adaptation.method
-    known = type(method).known_words()
-    method = method.replace(**{word: words.pop(word) for word in list(words) if word in known})
-    plain = spec_subject(folder.spec, words, str(folder.path))
-    return _adapted(plain, method, always_learned(folder.spec, method), whole=True)
-
-
-def adapted_subject(spec: ModelSpec, method: Method, learn: Sequence[str] = ()) -> Subject:
-    """The family of what learns in a spec's models: its sizes are the spec's and the method's."""
-    return _adapted(spec_subject(spec, {}), method, learn, whole=False)
-
-
-def _adapted(plain: Subject, method: Method, learn: Sequence[str], whole: bool) -> Subject:
+def adapted_subject(
+    model: ModelSpec | Subject, method: Method, learn: Sequence[str] = (), whole: bool = False
+) -> Subject:
+    """The family of what learns in adapted models, or of all of them; its sizes are the model's and the method's."""
+    plain = model if isinstance(model, Subject) else spec_subject(model, {})
     letters = type(method).letters()
     sizes = {letter: int(getattr(method, name)) for letter, name in letters.items()}
 
     def make(values: Values) -> nn.Module:
         at = method.replace(**{letter: values[letter] for letter in sizes})
         adapted = adapt_model(plain.make(values), at, learn, any_rank=True).model
-        return adapted if whole else _only_learned(adapted)
+        if whole:
+            return adapted
+        learned = nn.Module()  # what learns, in a module that holds nothing else and is not run
+        for path, parameter in adapted.named_parameters():
+            if parameter.requires_grad:
+                *parents, name = path.split(".")
+                part = learned
+                for parent in parents:
+                    if parent not in part._modules:
+                        part.add_module(parent, nn.Module())
+                    part = part.get_submodule(parent)
+                part.register_parameter(name, parameter)
+        return learned
 
-    identity = None
-    if plain.identity is not None:
-        words = {word: value for word, value in method.to_dict().items() if word not in letters.values()}
-        sources = sorted((Path(__file__).parents[1] / "adaptation").glob("*.py"))
-        code = sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()
-        identity = f"{plain.identity} learns {words} {list(learn)} {'and all' if whole else 'alone'} {code}"
+    words = {word: value for word, value in method.to_dict().items() if word not in letters.values()}
+    identity = f"{plain.identity} learns {words} {list(learn)} {'and all' if whole else 'alone'}"
     layers = {letter: FEW_LAYERS for letter in plain.symbols if letter in ("L", "L_enc", "L_dec")}
     return replace(
         plain,
@@ -465,20 +421,5 @@ def _adapted(plain: Subject, method: Method, learn: Sequence[str], whole: bool) 
         make=make,
         feed=plain.feed if whole else None,
         probe_sizes={**plain.probe_sizes, **layers},
-        identity=identity,
+        identity=None if plain.identity is None else identity,
     )
-
-
-def _only_learned(model: nn.Module) -> nn.Module:
-    """What learns of a module, as a module that holds nothing else and is not run."""
-    whole = nn.Module()
-    for path, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            *parents, name = path.split(".")
-            part = whole
-            for parent in parents:
-                if parent not in part._modules:
-                    part.add_module(parent, nn.Module())
-                part = part.get_submodule(parent)
-            part.register_parameter(name, parameter)
-    return whole

@@ -7,7 +7,7 @@ one, and fits every dimension. `without_views` then leaves out the steps that on
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import FrameType
@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from lemma.counting.measure import ModulePath, following, tensors_in
 from lemma.counting.polynomial import ONE, ZERO, Polynomial
@@ -54,7 +55,7 @@ class Step:
     operation: str
     path: str
     arguments: tuple[Any, ...]
-    named: Mapping[str, Any]
+    named: dict[str, Any]
     results: tuple[int, ...]
     through: tuple[str, ...] = ()
     """The operations it was merged from."""
@@ -64,7 +65,7 @@ class Step:
     @property
     def refs(self) -> tuple[Ref, ...]:
         """Its signals in the order of its arguments, those within lists too."""
-        return tuple(found for found in leaves([*self.arguments, *self.named.values()]) if isinstance(found, Ref))
+        return tuple(found for found in tree_leaves([self.arguments, self.named]) if isinstance(found, Ref))
 
     @property
     def operands(self) -> tuple[int, ...]:
@@ -74,20 +75,13 @@ class Step:
     @property
     def numbers(self) -> tuple[float, ...]:
         """The plain numbers among its arguments: those in their order, and a scale."""
-        found = leaves([*self.arguments, self.named.get("scale")])
+        found = tree_leaves([self.arguments, self.named.get("scale")])
         return tuple(x for x in found if isinstance(x, (int, float)) and not isinstance(x, bool))
 
     def reading(self, swap: Callable[[Ref], Ref]) -> "Step":
         """Return the step with other signals in the place of its own."""
-
-        def swapped(value: Any) -> Any:
-            if isinstance(value, Ref):
-                return swap(value)
-            if isinstance(value, dict):
-                return {key: swapped(inner) for key, inner in value.items()}
-            return tuple(map(swapped, value)) if isinstance(value, (list, tuple)) else value
-
-        return replace(self, arguments=swapped(self.arguments), named=swapped(dict(self.named)))
+        arguments, named = tree_map_only(Ref, swap, (self.arguments, self.named))
+        return replace(self, arguments=arguments, named=named)
 
 
 @dataclass(frozen=True)
@@ -145,37 +139,24 @@ class DataFlow(Generic[Size]):
         return replace(self, steps=tuple(step.reading(swap) for step in steps), result=swap(Ref(self.result)).signal)
 
 
-def leaves(value: Any) -> Iterator[Any]:
-    """All that is in lists, tuples and dictionaries, however deep."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from leaves(inner)
-    else:
-        yield value
-
-
-# Recording a forward pass at the level of PyTorch's functions, with the names its author gave to things.
-
 SIDES = {"radd": "add", "iadd": "add", "rmul": "mul", "imul": "mul", "itruediv": "div", "truediv": "div", "isub": "sub"}
 
 
 def record(module: nn.Module, inputs: Inputs) -> DataFlow[int]:
-    """Run a module once, out of training mode, and return what leads to the first tensor it returns."""
+    """Run a module once, out of training mode, and return what leads to the first tensor it returns.
+
+    It is recorded at the level of PyTorch's functions, with the names its author gave to things.
+    """
     module.eval()
-    with torch.no_grad(), following(module) as path_now:
-        recorder = CallRecorder(path_now)
-        recorder.begin(module, inputs)
-        with recorder:
-            returned = module(*inputs.positional, **inputs.named)
+    with torch.no_grad(), following(module) as path_now, CallRecorder(module, inputs, path_now) as recorder:
+        returned = module(*inputs.positional, **inputs.named)
     return recorder.flow(returned)
 
 
 class CallRecorder(TorchFunctionMode):
     """Notes every function that returns tensors. Signals are compared by identity, so all are kept alive."""
 
-    def __init__(self, path_now: ModulePath) -> None:
+    def __init__(self, module: nn.Module, inputs: Inputs, path_now: ModulePath) -> None:
         super().__init__()
         self.path_now = path_now
         self.signals: dict[int, Signal[int]] = {}
@@ -184,22 +165,19 @@ class CallRecorder(TorchFunctionMode):
         self._alive: list[Tensor] = []
         self._frames: dict[FrameType, int] = {}
         self._modules: dict[int, str] = {}
-        self._handles: list[Any] = []
-
-    def begin(self, module: nn.Module, inputs: Inputs) -> None:
-        """Note what is there before the first step, and what modules return."""
         for name, parameter in module.named_parameters():
-            self._add(parameter, Signal("parameter", tuple(parameter.shape), name))
+            self._add(parameter, "parameter", name)
         for name, buffer in module.named_buffers():
-            self._add(buffer, Signal("buffer", tuple(buffer.shape), name))
+            self._add(buffer, "buffer", name)
         bound = inspect.signature(module.forward).bind(*inputs.positional, **inputs.named)
         for name, value in bound.arguments.items():
-            for tensor in leaves(value):
-                if isinstance(tensor, Tensor):
-                    self._add(tensor, Signal("input", tuple(tensor.shape), name))
-        for path, part in module.named_modules():
-            if path:
-                self._handles.append(part.register_forward_hook(lambda *given, path=path: self._note(path, given[2])))
+            for tensor in tensors_in(value):
+                self._add(tensor, "input", name)
+        self._handles = [
+            part.register_forward_hook(lambda *given, path=path: self._note(path, given[2]))
+            for path, part in module.named_modules()
+            if path
+        ]
 
     def _note(self, path: str, output: Any) -> None:
         """Note that a module returned a tensor, which is called after it unless its author has named it."""
@@ -217,14 +195,14 @@ class CallRecorder(TorchFunctionMode):
                 self._read_names(frame)
             frame = frame.f_back
         made = func(*args, **(kwargs or {}))
-        results = [out for out in leaves(made) if isinstance(out, Tensor)]
+        results = list(tensors_in(made))
         if results and not isinstance(made, torch.Size):
             # one name, whether it was written as a function, a method, an operator or an attribute
             name = getattr(func, "__name__", str(func))
             name = (func.__self__.__name__ if name == "__get__" else name).strip("_")
-            arguments, named = self._refs(list(args)), self._refs(kwargs or {})
-            numbers = tuple(self._add(out, Signal("result", tuple(out.shape))) for out in results)
-            self.steps.append(Step(SIDES.get(name, name), self.path_now.current, tuple(arguments), named, numbers))
+            arguments, named = tree_map_only(Tensor, self._ref, (tuple(args), kwargs or {}))
+            numbers = tuple(self._add(out, "result") for out in results)
+            self.steps.append(Step(SIDES.get(name, name), self.path_now.current, arguments, named, numbers))
         return made
 
     def flow(self, returned: Any) -> DataFlow[int]:
@@ -241,20 +219,16 @@ class CallRecorder(TorchFunctionMode):
         self._frames.clear()
         return DataFlow(self.signals, tuple(self.steps), result).needed()
 
-    def _add(self, tensor: Tensor, signal: Signal[int]) -> int:
+    def _add(self, tensor: Tensor, kind: Kind, name: str = "") -> int:
         """Number a tensor; one that was changed in place gets a new number."""
-        number = len(self.signals)
-        self.signals[number], self._numbers[id(tensor)] = signal, number
+        number = self._numbers[id(tensor)] = len(self.signals)
+        self.signals[number] = Signal(kind, tuple(tensor.shape), name)
         self._alive.append(tensor)
         return number
 
-    def _refs(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            known = self._numbers.get(id(value))
-            return Ref(self._add(value, Signal("constant", tuple(value.shape))) if known is None else known)
-        if isinstance(value, dict):
-            return {key: self._refs(inner) for key, inner in value.items()}
-        return tuple(map(self._refs, value)) if isinstance(value, (list, tuple)) else value
+    def _ref(self, tensor: Tensor) -> Ref:
+        known = self._numbers.get(id(tensor))
+        return Ref(self._add(tensor, "constant") if known is None else known)
 
     def _read_names(self, frame: FrameType) -> None:
         """Take over the names of variables; what was there before the method began has its name from elsewhere."""
@@ -283,22 +257,17 @@ def without_constants(flow: DataFlow[int]) -> DataFlow[int]:
     return replace(flow, signals=signals, steps=tuple(kept))
 
 
-# Equal layers one after the other, drawn once: found by their paths, proved equal step by step.
-
 Chain = list[tuple[int, int | None]]
 """For all that a layer reads from outside, in order: what made it in the layer before; None for what layers share."""
-
-
-@dataclass(frozen=True)
-class LayerMatch:
-    """A layer next to the first: the signals that both make, and those that both read from outside, pair by pair."""
-
-    made: dict[int, int]
-    read: list[tuple[int, int]]
+LayerMatch = tuple[dict[int, int], list[tuple[int, int]]]
+"""A layer next to the first: the signals that both make, and those that both read from outside, pair by pair."""
 
 
 def folded(flow: DataFlow[int]) -> DataFlow[int]:
-    """Return the flow with the first of equal layers in the place of all of them, layers within layers too."""
+    """Return the flow with the first of equal layers in the place of all of them, layers within layers too.
+
+    Such layers are found by their paths, and proved equal step by step.
+    """
     done = {frame.path for frame in flow.frames}
     containers: dict[str, None] = {}  # the paths that hold numbered modules
     for step in flow.steps:
@@ -326,15 +295,15 @@ def _chain(flow: DataFlow[int], layers: Sequence[list[Step]]) -> Chain | None:
     if len(layers) < 2 or midway:  # something else reads what a layer other than the last has made
         return None
     matches = [_matched(flow, layers[0], layer) for layer in layers]
-    chains: list[Chain | None] = []
+    chains: list[Chain] = []
     for before, here in pairwise(matches):
         if before is None or here is None:
             return None
-        came_from = {theirs: mine for mine, theirs in before.made.items()}
-        for mine, theirs in here.read:
+        came_from, read = {theirs: mine for mine, theirs in before[0].items()}, here[1]
+        for mine, theirs in read:
             if mine != theirs and theirs not in came_from and flow.signals[theirs].kind not in (*HELD, "constant"):
                 return None
-        chains.append([(mine, came_from.get(theirs)) for mine, theirs in here.read])
+        chains.append([(mine, came_from.get(theirs)) for mine, theirs in read])
     return chains[0] if all(chain == chains[0] for chain in chains) else None
 
 
@@ -342,21 +311,21 @@ def _matched(flow: DataFlow[int], first: Sequence[Step], layer: Sequence[Step]) 
     """Lay two layers side by side; None if they differ in anything but the parameters they read."""
     if [step.operation for step in first] != [step.operation for step in layer]:
         return None
-    match = LayerMatch({}, [])
+    made: dict[int, int] = {}
+    read: list[tuple[int, int]] = []
     for mine, theirs in zip(first, layer, strict=True):
         if len(mine.refs) != len(theirs.refs) or len(mine.results) != len(theirs.results):
             return None
         pairs = list(zip(mine.operands, theirs.operands, strict=True))
-        within = [pair for pair in pairs if pair[0] in match.made]
-        match.read.extend(pair for pair in pairs if pair[0] not in match.made)
-        match.made.update(zip(mine.results, theirs.results, strict=True))
-        if any(match.made[a] != b for a, b in within):
+        if any(made.get(a, b) != b for a, b in pairs):
             return None
-    for one, other in [*match.made.items(), *match.read]:
+        read += [pair for pair in pairs if pair[0] not in made]
+        made |= zip(mine.results, theirs.results, strict=True)
+    for one, other in [*made.items(), *read]:
         a, b = flow.signals[one], flow.signals[other]
         if a.shape != b.shape or (a.kind in HELD) != (b.kind in HELD):
             return None
-    return match
+    return made, read
 
 
 def _first_only(flow: DataFlow[int], container: str, layers: Sequence[list[Step]], chain: Chain) -> DataFlow[int]:
@@ -379,7 +348,7 @@ def _first_only(flow: DataFlow[int], container: str, layers: Sequence[list[Step]
 
     first = [*starts, *(step.reading(begun) for step in layers[0])]
     match = _matched(flow, layers[0], layers[-1])
-    back = {theirs: mine for mine, theirs in match.made.items()} if match else {}
+    back = {theirs: mine for mine, theirs in match[0].items()} if match else {}
     layered = {id(step) for layer in layers for step in layer}
     at = next(place for place, step in enumerate(flow.steps) if id(step) == id(layers[0][0]))
     before, after = ([s for s in part if id(s) not in layered] for part in (flow.steps[:at], flow.steps[at:]))
@@ -388,8 +357,6 @@ def _first_only(flow: DataFlow[int], container: str, layers: Sequence[list[Step]
     carried = {new.get(mine, mine): source for mine, source in begins.items()}
     return replace(smaller, frames=(*flow.frames, Frame(container, len(layers), path, carried)))
 
-
-# Formulas for all sizes: recorded at many, with the same steps, every dimension fitted and proved.
 
 SMALL = 128  # sizes up to which real tensors are faster than those of the meta device
 BUFFER = "buffer "
@@ -416,7 +383,13 @@ def fitted_flow(subject: Subject) -> tuple[DataFlow[Polynomial], list[Signal[Pol
             sizes = ", ".join(f"{name}={value}" for name, value in values.items())
             raise LedgerError(f"{subject.name} cannot be run at {sizes}: {error}") from error
         known = known or flow
-        _refuse_other_steps(subject.name, known, flow)
+        ours, theirs = _structure(known), _structure(flow)
+        if ours != theirs:
+            same = [*(one == other for one, other in zip(ours, theirs, strict=False)), False]
+            raise LedgerError(
+                f"{subject.name}: its steps differ from size to size (at step {same.index(False) + 1} for the first "
+                "time), so no one drawing is true of it. Draw one of its parts, as in package.module:factory."
+            )
         signals = {f"signal {n}": signal.shape for n, signal in flow.signals.items() if signal.kind not in HELD}
         frames = {f"frame {place}": (frame.count,) for place, frame in enumerate(flow.frames)}
         scales = {f"scale {place}": (under_root(step),) for place, step in enumerate(flow.steps) if step.numbers}
@@ -428,30 +401,15 @@ def fitted_flow(subject: Subject) -> tuple[DataFlow[Polynomial], list[Signal[Pol
     return _with_formulas(subject.name, known, probed)
 
 
-def _refuse_other_steps(name: str, known: DataFlow[int], here: DataFlow[int]) -> None:
-    """Refuse a module whose operations, places, or what is read depend on sizes; parameters count by their pattern."""
-
-    def structure(flow: DataFlow[int]) -> list[Hashable]:
-        kinds = {number: signal.kind for number, signal in flow.signals.items()}
-        return [
-            (
-                step.operation,
-                step.path,
-                tuple(n for n in step.operands if kinds[n] not in HELD),
-                frozenset(pattern_of(flow.signals[n].name) for n in step.operands if kinds[n] in HELD),
-                step.results,
-            )
-            for step in flow.steps
-        ]
-
-    ours, theirs = structure(known), structure(here)
-    if ours != theirs:
-        same = [one == other for one, other in zip(ours, theirs, strict=False)]
-        at = same.index(False) if False in same else len(same)
-        raise LedgerError(
-            f"{name}: its steps differ from size to size (at step {at + 1} for the first time), so no "
-            "one drawing is true of it. Draw one of its parts, as in package.module:factory."
-        )
+def _structure(flow: DataFlow[int]) -> list[Hashable]:
+    """What must not depend on sizes: operations, places, and what is read; parameters count by their pattern."""
+    found: list[Hashable] = []
+    for step in flow.steps:
+        held = [n for n in step.operands if flow.signals[n].kind in HELD]
+        read = tuple(n for n in step.operands if n not in held)
+        names = frozenset(pattern_of(flow.signals[n].name) for n in held)
+        found.append((step.operation, step.path, read, names, step.results))
+    return found
 
 
 def under_root(step: Step) -> int:
@@ -503,15 +461,12 @@ def _with_formulas(
     steps: list[Step] = []
     for place, step in enumerate(flow.steps):
         scale = probed.groups.get(PathGroup(f"scale {place}"))
-        scaled = scale is not None and bool(scale.columns[0].symbols)
-        steps.append(replace(step, under_root=scale.columns[0] if scale and scaled else None))
+        steps.append(replace(step, under_root=scale.columns[0] if scale and scale.columns[0].symbols else None))
     used = {signal.name for signal in signals.values() if signal.kind in HELD}
     others = [parameter(group) for group in probed.groups if " " not in group.pattern]
     unused = [signal for signal in others if signal.name not in used]
     return DataFlow(signals, tuple(steps), flow.result, frames), unused
 
-
-# Steps that only look at the same numbers otherwise: left out, merged into one, or written as a transpose.
 
 COPIES = {"contiguous", "detach", "clone", "to", "float", "type", "type_as", "dropout", "alias", "type_promotion"}
 RESHAPES = {"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "getitem", "narrow", "select"}

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
 from typing import Literal
 
 from lemma.counting.polynomial import ONE, ZERO, Monomial, Number, Polynomial, Rational, of, quotient, symbol
@@ -118,8 +117,6 @@ def _in_brackets(inner: Sum) -> Product:
     return inner.terms[0] if len(inner.terms) == 1 else Product(Fraction(1), (), (inner,))
 
 
-# From the tree to text.
-
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
@@ -180,12 +177,8 @@ def _name(name: str, style: Style) -> str:
     return f"{stem}_{tail}" if len(tail) == 1 else stem + "_{" + tail.replace("_", r"\_") + "}"
 
 
-# From a polynomial to the tree a person would write: common factors pulled out, then symbols collected in order.
-
-_DEEPEST = 6
-_MOST_TERMS_DIVIDED = 40
-_WORTHWHILE = 0.8
-"""Another order of collecting must make the text this much shorter: the given one is what a reader expects."""
+_DEEPEST, _MOST_TERMS_DIVIDED = 6, 40
+_WORTHWHILE = 0.8  # another order of collecting must make the text this much shorter: readers expect the given one
 
 
 def _shortest(polynomial: Polynomial, order: Sequence[str], atoms: Mapping[str, Polynomial]) -> Sum:
@@ -195,35 +188,29 @@ def _shortest(polynomial: Polynomial, order: Sequence[str], atoms: Mapping[str, 
         return usual
     others = [Collector(order, name, atoms).arrange(polynomial) for name in polynomial.symbols - set(atoms)]
     if atoms:
-        opened = ZERO
-        for monomial, number in polynomial.terms.items():
-            value = of(number)
-            for name, power in monomial:
-                value = value * (atoms[name] ** power if name in atoms else Polynomial({((name, power),): 1}))
-            opened = opened + value
-        others.append(Collector(order).arrange(opened))
+        others.append(Collector(order).arrange(polynomial.put_all(atoms)))
     best = min(others, key=lambda formula: (len(spelled(formula)), spelled(formula)), default=usual)
     return best if len(spelled(best)) < _WORTHWHILE * len(spelled(usual)) else usual
 
 
 @dataclass(frozen=True)
 class Collector:
-    """Arranges polynomials; `atoms` are symbols that represent a sum in brackets, such as N-1."""
+    """Makes of a polynomial the tree a person would write: common factors pulled out, then symbols collected in order.
+
+    `atoms` are symbols that represent a sum in brackets, such as N-1.
+    """
 
     order: Sequence[str]
     first: str | None = None
     atoms: Mapping[str, Polynomial] = field(default_factory=dict)
 
-    @cached_property
-    def rank(self) -> dict[str, int]:
-        """The place of each symbol in the order."""
-        return {name: index for index, name in enumerate(self.order)}
+    def place(self, name: str) -> tuple[int, str]:
+        """A sorting key: the symbols in the given order, then the others."""
+        return list(self.order).index(name) if name in self.order else len(self.order), name
 
     def ranked(self, names: frozenset[str]) -> list[str]:
         """Symbols in the order in which they are collected: the favourite, the ordered ones, the others, the atoms."""
-        return sorted(
-            names, key=lambda name: (name != self.first, name in self.atoms, self.rank.get(name, len(self.rank)), name)
-        )
+        return sorted(names, key=lambda name: (name != self.first, name in self.atoms, self.place(name)))
 
     def arrange(self, polynomial: Polynomial, depth: int = 0) -> Sum:
         """The tree of a polynomial."""
@@ -233,7 +220,7 @@ class Collector:
         number, monomial = _common(polynomial)
         if monomial:
             return Sum((self._pulled(polynomial, number, monomial, depth),))
-        kept = self._factored(polynomial, depth) or self._split(polynomial, depth) or self._flat(polynomial)
+        kept = self._collected(polynomial, depth)
         if abs(number) == 1:
             return kept
         pulled = Sum((self._pulled(polynomial, abs(number), (), depth),))
@@ -251,14 +238,17 @@ class Collector:
         rest = polynomial / Polynomial({monomial: number})
         return _multiplied([self._product(number, monomial), _in_brackets(self.arrange(rest, depth + 1))])
 
-    def _factored(self, polynomial: Polynomial, depth: int) -> Sum | None:
-        """A product of two sums, where what one symbol is multiplied by divides everything."""
-        if len(polynomial.terms) > _MOST_TERMS_DIVIDED:
-            return None
+    def _collected(self, polynomial: Polynomial, depth: int) -> Sum:
+        """A product of two sums, where what one symbol is multiplied by divides everything.
+
+        Else the terms of the first symbol worth collecting, then the others; else all terms as they are.
+        """
+        terms = polynomial.terms
+        shares: list[Polynomial] = []  # the terms that hold a positive power of a symbol
         for name in self.ranked(polynomial.symbols):
-            mine = _with_symbol(polynomial, name)
-            if not 1 < len(mine.terms) < len(polynomial.terms):
-                continue
+            mine = Polynomial({key: number for key, number in terms.items() if dict(key).get(name, 0) > 0})
+            shares += [mine] if 1 < len(mine.terms) < len(terms) else []
+        for mine in shares if len(terms) <= _MOST_TERMS_DIVIDED else ():
             number, monomial = _common(mine)
             factor = mine / Polynomial({monomial: number})
             try:
@@ -267,16 +257,11 @@ class Collector:
                 continue
             if other is not None:
                 return Sum((_multiplied([_in_brackets(self.arrange(part, depth + 1)) for part in (other, factor)]),))
-        return None
-
-    def _split(self, polynomial: Polynomial, depth: int) -> Sum | None:
-        """The terms of the first symbol worth collecting, then the others."""
-        for name in self.ranked(polynomial.symbols):
-            mine = _with_symbol(polynomial, name)
-            if 1 < len(mine.terms) < len(polynomial.terms) and len(mine.symbols) > 1:
-                others = self.arrange(polynomial - mine, depth)
-                return self._sorted([*self.arrange(mine, depth).terms, *others.terms])
-        return None
+        mine = next((mine for mine in shares if len(mine.symbols) > 1), None)
+        if mine is None:
+            return self._flat(polynomial)
+        others = self.arrange(polynomial - mine, depth)
+        return self._sorted([*self.arrange(mine, depth).terms, *others.terms])
 
     def _flat(self, polynomial: Polynomial) -> Sum:
         products = [self._product(number, monomial) for monomial, number in polynomial.terms.items()]
@@ -284,22 +269,19 @@ class Collector:
 
     def _sorted(self, terms: Sequence[Product]) -> Sum:
         """Terms by their symbols and exponents in the given order, a bare number last; the first positive if one is."""
-        names = self._ordered({name for term in terms for name, _ in term.powers})
+        names = sorted({name for term in terms for name, _ in term.powers}, key=self.place)
 
-        def place(term: Product) -> tuple[bool, list[int]]:
+        def exponents(term: Product) -> tuple[bool, list[int]]:
             powers = dict(term.powers)
             return not (term.powers or term.brackets), [-powers.get(name, 0) for name in names]
 
-        terms = sorted(terms, key=place)
+        terms = sorted(terms, key=exponents)
         start = next((index for index, term in enumerate(terms) if term.number > 0), 0)
         return Sum((terms[start], *terms[:start], *terms[start + 1 :]))
 
-    def _ordered(self, names: Iterable[str]) -> list[str]:
-        return sorted(names, key=lambda name: (self.rank.get(name, len(self.rank)), name))
-
     def _product(self, number: Fraction, monomial: Monomial) -> Product:
         powers = dict(monomial)
-        names = self._ordered(powers)
+        names = sorted(powers, key=self.place)
         atoms = [name for name in names if name in self.atoms for _ in range(powers[name])]
         brackets = tuple(replace(self, atoms={}).arrange(self.atoms[name]) for name in atoms)
         return Product(number, tuple((name, powers[name]) for name in names if name not in self.atoms), brackets)
@@ -320,8 +302,3 @@ def _common(polynomial: Polynomial) -> tuple[Fraction, Monomial]:
     pulled = tuple(pair for pair in shared if pair[1])
     negative = all(number < 0 for monomial, number in polynomial.terms.items() if monomial != pulled)
     return -size if negative else size, pulled
-
-
-def _with_symbol(polynomial: Polynomial, name: str) -> Polynomial:
-    """The terms that hold a positive power of a symbol."""
-    return Polynomial({key: number for key, number in polynomial.terms.items() if dict(key).get(name, 0) > 0})

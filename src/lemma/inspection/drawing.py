@@ -15,22 +15,14 @@ from lemma.report.numbers import Word
 from lemma.report.text import across, columns
 
 if TYPE_CHECKING:
-    from lemma.inspection.heads import Head, Heads
+    from lemma.inspection.heads import Head
 
 # Cream over grey to dark blue. The colours run along the yellow–blue axis and darken all the way, so they keep their
 # order for every kind of colour vision and in grey print.
 STOPS = ((0.97, 0.945, 0.85), (0.86, 0.79, 0.52), (0.56, 0.55, 0.50), (0.27, 0.33, 0.46), (0.0, 0.13, 0.31))
 LEVELS = 255
-COLOURS = tuple(
-    "#" + "".join(f"{round(255 * channel):02x}" for channel in channels)
-    for channels in zip(
-        *(
-            np.interp(np.linspace(0, 1, LEVELS), np.linspace(0, 1, len(STOPS)), stops)
-            for stops in zip(*STOPS, strict=True)
-        ),
-        strict=True,
-    )
-)
+CHANNELS = [np.interp(np.linspace(0, 1, LEVELS), np.linspace(0, 1, len(STOPS)), stops) for stops in np.transpose(STOPS)]
+COLOURS = tuple("#" + "".join(f"{round(255 * channel):02x}" for channel in rgb) for rgb in np.transpose(CHANNELS))
 PALETTE = bytes(3) + b"".join(bytes.fromhex(colour[1:]) for colour in COLOURS)  # entry 0 is the transparent one
 MOST_TOKENS = 64  # of a head drawn in full
 LEAST_LINE = 0.01  # lines of less weight are not drawn
@@ -38,7 +30,6 @@ MOST_ACROSS = 8  # heads side by side in a terminal
 SHADES = "·░▒▓█"  # shares of attention below 0.04, 0.16, 0.36, 0.64, and above
 SHADES_MEAN = f"Rows are queries, columns are keys, blank is masked. {SHADES}: the share of attention, low to high."
 MOST_LISTED, MOST_LINES = 3, 8
-COLUMNS = ("head", "entropy", "uniform", "distance", "to first", "pattern", "nearest", "score", "uniform")
 
 TEMPLATES = Environment(
     loader=PackageLoader("lemma.inspection", "assets"),
@@ -94,13 +85,6 @@ def png_url(head: "Head", most: int | None = None) -> str:
 def render(template: str, **values: Any) -> str:
     """Fill one of the room's templates; values are escaped."""
     return TEMPLATES.get_template(template).render(values)
-
-
-def svg_of_grid(heads: "Heads") -> str:
-    """All heads as small images, one row per layer."""
-    layers = heads.layers()
-    width, height = 70 + max(map(len, layers.values())) * 108, 44 + len(layers) * 134
-    return render("grid.svg", heads=heads, width=width, height=height, image=png_url)
 
 
 def svg_of_head(head: "Head") -> str:
@@ -164,15 +148,6 @@ def shades(
 
     across = spans(columns, weights.shape[1])
     return ["".join(shade(y, x) for x in across) for y in spans(rows, weights.shape[0])]
-
-
-def table_row(head: "Head") -> tuple[str, ...]:
-    """One row of the table; `uniform` is what entropy and score are of uniform weights."""
-    numbers, near = head.statistics, head.nearest
-    distance = "–" if numbers.distance is None else f"{numbers.distance:.2f}"
-    match = (near.pattern, f"{near.score:.3f}", f"{near.uniform:.3f}") if near else ("–", "", "")
-    means = (f"{numbers.entropy:.3f}", f"{numbers.uniform_entropy:.3f}", distance, f"{numbers.first:.3f}")
-    return (f"{head.layer}.{head.head}", *means, head.pattern, *match)
 
 
 def most_attended_tokens(head: "Head") -> str:

@@ -11,28 +11,9 @@ from markupsafe import Markup
 from torch import Tensor, nn
 
 from lemma.errors import DataError, InputError, LemmaError, SpecError, unknown
-from lemma.inspection.drawing import (
-    COLUMNS,
-    SHADES_MEAN,
-    layer_in_characters,
-    most_attended_tokens,
-    svg_of_grid,
-    svg_of_head,
-    table_row,
-    token_list,
-)
+from lemma.inspection import drawing, patterns
 from lemma.inspection.page import page
-from lemma.inspection.patterns import (
-    MEANINGS,
-    PatternMatch,
-    Statistics,
-    distances,
-    match_pattern,
-    nearest,
-    pattern_name,
-    pattern_places,
-    statistics,
-)
+from lemma.inspection.patterns import PatternMatch, Statistics
 from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.base import evaluating
 from lemma.report.numbers import Word, counted, numbered
@@ -86,12 +67,12 @@ class Head:
     @property
     def nearest(self) -> PatternMatch | None:
         """The pattern it comes nearest to, whether or not that is a match."""
-        return nearest(self.matches)
+        return patterns.nearest(self.matches)
 
     @property
     def pattern(self) -> str:
         """The pattern it matches; `broad` or `none` if it matches none."""
-        return pattern_name(self.nearest, self.statistics.breadth)
+        return patterns.pattern_name(self.nearest, self.statistics.breadth)
 
     @property
     def matched(self) -> PatternMatch | None:
@@ -149,37 +130,37 @@ class Heads(Result):
     def blocks(self) -> Iterator[Block]:
         """Small images of the heads in characters, the table, and of a single head what each token attends to."""
         yield Text(f"{self.model}: {counted(len(self.heads), 'head')} on {counted(len(self.tokens), 'token')}")
-        yield Text(token_list(self.tokens), apart=True)
+        yield Text(drawing.token_list(self.tokens), apart=True)
         for layer, heads in self.layers().items():
-            yield Pre(((layer_in_characters(layer, heads), ""),))
-        patterns = {head.pattern for head in self.heads}
-        meanings = [f"{name}: {meaning}." for name, meaning in MEANINGS.items() if name in patterns]
-        yield Text("\n".join([SHADES_MEAN, *meanings]), apart=True)
-        yield Table(COLUMNS, [table_row(head) for head in self.heads], left=(0, 5, 6))
+            yield Pre(((drawing.layer_in_characters(layer, heads), ""),))
+        shown = {head.pattern for head in self.heads}
+        meanings = [f"{name}: {meaning}." for name, meaning in patterns.MEANINGS.items() if name in shown]
+        yield Text("\n".join([drawing.SHADES_MEAN, *meanings]), apart=True)
+        rows: list[tuple[str, ...]] = []  # `uniform` is what entropy and score are of uniform weights
+        for head in self.heads:
+            numbers, near = head.statistics, head.nearest
+            distance = "–" if numbers.distance is None else f"{numbers.distance:.2f}"
+            match = (near.pattern, f"{near.score:.3f}", f"{near.uniform:.3f}") if near else ("–", "", "")
+            means = (f"{numbers.entropy:.3f}", f"{numbers.uniform_entropy:.3f}", distance, f"{numbers.first:.3f}")
+            rows.append((f"{head.layer}.{head.head}", *means, head.pattern, *match))
+        header = ("head", "entropy", "uniform", "distance", "to first", "pattern", "nearest", "score", "uniform")
+        yield Table(header, rows, left=(0, 5, 6))
         if len(self.heads) == 1:
-            yield Text(most_attended_tokens(self.heads[0]), apart=True)
+            yield Text(drawing.most_attended_tokens(self.heads[0]), apart=True)
         yield from (Text(note, apart=True) for note in self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values: tokens, and of each head its numbers, its patterns and (if they are few) its weights."""
         with_weights = sum(head.weights.size for head in self.heads) <= MOST_NUMBERS
-        heads = [
-            head.record()
-            | {
-                "cross": head.cross,
-                "masked": not head.allowed.all(),
-                "scale": head.scale,
-                "patterns": {
-                    one.pattern: {"score": one.score, "uniform": one.uniform, "rows": one.rows} for one in head.matches
-                },
-                "weights": head.weights.tolist() if with_weights else None,
-            }
-            for head in self.heads
-        ]
+        heads: list[dict[str, Any]] = []
+        for head in self.heads:
+            matches = {m.pattern: {"score": m.score, "uniform": m.uniform, "rows": m.rows} for m in head.matches}
+            about = {"cross": head.cross, "masked": not head.allowed.all(), "scale": head.scale, "patterns": matches}
+            heads.append(head.record() | about | {"weights": head.weights.tolist() if with_weights else None})
+        texts = {"tokens": self.tokens, "source": self.source}
         return {
             "model": self.model,
-            "tokens": [{"index": word.index, "text": word.text} for word in self.tokens],
-            "source": [{"index": word.index, "text": word.text} for word in self.source],
+            **{name: [{"index": word.index, "text": word.text} for word in words] for name, words in texts.items()},
             "notes": [*self.notes, *([] if with_weights else ["Weights are left out: choose a layer and a head."])],
             "heads": heads,
         }
@@ -190,7 +171,11 @@ class Heads(Result):
 
     def svg(self) -> str:
         """One head in full, or the grid of all."""
-        return svg_of_head(self.heads[0]) if len(self.heads) == 1 else svg_of_grid(self)
+        if len(self.heads) == 1:
+            return drawing.svg_of_head(self.heads[0])
+        layers = self.layers().values()
+        size = {"width": 70 + max(map(len, layers)) * 108, "height": 44 + len(layers) * 134}
+        return drawing.render("grid.svg", heads=self, **size, image=drawing.png_url)
 
     def writers(self) -> dict[str, Callable[[], str]]:
         """Those of every result, with the interactive page and the drawing of heads."""
@@ -253,9 +238,22 @@ def look_at(
             )
         identities = inputs.reshape(-1).tolist()  # two ids may be spelt alike
     texts = numbered(words, identities), numbered(source_words)
-    found: list[Head] = []
-    for number, record in _chosen(_records(model, inputs), layer, head):
-        found += _heads_of(number, record, *texts, head)
+    records = _records(model, inputs)
+    for what, value in (("layer", layer), ("head", head)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise InputError(f"{what} = {value!r}: give a whole number, counted from 0.")
+
+    def known(what: str, count: int) -> str:
+        return f"it has {f'{what} 0 only' if count == 1 else f'{what}s 0 to {count - 1}'}, counted from 0."
+
+    if layer is not None and not 0 <= layer < len(records):
+        raise InputError(f"layer = {layer} is out of range for this model: {known('layer', len(records))}")
+    chosen = [(number, record) for number, record in enumerate(records) if layer in (None, number)]
+    for number, record in chosen:
+        size = record.queries.shape[1]
+        if head is not None and not 0 <= head < size:
+            raise InputError(f"head = {head} is out of range for layer {number}: {known('head', size)}")
+    found = [one for number, record in chosen for one in _heads_of(number, record, *texts, head)]
     return Heads(name or type(model).__name__, *texts, tuple(found), tuple(notes))
 
 
@@ -310,43 +308,16 @@ def _records(model: nn.Module, inputs: Tensor | Mapping[str, Tensor]) -> list[At
     return list(records)
 
 
-def _chosen(
-    records: Sequence[AttentionRecord], layer: int | None, head: int | None
-) -> Iterator[tuple[int, AttentionRecord]]:
-    """The records of one layer or of all, with their numbers, once all of them are known to have the head."""
-    for name, value in (("layer", layer), ("head", head)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise InputError(f"{name} = {value!r}: give a whole number, counted from 0.")
-
-    def known(what: str, count: int) -> str:
-        return f"it has {f'{what} 0 only' if count == 1 else f'{what}s 0 to {count - 1}'}, counted from 0."
-
-    if layer is not None and not 0 <= layer < len(records):
-        raise InputError(f"layer = {layer} is out of range for this model: {known('layer', len(records))}")
-    chosen = [(number, record) for number, record in enumerate(records) if layer in (None, number)]
-    for number, record in chosen:
-        if head is not None and not 0 <= head < record.queries.shape[1]:
-            raise InputError(
-                f"head = {head} is out of range for layer {number}: {known('head', record.queries.shape[1])}"
-            )
-    return iter(chosen)
-
-
 def _heads_of(
     layer: int, record: AttentionRecord, tokens: tuple[Word, ...], source: tuple[Word, ...], only: int | None
 ) -> Iterator[Head]:
     """The heads of one call of attention, on the last row of the batch, in single precision or better."""
     query_tokens, key_tokens, cross = _texts_of(record, tokens, source)
     precision = torch.promote_types(record.queries.dtype, torch.float32)
-    parts = {name: getattr(record, name) for name in ("queries", "keys", "values", "bias", "line")}
-    record = replace(
-        record,
-        **{
-            name: (part[-1:] if part.dim() == 4 else part).to("cpu", precision)
-            for name, part in parts.items()
-            if part is not None
-        },
-    )
+    for name in ("queries", "keys", "values", "bias", "line"):
+        if (part := getattr(record, name)) is not None:
+            part = (part[-1:] if part.dim() == 4 else part).to("cpu", precision)
+            record = replace(record, **{name: part})
     scores = record.scores()[-1].numpy()
     if np.isnan(scores).any():
         raise InputError(
@@ -358,12 +329,15 @@ def _heads_of(
         added = added + record.by_distance(record.steps())
     added = added.masked_fill(added <= MASKED, 0.0)
     bias = added[-1].numpy() if added.any() else None
-    apart = None if cross else np.abs(distances(query_tokens, key_tokens))
-    places = pattern_places(query_tokens, key_tokens, cross)
+    apart = None if cross else np.abs(patterns.distances(query_tokens, key_tokens))
+    places = patterns.pattern_places(query_tokens, key_tokens, cross)
     for head in range(len(scores)) if only is None else [only]:
         allowed = scores[head] > MASKED
         masked = np.where(allowed, scores[head], -np.inf)
-        weights = _softmax(masked)
+        most = masked.max(1, keepdims=True, initial=-np.inf)
+        powers = np.exp(masked - np.where(np.isfinite(most), most, 0.0))
+        sums = powers.sum(1, keepdims=True)
+        weights = np.divide(powers, sums, out=np.zeros_like(powers), where=sums > 0)  # a row that sees nothing is zero
         yield Head(
             layer=layer,
             head=head,
@@ -379,8 +353,8 @@ def _heads_of(
             keys=record.keys[-1, head].numpy(),
             values=None if record.values is None else record.values[-1, head].numpy(),
             scale=float(record.scale),
-            statistics=statistics(weights, allowed, apart),
-            matches=tuple(match_pattern(name, weights, allowed, where) for name, where in places.items()),
+            statistics=patterns.statistics(weights, allowed, apart),
+            matches=tuple(patterns.match_pattern(name, weights, allowed, where) for name, where in places.items()),
         )
 
 
@@ -409,11 +383,3 @@ def _texts_of(
     if source and known == len(source) and (known != new or any(word in name for word in CROSS)):
         return last(tokens, new), source, True
     return last(tokens, new), last(tokens, known), False
-
-
-def _softmax(scores: Float[np.ndarray, "queries keys"]) -> Float[np.ndarray, "queries keys"]:
-    """Softmax over each row; a row that may see nothing is zero."""
-    most = scores.max(1, keepdims=True, initial=-np.inf)
-    powers = np.exp(scores - np.where(np.isfinite(most), most, 0.0))
-    total = powers.sum(1, keepdims=True)
-    return np.divide(powers, total, out=np.zeros_like(powers), where=total > 0)

@@ -7,7 +7,7 @@ rounded to 16 bits, layer by layer until the budget is spent.
 """
 
 import base64
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from lemma.inspection.drawing import COLOURS, level, png_url, render, svg_of_head
 from lemma.inspection.patterns import ENOUGH_GAIN, MEANINGS
-from lemma.report.numbers import Word, counted
+from lemma.report.numbers import counted
 
 if TYPE_CHECKING:
     from lemma.inspection.heads import Head, Heads
@@ -58,37 +58,68 @@ class Payload:
     notes: tuple[str, ...]
 
 
-@dataclass
-class PackedArrays:
-    """Arrays in base64, each kept only once."""
-
-    spent: int = 0
-    arrays: list[str] = field(default_factory=list)
-    numbers: dict[str, int] = field(default_factory=dict)
-
-    def put(self, array: np.ndarray) -> int:
-        """Keep an array and return its number."""
-        text = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
-        if text not in self.numbers:
-            self.numbers[text] = len(self.arrays)
-            self.arrays.append(text)
-            self.spent += len(text)
-        return self.numbers[text]
-
-
 def payload(heads: "Heads") -> Payload:
     """Pack the heads of a text, cut to the tokens that fit."""
+    numbers: dict[str, int] = {}  # of arrays in base64, each kept only once
+    spent = 0
+
+    def put(array: np.ndarray) -> int:
+        nonlocal spent
+        text = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+        spent += 0 if text in numbers else len(text)
+        return numbers.setdefault(text, len(numbers))
+
     longest = max(max(head.weights.shape) for head in heads.heads)
-    shown, arrays = _shown_tokens(heads, longest), PackedArrays()
+    shown = min(MOST_TOKENS, longest)
+    while shown > 2:  # as many as fit: scores, with biases and two more numbers per row
+        seen = [int(one.allowed[:shown, :shown].sum()) * (1 if one.bias is None else 2) for one in heads.heads]
+        if sum(seen, 2 * shown * len(seen)) * 4 * INFLATION <= SCORES:
+            break
+        shown -= 1
     texts = list(dict.fromkeys(words for head in heads.heads for words in (head.query_tokens, head.key_tokens)))
-    packed = [_packed_head(head, texts, shown, arrays) for head in heads.heads]
-    bare = _pack_vectors(heads, packed, shown, arrays)
+    packed: list[dict[str, Any]] = []
+    for head in heads.heads:
+        allowed = head.allowed[:shown, :shown]
+        most = head.scores.max(1)
+        most = np.where(np.isfinite(most), most, 0.0)
+        sums = np.stack([most, np.exp(head.scores - most[:, None]).sum(1)], axis=1)  # over all keys, shown or not
+        bias = None if head.bias is None else put(head.bias[:shown, :shown][allowed].astype("<f4"))
+        packed.append(
+            {
+                "layer": head.layer,
+                "head": head.head,
+                "about": _about(head),
+                "rows": texts.index(head.query_tokens),
+                "columns": texts.index(head.key_tokens),
+                "size": list(allowed.shape),
+                "all": len(head.key_tokens),
+                "scale": head.scale,
+                "mask": put(np.packbits(allowed)),
+                "scores": put(head.scores[:shown, :shown][allowed].astype("<f4")),
+                "sums": put(sums[:shown].astype("<f4")),
+                "bias": bias,
+                "vectors": None,
+            }
+        )
+    vectors = [[p[:shown] for p in (one.queries, one.keys, one.values) if p is not None] for one in heads.heads]
+    sizes = [sum(part.size for part in parts) for parts in vectors]
+    whole = spent + sum(sizes) * 4 * INFLATION <= BUDGET
+    bare = len(packed)
+    for one, parts, size in zip(packed, vectors, sizes, strict=True):  # as long as there is room
+        if spent + size * (4 if whole else 2) * INFLATION > BUDGET:
+            break
+        one["vectors"] = []
+        for part in parts:
+            unit = 1 if whole else float(np.abs(part).max(initial=0.0)) / 32767 or 1.0
+            array = put(part.astype("<f4") if whole else np.rint(part / unit).astype("<i2"))
+            one["vectors"].append({"width": part.shape[1], "unit": unit, "bytes": 4 if whole else 2, "array": array})
+        bare -= 1
     values = {
         "colours": COLOURS,
         "first": heads.heads.index(heads.clearest()),
         "texts": [{"start": words[0].index, "words": [word.shown for word in words[:shown]]} for words in texts],
         "heads": packed,
-        "arrays": arrays.arrays,
+        "arrays": list(numbers),
     }
     notes = list(heads.notes)
     if shown < longest:
@@ -99,41 +130,6 @@ def payload(heads: "Heads") -> Payload:
             "small; their arithmetic starts at the product q·k. A page of one layer (--layer) includes them."
         )
     return Payload(values, shown, tuple(notes))
-
-
-def _shown_tokens(heads: "Heads", longest: int) -> int:
-    """How many tokens' scores, with biases and two more numbers per row, fit into their part of the budget."""
-    for count in range(min(MOST_TOKENS, longest), 2, -1):
-        numbers = sum(
-            int(head.allowed[:count, :count].sum()) * (1 if head.bias is None else 2) + 2 * count
-            for head in heads.heads
-        )
-        if numbers * 4 * INFLATION <= SCORES:
-            return count
-    return min(2, longest)
-
-
-def _packed_head(head: "Head", texts: list[tuple[Word, ...]], shown: int, arrays: PackedArrays) -> dict[str, Any]:
-    allowed = head.allowed[:shown, :shown]
-    most = head.scores.max(1)
-    most = np.where(np.isfinite(most), most, 0.0)
-    sums = np.stack([most, np.exp(head.scores - most[:, None]).sum(1)], axis=1)  # over all keys, shown or not
-    bias = None if head.bias is None else arrays.put(head.bias[:shown, :shown][allowed].astype("<f4"))
-    return {
-        "layer": head.layer,
-        "head": head.head,
-        "about": _about(head),
-        "rows": texts.index(head.query_tokens),
-        "columns": texts.index(head.key_tokens),
-        "size": list(allowed.shape),
-        "all": len(head.key_tokens),
-        "scale": head.scale,
-        "mask": arrays.put(np.packbits(allowed)),
-        "scores": arrays.put(head.scores[:shown, :shown][allowed].astype("<f4")),
-        "sums": arrays.put(sums[:shown].astype("<f4")),
-        "bias": bias,
-        "vectors": None,
-    }
 
 
 def _about(head: "Head") -> str:
@@ -147,24 +143,3 @@ def _about(head: "Head") -> str:
     distance = "" if numbers.distance is None else f" Mean distance {numbers.distance:.2f} tokens."
     entropy = f"Entropy {numbers.entropy:.3f} of at most {numbers.uniform_entropy:.3f} nats."
     return f"{match} {entropy}{distance} {numbers.first:.3f} of its attention goes to the first token."
-
-
-def _pack_vectors(heads: "Heads", packed: list[dict[str, Any]], shown: int, arrays: PackedArrays) -> int:
-    """Keep queries, keys and values as long as there is room; return how many heads have none."""
-    vectors = [
-        [part[:shown] for part in (head.queries, head.keys, head.values) if part is not None] for head in heads.heads
-    ]
-    sizes = [sum(part.size for part in parts) for parts in vectors]
-    whole = arrays.spent + sum(sizes) * 4 * INFLATION <= BUDGET
-    for number, (parts, size) in enumerate(zip(vectors, sizes, strict=True)):
-        if arrays.spent + size * (4 if whole else 2) * INFLATION > BUDGET:
-            return len(packed) - number
-        packed[number]["vectors"] = [_packed_vectors(part, whole, arrays) for part in parts]
-    return 0
-
-
-def _packed_vectors(part: np.ndarray, whole: bool, arrays: PackedArrays) -> dict[str, Any]:
-    if whole:
-        return {"width": part.shape[1], "unit": 1, "bytes": 4, "array": arrays.put(part.astype("<f4"))}
-    unit = float(np.abs(part).max(initial=0.0)) / 32767 or 1.0
-    return {"width": part.shape[1], "unit": unit, "bytes": 2, "array": arrays.put(np.rint(part / unit).astype("<i2"))}

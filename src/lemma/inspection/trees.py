@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,7 @@ TOP, NOTHING = "(top)", "(nothing)"
 MOST_DRAWN = 60  # words whose arcs are still legible in a terminal
 TOO_WIDE = "(too wide to draw here: save the drawing with --out tree.svg)"
 SHOWN = 0.05  # less attention is not listed
-
-
-# Words
+LETTER, SPACE, STEP, BASE = 9.0, 26.0, 30.0, 24.0  # pixels: a letter, between words, from arc to arc, above the arcs
 
 
 @dataclass(frozen=True)
@@ -38,24 +37,13 @@ class Alignment:
 
     ids: Int64[np.ndarray, "tokens"]
     spans: tuple[tuple[int, int], ...]
-    left_out: int = 0
-    """Characters that the tokenizer cannot encode."""
 
 
 def align(words: Sequence[str], tokenizer: Tokenizer) -> Alignment:
-    """Encode words one by one, each with the space before it, which belongs to it."""
-    ids: list[np.ndarray] = []
-    spans: list[tuple[int, int]] = []
-    place = left_out = 0
-    for number, word in enumerate(words):
-        own, missing = tokenizer.encode_known(f" {word}" if number else word)
-        ids.append(own)
-        spans.append((place, place + len(own)))
-        place, left_out = place + len(own), left_out + missing
-    return Alignment(np.concatenate(ids) if ids else np.zeros(0, dtype=np.int64), tuple(spans), left_out)
-
-
-# Attention between words
+    """Encode words one by one, each with the space before it; characters without a token are left out."""
+    ids = [tokenizer.encode_known(f" {word}" if number else word)[0] for number, word in enumerate(words)]
+    ends = np.cumsum([0, *map(len, ids)]).tolist()
+    return Alignment(np.concatenate([np.zeros(0, dtype=np.int64), *ids]), tuple(pairwise(ends)))
 
 
 @dataclass(frozen=True)
@@ -67,8 +55,6 @@ class WordAttention:
     places: tuple[tuple[int, int], ...]
     """The layer and head of each."""
     weights: Float[np.ndarray, "heads words words"]
-    left_out: int = 0
-    """Characters that the tokenizer cannot encode."""
 
     def chosen(self, layer: int | None, head: int | None) -> Float[np.ndarray, "words words"]:
         """The attention of one head, or the mean over a layer or all heads; rows attend, columns are attended to."""
@@ -87,7 +73,7 @@ def word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Sequence[s
     places = _places(records)
     weights = torch.cat([record.weights()[0] for record in records]).double().cpu().numpy()
     names = tuple(f"layer {layer} head {head}" for layer, head in places)
-    return WordAttention(names, places, between_words(weights, aligned.spans), aligned.left_out)
+    return WordAttention(names, places, between_words(weights, aligned.spans))
 
 
 def check_heads(model: LanguageModel, layer: int | None, head: int | None) -> None:
@@ -182,16 +168,8 @@ def shuffled(weights: Float[np.ndarray, "heads words words"], seed: int) -> Floa
     return dealt
 
 
-# Drawing: box characters with one word per line, or SVG with arcs above the words. An arc goes from head to dependent.
-
-
 Arc = tuple[int, int]
-LETTER, SPACE, STEP, BASE = (
-    9.0,
-    26.0,
-    30.0,
-    24.0,
-)  # pixels: a letter, between words, between arc heights, above the arcs
+"""From head to dependent."""
 
 
 def arcs_of(heads: Sequence[int]) -> list[Arc]:
@@ -270,9 +248,6 @@ def svg_arcs(words: Sequence[str], heads: Sequence[int], labels: Sequence[str]) 
     )
 
 
-# Results
-
-
 @dataclass(frozen=True)
 class RelationHead:
     """Where the attention head of a relation attends from each word, which is the head of the dependency there."""
@@ -320,7 +295,10 @@ class ParsedSentence:
     def draw(self, room: int | None = None) -> str:
         """The tree in box characters, or as a table if it takes more than `room` columns."""
         words, heads = self.sentence.words, self.sentence.heads
-        notes = [self._note(place) for place in range(len(words))]
+        relations = ["" if relation == "_" else relation for relation in self.sentence.relations]
+        notes = [relation or ("" if head else "root") for relation, head in zip(relations, heads, strict=True)]
+        if self.probabilities:
+            notes = [f"{note:<12} {share:.2f}" for note, share in zip(notes, self.probabilities, strict=True)]
         drawn = terminal_arcs(words, heads, notes)
         if room is not None and (len(words) > MOST_DRAWN or max(map(across, drawn.splitlines())) > room):
             named = [f"{head:>4} {words[head - 1] if head else TOP}" for head in heads]
@@ -332,13 +310,6 @@ class ParsedSentence:
                 lines.append(f"{number or '':>4} {word}  {head}  {note}".rstrip())
             drawn = "\n".join([*lines, TOO_WIDE])
         return "\n".join([drawn, *("\n".join(["", *head.lines()]) for head in self.relation_heads)])
-
-    def _note(self, place: int) -> str:
-        relation, head = self.sentence.relations[place], self.sentence.heads[place]
-        label = "" if relation == "_" else relation
-        if not head:
-            label = label or "root"
-        return f"{label:<12} {self.probabilities[place]:.2f}" if self.probabilities else label
 
     def svg(self) -> str:
         """The tree as SVG."""
@@ -384,10 +355,6 @@ class ParsedText(Result):
         """Return plain values."""
         return {"about": self.about, "sentences": [sentence.to_dict() for sentence in self.sentences]}
 
-    def conllu(self) -> str:
-        """The trees as CoNLL-U."""
-        return to_conllu(parsed.sentence for parsed in self.sentences)
-
     def svg(self) -> str:
         """The tree of a text of one sentence as SVG."""
         if len(self.sentences) != 1:
@@ -400,14 +367,14 @@ class ParsedText(Result):
         """All trees on one page, with the attention of relations; or only the trees, for a notebook."""
         return render("trees.html", title=self.title, sentences=self.sentences, about=self.about, whole=whole)
 
-    def text(self) -> str:
-        """All trees in box characters, however wide."""
-        return "\n\n".join([*(sentence.draw() for sentence in self.sentences), self.about]) + "\n"
-
     def writers(self) -> dict[str, Callable[[], str]]:
         """Those of every result; drawings are as wide as the trees are, and scroll on a page."""
-        drawn = {".svg": self.svg, ".html": self.html, ".txt": self.text, ".conllu": self.conllu}
-        return super().writers() | drawn
+        return super().writers() | {
+            ".svg": self.svg,
+            ".html": self.html,
+            ".txt": lambda: "\n\n".join([*(sentence.draw() for sentence in self.sentences), self.about]) + "\n",
+            ".conllu": lambda: to_conllu(parsed.sentence for parsed in self.sentences),
+        }
 
     def _repr_html_(self) -> str:
         return self.html(whole=False)
@@ -431,39 +398,28 @@ def parse_text(
         raise InputError(
             f"a sentence has {longest:,} words, at most {MOST_WORDS} can be drawn. Put each sentence on its own line."
         )
+    found: list[ParsedSentence] = []
     if run.spec.family == "parser":
         if layer is not None or head is not None:
             raise InputError(
                 "a parser gives one tree per sentence; layer and head select heads of a language model. Leave them out."
             )
-        return _parsed(run, sentences, relation)
+        lexicon = run.lexicon
+        if relation not in (None, "all") and relation not in lexicon.relations:
+            raise InputError(unknown("relation", str(relation), ["all", *lexicon.relations]))
+        parser = run.require(ParserModel, "a parser")
+        for words, guess in zip(sentences, predict_trees(parser, lexicon, sentences), strict=True):
+            asked = dict.fromkeys(guess.sentence.relations) if relation == "all" else [relation] if relation else []
+            weights = relation_attention(parser, lexicon, words) if asked else []
+            heads = tuple(RelationHead(name, tuple(words), weights[lexicon.number(name)]) for name in asked)
+            found.append(ParsedSentence(guess.sentence, guess.probabilities, heads))
+        return ParsedText(tuple(found), f"trees of {run.path.name}, a parser: maximum spanning trees with one root")
     if relation is not None:
         raise InputError(
             "relation selects a head of a parser; the heads of a language model have no relations. "
             "Give layer and head instead."
         )
-    return _attended(run, sentences, layer, head)
-
-
-def _parsed(run: Run, sentences: list[list[str]], relation: str | None) -> ParsedText:
-    """The trees of a parser."""
-    lexicon = run.lexicon
-    if relation not in (None, "all") and relation not in lexicon.relations:
-        raise InputError(unknown("relation", str(relation), ["all", *lexicon.relations]))
-    parser = run.require(ParserModel, "a parser")
-    found = []
-    for words, guess in zip(sentences, predict_trees(parser, lexicon, sentences), strict=True):
-        asked = dict.fromkeys(guess.sentence.relations) if relation == "all" else [relation] if relation else []
-        weights = relation_attention(parser, lexicon, words) if asked else []
-        heads = tuple(RelationHead(name, tuple(words), weights[lexicon.number(name)]) for name in asked)
-        found.append(ParsedSentence(guess.sentence, guess.probabilities, heads))
-    return ParsedText(tuple(found), f"trees of {run.path.name}, a parser: maximum spanning trees with one root")
-
-
-def _attended(run: Run, sentences: list[list[str]], layer: int | None, head: int | None) -> ParsedText:
-    """The spanning trees of a language model's attention."""
     check_heads(run.model, layer, head)
-    found = []
     for words in sentences:
         weights = word_attention(run.model, run.tokenizer, words).chosen(layer, head)
         found.append(ParsedSentence(Sentence(tuple(words), attention_tree(weights), ("_",) * len(words))))

@@ -274,7 +274,7 @@ def test_a_quotient_that_is_no_polynomial_says_so() -> None:
 def test_values_that_are_missing_or_divide_by_zero_are_named() -> None:
     formula = read_formula("V/(d - 1)", KNOWN)
     assert formula.at({"V": 6, "d": 3}) == 3
-    with pytest.raises(InputError, match="needs a value of d"):
+    with pytest.raises(InputError, match="needs a value for d"):
         formula.at({"V": 1})
     with pytest.raises(InputError, match="divides by zero at V = 1, d = 1"):
         formula.at({"V": 1, "d": 1})
