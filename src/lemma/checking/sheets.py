@@ -19,7 +19,7 @@ from pydantic import Field, field_validator, model_validator
 
 from lemma.checking.formulas import judge_formula
 from lemma.checking.gradients import CELLS, find_cell, judge_gradients
-from lemma.checking.numbers import PrintedChange, judge_number, read_number
+from lemma.checking.numbers import judge_number, read_number
 from lemma.checking.question import Verdict, shown
 from lemma.counting.count import QUANTITIES, Conventions, count
 from lemma.counting.subject import subject_of
@@ -344,7 +344,7 @@ def _judge_number(question: SheetQuestion, answer: str) -> AnswerJudgement:
     if question.change:  # a student's own sizes do not count
         number = answer.lower().partition("from")[0].strip()
         claimed = f"{number}{'' if '%' in number or 'cent' in number else ' %'} {question.change}"
-    elif isinstance(read_number(answer), PrintedChange):
+    elif read_number(answer).start:
         raise InputError("a plain number is asked for, not a change in per cent.")
     verdict = judge_number(question.model, question.quantity, claimed, question.settings, question.conventions)
     exact = Fraction(verdict.right_at)
