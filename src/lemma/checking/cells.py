@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Generator, Tensor
 
-from lemma.checking.expressions import Call, Equation, Evaluator, Name, Node, Shape, parse_equation, subtrees
+from lemma.checking.expressions import Equation, Evaluator, Node, Shape, named, parse_equation, subtrees
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class GradientCell:
         for equation in self.forward:
             for path, node in subtrees(equation.expression):
                 match node:
-                    case Call("sigmoid" | "tanh" as function, (Name(pre),)):
-                        found.append((function, pre, node if path else Name(equation.name)))
+                    case Node("sigmoid" | "tanh" as function, (Node("name", _, pre),)):
+                        found.append((function, pre, node if path else named(equation.name)))
         return tuple(found)
 
 
