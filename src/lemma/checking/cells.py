@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Generator, Tensor
 
-from lemma.checking.expressions import Equation, Evaluator, Node, Shape, named, parse_equation, subtrees
+from lemma.checking.expressions import Equation, Evaluator, Node, Shape, parse_equation, subtrees, variable
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class GradientCell:
             for path, node in subtrees(equation.expression):
                 match node:
                     case Node("sigmoid" | "tanh" as function, (Node("name", _, pre),)):
-                        found.append((function, pre, node if path else named(equation.name)))
+                        found.append((function, pre, node if path else variable(equation.name)))
         return tuple(found)
 
 

@@ -37,7 +37,7 @@ class Node:
         return len(self.below) == 2 and self.head in PRECEDENCE
 
 
-def named(text: str, position: int = 0) -> Node:
+def variable(text: str, position: int = 0) -> Node:
     """A named value."""
     return Node("name", (), text, position)
 
@@ -57,7 +57,7 @@ def subtrees(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
 def put(node: Node, path: Path, new: Node) -> Node:
     """The tree with another node at the end of a path.
 
-    >>> written(put(join("-", named("a"), named("b")), (1,), named("c")))
+    >>> written(put(join("-", variable("a"), variable("b")), (1,), variable("c")))
     'a - c'
     """
     if not path:
@@ -105,14 +105,15 @@ MOST_NODES, MOST_DEPTH, MOST_POWER = 200, 40, 6
 
 @dataclass(frozen=True)
 class Equation:
-    """A line that a person wrote: the name on its left with its position, and the expression on its right."""
+    """A line that a person wrote: the name on its left, and the expression on its right."""
 
     name: str
-    position: int
     expression: Node
+    text: str
+    number: int
 
 
-def parse_equation(line: str, place: str = "line 1") -> Equation:
+def parse_equation(line: str, number: int = 1) -> Equation:
     """Read `name = expression`.
 
     >>> parse_equation("dh = δ2 Uᵀ")
@@ -121,7 +122,7 @@ def parse_equation(line: str, place: str = "line 1") -> Equation:
         dh = δ2 Uᵀ
                 ^
     """
-    source = SourceText(line, f"{place}, column")
+    source = SourceText(line, f"line {number}, column")
     parser = _EquationParser(source, derivation_tokens(source))
     left = parser.take()
     if left.kind != "name" or not parser.take_if("="):
@@ -131,7 +132,7 @@ def parse_equation(line: str, place: str = "line 1") -> Equation:
         raise parser.wrong(f"expected an operator before '{parser.here.text}', such as * or @.")
     if parser.here.kind != "end":
         raise parser.wrong(f"'{parser.here.text}' does not fit here.")
-    return Equation(left.text, left.position, expression)
+    return Equation(left.text, expression, line, number)
 
 
 class _EquationParser(Cursor):
@@ -276,7 +277,7 @@ _UNARY, _POSTFIX = 3, 4
 def written(node: Node) -> str:
     """A tree in the language it was read from, with no bracket that is not needed.
 
-    >>> written(join("*", named("h"), join("-", Node("number", value="1"), named("h"))))
+    >>> written(join("*", variable("h"), join("-", Node("number", value="1"), variable("h"))))
     'h * (1 - h)'
     """
     match node:

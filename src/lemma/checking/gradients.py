@@ -14,15 +14,16 @@ from lemma.checking.expressions import (
     ARGUMENTS,
     MOST_NODES,
     OTHER_NAMES,
+    Equation,
     Evaluator,
     Node,
     UnfitError,
     is_larger,
-    named,
     names,
     parse_equation,
     substituted,
     subtrees,
+    variable,
     written,
 )
 from lemma.checking.repairs import MOST_OPERATIONS, agrees, find_repair
@@ -150,7 +151,7 @@ def judge_gradients(cell: str, lines: Sequence[str]) -> GradientReport:
             else:
                 broken.discard(line.name)
                 whole = substituted(expression, helpers)
-                helpers[line.name] = named(line.name) if is_larger(whole, MOST_NODES) else whole
+                helpers[line.name] = variable(line.name) if is_larger(whole, MOST_NODES) else whole
                 pairs = zip(samples, values, strict=True)
                 samples = tuple(replace(one, values={**one.values, line.name: value}) for one, value in pairs)
                 verdict = replace(verdict, outcome="helper", reason="a helper, not judged")
@@ -178,21 +179,8 @@ def find_cell(name: str) -> GradientCell:
     return DESCRIBED[name]
 
 
-# Reading a derivation: its lines in the cell's own names, free of circles.
-
-
-@dataclass(frozen=True)
-class DerivationLine:
-    """A line of a derivation: its number, what was typed, and what it says in the cell's own names."""
-
-    number: int
-    text: str
-    name: str
-    expression: Node
-
-
-def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[DerivationLine]:
-    """Read all lines; an `InputError` says where one cannot be read."""
+def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Equation]:
+    """Read all lines in the cell's own names, free of circles; an `InputError` says where one cannot be read."""
     texts = [texts] if isinstance(texts, str) else list(texts)
     if sum(map(len, texts)) > MOST_TEXT:
         raise InputError(f"The derivation has more than {MOST_TEXT:,} characters. Judge it in smaller parts.")
@@ -200,9 +188,25 @@ def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Derivation
     numbered = [(number, text) for number, text in enumerate(stripped, 1) if text]
     if len(numbered) > MOST_LINES:
         raise InputError(f"The derivation has {len(numbered)} lines. Judge at most {MOST_LINES} at once.")
-    lines: list[DerivationLine] = []
+    lines: list[Equation] = []
     for number, text in numbered:
-        lines.append(_read_line(cell, number, text, helpers={line.name for line in lines} - cell.known))
+        source, equation = SourceText(text, f"line {number}, column"), parse_equation(text, number)
+        left, helpers = cell.canonical(equation.name), {line.name for line in lines} - cell.known
+        given = left in (*cell.sizes, *cell.given)
+        if given or left in _RESERVED or "__" in left:
+            words = "is given; it is not derived" if given else "cannot be the name of a helper"
+            raise source.mistake(0, f"'{equation.name}' {words}.")
+        found = [node for _, node in subtrees(equation.expression) if node.head == "name"]
+        own = {node.value: variable(cell.canonical(node.value), node.position) for node in found}
+        expression = substituted(equation.expression, own)
+        for _, node in subtrees(expression):
+            if node.head == "name" and node.value not in cell.known | helpers:
+                near = cell.gradients if node.value.startswith("d") else cell.values
+                raise source.mistake(node.position, unknown("name", node.value, (*near, *sorted(helpers))))
+            for end in chain.from_iterable(node.value if node.head == "slice" else ()):
+                if isinstance(end, str) and end not in cell.sizes:
+                    raise source.mistake(0, unknown("size", end, cell.sizes))
+        lines.append(replace(equation, name=left, expression=expression))
     if not lines:
         raise InputError("There is no line to judge. Write lines such as dz = y_hat - y.")
     uses: dict[str, set[str]] = {}
@@ -220,27 +224,6 @@ def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Derivation
                 f"Did you mean '{close[0]}'? Known: {', '.join(cell.gradients)}."
             )
     return lines
-
-
-def _read_line(cell: GradientCell, number: int, text: str, helpers: set[str]) -> DerivationLine:
-    source = SourceText(text, f"line {number}, column")
-    equation = parse_equation(text, f"line {number}")
-    left = cell.canonical(equation.name)
-    given = left in (*cell.sizes, *cell.given)
-    if given or left in _RESERVED or "__" in left:
-        words = "is given; it is not derived" if given else "cannot be the name of a helper"
-        raise source.mistake(equation.position, f"'{equation.name}' {words}.")
-    found = [node for _, node in subtrees(equation.expression) if node.head == "name"]
-    own = {node.value: named(cell.canonical(node.value), node.position) for node in found}
-    expression = substituted(equation.expression, own)
-    for _, node in subtrees(expression):
-        if node.head == "name" and node.value not in cell.known | helpers:
-            near = cell.gradients if node.value.startswith("d") else cell.values
-            raise source.mistake(node.position, unknown("name", node.value, (*near, *sorted(helpers))))
-        for end in chain.from_iterable(node.value if node.head == "slice" else ()):
-            if isinstance(end, str) and end not in cell.sizes:
-                raise source.mistake(0, unknown("size", end, cell.sizes))
-    return DerivationLine(number, text, left, expression)
 
 
 def _reached(start: set[str], uses: Mapping[str, set[str]]) -> set[str]:

@@ -15,11 +15,11 @@ from lemma.checking.expressions import (
     Shape,
     UnfitError,
     join,
-    named,
     names,
     put,
     substituted,
     subtrees,
+    variable,
     written,
 )
 
@@ -235,13 +235,13 @@ def activations(node: Node, setting: Setting) -> Iterator[Node]:
         found: tuple[Node, ...] = ()
         if function == "sigmoid" and node == join("-", _ONE, square):  # the slope of tanh
             found = (join("*", output, join("-", _ONE, output)),)
-        elif node == named(pre):
+        elif node == variable(pre):
             found = (square, output)
         elif node == output:
-            found = (square, named(pre))
+            found = (square, variable(pre))
         elif node in (square, Node(function, (output,))):  # sigmoid(G_f): the activation taken twice
             found = (output,)
-        elif node == _square(named(pre)):
+        elif node == _square(variable(pre)):
             found = (square,)
         yield from (new for new in found if names(new) <= set(setting.usable))
 
@@ -252,9 +252,9 @@ def other_names(tree: Node, setting: Setting) -> Repairs:
         have = setting.sample.values[old].shape if old in setting.sample.values else None
         for other in (other for other, size in setting.usable.items() if size == have and other != old):
             for path, node in subtrees(tree):
-                if node == named(old):
-                    yield Repair(f"{other} instead of {old}", put(tree, path, named(other)))
-            yield Repair(f"{other} instead of {old}", substituted(tree, {old: named(other)}))
+                if node == variable(old):
+                    yield Repair(f"{other} instead of {old}", put(tree, path, variable(other)))
+            yield Repair(f"{other} instead of {old}", substituted(tree, {old: variable(other)}))
 
 
 @exchanging
@@ -287,7 +287,7 @@ def softmaxes(tree: Node, setting: Setting) -> Repairs:
         match equation.expression:
             case Node("softmax", (Node("name", _, scores),)) if f"d{scores}" == setting.target:
                 if names(tree) & {equation.name, f"d{equation.name}"}:
-                    weights, gradient = named(equation.name), named(f"d{equation.name}")
+                    weights, gradient = variable(equation.name), variable(f"d{equation.name}")
                     mean = Node("sum", (join("*", weights, gradient),), None if 1 in setting.shape else 1)
                     words = "softmax couples all its elements: its derivative is not elementwise"
                     yield Repair(words, join("*", weights, join("-", gradient, mean)))
@@ -301,7 +301,7 @@ def incoming_terms(tree: Node, setting: Setting) -> Repairs:
     for path, node, have in shaped(tree, setting):
         for term in setting.cell.incoming:
             if setting.usable.get(term) == have:
-                yield Repair(f"the term {term} is missing", put(tree, path, join("+", node, named(term))))
+                yield Repair(f"the term {term} is missing", put(tree, path, join("+", node, variable(term))))
 
 
 def slopes(tree: Node, setting: Setting) -> Repairs:
@@ -314,7 +314,7 @@ def slopes(tree: Node, setting: Setting) -> Repairs:
 
 def scales(tree: Node, setting: Setting) -> Repairs:
     """Multiply or divide by a number that belongs to the cell: the root of a size, or two."""
-    for number in (*(Node("sqrt", (named(size),)) for size in setting.cell.sizes), Node("number", value="2")):
+    for number in (*(Node("sqrt", (variable(size),)) for size in setting.cell.sizes), Node("number", value="2")):
         yield Repair(f"the factor 1/{written(number)} is missing", join("/", tree, number))
         yield Repair(f"the factor {written(number)} is missing", join("*", tree, number))
 
@@ -324,7 +324,7 @@ def named_factors(tree: Node, setting: Setting) -> Repairs:
     for path, node, have in whole_products(tree, setting):
         for factor, other in setting.usable.items():
             if other == have:
-                yield Repair(f"the factor {factor} is missing", put(tree, path, join("*", node, named(factor))))
+                yield Repair(f"the factor {factor} is missing", put(tree, path, join("*", node, variable(factor))))
 
 
 def double_factors(tree: Node, setting: Setting) -> Repairs:
@@ -336,7 +336,7 @@ def matrix_factors(tree: Node, setting: Setting) -> Repairs:
     """Multiply by a named matrix or vector from either side."""
     for path, node, have in shaped(tree, setting):
         for matrix, other in setting.usable.items():
-            for factor, (rows, columns) in ((named(matrix), other), (flipped(named(matrix)), other[::-1])):
+            for factor, (rows, columns) in ((variable(matrix), other), (flipped(variable(matrix)), other[::-1])):
                 words = f"the factor {written(factor)} is missing"
                 if columns == have[0]:
                     yield Repair(words, put(tree, path, join("@", factor, node)))
@@ -353,21 +353,21 @@ def sibling_terms(node: Node, setting: Setting) -> Changes:
         for other in sorted(endings - {ending}):
             meaning = {one: f"{one.removesuffix(ending)}{other}" for one in own}
             if setting.usable.keys() >= set(meaning.values()):
-                term = substituted(node, {one: named(new) for one, new in meaning.items()})
+                term = substituted(node, {one: variable(new) for one, new in meaning.items()})
                 yield f"the term {written(term)} is missing", join("+", node, term)
 
 
 def plain_terms(tree: Node, setting: Setting) -> Repairs:
     """Add to the whole a named value, the elementwise product of two, or a gradient times a given matrix."""
-    terms = [named(one) for one, have in setting.usable.items() if have == setting.shape]
+    terms = [variable(one) for one, have in setting.usable.items() if have == setting.shape]
     terms += [join("*", *pair) for pair in combinations_with_replacement(terms, 2)]
     for gradient in setting.cell.gradients:  # times a transposed matrix, from either side
         rows, columns = setting.usable.get(gradient, (0, 0))
         for matrix, (height, width) in setting.usable.items():
             if matrix in setting.cell.given and height == rows and (width, columns) == setting.shape:
-                terms.append(join("@", flipped(named(matrix)), named(gradient)))
+                terms.append(join("@", flipped(variable(matrix)), variable(gradient)))
             if matrix in setting.cell.given and width == columns and (rows, height) == setting.shape:
-                terms.append(join("@", named(gradient), flipped(named(matrix))))
+                terms.append(join("@", variable(gradient), flipped(variable(matrix))))
     for term in terms:
         yield Repair(f"the term {written(term)} is missing", join("+", tree, term))
         yield Repair(f"the term -{written(term)} is missing", join("-", tree, term))
