@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from lemma.errors import InputError, SpecError, unknown
 from lemma.spec.choose import Choice, choose
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 
 
 Texts = str | Path | Sequence[str | Path]
-Found = TypeVar("Found")
 
 
 def load(run: Path | str, device: str = "auto") -> Run:
@@ -429,7 +428,7 @@ class Look:
 look = Look()
 
 
-def viewed(view: Callable[..., Found], given: tuple[Any, ...], settings: dict[str, Any]) -> Found:
+def viewed(view: Callable[..., Any], given: tuple[Any, ...], settings: dict[str, Any]) -> Any:
     """Call a view; arguments that do not fit are reported plainly."""
     try:
         inspect.signature(view).bind(*given, **settings)

@@ -39,7 +39,7 @@ def run_checker(what: str, model: Any, answers: Sequence[str], sizes: Mapping[st
     """
     if what not in ANSWERS:
         raise SpecError(unknown("check", what, [*ANSWERS, "sources"]))
-    if model is None and what != "identity":
+    if what != "identity" and model is None:
         kind, example = ("case", "e9") if what == "worked" else ("model", "lstm")
         raise SpecError(f"check {what}: a {kind} is expected behind it, as in check('{what}', '{example}', …).")
     named = ANSWERS[what]

@@ -4,18 +4,10 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from lemma.checking.explain import explain, explain_number, nearest, right_elsewhere
-from lemma.checking.question import (
-    Verdict,
-    account_for,
-    ask,
-    full_names,
-    other_readings,
-    rule_of_thumb,
-    spec_of,
-    with_numbers,
-)
-from lemma.counting.count import USUAL, Conventions
-from lemma.counting.subject import Model, subject_of
+from lemma.checking.question import Verdict, account_for, ask, full_names, other_readings, spec_of, with_numbers
+from lemma.counting.count import USUAL, Conventions, count
+from lemma.counting.polynomial import Polynomial, symbol
+from lemma.counting.subject import BATCH, Model, subject_of
 from lemma.errors import InputError, unknown
 
 FORMULAS = ("parameters", "flops", "trainable")
@@ -50,12 +42,22 @@ def judge_formula(
     if numeric is not None and numeric.equal:
         return question.verdict(taken, equal=True)
     if quantity == "flops":
-        defaults = {name: one for name, one in account.defaults.items() if name not in question.yours.symbols}
-        for differs, formula in other_readings(model, words, conventions, defaults):
-            if question.polynomial == formula:
+
+        def with_defaults(formula: Polynomial) -> Polynomial:
+            for name in (name for name in account.defaults if name not in question.yours.symbols):
+                formula = formula.put(name, account.defaults[name])
+            return formula
+
+        for differs, formula in other_readings(subject, conventions):
+            if question.polynomial == with_defaults(formula):
                 return question.verdict(f"But it is right {', '.join(differs)}.")
-        if thumb := rule_of_thumb(question.polynomial, model, words, defaults):
-            return question.verdict(thumb)
+        parameters = with_defaults(count(subject, ("parameters",)).quantities["parameters"].polynomial)
+        for number in (2, 6):  # the second with the backward pass
+            if question.polynomial == parameters * number * symbol(BATCH) * symbol("T"):
+                return question.verdict(
+                    f"It is the rule of thumb of {number} operations for each parameter and token, which takes "
+                    "look-ups, biases and norms for products and leaves out what attention multiplies."
+                )
     if numeric is not None and not question.yours.symbols:
         return numeric.verdict(taken, explain_number(question) or "No simple explanation.")
     found, cost = explain(question)

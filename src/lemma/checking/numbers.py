@@ -150,7 +150,7 @@ def judge_number(
     if claim.fits(Fraction(right)):
         rounded = f"{claim.text} is {shown(right)}, rounded." if claim.value != right else ""
         return verdict(yours, shown(right), right, rounded)
-    readings = other_readings(model, words, conventions, {}) if quantity in ("flops", "backward") else []
+    readings = other_readings(subject, conventions) if quantity in ("flops", "backward") else []
     meant = (f"But it is right {', '.join(differs)}." for differs, one in readings if claim.fits(one.at(sizes)))
     said = next(meant, "") or next(_guesses(account, quantity, claim, right), "")
     return verdict(yours, shown(right), right, said, residual=None if claim.step else shown(claim.value - right))

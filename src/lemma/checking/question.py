@@ -12,7 +12,7 @@ from lemma.checking.formula import read_formula
 from lemma.counting.account import Account, Quantity
 from lemma.counting.count import QUANTITIES, Conventions, count
 from lemma.counting.polynomial import ONE, Polynomial, Rational, of, symbol, total
-from lemma.counting.subject import BATCH, Model, Subject, body_of, subject_of
+from lemma.counting.subject import BATCH, Model, Subject, body_of
 from lemma.counting.writing import write
 from lemma.errors import InputError, LedgerError, unknown
 from lemma.report.result import Block, Result, Table, Text
@@ -185,9 +185,7 @@ def full_names(spec: ModelSpec | None, known: Mapping[str, int]) -> dict[str, st
 # Formulas of operations that are right under another convention than the one asked for.
 
 
-def other_readings(
-    model: Model, words: Mapping[str, Any] | None, asked: Conventions, defaults: Mapping[str, Polynomial]
-) -> list[tuple[tuple[str, ...], Polynomial]]:
+def other_readings(subject: Subject, asked: Conventions) -> list[tuple[tuple[str, ...], Polynomial]]:
     """All ways of counting but the one asked for, each with its formula; those that differ least first.
 
     A multiply–add counts as one or as two, causal attention in full or half, forward, backward or both; and people
@@ -196,7 +194,7 @@ def other_readings(
     other, turned = 3 - asked.multiply_add, "full" if asked.causal == "half" else "half"
     causal = "with causal attention counted in full" if turned == "full" else "with causal attention counted half"
     fused = {(): asked, (f"with a multiply–add counted as {other}",): replace(asked, multiply_add=other)}
-    subject, batch, time = subject_of(model, words), symbol(BATCH), symbol("T")
+    batch, time = symbol(BATCH), symbol("T")
     passes = {
         (): ("flops",),
         ("for the backward pass alone",): ("backward",),
@@ -213,30 +211,8 @@ def other_readings(
                 portions[("for one token of each row (without T)",)] = whole / time
                 portions[("for one token (without B and T)",)] = whole / batch / time
             for portion, formula in portions.items():
-                found.append(((*one, *half, *phase, *portion), put_all(formula, defaults)))
+                found.append(((*one, *half, *phase, *portion), formula))
     return sorted((reading for reading in found if reading[0]), key=lambda reading: len(reading[0]))
-
-
-def rule_of_thumb(
-    yours: Polynomial | None, model: Model, words: Mapping[str, Any] | None, defaults: Mapping[str, Polynomial]
-) -> str:
-    """Recognise 2 (or, with the backward pass, 6) operations for each parameter and token."""
-    parameters = count(subject_of(model, words), ("parameters",)).quantities["parameters"].polynomial
-    for number in (2, 6):
-        rule = put_all(parameters, defaults) * number * symbol(BATCH) * symbol("T")
-        if yours == rule:
-            return (
-                f"It is the rule of thumb of {number} operations for each parameter and token, which takes look-ups, "
-                "biases and norms for products and leaves out what attention multiplies."
-            )
-    return ""
-
-
-def put_all(formula: Polynomial, defaults: Mapping[str, Polynomial]) -> Polynomial:
-    """Put the defaults in the place of their symbols."""
-    for name, default in defaults.items():
-        formula = formula.put(name, default)
-    return formula
 
 
 # What the judge says: equal or not, by how much, and why.

@@ -1,6 +1,6 @@
 """Repairs of a wrong derivation: the small changes of an expression that people's errors call for, and the search."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce, wraps
 from itertools import chain, combinations, combinations_with_replacement
@@ -296,20 +296,29 @@ def softmaxes(tree: Node, setting: Setting) -> Repairs:
 # Something that is missing: a term, a factor, a matrix.
 
 
+def missing(what: str, sign: str, tree: Node, setting: Setting, others: Iterable[tuple[Node, Shape | None]]) -> Repairs:
+    """Join other nodes of the same shape to a node; a factor more is one more of a whole elementwise product."""
+    inside = members(tree) if sign == "*" else set()
+    for path, node, have in shaped(tree, setting):
+        for other, size in others if path not in inside else ():
+            if size == have:
+                yield Repair(f"the {what} {written(other)} is missing", put(tree, path, join(sign, node, other)))
+
+
 def incoming_terms(tree: Node, setting: Setting) -> Repairs:
     """Add a gradient that arrives from elsewhere."""
-    for path, node, have in shaped(tree, setting):
-        for term in setting.cell.incoming:
-            if setting.usable.get(term) == have:
-                yield Repair(f"the term {term} is missing", put(tree, path, join("+", node, variable(term))))
+    terms = [(variable(term), setting.usable.get(term)) for term in setting.cell.incoming]
+    return missing("term", "+", tree, setting, terms)
 
 
 def slopes(tree: Node, setting: Setting) -> Repairs:
     """Multiply by the derivative of an activation."""
-    for path, node, have in whole_products(tree, setting):
-        for slope, other in setting.slopes:
-            if other == have:
-                yield Repair(f"the factor {written(slope)} is missing", put(tree, path, join("*", node, slope)))
+    return missing("factor", "*", tree, setting, setting.slopes)
+
+
+def named_factors(tree: Node, setting: Setting) -> Repairs:
+    """Multiply by a named value of the same shape."""
+    return missing("factor", "*", tree, setting, [(variable(one), size) for one, size in setting.usable.items()])
 
 
 def scales(tree: Node, setting: Setting) -> Repairs:
@@ -317,14 +326,6 @@ def scales(tree: Node, setting: Setting) -> Repairs:
     for number in (*(Node("sqrt", (variable(size),)) for size in setting.cell.sizes), Node("number", value="2")):
         yield Repair(f"the factor 1/{written(number)} is missing", join("/", tree, number))
         yield Repair(f"the factor {written(number)} is missing", join("*", tree, number))
-
-
-def named_factors(tree: Node, setting: Setting) -> Repairs:
-    """Multiply by a named value of the same shape."""
-    for path, node, have in whole_products(tree, setting):
-        for factor, other in setting.usable.items():
-            if other == have:
-                yield Repair(f"the factor {factor} is missing", put(tree, path, join("*", node, variable(factor))))
 
 
 def double_factors(tree: Node, setting: Setting) -> Repairs:
@@ -395,12 +396,6 @@ def shaped(tree: Node, setting: Setting) -> Iterator[tuple[Path, Node, Shape]]:
             continue
         if len(have) == 2:
             yield path, node, have
-
-
-def whole_products(tree: Node, setting: Setting) -> Iterator[tuple[Path, Node, Shape]]:
-    """The same without the factors of elementwise products: a factor more is one more of the whole product."""
-    inside = members(tree)
-    return (found for found in shaped(tree, setting) if found[0] not in inside)
 
 
 # The search for the repair that fits.

@@ -82,6 +82,11 @@ def _finite(values: Any) -> Any:
     return values
 
 
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def sort_settings(words: list[str]) -> tuple[dict[str, Any], list[str]]:
     """Separate KEY=VALUE settings from the names before and between them."""
     from lemma.spec.base import parse_settings

@@ -85,7 +85,7 @@ def count(
             model,
             quantities=quantities,
             multiply_add=multiply_add,
-            causal=causal.value,
+            causal=str(causal),
             elementwise=elementwise,
             **symbols,
         )

@@ -104,7 +104,7 @@ def attention(
     From word vectors, W_Q, W_K and W_V. Options take the place of what the file says.
     As in: lemma look attention e1 --out e1.html
     """
-    settings = {"words": word, "passes": passes, "scaled": scaled, "mask": mask and mask.value}
+    settings = {"words": word, "passes": passes, "scaled": scaled, "mask": mask and str(mask)}
     _look("attention", None if list_ else case, {**settings, "full": full, "decimals": decimals}, out, json)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import Json, show
+from lemma.cli.common import Json, given, show
 from lemma.errors import InputError
 
 
@@ -72,8 +72,8 @@ def search(
     from lemma.api import search as look_for
 
     data = {"images": images, "query": query, "image": image, "texts": texts, "text_column": text_column}
-    asked = _given({**data, "k": top, "index": index, "faiss": faiss})
-    settings = _given({"words": word, "full": full or None, "decimals": decimals})
+    asked = given({**data, "k": top, "index": index, "faiss": faiss})
+    settings = given({"words": word, "full": full or None, "decimals": decimals})
     if matrices is not None:
         extra = ["RUN"] * (run is not None) + [_flag(word, value) for word, value in asked.items()]
         if extra:
@@ -89,10 +89,6 @@ def search(
     show(found, json)
     if out:
         typer.echo(f"Written to {out}", err=True)
-
-
-def _given(words: dict[str, Any]) -> dict[str, Any]:
-    return {word: value for word, value in words.items() if value is not None}
 
 
 def _flag(word: str, value: Any) -> str:
