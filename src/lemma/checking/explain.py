@@ -358,8 +358,6 @@ def mutation_elements(question: FormulaQuestion, groups: Sequence[PartGroup]) ->
                     yield Element(part.repeats * prod(changed, start=ONE) - part.whole, 1.15, text)
 
 
-# The search: as few elements as possible, and none of them far-fetched.
-
 Changes = tuple[Polynomial, ...]
 
 
@@ -439,9 +437,6 @@ def _triples(among: Sequence[Polynomial], residual: Polynomial) -> set[frozenset
     }
 
 
-# Sentences.
-
-
 def clause(elements: Sequence[Element]) -> str:
     """What happened, where any one of these elements explains it; those of one kind share their verb."""
     missing, twice = ([one for one in elements if one.kind == kind] for kind in ("missing", "twice"))
@@ -510,8 +505,6 @@ def nearest(question: FormulaQuestion) -> str:
     like = f"{group.name}, {question.write(group.whole)}"
     return f"No simple explanation. The terms that differ are like those of {like}."
 
-
-# Models next door: specs that differ in one choice, under which a wrong formula would be right.
 
 DRAWS = 4
 

@@ -268,8 +268,6 @@ def _shown(token: Token) -> str:
     return token.text if token.kind == "end" else f"'{token.text}'"
 
 
-# Writing a tree back in the language it was read from.
-
 PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "@": 2}
 _UNARY, _POSTFIX = 3, 4
 
@@ -310,8 +308,6 @@ def _bracketed(node: Node, level: int) -> str:
         binds = _UNARY if node.head == "-" or (node.head == "^" and level == _UNARY) else _POSTFIX
     return written(node) if binds >= level else f"({written(node)})"
 
-
-# What the signs and functions of the language do to values, and which shapes they take.
 
 Shape = tuple[int, ...]
 MOST_ELEMENTS = 20_000

@@ -153,8 +153,6 @@ def is_sum(text: str) -> bool:
     )
 
 
-# The spec behind a model, where there is one, and its full words.
-
 FOLLOWS = {"D": "d"}  # where a tied output makes two sizes one, the account knows it by the second name
 
 
@@ -180,9 +178,6 @@ def full_names(spec: ModelSpec | None, known: Mapping[str, int]) -> dict[str, st
         if symbol in known:
             names |= {name: symbol for name in (field, letter) if name not in known}
     return names
-
-
-# Formulas of operations that are right under another convention than the one asked for.
 
 
 def other_readings(subject: Subject, asked: Conventions) -> list[tuple[tuple[str, ...], Polynomial]]:
@@ -214,8 +209,6 @@ def other_readings(subject: Subject, asked: Conventions) -> list[tuple[tuple[str
                 found.append(((*one, *half, *phase, *portion), formula))
     return sorted((reading for reading in found if reading[0]), key=lambda reading: len(reading[0]))
 
-
-# What the judge says: equal or not, by how much, and why.
 
 Number = int | Fraction
 
@@ -282,8 +275,6 @@ def shown(value: Number) -> str:
     """
     return f"{int(value):,}" if Fraction(value).denominator == 1 else f"{float(value):,.6g}"
 
-
-# What a person may ask the number of: a quantity, what of it learns, the share of a part, the ratio of two.
 
 LEARNED = ("trainable", "frozen")
 """Both are taken from the parameters: what an optimizer moves, and what it leaves as it is."""

@@ -398,8 +398,6 @@ def shaped(tree: Node, setting: Setting) -> Iterator[tuple[Path, Node, Shape]]:
             yield path, node, have
 
 
-# The search for the repair that fits.
-
 COMMON = (signs, transposes, orders, spare_factors, spare_terms, incoming_terms, activations, slopes, scales)
 """The errors that people make most; two of them at once are tried too."""
 LESS_COMMON = (

@@ -36,9 +36,6 @@ FIELD = re.compile(r"\s*(?:[-*]\s+)?(?P<key>[a-z_]+)\s*:\s*(?P<value>\S.*)")
 MATHEMATICS = re.compile(r"\s*(?:\$\$(.*)\$\$|\$(.*)\$|\\\[(.*)\\\]|\\\((.*)\\\)|`(.*)`)\s*", re.DOTALL)
 
 
-# Files: TOML, and the little Markdown that sheets and answers are written in.
-
-
 def _read(path: Path) -> str:
     """Read a sheet or an answers file, if it is one and not too large."""
     if path.suffix.lower() not in SUFFIXES:
@@ -99,9 +96,6 @@ def sections(text: str) -> tuple[MarkdownSection, list[MarkdownSection]]:
         else:
             found[-1].lines.append(line)
     return found[0], found[1:]
-
-
-# Questions, read and checked before anything is marked.
 
 
 class SheetQuestion(Spec):
@@ -246,9 +240,6 @@ def _fields(path: Path, section: MarkdownSection, known: tuple[str, ...]) -> tup
     return found, prose
 
 
-# A student's answers, read without trusting them.
-
-
 @dataclass(frozen=True)
 class StudentAnswer:
     """An answer, and the name of its question as the student wrote it; or why it cannot be read."""
@@ -340,9 +331,6 @@ def judge(question: SheetQuestion, answer: str) -> tuple[float, str, str, str | 
     if not verdict.equal and verdict.yours_at != verdict.right_at:
         hint = f"Not right: {'too large' if verdict.yours_at > verdict.right_at else 'too small'}{where}."
     return float(verdict.equal), " ".join([verdict.headline, *verdict.diagnosis]), hint, right
-
-
-# Marks: for each question the verdict, the reason and the points.
 
 
 @dataclass(frozen=True)
