@@ -627,7 +627,7 @@ class Count:
             sizes: Sizes by name or letter, such as d=512.
 
         >>> lemma.count("feed-forward", N=3).parameters.formula
-        'V*(d + d_h) + d_h*((N - 1)*d + 1)'
+        'V*(d + d_h) + d_h*((N-1)*d + 1)'
         """
         from lemma.counting.count import QUANTITIES, Conventions
         from lemma.counting.count import count as account_for
