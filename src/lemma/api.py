@@ -516,7 +516,7 @@ def generate(
     source: str | Sequence[str] | None = None,
     on_text: Callable[[int, str], object] | None = None,
     **settings: Any,
-) -> Any:
+) -> Result | Sequence[Result]:
     """Generate text from a prompt, or from each of several; at temperature 0 detect and prove its loop.
 
     Args:
@@ -532,32 +532,27 @@ def generate(
     from lemma.generation.decode import Sampling, generate_text
 
     loaded = opened(run)
-    if source is not None:
-        return _answer(loaded, source, settings)
-    prompts: list[Any] = list(prompt) if isinstance(prompt, list | tuple) else [prompt]
-    refuse_unknown(settings, Sampling.__dataclass_fields__, "generate")
-    with loaded.folded():
-        written = generate_text(loaded.model, loaded.tokenizer, prompts, Sampling(**settings), on_text)
-    return written[0] if isinstance(prompt, str) else written
-
-
-def _answer(run: Run, source: str | Sequence[str], settings: dict[str, Any]) -> Any:
-    """What a translator makes of a source, or what a classifier calls it."""
+    if source is None:
+        prompts: list[Any] = list(prompt) if isinstance(prompt, list | tuple) else [prompt]
+        refuse_unknown(settings, Sampling.__dataclass_fields__, "generate")
+        with loaded.folded():
+            written = generate_text(loaded.model, loaded.tokenizer, prompts, Sampling(**settings), on_text)
+        return written[0] if isinstance(prompt, str) else written
     from lemma.generation.beam import Beam, translate_texts
     from lemma.models.encoder_decoder import EncoderDecoderModel
     from lemma.tasks.classification import ClassificationTask, name_texts
     from lemma.tasks.registry import task_for
 
-    sources = [source] if isinstance(source, str) else list(source)
-    if isinstance(task_for(run.spec), ClassificationTask):
+    sources, answers = [source] if isinstance(source, str) else list(source), list[Any]()
+    if isinstance(task_for(loaded.spec), ClassificationTask):
         if settings:
             raise SpecError(f"generate: a classifier has no use for {', '.join(settings)}: it names a source's class.")
-        answers: list[Any] = list(name_texts(run, sources))
+        answers += name_texts(loaded, sources)
     else:
         refuse_unknown(settings, Beam.__dataclass_fields__, "generate")
-        with run.folded():
-            model = run.require(EncoderDecoderModel, "a translator, which answers a source")
-            answers = list(translate_texts(model, run.tokenizer, sources, Beam(**settings)))
+        with loaded.folded():
+            model = loaded.require(EncoderDecoderModel, "a translator, which answers a source")
+            answers += translate_texts(model, loaded.tokenizer, sources, Beam(**settings))
     return answers[0] if isinstance(source, str) else answers
 
 
@@ -593,6 +588,7 @@ def search(
     >>> lemma.search("runs/emoji", images="emoji", query="a red heart")  # doctest: +SKIP
     """
     from lemma.checking.worked.matching import matching_by_hand
+    from lemma.report.progress import watched_reading
     from lemma.report.result import check_target
     from lemma.retrieval.result import ENDINGS
     from lemma.retrieval.search import SearchRequest, search_run
@@ -608,16 +604,10 @@ def search(
     if out is not None:
         check_target(out, ENDINGS)
     request = SearchRequest(images, query, image, texts, text_column, k, index, faiss)
-    found = search_run(opened(run), request, _watched_images(progress))
+    found = search_run(opened(run), request, watched_reading(watch(progress), {"embedding images": "images"}))
     if out is not None:
         found.save(out)
     return found
-
-
-def _watched_images(progress: bool) -> Callable[[str, int, int], None]:
-    from lemma.report.progress import watched_reading
-
-    return watched_reading(watch(progress), {"embedding images": "images"})
 
 
 class Count:
@@ -643,7 +633,7 @@ class Count:
             sizes: Sizes by name or letter, such as d=512.
 
         >>> lemma.count("feed-forward", N=3).parameters.formula
-        'V*(d + d_h) + d_h*((N - 1)*d + 1)'
+        'V*(d + d_h) + d_h*((N-1)*d + 1)'
         """
         from lemma.counting.count import QUANTITIES, Conventions
         from lemma.counting.count import count as account_for
@@ -708,51 +698,45 @@ class Check:
     def __call__(self, what: str, model: Any = None, *answers: str, **sizes: Any) -> Result:
         """Check answers by the name of the check.
 
-        >>> bool(lemma.check("parameters", "rnn", "V*d + D*(d + D) + D + V*D + V", L=1))
+        >>> lemma.check("parameters", "rnn", "V*d + D*(d + D) + D + V*D + V", L=1).equal
         True
         """
         if what == "sources":
             rows = [row for row in (model, *answers) if row is not None]
             refuse_unknown(sizes, ("progress",), "check sources")
             return self.sources(*rows, **sizes)
-        from lemma.checking.checkers import OF_MODELS, run_checker
-
-        if what in OF_MODELS:
-            from lemma.counting.subject import imported
-
-            model = imported(model)
-        return run_checker(what, model, answers, sizes)
+        return self._run(what, model, answers, sizes)
 
     def parameters(self, model: Any, formula: str, **sizes: Any) -> Verdict:
         """Check a formula for the number of a model's parameters.
 
-        >>> bool(lemma.check.parameters("rnn", "V*d + D*(d + D) + D + V*D + V", L=1))
+        >>> lemma.check.parameters("rnn", "V*d + D*(d + D) + D + V*D + V", L=1).equal
         True
         """
-        return self._of_model("parameters", model, (formula,), sizes)
+        return self._run("parameters", model, (formula,), sizes)
 
     def flops(self, model: Any, formula: str, **sizes: Any) -> Verdict:
         """Check a formula for a model's FLOPs.
 
         >>> lemma.check.flops("decoder", "2BTdV + 4LBT(2d d_h + d d_ff + T d_h)")  # doctest: +SKIP
         """
-        return self._of_model("flops", model, (formula,), sizes)
+        return self._run("flops", model, (formula,), sizes)
 
     def trainable(self, model: Any, formula: str, **sizes: Any) -> Verdict:
         """Check a formula for the number of a model's trainable parameters.
 
-        >>> bool(lemma.check.trainable("lora", "R(W_in + W_out)"))
+        >>> lemma.check.trainable("lora", "R(W_in + W_out)").equal
         True
         """
-        return self._of_model("trainable", model, (formula,), sizes)
+        return self._run("trainable", model, (formula,), sizes)
 
     def number(self, model: Any, quantity: str, value: str | float, **sizes: Any) -> Verdict:
         """Check a number: a quantity, a quantity of a part, a ratio, or a change in per cent.
 
-        >>> bool(lemma.check.number("table-a5", "parameters", "9,721,596", L=2))
+        >>> lemma.check.number("table-a5", "parameters", "9,721,596", L=2).equal
         True
         """
-        return self._of_model("number", model, (quantity, str(value)), sizes)
+        return self._run("number", model, (quantity, str(value)), sizes)
 
     def shape(self, model: Any, *lines: str, **sizes: Any) -> ShapeReport:
         """Check the shapes of a module's tensors.
@@ -760,7 +744,7 @@ class Check:
         >>> lemma.check.shape("self-attention", "Q = H×S×M_QK").right
         True
         """
-        return self._of_model("shape", model, lines, sizes)
+        return self._run("shape", model, lines, sizes)
 
     def gradient(self, cell: str, *lines: str) -> GradientReport:
         """Check gradients derived by hand; each line is compared with autograd.
@@ -768,9 +752,7 @@ class Check:
         >>> lemma.check.gradient("rnn", "dU = h.T @ (y_hat - y)").right
         True
         """
-        from lemma.checking.checkers import gradient
-
-        return gradient(cell, *lines)
+        return self._run("gradient", cell, lines)
 
     def worked(self, case: Any, *lines: str) -> WorkedReport:
         """Check a hand computation against a worked case.
@@ -778,18 +760,14 @@ class Check:
         >>> lemma.check.worked("e9", "c_t = [0.52, -0.34]").right
         True
         """
-        from lemma.checking.checkers import worked
-
-        return worked(case, *lines)
+        return self._run("worked", case, lines)
 
     def sheet(self, questions: Path | str, answers: Path | str) -> Marked:
         """Grade a student's answers to a sheet of questions; both are TOML or Markdown files.
 
         >>> lemma.check.sheet("week3.toml", "ada.toml")  # doctest: +SKIP
         """
-        from lemma.checking.checkers import sheet
-
-        return sheet(questions, answers)
+        return self._run("sheet", questions, (str(answers),))
 
     def identity(self, name: str, **sizes: Any) -> IdentityReport:
         """Run an identity of the problems at these sizes.
@@ -797,9 +775,7 @@ class Check:
         >>> lemma.check.identity("c7", D=16).holds
         True
         """
-        from lemma.checking.checkers import identity
-
-        return identity(name, **sizes)
+        return self._run("identity", name, (), sizes)
 
     def identities(self) -> IdentityList:
         """List the identities.
@@ -807,9 +783,7 @@ class Check:
         >>> "c7" in str(lemma.check.identities())
         True
         """
-        from lemma.checking.checkers import identity
-
-        return identity()
+        return self._run("identity", None)
 
     def sources(self, *rows: str, progress: bool = False) -> Audit:
         """Check what the sources of the problems claim: all rows, or some, such as "C2" or "d".
@@ -823,11 +797,11 @@ class Check:
         watched = watched_reading(watch(progress), {"judging": "claims"})
         return judge_sources(rows, partial(watched, "judging"))
 
-    def _of_model(self, what: str, model: Any, answers: Sequence[str], sizes: Mapping[str, Any]) -> Any:
-        from lemma.checking.checkers import run_checker
+    def _run(self, what: str, model: Any, answers: Sequence[str] = (), sizes: Mapping[str, Any] | None = None) -> Any:
+        from lemma.checking.checkers import OF_MODELS, run_checker
         from lemma.counting.subject import imported
 
-        return run_checker(what, imported(model), answers, sizes)
+        return run_checker(what, imported(model) if what in OF_MODELS else model, answers, sizes or {})
 
 
 check = Check()
@@ -908,35 +882,26 @@ def application(*runs: Path | str | Run, hosts: Iterable[str] | None = None) -> 
 
 def _verbs() -> Verbs:
     """The verbs, as the serving room gets them."""
+    from lemma.inspection.page import page
     from lemma.serving.runs import Verbs
-
-    return Verbs(opened, generate, _kind_of_answer, _attends, _heads_page, _account_page)
-
-
-def _kind_of_answer(run: Run) -> str:
-    """What a run makes of a text; a run that makes nothing of it is refused with what it is for."""
     from lemma.tasks.registry import task_for
 
-    answer = task_for(run.spec).answers
-    return answer or str(run.model)  # which refuses the run, with what it is for
+    def kind_of_answer(run: Run) -> str:
+        return task_for(run.spec).answers or str(run.model)  # which refuses the run, with what it is for
 
+    def attends(run: Run) -> bool:  # tried on one token
+        try:
+            return bool(look(run, text=run.tokenizer.decode([0])))
+        except InputError:
+            return False
 
-def _attends(run: Run) -> bool:
-    """Whether `look` finds heads in a run, tried on one token."""
-    try:
-        return bool(look(run, text=run.tokenizer.decode([0])))
-    except InputError:
-        return False
+    def heads_page(run: Run, text: str) -> str:
+        return page(look.heads(run, text=text))
 
+    def account_page(run: Run) -> str:
+        return count(run.path)._repr_html_()
 
-def _heads_page(run: Run, text: str) -> str:
-    from lemma.inspection.page import page
-
-    return page(look.heads(run, text=text))
-
-
-def _account_page(run: Run) -> str:
-    return count(run.path)._repr_html_()
+    return Verbs(opened, generate, kind_of_answer, attends, heads_page, account_page)
 
 
 def _refuse_without(verb: str, *packages: str) -> None:

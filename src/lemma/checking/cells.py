@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Generator, Tensor
 
-from lemma.checking.expressions import Call, Equation, Evaluator, Name, Node, Shape, parse_equation, subtrees
+from lemma.checking.expressions import Equation, Evaluator, Node, Shape, parse_equation, subtrees, variable
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class GradientCell:
         for equation in self.forward:
             for path, node in subtrees(equation.expression):
                 match node:
-                    case Call("sigmoid" | "tanh" as function, (Name(pre),)):
-                        found.append((function, pre, node if path else Name(equation.name)))
+                    case Node("sigmoid" | "tanh" as function, (Node("name", _, pre),)):
+                        found.append((function, pre, node if path else variable(equation.name)))
         return tuple(found)
 
 
@@ -254,9 +254,6 @@ SOFTMAX_CROSS_ENTROPY = GradientCell(
 
 CELLS = {cell.name: cell for cell in (LSTM, GRU, RNN, ATTENTION, SOFTMAX_CROSS_ENTROPY)}
 """The cells by name."""
-SEEDS = (0, 1)
-"""A derivation is judged at one random draw of sizes and inputs for each."""
-_LARGEST = 9
 
 
 @dataclass(frozen=True)
@@ -276,14 +273,21 @@ class Sample:
 
 @lru_cache
 def draw_samples(name: str) -> tuple[Sample, ...]:
-    """The samples of the cell of that name, always the same."""
-    return tuple(draw(CELLS[name], seed) for seed in SEEDS)
+    """The random draws of sizes and inputs at which a derivation for this cell is judged, always the same."""
+    return tuple(draw(CELLS[name], seed) for seed in (0, 1))
 
 
 def draw(cell: GradientCell, seed: int) -> Sample:
-    """Draw sizes and inputs, run the equations forward, and let autograd run them backward."""
-    generator = Generator().manual_seed(seed)
-    lengths = draw_lengths(cell, generator)
+    """Draw sizes and inputs, run the equations forward, and let autograd run them backward.
+
+    All sizes, and all sums of them that the cell uses, have different lengths, so that no wrong shape fits by chance.
+    """
+    generator, lengths = Generator().manual_seed(seed), dict[str, int]()
+    spelled = {side for sides in cell.given.values() for side in sides.split()} | {*cell.sizes, "1"}
+    while not lengths or len(set(lengths.values())) < len(lengths):
+        drawn = (torch.randperm(8, generator=generator) + 2).tolist()
+        sizes = dict(zip(cell.sizes, drawn, strict=False)) | {"1": 1}
+        lengths = {side: sum(sizes[part] for part in side.split("+")) for side in sorted(spelled)}
     values = {name: torch.tensor(float(lengths[name]), dtype=torch.float64) for name in cell.sizes}
     for name, sides in cell.given.items():
         rows, columns = (lengths[side] for side in sides.split())
@@ -301,14 +305,3 @@ def draw(cell: GradientCell, seed: int) -> Sample:
     detached = {name: value.detach() for name, value in values.items()}
     named = {length: name for name, length in lengths.items()}
     return Sample(named, {**detached, **dict(zip(cell.gradients, gradients, strict=True))})
-
-
-def draw_lengths(cell: GradientCell, generator: Generator) -> dict[str, int]:
-    """Draw different lengths for all sizes, and for all sums of them, so that no wrong shape fits by chance."""
-    spelled = {side for shape in cell.given.values() for side in shape.split()} | set(cell.sizes)
-    while True:
-        drawn = (torch.randperm(_LARGEST - 1, generator=generator) + 2).tolist()
-        sizes = dict(zip(cell.sizes, drawn, strict=False)) | {"1": 1}
-        lengths = {side: sum(sizes[part] for part in side.split("+")) for side in sorted(spelled | {"1"})}
-        if len(set(lengths.values())) == len(lengths):
-            return lengths

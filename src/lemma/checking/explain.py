@@ -6,13 +6,13 @@ far-fetched it is), and its sentence. The elements that together make the differ
 
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations, product
 from math import inf, prod
-from typing import Any, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 from lemma.checking.question import FOLLOWS, FormulaQuestion
 from lemma.counting.account import Part
@@ -24,41 +24,41 @@ from lemma.spec.models import FAMILIES, ModelSpec
 
 PLAIN = 1.03
 """The cost up to which no mutation can be a better explanation than a tensor left out."""
-NEAR = 1.15
-"""The cost up to which an element may be one of two."""
-NEAREST = 1.0
-"""The cost up to which an element may be one of three."""
-LEFT_OUT = 1.03
-"""The cost up to which it may be one of three that are all left out."""
+NEAR, NEAREST, LEFT_OUT = 1.15, 1.0, 1.03
+"""The cost up to which an element may be one of two, one of three, and one of three that are all left out."""
 MOST_SHOWN, MOST_LISTED, MOST_COPIES, LARGEST_FACTOR = 2, 6, 8, 12
 HEADS = "h"
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """A sentence, and how far-fetched it is."""
-
-    text: str
-    cost: float
-
-
-def explain(question: FormulaQuestion) -> Explanation | None:
-    """The simplest explanation of the difference: tensors, mutations, or a factor."""
-    if question.residual is None:
-        return None
+def explain(question: FormulaQuestion) -> tuple[str, float]:
+    """The simplest explanation of the difference and its cost: tensors, mutations, or a factor; "" without one."""
+    residual, yours = question.residual, question.polynomial
+    if residual is None or yours is None:
+        return "", inf
     groups = groups_of([part for part in question.quantity.parts if part.whole])
     elements = Elements(tensor_elements(question, groups))
-    if elements.cost(question.residual) > PLAIN:
+    if elements.cost(residual) > PLAIN:
         elements.add(mutation_elements(question, groups))
-        elements.add(_wrong_factor(question, question.residual))
-    return elements.explain(question.residual)
+        ratio = quotient(yours, question.model) if yours.symbols else None
+        if ratio is not None and len(ratio.terms) == 1:
+            number = ratio.common()[0]
+            if max(abs(number.numerator), number.denominator) <= LARGEST_FACTOR:
+                elements.add([Element(residual, 1.0, f"your formula is {question.write(ratio)} times the model's")])
+    return elements.explain(residual)
 
 
-def explain_number(question: FormulaQuestion) -> Explanation | None:
-    """The simplest explanation of a difference of which only its number at the sizes asked for is known."""
+def explain_number(question: FormulaQuestion) -> str:
+    """The simplest explanation of a difference of which only its number at the sizes asked for is known.
+
+    By one element: by two, chance would explain anything.
+    """
     sizes, groups = question.account.symbols, groups_of(question.quantity.parts)
     elements = Elements([*tensor_elements(question, groups), *mutation_elements(question, groups)])
-    return elements.explain_number(question.yours.at(sizes) - question.model.at(sizes), sizes)
+    residual = question.yours.at(sizes) - question.model.at(sizes)
+    fitting = [change for change in elements.table if change.at(sizes) == residual]
+    least = min(map(elements.cost, fitting), default=None)
+    alike = [one for change in fitting if elements.cost(change) == least for one in elements.table[change]]
+    return sentence(clause(alike)) if alike else ""
 
 
 @dataclass(frozen=True)
@@ -72,25 +72,15 @@ class Element:
 
     change: Polynomial
     cost: float
-    kind: Literal["missing", "twice", "other"]
     tell: str | Callable[[], str]
     name: str = ""
+    kind: Literal["missing", "twice", "other"] = "other"
     paths: frozenset[str] = frozenset()
 
     @property
     def told(self) -> str:
         """The clause or noun."""
         return self.tell if isinstance(self.tell, str) else self.tell()
-
-
-def _wrong_factor(question: FormulaQuestion, residual: Polynomial) -> Iterator[Element]:
-    """The whole formula too large or too small by a simple factor."""
-    yours = question.polynomial
-    ratio = quotient(yours, question.model) if yours is not None and yours.symbols else None
-    if ratio is not None and len(ratio.terms) == 1:
-        number = ratio.common()[0]
-        if max(abs(number.numerator), number.denominator) <= LARGEST_FACTOR:
-            yield Element(residual, 1.0, "other", f"your formula is {question.write(ratio)} times the model's")
 
 
 # Parts that belong together in a sentence: one tensor, all biases, all norms, everything in a module.
@@ -118,11 +108,6 @@ class PartGroup:
         return self.parts[0] if len(self.parts) == 1 else None
 
     @property
-    def twins(self) -> list[int]:
-        """How many members of each part there are in a layer: 2 of the attentions of a decoder."""
-        return [int(abs(part.repeats.common()[0])) if len(part.repeats.terms) == 1 else 1 for part in self.parts]
-
-    @property
     def is_place(self) -> bool:
         """Whether it is a module, a tensor or namesakes of one, and not a kind of tensors."""
         return self.name.startswith(("'", "every"))
@@ -134,28 +119,29 @@ def groups_of(parts: Sequence[Part]) -> list[PartGroup]:
     def only(wanted: Callable[[Part], bool], among: Sequence[Part] = parts) -> list[Part]:
         return [part for part in among if wanted(part)]
 
-    prefixes = {part.path: _prefixes(part.path) for part in parts}
-    steps = {part.path: _steps(part.path) for part in parts}
+    split = {part.path: part.path.split(".") for part in parts}
+    prefixes = {path: [".".join(of[:length]) for length in range(1, len(of) + 1)] for path, of in split.items()}
+    steps = {
+        path: above if leaf in ("weight", "bias") else [*above, LAYER_NUMBER.sub("", leaf)]
+        for path, (*above, leaf) in split.items()
+    }
     above = {prefix for found in prefixes.values() for prefix in found[:-1]}
     # one that has others inside it, such as attention around its projections, is told from them
     tensors = [
         f"'{part.path}'{' itself' if part.path in above else ''}" if part.path else "the model" for part in parts
     ]
-    modules = [
+    places = [
         (f"'{prefix}'", only(lambda part, prefix=prefix: prefix in prefixes[part.path]))
         for prefix in dict.fromkeys(prefix for found in prefixes.values() for prefix in found)
     ]
     # a step of the path in common, wherever it is: attention in the encoder and the decoder
     every = dict.fromkeys(step for found in steps.values() for step in found if step != "*")
-    namesakes = [(f"every '{step}'", only(lambda part, step=step: step in steps[part.path])) for step in every]
-    places = [*modules, *namesakes]
+    places += [(f"every '{step}'", only(lambda part, step=step: step in steps[part.path])) for step in every]
     # layers that attend to themselves, and to a source
-    attentions = dict.fromkeys(
-        step for found in steps.values() for step in found if step.endswith(("attention", "attn"))
-    )
+    attentions = [step for step in every if step.endswith(("attention", "attn"))]
     if len(attentions) > 1:
         name = "every " + " and ".join(f"'{step}'" for step in attentions)
-        places.append((name, only(lambda part: not attentions.keys().isdisjoint(steps[part.path]))))
+        places.append((name, only(lambda part: not set(attentions).isdisjoint(steps[part.path]))))
     named = [
         *((name, [part]) for name, part in zip(tensors, parts, strict=True)),
         ("all biases", only(is_bias)),
@@ -166,7 +152,10 @@ def groups_of(parts: Sequence[Part]) -> list[PartGroup]:
         ("the norms of the layers", only(lambda part: is_norm(part) and part.repeats != ONE)),
         *places,
         *((f"the biases of {name}", only(is_bias, inside)) for name, inside in places),
-        *((f"the weights of {name}", only(_is_weight, inside)) for name, inside in places),
+        *(
+            (f"the weights of {name}", only(lambda part: part.shape is not None and not is_bias(part), inside))
+            for name, inside in places
+        ),
     ]
     kept: dict[frozenset[int], PartGroup] = {}
     for name, inside in named:
@@ -195,20 +184,6 @@ def is_norm(part: Part) -> bool:
     return NORM.search(module_of(part.path)) is not None
 
 
-def _is_weight(part: Part) -> bool:
-    return part.shape is not None and not is_bias(part)
-
-
-def _prefixes(path: str) -> list[str]:
-    steps = path.split(".")
-    return [".".join(steps[:length]) for length in range(1, len(steps) + 1)]
-
-
-def _steps(path: str) -> list[str]:
-    *above, leaf = path.split(".")
-    return [*above, LAYER_NUMBER.sub("", leaf)] if leaf not in ("weight", "bias") else above
-
-
 # Tensors that a formula leaves out, counts twice, counts for one layer only, or that only the formula has.
 
 TIED = "tied: also "
@@ -225,89 +200,70 @@ def tensor_elements(question: FormulaQuestion, groups: Sequence[PartGroup]) -> I
         elif group.name.startswith("the "):
             cost = 1.03
         paths = frozenset(part.path for part in group.parts)
-        yield Element(-group.whole, cost, "missing", _noun(question, group), group.name, paths)
+        yield Element(-group.whole, cost, partial(_noun, question, group), group.name, "missing", paths)
     for group in groups:
-        yield _doubled(question, group)
-        for depth in sorted({name for part in group.parts for name in part.repeats.symbols}):
+        part = group.part
+        if part is not None and TIED in part.note:  # what people do; counting another one twice is rarer
+            other = part.note.partition(TIED)[2]
+            text = f"your formula counts '{other}' again; it is tied to '{part.path}', and a tied tensor counts once"
+            yield Element(group.whole, 1.0, text)
+        else:
+            yield Element(group.whole, 1.1, partial(_noun, question, group), group.name, "twice")
+        depths = sorted({name for part in group.parts for name in part.repeats.symbols})
+        for depth in depths:
             once = total(part.repeats.put(depth, 1) * part.each for part in group.parts)
             text = f"your formula counts {group.name} for one layer only; there are {depth}"
-            yield Element(once - group.whole, 1.05, "other", text)
-        yield from _too_few(group)
+            yield Element(once - group.whole, 1.05, text)
+        # one more or less than the members of each part in a layer, such as the two attentions of a decoder
+        twins = [int(abs(part.repeats.common()[0])) if len(part.repeats.terms) == 1 else 1 for part in group.parts]
+        # of a lone weight or bias people would forget or repeat the module as a whole
+        half_a_module = part is not None and module_of(part.path) != part.path
+        if min(twins) < 2 or not (group.is_place or group.name == ALL_NORMS) or half_a_module:
+            continue
+        layer = " in each layer" if depths else ""
+        for step, cost in ((-1, 1.0), (1, 1.1)):
+            change = total(one.whole * Fraction(step, number) for one, number in zip(group.parts, twins, strict=True))
+            if len(set(twins)) == 1:
+                text = f"there are {twins[0]} of {group.name}{layer}; your formula counts {twins[0] + step}"
+            else:
+                name = "norm" if group.name == ALL_NORMS else f"of {group.name}"
+                text = f"your formula counts one {name} {'less' if step < 0 else 'more'}{layer} than there are"
+            yield Element(change, cost, text)
     if question.quantity.name == "parameters":
         yield from _foreign_biases(question)
 
 
-def _noun(question: FormulaQuestion, group: PartGroup) -> Callable[[], str]:
+def _noun(question: FormulaQuestion, group: PartGroup) -> str:
     """What a group is, with its size."""
-
-    def tell() -> str:
-        part = group.part
-        if part is None or part.shape is None:
-            of = "" if question.quantity.name == "parameters" else "the products of "
-            return f"{of}{group.name} ({question.write(group.whole)})"
-        kind, module = "bias" if is_bias(part) else "weight", module_of(part.path)
-        each, whole = question.write(part.each), question.write(part.whole)
-        if module == part.path:
-            return f"the {kind} '{module}' ({each}{'' if part.repeats == ONE else f' each, {whole} in all'})"
-        if part.repeats == ONE:
-            return f"a {kind} of {each} in '{module}'"
-        return f"a {kind} of {each} in each '{module}', {whole} in all,"
-
-    return tell
-
-
-def _doubled(question: FormulaQuestion, group: PartGroup) -> Element:
-    """Counting a tied tensor again is what people do; counting another one twice is rarer."""
-    tied = [part for part in group.parts if TIED in part.note]
-    if group.part is None or not tied:
-        return Element(group.whole, 1.1, "twice", _noun(question, group), group.name)
-    other = tied[0].note.partition(TIED)[2]
-    text = f"your formula counts '{other}' again; it is tied to '{tied[0].path}', and a tied tensor counts once"
-    return Element(group.whole, 1.0, "other", text)
-
-
-def _too_few(group: PartGroup) -> Iterator[Element]:
-    """One more or less than the twins in each layer, such as the two attentions of a decoder."""
-    twins = group.twins
-    # of a lone weight or bias people would forget or repeat the module as a whole
-    half_a_module = group.part is not None and module_of(group.part.path) != group.part.path
-    if min(twins) < 2 or not (group.is_place or group.name == ALL_NORMS) or half_a_module:
-        return
-    layer = " in each layer" if any(part.repeats.symbols for part in group.parts) else ""
-    for step, cost in ((-1, 1.0), (1, 1.1)):
-        change = total(part.whole * Fraction(step, number) for part, number in zip(group.parts, twins, strict=True))
-        if len(set(twins)) == 1:
-            text = f"there are {twins[0]} of {group.name}{layer}; your formula counts {twins[0] + step}"
-        else:
-            name = "norm" if group.name == ALL_NORMS else f"of {group.name}"
-            text = f"your formula counts one {name} {'less' if step < 0 else 'more'}{layer} than there are"
-        yield Element(change, cost, "other", text)
+    part = group.part
+    if part is None or part.shape is None:
+        of = "" if question.quantity.name == "parameters" else "the products of "
+        return f"{of}{group.name} ({question.write(group.whole)})"
+    kind, module = "bias" if is_bias(part) else "weight", module_of(part.path)
+    each, whole = question.write(part.each), question.write(part.whole)
+    if module == part.path:
+        return f"the {kind} '{module}' ({each}{'' if part.repeats == ONE else f' each, {whole} in all'})"
+    if part.repeats == ONE:
+        return f"a {kind} of {each} in '{module}'"
+    return f"a {kind} of {each} in each '{module}', {whole} in all,"
 
 
 def _foreign_biases(question: FormulaQuestion) -> Iterator[Element]:
     """Biases of maps that have none; a table of embeddings may be the output layer too."""
-    parts = question.quantity.parts
-    biased = {module_of(part.path) for part in parts if is_bias(part)}
-
-    def foreign(part: Part, size: Polynomial, cost: float) -> Element:
-        def tell() -> str:
-            each, where = question.write(size / part.repeats), f"{'' if part.repeats == ONE else 'each '}'{module}'"
-            return f"your formula has a bias of {each} in {where} that the model does not have"
-
-        module = module_of(part.path)
-        return Element(size, cost, "other", tell)
-
-    for part in parts:
+    biased = {module_of(part.path) for part in question.quantity.parts if is_bias(part)}
+    for part in question.quantity.parts:
         module = module_of(part.path)
         if part.shape is None or len(part.shape) != 2 or module == part.path or module in biased:
             continue
-        outputs, inputs = (part.repeats * size for size in part.shape)
-        if any(word in part.path.lower() for word in EMBEDDINGS):
-            yield foreign(part, inputs, 1.1)
-            text = f"your formula has a bias of {question.write(outputs)} on the output that the model does not have"
-            yield Element(outputs, 1.05, "other", text, text)
-        else:
-            yield foreign(part, outputs, 1.0)
+        outputs, inputs = part.shape
+        embeds = any(word in part.path.lower() for word in EMBEDDINGS)
+        size, where = inputs if embeds else outputs, f"{'' if part.repeats == ONE else 'each '}'{module}'"
+        text = f"your formula has a bias of {question.write(size)} in {where} that the model does not have"
+        yield Element(part.repeats * size, 1.1 if embeds else 1.0, text)
+        if embeds:
+            whole = part.repeats * outputs
+            text = f"your formula has a bias of {question.write(whole)} on the output that the model does not have"
+            yield Element(whole, 1.05, text, text)
 
 
 # Known mutations of a formula: one symbol for another, one too many, heads multiplied in, a factor forgotten.
@@ -321,136 +277,86 @@ BLOCKS = {
 }
 
 
-@dataclass(frozen=True)
-class Scope:
-    """Where a mutation may have happened: in the whole formula or in a group of parts."""
+def mutation_elements(question: FormulaQuestion, groups: Sequence[PartGroup]) -> Iterator[Element]:
+    """All mutations, of the whole formula first; in a group of parts a mutation is more far-fetched."""
+    parts, names, sizes = question.quantity.parts, question.names, question.account.symbols
+    counts, heads = [symbol(name) for name in question.counts], symbol(HEADS)
+    attends = {part.path: any(word in part.path for word in ATTENTION) for part in parts}
+    inner = [group for group in groups if group.is_place or group.name.startswith("the weights of")]
 
-    question: FormulaQuestion
-    name: str
-    whole: Polynomial
-    paths: tuple[str, ...] = ()
-    far: float = 0.1
-    """How much more far-fetched a mutation is here than in the whole formula."""
+    def short(formula: Polynomial) -> str:  # a symbol or a count such as N-1
+        return question.write(formula).replace(" ", "")
 
-    @cached_property
-    def has_heads(self) -> bool:
+    def has_heads(scope: PartGroup | None) -> bool:
         """Whether attention heads are at home here: by the names of the parts, or because no part has such a name."""
-        if HEADS not in self.question.account.order:
-            return False
-        named = [path for path in self.paths if any(word in path for word in ATTENTION)]
-        anywhere = any(word in part.path for part in self.question.quantity.parts for word in ATTENTION)
-        return len(named) == len(self.paths) or not anywhere
+        named = scope is None or all(attends[part.path] for part in scope.parts)
+        return HEADS in question.account.order and (named or not any(attends.values()))
 
-    def instead(self, here: Polynomial, there: Polynomial, changed: Polynomial, cost: float) -> Element:
-        """Something in the place of another."""
+    def instead(
+        here: Polynomial, there: Polynomial, changed: Polynomial, cost: float, scope: PartGroup | None
+    ) -> Element:
+        where, base, far = (f" in {scope.name}", scope.whole, 0.1) if scope else ("", question.model, 0.0)
 
         def tell() -> str:
-            where, sizes = f" in {self.name}" if self.far else "", self.question.account.symbols
-            mine, right = _short(self.question, here), _short(self.question, there)
             same = here.symbols.isdisjoint(there.symbols) and here.at(sizes) == there.at(sizes)
             equal = f" (the two are equal only at these sizes: {here.at(sizes)})" if same else ""
-            return f"your formula has {mine} where the model has {right}{where}{equal}"
+            return f"your formula has {short(here)} where the model has {short(there)}{where}{equal}"
 
-        return Element(changed - self.whole, cost + self.far, "other", tell, f"{here!r} for {there!r}")
+        return Element(changed - base, cost + far, tell, f"{here!r} for {there!r}")
 
-
-def mutation_elements(question: FormulaQuestion, groups: Sequence[PartGroup]) -> Iterator[Element]:
-    """All mutations in all scopes, the whole formula first."""
-    named = [group for group in groups if group.is_place or group.name.startswith("the weights of")]
-    inner = [Scope(question, one.name, one.whole, tuple(part.path for part in one.parts)) for one in named]
-    for scope in (Scope(question, "the whole formula", question.model, far=0.0), *inner):
-        yield from _one_off(question, scope)
-        yield from _exchanged(question, scope)
+    for scope in (None, *inner):
+        whole = scope.whole if scope else question.model
+        for name, count in zip(question.counts, counts, strict=True):  # N for N−1, L+1 for L
+            more, less = (whole.put(name, count + step) for step in (1, -1))
+            there = count - 1 if len(more.terms) < len(whole.terms) else count
+            yield instead(there + 1, there, more, 1.05, scope)
+            yield instead(there - 1, there, less, 1.05, scope)
+        for name in (name for name in names if name in whole.symbols):
+            # d for d_h, 4d for d_ff, a head's width for that of all heads
+            others = [symbol(other) for other in names if other != name]
+            usual = [4 * other for other in others] if name == "d_ff" else []
+            if has_heads(scope) and name not in (HEADS, *question.counts):
+                usual += [symbol(name) * heads, symbol(name) / heads]
+            for other in (*others, *usual):
+                changed = whole.put(name, other)
+                yield instead(other, symbol(name), changed, 1.05 if other in others else 1.1, scope)
     for scope in inner:
-        yield from _copies(question, scope)
-        yield from _multiplied(question, scope)
-        yield from _left_out(question, scope)
-    for part in question.quantity.parts:
-        yield from _sides(question, part)
+        whole = scope.whole
+        number, _ = whole.common()
+        if number.denominator == 1 and 2 <= number <= MOST_COPIES:  # four gates; query, key and value
+            paths = [part.path for part in scope.parts]
+            blocks = next((f" ({why})" for name, why in BLOCKS.items() if any(name in path for path in paths)), "")
+            for counted in range(1, int(number) + 2):
+                times = Fraction(counted, int(number))
+                text = f"the model has {number} equal blocks in {scope.name}{blocks}; yours has {counted}"
+                if question.quantity.name != "parameters":
+                    text = f"your formula counts {times} times what the model does in {scope.name}"
+                yield Element(whole * (times - 1), 1.1, text)
+        # the heads, the layers or the words of the window multiplied in
+        for factor in (*([heads] if has_heads(scope) else []), *counts, *(count - 1 for count in counts)):
+            share = "; the heads share its width" if factor == heads else ""
+            text = f"your formula multiplies {scope.name} by {short(factor)}{share}"
+            yield Element(whole * (factor - 1), 1.2, text)
+        # a factor forgotten: d for d², one word of the window for all of them; or a division by the heads
+        for name in (name for name in names if name in whole.symbols):
+            for factor in (symbol(name), symbol(name) - 1):
+                left = quotient(whole, factor)
+                if left is not None and all(power > 0 for monomial in left.terms for _, power in monomial):
+                    text = f"your formula leaves the factor {short(factor)} out of {scope.name}"
+                    yield Element(left - whole, 1.2, text)
+        if has_heads(scope) and HEADS not in whole.symbols:
+            text = f"your formula divides {scope.name} by h; all heads together have the full width"
+            yield Element(whole / heads - whole, 1.2, text)
+    # one side of a matrix taken for another size: what an upper layer reads, what a head gives
+    for part in parts:
+        shape = part.shape or ()
+        for side, size in enumerate(shape):
+            for name, other in product(size.symbols, names):
+                if other not in (name, *question.counts):
+                    changed = (*shape[:side], size.put(name, symbol(other)), *shape[side + 1 :])
+                    text = f"your formula has {other} where the model has {name} on one side of '{part.path}'"
+                    yield Element(part.repeats * prod(changed, start=ONE) - part.whole, 1.15, text)
 
-
-def _one_off(question: FormulaQuestion, scope: Scope) -> Iterator[Element]:
-    """N for N−1, L+1 for L."""
-    for name in question.counts:
-        more, less = (scope.whole.put(name, symbol(name) + step) for step in (1, -1))
-        there = symbol(name) - 1 if len(more.terms) < len(scope.whole.terms) else symbol(name)
-        yield scope.instead(there + 1, there, more, 1.05)
-        yield scope.instead(there - 1, there, less, 1.05)
-
-
-def _exchanged(question: FormulaQuestion, scope: Scope) -> Iterator[Element]:
-    """Symbols d for d_h, 4d for d_ff, a head's width for that of all heads."""
-    for name in (name for name in question.names if name in scope.whole.symbols):
-        others = [symbol(other) for other in question.names if other != name]
-        usual = [4 * other for other in others] if name == "d_ff" else []
-        if scope.has_heads and name not in (HEADS, *question.counts):
-            usual += [symbol(name) * symbol(HEADS), symbol(name) / symbol(HEADS)]
-        for other in (*others, *usual):
-            changed = scope.whole.put(name, other)
-            yield scope.instead(other, symbol(name), changed, 1.05 if other in others else 1.1)
-
-
-def _copies(question: FormulaQuestion, scope: Scope) -> Iterator[Element]:
-    """A number in front of everything in a scope: four gates; query, key and value."""
-    number, _ = scope.whole.common()
-    if number.denominator != 1 or not 2 <= number <= MOST_COPIES:
-        return
-    number = int(number)
-    blocks = next((f" ({why})" for name, why in BLOCKS.items() if any(name in path for path in scope.paths)), "")
-    for counted in range(1, number + 2):
-        times = Fraction(counted, number)
-        text = f"the model has {number} equal blocks in {scope.name}{blocks}; yours has {counted}"
-        if question.quantity.name != "parameters":
-            text = f"your formula counts {times} times what the model does in {scope.name}"
-        yield Element(scope.whole * (times - 1), 1.1, "other", text)
-
-
-def _multiplied(question: FormulaQuestion, scope: Scope) -> Iterator[Element]:
-    """The heads, the layers or the words of the window multiplied in."""
-    counts = [symbol(name) for name in question.counts]
-    heads = [symbol(HEADS)] if scope.has_heads else []
-    for factor in (*heads, *counts, *(count - 1 for count in counts)):
-        share = "; the heads share its width" if factor == symbol(HEADS) else ""
-
-        def tell(factor: Polynomial = factor, share: str = share) -> str:
-            return f"your formula multiplies {scope.name} by {_short(question, factor)}{share}"
-
-        yield Element(scope.whole * (factor - 1), 1.2, "other", tell)
-
-
-def _left_out(question: FormulaQuestion, scope: Scope) -> Iterator[Element]:
-    """A factor forgotten: d for d², one word of the window for all of them; or a division by the heads."""
-    for name in (name for name in question.names if name in scope.whole.symbols):
-        for factor in (symbol(name), symbol(name) - 1):
-            left = quotient(scope.whole, factor)
-            if left is not None and all(power > 0 for monomial in left.terms for _, power in monomial):
-
-                def tell(factor: Polynomial = factor) -> str:
-                    return f"your formula leaves the factor {_short(question, factor)} out of {scope.name}"
-
-                yield Element(left - scope.whole, 1.2, "other", tell)
-    if scope.has_heads and HEADS not in scope.whole.symbols:
-        text = f"your formula divides {scope.name} by h; all heads together have the full width"
-        yield Element(scope.whole / symbol(HEADS) - scope.whole, 1.2, "other", text)
-
-
-def _sides(question: FormulaQuestion, part: Part) -> Iterator[Element]:
-    """One side of a matrix taken for another size: what an upper layer reads, what a head gives."""
-    shape = part.shape or ()
-    for side, size in enumerate(shape):
-        for name in size.symbols:
-            for other in (other for other in question.names if other not in (name, *question.counts)):
-                changed = (*shape[:side], size.put(name, symbol(other)), *shape[side + 1 :])
-                text = f"your formula has {other} where the model has {name} on one side of '{part.path}'"
-                yield Element(part.repeats * prod(changed, start=ONE) - part.whole, 1.15, "other", text)
-
-
-def _short(question: FormulaQuestion, formula: Polynomial) -> str:
-    """A symbol or a count such as N-1, written tightly."""
-    return question.write(formula).replace(" ", "")
-
-
-# The search: as few elements as possible, and none of them far-fetched.
 
 Changes = tuple[Polynomial, ...]
 
@@ -478,49 +384,38 @@ class Elements:
         """The cost of the cheapest element that does this; infinite without one."""
         return self.table[change][0].cost if change in self.table else inf
 
-    def up_to(self, cost: float) -> list[Polynomial]:
-        """What the elements of at most this cost do."""
-        return [change for change in self.table if self.cost(change) <= cost]
-
-    def explain(self, residual: Polynomial) -> Explanation | None:
+    def explain(self, residual: Polynomial) -> tuple[str, float]:
         """The simplest explanation by one, two or three elements, or the two that are equally simple."""
-        found: list[Changes] = [(residual,)] if residual in self.table else self._two(residual)
+        found: list[Changes] = [(residual,)]
+        if residual not in self.table:
+            near = set(self._up_to(NEAR))
+            pairs = {
+                frozenset((one, residual - one)) for one in near if residual - one in near and residual - one != one
+            }
+            found = self._cheapest(pairs)
+            if found and any(self._of_kind(change, "twice") for change in found[0]):
+                # people rather forget three things than forget one and count another twice
+                missing = [change for change in self._up_to(LEFT_OUT) if self._of_kind(change, "missing")]
+                found = self._cheapest(filter(self._apart, _triples(missing, residual))) or found
+            found = found or self._cheapest(_triples(self._up_to(NEAREST), residual))
         if not found:
-            found = self._cheapest(_triples(self.up_to(NEAREST), residual))
-        if not found:
-            return None
+            return "", inf
         clauses = [together([self.table[change] for change in changes]) for changes in found[:MOST_SHOWN]]
-        return Explanation(sentence(either(clauses, "; or ")), sum(map(self.cost, found[0])))
+        return sentence(either(clauses, "; or ")), sum(map(self.cost, found[0]))
 
-    def explain_number(self, residual: Fraction, sizes: Mapping[str, int]) -> Explanation | None:
-        """The simplest element that makes this difference at these sizes; by two, chance would explain anything."""
-        fitting = [change for change in self.table if change.at(sizes) == residual]
-        if not fitting:
-            return None
-        least = min(map(self.cost, fitting))
-        alike = [element for change in fitting if self.cost(change) == least for element in self.table[change]]
-        return Explanation(sentence(clause(alike)), least)
-
-    def _two(self, residual: Polynomial) -> list[Changes]:
-        """Two elements; but people rather forget three things than forget one and count another twice."""
-        near = set(self.up_to(NEAR))
-        pairs = {frozenset((one, residual - one)) for one in near if residual - one in near and residual - one != one}
-        found = self._cheapest(tuple(pair) for pair in pairs)
-        if not found or not any(self._of_kind(change, "twice") for change in found[0]):
-            return found
-        missing = [change for change in self.up_to(LEFT_OUT) if self._of_kind(change, "missing")]
-        return self._cheapest(triple for triple in _triples(missing, residual) if self._apart(triple)) or found
+    def _up_to(self, cost: float) -> list[Polynomial]:
+        return [change for change in self.table if self.cost(change) <= cost]
 
     def _of_kind(self, change: Polynomial, kind: str) -> list[Element]:
         return [element for element in self.table[change] if element.kind == kind]
 
-    def _apart(self, changes: Changes) -> bool:
+    def _apart(self, changes: Iterable[Polynomial]) -> bool:
         """Whether what is missing can be left out together: no tensor is in two of the elements."""
         choices = product(*(self._of_kind(change, "missing") for change in changes))
         paths = ([path for element in choice for path in element.paths] for choice in choices)
         return any(len(set(every)) == len(every) for every in paths)
 
-    def _cheapest(self, found: Iterable[Changes]) -> list[Changes]:
+    def _cheapest(self, found: Iterable[Iterable[Polynomial]]) -> list[Changes]:
         """Those of least cost; then those whose elements are told with the fewest words; each in a fixed order."""
         places = {change: place for place, change in enumerate(self.table)}
         ordered = [tuple(sorted(changes, key=places.__getitem__)) for changes in found]
@@ -532,18 +427,14 @@ class Elements:
         return sorted((c for c in ordered if costs[c] == least), key=lambda c: [places[change] for change in c])
 
 
-def _triples(among: Sequence[Polynomial], residual: Polynomial) -> Iterator[Changes]:
+def _triples(among: Sequence[Polynomial], residual: Polynomial) -> set[frozenset[Polynomial]]:
     """Three different changes that make the residual together, each three once."""
     known = set(among)
-    triples = {
+    return {
         frozenset((one, other, rest))
         for one, other in combinations(among, 2)
         if (rest := residual - one - other) in known and rest not in (one, other)
     }
-    return map(tuple, triples)
-
-
-# Sentences.
 
 
 def clause(elements: Sequence[Element]) -> str:
@@ -615,8 +506,6 @@ def nearest(question: FormulaQuestion) -> str:
     return f"No simple explanation. The terms that differ are like those of {like}."
 
 
-# Models next door: specs that differ in one choice, under which a wrong formula would be right.
-
 DRAWS = 4
 
 
@@ -631,21 +520,38 @@ def right_elsewhere(question: FormulaQuestion, spec: ModelSpec) -> str:
             return source.choice([divisor for divisor in range(1, size + 1) if size % divisor == 0])
         return source.randint(2, 9) if name in question.counts else size * source.randint(1, 5)
 
+    def agree(other: ModelSpec) -> bool:
+        """Whether the formula gives what the built model has, at all sizes drawn."""
+        for values in draws:
+            sizes = other.sizes()
+            followed = {name: values[of] for name, of in FOLLOWS.items() if name in sizes and name not in values}
+            try:
+                if question.yours.at(values) != parameters_of(other.at({**values, **followed})):
+                    return False
+            except InputError:  # sizes that this model cannot have, or at which the formula divides by zero
+                return False
+        return True
+
     draws = [
         {name: drawn(name, size) for name, size in account.symbols.items() if name not in unset} for _ in range(DRAWS)
     ]
-    fitting = [word for word, other in neighbours(spec) if all(_agree(question, other, values) for values in draws)]
+    fitting = [word for word, other in neighbours(spec) if agree(other)]
     return f"It would be right with {' or '.join(fitting)}." if fitting else ""
 
 
 def neighbours(spec: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
     """Specs that differ in one choice, each with the word that makes the difference: `bias=false`, `family=gru`."""
     for name, field in type(spec).model_fields.items():
-        if name == "activation":  # no size depends on it
-            continue
-        for value in _choices(field.annotation):
+        choices = get_args(field.annotation)
+        if field.annotation is bool:
+            choices = (True, False)
+        elif get_origin(field.annotation) is not Literal:  # the kinds of a tagged union
+            kinds = [one for one in choices if isinstance(one, type) and issubclass(one, Spec)]
+            choices = tuple(kind.model_fields["kind"].default for kind in kinds if "kind" in kind.model_fields)
+        for value in choices:
             # another family has other words; tying would need hidden = width, another model altogether
-            if name == "family" or (name == "tied" and value and getattr(spec, "hidden", None) is not None):
+            tying = name == "tied" and value and getattr(spec, "hidden", None) is not None
+            if tying or name in ("family", "activation"):  # no size depends on the activation
                 continue
             try:
                 changed = spec.replace(**{name: value})
@@ -657,22 +563,3 @@ def neighbours(spec: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
         if family != spec.family and kind.letters() == type(spec).letters():
             words = {word: value for word, value in spec.to_dict().items() if word in kind.model_fields}
             yield f"family={family}", kind.read({**words, "family": family}, family)
-
-
-def _choices(annotation: Any) -> list[Any]:
-    """The values of a field that has only a few: a truth value, a Literal, or the kinds of a tagged union."""
-    if annotation is bool:
-        return [True, False]
-    if get_origin(annotation) is Literal:
-        return list(get_args(annotation))
-    kinds = [one for one in get_args(annotation) if isinstance(one, type) and issubclass(one, Spec)]
-    return [kind.model_fields["kind"].default for kind in kinds if "kind" in kind.model_fields]
-
-
-def _agree(question: FormulaQuestion, spec: ModelSpec, values: Mapping[str, int]) -> bool:
-    """Whether the formula gives what the built model has."""
-    followed = {name: values[other] for name, other in FOLLOWS.items() if name in spec.sizes() and name not in values}
-    try:
-        return question.yours.at(values) == parameters_of(spec.at({**values, **followed}))
-    except InputError:  # sizes that this model cannot have, or at which the formula divides by zero
-        return False

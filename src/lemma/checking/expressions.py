@@ -1,172 +1,87 @@
 """The small language of gradient derivations: parsed, evaluated, written back."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from math import prod
+from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, float64, tensor
 
 from lemma.checking.tokens import Cursor, SourceText, Token, derivation_tokens
 from lemma.errors import unknown
 
-Bound = int | str | None
-"""One end of a slice: a number, the name of a size, or nothing."""
-Range = tuple[Bound, Bound]
 Path = tuple[int, ...]
-"""The way from the root to a node: which child to take at each step."""
-WHOLE: Range = (None, None)
+"""The way from the root to a node: which of the nodes below to take at each step."""
 
 
 @dataclass(frozen=True)
-class Number:
-    """A number as it was written."""
+class Node:
+    """A node of an expression: its sign or function, the nodes below it, and what else belongs to it.
 
-    text: str
+    `number` and `name` have their text; `^` its exponent; `slice` its rows and columns, each a pair of numbers, names
+    of sizes or None; a function the axis it works along, if one is given. A `-` above one node flips its sign, `.T`
+    transposes it; `+ - * / @` join two.
+    """
 
-
-@dataclass(frozen=True)
-class Name:
-    """A named value and its position in the line."""
-
-    name: str
+    head: str
+    below: "tuple[Node, ...]" = ()
+    value: Any = None
     position: int = field(default=0, compare=False)
+    """Of a name: where it is in the line."""
+
+    @property
+    def joins(self) -> bool:
+        """Whether a sign joins two nodes."""
+        return len(self.below) == 2 and self.head in PRECEDENCE
 
 
-@dataclass(frozen=True)
-class Negative:
-    """A value with its sign flipped."""
-
-    inner: "Node"
+def variable(text: str, position: int = 0) -> Node:
+    """A named value."""
+    return Node("name", (), text, position)
 
 
-@dataclass(frozen=True)
-class Binary:
+def join(sign: str, left: Node, right: Node) -> Node:
     """Two values joined by one of + - * / @."""
-
-    sign: str
-    left: "Node"
-    right: "Node"
-
-
-@dataclass(frozen=True)
-class Power:
-    """A value to a small integer power, element by element."""
-
-    inner: "Node"
-    exponent: int
-
-
-@dataclass(frozen=True)
-class Transpose:
-    """A transposed value."""
-
-    inner: "Node"
-
-
-@dataclass(frozen=True)
-class Call:
-    """A function of the language, and the axis it works along where that is given."""
-
-    function: str
-    arguments: "tuple[Node, ...]"
-    axis: int | None = None
-
-
-@dataclass(frozen=True)
-class Slice:
-    """Some rows and columns of a value."""
-
-    inner: "Node"
-    rows: Range
-    columns: Range
-
-
-Node = Number | Name | Negative | Binary | Power | Transpose | Call | Slice
-
-
-def children(node: Node) -> tuple[Node, ...]:
-    """The nodes directly below a node."""
-    match node:
-        case Number() | Name():
-            return ()
-        case Binary(_, left, right):
-            return (left, right)
-        case Call(_, arguments):
-            return arguments
-        case _:
-            return (node.inner,)
-
-
-def with_children(node: Node, below: tuple[Node, ...]) -> Node:
-    """The same node above other children."""
-    match node:
-        case Number() | Name():
-            return node
-        case Binary(sign):
-            return Binary(sign, *below)
-        case Call():
-            return replace(node, arguments=below)
-        case _:
-            return replace(node, inner=below[0])
+    return Node(sign, (left, right))
 
 
 def subtrees(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
     """Every node of a tree with the way to it, the root first."""
     yield path, node
-    for index, child in enumerate(children(node)):
+    for index, child in enumerate(node.below):
         yield from subtrees(child, (*path, index))
 
 
 def put(node: Node, path: Path, new: Node) -> Node:
     """The tree with another node at the end of a path.
 
-    >>> put(Binary("-", Number("1"), Name("h")), (1,), Number("2"))
-    Binary(sign='-', left=Number(text='1'), right=Number(text='2'))
+    >>> written(put(join("-", variable("a"), variable("b")), (1,), variable("c")))
+    'a - c'
     """
     if not path:
         return new
-    below = list(children(node))
+    below = list(node.below)
     below[path[0]] = put(below[path[0]], path[1:], new)
-    return with_children(node, tuple(below))
+    return Node(node.head, tuple(below), node.value)
 
 
 def substituted(node: Node, meaning: Mapping[str, Node]) -> Node:
     """The tree with some names replaced by what they stand for."""
-    if isinstance(node, Name):
-        return meaning.get(node.name, node)
-    return with_children(node, tuple(substituted(child, meaning) for child in children(node)))
+    if not node.below:
+        return meaning.get(node.value, node) if node.head == "name" else node
+    return Node(node.head, tuple(substituted(child, meaning) for child in node.below), node.value)
 
 
 def names(node: Node) -> set[str]:
     """The names that occur in a tree."""
-    return {below.name for _, below in subtrees(node) if isinstance(below, Name)}
+    return {below.value for _, below in subtrees(node) if below.head == "name"}
 
 
 def is_larger(node: Node, most: int) -> bool:
     """Whether a tree has more nodes than that; it counts no further."""
     return next(islice(subtrees(node), most, None), None) is not None
-
-
-def factors(node: Node) -> list[Node]:
-    """The factors of a chain of elementwise products, from left to right.
-
-    >>> [factor.text for factor in factors(Binary("*", Binary("*", Number("1"), Number("2")), Number("3")))]
-    ['1', '2', '3']
-    """
-    if isinstance(node, Binary) and node.sign == "*":
-        return factors(node.left) + factors(node.right)
-    return [node]
-
-
-def product(parts: list[Node]) -> Node:
-    """The elementwise product of one or more factors."""
-    result = parts[0]
-    for part in parts[1:]:
-        result = Binary("*", result, part)
-    return result
 
 
 # Reading `name = expression` lines; nothing that is read is ever executed.
@@ -185,20 +100,20 @@ ARGUMENTS = {
 }
 """The functions of the language with the fewest and the most arguments each takes."""
 OTHER_NAMES = {"sigma": "sigmoid", "stack": "concat", "ln": "log"}
-WITH_AXIS = ("softmax", "sum")
 MOST_NODES, MOST_DEPTH, MOST_POWER = 200, 40, 6
 
 
 @dataclass(frozen=True)
 class Equation:
-    """A line that a person wrote: the name on its left with its position, and the expression on its right."""
+    """A line that a person wrote: the name on its left, and the expression on its right."""
 
     name: str
-    position: int
     expression: Node
+    text: str
+    number: int
 
 
-def parse_equation(line: str, place: str = "line 1") -> Equation:
+def parse_equation(line: str, number: int = 1) -> Equation:
     """Read `name = expression`.
 
     >>> parse_equation("dh = δ2 Uᵀ")
@@ -207,17 +122,17 @@ def parse_equation(line: str, place: str = "line 1") -> Equation:
         dh = δ2 Uᵀ
                 ^
     """
-    source = SourceText(line, f"{place}, column")
+    source = SourceText(line, f"line {number}, column")
     parser = _EquationParser(source, derivation_tokens(source))
-    name = parser.take()
-    if name.kind != "name" or not parser.take_if("="):
-        raise parser.wrong("expected 'name = expression', such as dz = y_hat - y.", name)
+    left = parser.take()
+    if left.kind != "name" or not parser.take_if("="):
+        raise parser.wrong("expected 'name = expression', such as dz = y_hat - y.", left)
     expression = parser.expression()
     if parser.here.kind in ("name", "number"):
         raise parser.wrong(f"expected an operator before '{parser.here.text}', such as * or @.")
     if parser.here.kind != "end":
         raise parser.wrong(f"'{parser.here.text}' does not fit here.")
-    return Equation(name.text, name.position, expression)
+    return Equation(left.text, expression, line, number)
 
 
 class _EquationParser(Cursor):
@@ -231,11 +146,11 @@ class _EquationParser(Cursor):
         if not self.take_if(sign):
             raise self.wrong(f"expected '{sign}', got {_shown(self.here)}.")
 
-    def grow(self, node: Node) -> Node:
+    def node(self, head: str, *below: Node, value: Any = None, position: int = 0) -> Node:
         self.nodes += 1
         if self.nodes > MOST_NODES:
             raise self.wrong(f"the expression has more than {MOST_NODES} parts; write some of it in a line of its own.")
-        return node
+        return Node(head, below, value, position)
 
     def expression(self) -> Node:
         self.depth += 1
@@ -243,42 +158,34 @@ class _EquationParser(Cursor):
             raise self.wrong(f"brackets are nested more than {MOST_DEPTH} deep.")
         node = self.product()
         while sign := self.take_if("+", "-"):
-            node = self.grow(Binary(sign.text, node, self.product()))
+            node = self.node(sign.text, node, self.product())
         self.depth -= 1
         return node
 
     def product(self) -> Node:
         node = self.unary()
         while sign := self.take_if("*", "/", "@"):
-            node = self.grow(Binary(sign.text, node, self.unary()))
+            node = self.node(sign.text, node, self.unary())
         return node
 
     def unary(self) -> Node:
         flips = 0
         while self.take_if("-"):
             flips += 1
-        node = self.postfix()
-        return self.grow(Negative(node)) if flips % 2 else node
-
-    def postfix(self) -> Node:
         node = self.atom()
         while sign := self.take_if("^", ".T", "["):
-            node = self.grow(self.after(node, sign.text))
-        return node
-
-    def after(self, node: Node, sign: str) -> Node:
-        if sign == "^" and (self.here.kind, self.here.text) == ("name", "T"):
-            sign = self.take().text
-        match sign:
-            case ".T" | "T":
-                return Transpose(node)
-            case "^":
-                return Power(node, self.exponent())
-            case _:
+            if sign.text == ".T" or (sign.text == "^" and (self.here.kind, self.here.text) == ("name", "T")):
+                if sign.text == "^":
+                    self.take()
+                node = self.node(".T", node)
+            elif sign.text == "^":
+                node = self.node("^", node, value=self.exponent())
+            else:
                 rows = self.range()
-                columns = self.range() if self.take_if(",") else WHOLE
+                columns = self.range() if self.take_if(",") else (None, None)
                 self.expect("]")
-                return Slice(node, rows, columns)
+                node = self.node("slice", node, value=(rows, columns))
+        return self.node("-", node) if flips % 2 else node
 
     def exponent(self) -> int:
         bracket = self.take_if("(")
@@ -291,26 +198,22 @@ class _EquationParser(Cursor):
             self.expect(")")
         return -int(token.text) if minus else int(token.text)
 
-    def range(self) -> Range:
-        start = self.bound()
-        self.expect(":")
-        return start, self.bound()
-
-    def bound(self) -> Bound:
-        token = self.take_if("name", "number")
-        if token is None or token.kind == "name":
-            return token and token.text
-        if not token.text.isdecimal() or len(token.text) > 3:
-            raise self.wrong(f"expected a small whole number or the name of a size, not '{token.text}'.", token)
-        return int(token.text)
+    def range(self) -> tuple[int | str | None, ...]:
+        ends: list[int | str | None] = []
+        for last in (False, True):
+            token = self.take_if("name", "number")
+            if token and token.kind == "number" and (not token.text.isdecimal() or len(token.text) > 3):
+                raise self.wrong(f"expected a small whole number or the name of a size, not '{token.text}'.", token)
+            ends.append(int(token.text) if token and token.kind == "number" else token and token.text)
+            if not last:
+                self.expect(":")
+        return tuple(ends)
 
     def atom(self) -> Node:
         token = self.take()
         match token.kind:
             case "number":
-                return self.grow(Number(token.text))
-            case "name":
-                return self.name_or_call(token)
+                return self.node("number", value=token.text)
             case "[":
                 parts = [self.expression()]
                 while self.take_if(";", ","):
@@ -321,30 +224,35 @@ class _EquationParser(Cursor):
                 node = self.expression()
                 self.expect(")")
                 return node
+            case "name":
+                function = OTHER_NAMES.get(token.text, token.text)
+                if function in ARGUMENTS and self.take_if("^"):  # tanh²(c) is tanh(c)²
+                    exponent = self.exponent()
+                    return self.node("^", self.call(function), value=exponent)
+                if self.here.kind == "(":
+                    if function not in ARGUMENTS:
+                        raise self.wrong(unknown("function", token.text, ARGUMENTS), token)
+                    return self.call(function)
+                if token.text in ARGUMENTS:
+                    raise self.wrong(f"'{function}' is a function; write {function}(…).", token)
+                return self.node("name", value=token.text, position=token.position)
         raise self.wrong(f"expected a value, got {_shown(token)}.", token)
-
-    def name_or_call(self, token: Token) -> Node:
-        function = OTHER_NAMES.get(token.text, token.text)
-        if function in ARGUMENTS and self.take_if("^"):  # tanh²(c) is tanh(c)²
-            exponent = self.exponent()
-            return self.grow(Power(self.call(function), exponent))
-        if self.here.kind == "(":
-            if function not in ARGUMENTS:
-                raise self.wrong(unknown("function", token.text, ARGUMENTS), token)
-            return self.call(function)
-        if token.text in ARGUMENTS:
-            raise self.wrong(f"'{function}' is a function; write {function}(…).", token)
-        return self.grow(Name(token.text, token.position))
 
     def call(self, function: str) -> Node:
         opening = self.here
         self.expect("(")
         arguments, axis = [self.expression()], None
         while axis is None and self.take_if(",", ";"):
-            if function in WITH_AXIS:
-                axis = self.axis()
-            else:
+            if function not in ("softmax", "sum"):
                 arguments.append(self.expression())
+                continue
+            if (self.here.kind, self.here.text) == ("name", "axis"):
+                self.take()
+                self.expect("=")
+            token = self.take()
+            if token.text not in ("0", "1"):
+                raise self.wrong(f"an axis is 0 (down the rows) or 1 (along them), not '{token.text}'.", token)
+            axis = int(token.text)
         self.expect(")")
         return self.counted(function, arguments, opening, axis)
 
@@ -353,23 +261,12 @@ class _EquationParser(Cursor):
         if not fewest <= len(arguments) <= most:
             wanted = str(most) if fewest == most else f"{fewest} to {most}"
             raise self.wrong(f"{function} takes {wanted} values, not {len(arguments)}.", at)
-        return self.grow(Call(function, tuple(arguments), axis))
-
-    def axis(self) -> int:
-        if (self.here.kind, self.here.text) == ("name", "axis"):
-            self.take()
-            self.expect("=")
-        token = self.take()
-        if token.text not in ("0", "1"):
-            raise self.wrong(f"an axis is 0 (down the rows) or 1 (along them), not '{token.text}'.", token)
-        return int(token.text)
+        return self.node(function, *arguments, value=axis)
 
 
 def _shown(token: Token) -> str:
     return token.text if token.kind == "end" else f"'{token.text}'"
 
-
-# Writing a tree back in the language it was read from.
 
 PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "@": 2}
 _UNARY, _POSTFIX = 3, 4
@@ -378,57 +275,43 @@ _UNARY, _POSTFIX = 3, 4
 def written(node: Node) -> str:
     """A tree in the language it was read from, with no bracket that is not needed.
 
-    >>> written(Binary("*", Name("h"), Binary("-", Number("1"), Name("h"))))
+    >>> written(join("*", variable("h"), join("-", Node("number", value="1"), variable("h"))))
     'h * (1 - h)'
     """
     match node:
-        case Number(text):
+        case Node("number" | "name", _, text):
             return text
-        case Name(name):
-            return name
-        case Negative(inner):
+        case Node("-", (inner,)):
             return f"-{_bracketed(inner, _UNARY)}"
-        case Binary(sign, left, right):
+        case Node(sign, (left, right)) if node.joins:
             level = PRECEDENCE[sign]
-            associative = isinstance(right, Binary) and right.sign == sign and sign in "+*"
+            associative = right.joins and right.head == sign and sign in "+*"
             return f"{_bracketed(left, level)} {sign} {_bracketed(right, level + (not associative))}"
-        case Power(inner, exponent):
+        case Node("^", (inner,), exponent):
             return f"{_bracketed(inner, _POSTFIX)}^{exponent}"
-        case Transpose(inner):
+        case Node(".T", (inner,)):
             return f"{_bracketed(inner, _POSTFIX)}.T"
-        case Slice(inner):
-            return f"{_bracketed(inner, _POSTFIX)}[{_ranges(node)}]"
-        case Call("concat", arguments):
+        case Node("slice", (inner,), ranges):
+            rows, columns = (":".join("" if end is None else str(end) for end in ends) for ends in ranges)
+            return f"{_bracketed(inner, _POSTFIX)}[{rows}{'' if columns == ':' else f', {columns}'}]"
+        case Node("concat", arguments):
             return f"[{'; '.join(map(written, arguments))}]"
-        case Call(function, arguments, axis):
+        case Node(function, arguments, axis):
             along = "" if axis is None else f", axis={axis}"
             return f"{function}({', '.join(map(written, arguments))}{along})"
 
 
-def _ranges(node: Slice) -> str:
-    spelled = [":".join("" if end is None else str(end) for end in ends) for ends in (node.rows, node.columns)]
-    return spelled[0] if node.columns == WHOLE else ", ".join(spelled)
-
-
 def _bracketed(node: Node, level: int) -> str:
-    match node:
-        case Binary(sign):
-            binds = PRECEDENCE[sign]
-        case Negative():
-            binds = _UNARY
-        case Power():
-            binds = _UNARY if level == _UNARY else _POSTFIX
-        case _:
-            binds = _POSTFIX
+    if node.joins:
+        binds = PRECEDENCE[node.head]
+    else:
+        binds = _UNARY if node.head == "-" or (node.head == "^" and level == _UNARY) else _POSTFIX
     return written(node) if binds >= level else f"({written(node)})"
 
-
-# What the signs and functions of the language do to values, and which shapes they take.
 
 Shape = tuple[int, ...]
 MOST_ELEMENTS = 20_000
 """No value may grow beyond this; the values of a cell are far smaller."""
-_JOIN = {"+": torch.add, "-": torch.sub, "*": torch.mul, "/": torch.div}
 _EACH = {
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
@@ -448,28 +331,23 @@ class UnfitError(ValueError):
         self.operation, self.shapes = operation, shapes
 
 
-def shape(value: Tensor) -> Shape:
-    """The shape of a value as a plain tuple."""
-    return tuple(value.shape)
-
-
 def joined(sign: str, left: Tensor, right: Tensor) -> Tensor:
     """Two values joined by a sign.
 
     A number, or a row or column as long as the other value, is spread over the other value. A row and a column are
     not spread over each other: who means the outer product says so.
     """
-    both = left.ndim == right.ndim == 2
+    both, pairs = left.ndim == right.ndim == 2, list(zip(left.shape, right.shape, strict=False))
     if sign == "@":
         fits = both and left.shape[1] == right.shape[0]
     else:
-        fits = not both or _covers(left, right) or _covers(right, left)
+        fits = not both or all(b in (1, a) for a, b in pairs) or all(a in (1, b) for a, b in pairs)
     if not fits:
-        raise UnfitError(f"{{}} {sign} {{}}", shape(left), shape(right))
+        raise UnfitError(f"{{}} {sign} {{}}", left.shape, right.shape)
     if sign == "@":
         _check_size(left.shape[0] * right.shape[1])
         return left @ right
-    return _JOIN[sign](left, right)
+    return {"+": torch.add, "-": torch.sub, "*": torch.mul, "/": torch.div}[sign](left, right)
 
 
 def called(function: str, arguments: list[Tensor], axis: int | None) -> Tensor:
@@ -479,40 +357,27 @@ def called(function: str, arguments: list[Tensor], axis: int | None) -> Tensor:
     _check_size(grows.get(function, counts[0]))
     if function in _EACH:
         return _EACH[function](first)
+    if function == "sum" and axis is None:
+        return first.sum()
+    if function in ("sum", "softmax") and first.ndim != 2:
+        raise UnfitError(f"{function} of {{}}", first.shape)
+    if function in ("diag", "outer"):
+        for value in arguments:
+            if value.ndim != 2 or 1 not in value.shape:
+                raise UnfitError(f"{function} of {{}}, which is not a row or column", value.shape)
     match function:
-        case "sum" if axis is None:
-            return first.sum()
         case "sum":
-            return _grid(function, first).sum(axis, keepdim=True)
+            return first.sum(axis, keepdim=True)
         case "softmax":  # of a row or of a column, or of each row of a matrix, unless an axis is given
-            usual = 0 if _grid(function, first).shape[1] == 1 else 1
-            return first.softmax(usual if axis is None else axis)
+            return first.softmax((0 if first.shape[1] == 1 else 1) if axis is None else axis)
         case "diag":
-            return torch.diag(_flat(function, first))
+            return torch.diag(first.flatten())
         case "outer":
-            return torch.outer(*(_flat(function, argument) for argument in arguments))
-        case _:  # columns stacked upon each other, or rows put side by side
-            shapes = [shape(argument) for argument in arguments]
-            for along in (0, 1):
-                if all(len(each) == 2 and each[1 - along] == 1 for each in shapes):
-                    return torch.cat(arguments, along)
-            raise UnfitError(f"[{'; '.join('{}' for _ in shapes)}]", *shapes)
-
-
-def _covers(large: Tensor, small: Tensor) -> bool:
-    return all(length in (1, full) for full, length in zip(large.shape, small.shape, strict=True))
-
-
-def _grid(function: str, value: Tensor) -> Float[Tensor, "rows columns"]:
-    if value.ndim != 2:
-        raise UnfitError(f"{function} of {{}}", shape(value))
-    return value
-
-
-def _flat(function: str, value: Tensor) -> Float[Tensor, " length"]:
-    if value.ndim != 2 or 1 not in value.shape:
-        raise UnfitError(f"{function} of {{}}, which is not a row or column", shape(value))
-    return value.flatten()
+            return torch.outer(*(argument.flatten() for argument in arguments))
+    for along in (0, 1):  # columns stacked upon each other, or rows put side by side
+        if all(value.ndim == 2 and value.shape[1 - along] == 1 for value in arguments):
+            return torch.cat(arguments, along)
+    raise UnfitError(f"[{'; '.join('{}' for _ in arguments)}]", *(value.shape for value in arguments))
 
 
 def _check_size(elements: int) -> None:
@@ -520,11 +385,11 @@ def _check_size(elements: int) -> None:
         raise UnfitError(f"a value of {elements} elements, which is too large")
 
 
-# The value of an expression: a number, a column (n, 1), a row (1, n) or a matrix, in float64.
-
-
 class Evaluator:
-    """Evaluates expressions where names have given values, and counts its operations."""
+    """Evaluates expressions where names have given values, and counts its operations.
+
+    A value is a number, a column (n, 1), a row (1, n) or a matrix, in float64.
+    """
 
     def __init__(self, values: Mapping[str, Tensor]) -> None:
         self.values, self.operations = values, 0
@@ -532,7 +397,7 @@ class Evaluator:
 
     def remember(self, node: Node) -> None:
         """Keep the values of a tree's nodes: another tree that holds some of them then costs only the rest."""
-        for child in children(node):
+        for child in node.below:
             self.remember(child)
         try:
             self._remembered[id(node)] = (node, self(node))  # the node is held too, so that its id stays its own
@@ -544,30 +409,27 @@ class Evaluator:
         if id(node) in self._remembered:
             return self._remembered[id(node)][1]
         self.operations += 1
-        match node:
-            case Number(text):
-                return tensor(float(text), dtype=float64)
-            case Name(name):
-                return self.values[name]
-            case Negative(inner):
-                return -self(inner)
-            case Binary(sign, left, right):
-                return joined(sign, self(left), self(right))
-            case Power(inner, exponent):
-                return self(inner) ** exponent
-            case Transpose(inner):
-                value = self(inner)
-                return value.mT if value.ndim else value
-            case Slice(inner, rows, columns):
-                return self._sliced(self(inner), rows, columns)
-            case Call(function, arguments, axis):
-                return called(function, [self(argument) for argument in arguments], axis)
-
-    def _sliced(self, value: Tensor, *ranges: Range) -> Tensor:
-        if value.ndim == 0:
-            raise UnfitError("a slice of {}", shape(value))
-        ends = ((int(self.values[end]) if isinstance(end, str) else end for end in each) for each in ranges)
-        part = value[tuple(slice(start, stop) for start, stop in ends)]
-        if part.numel() == 0:
-            raise UnfitError("an empty slice of {}", shape(value))
-        return part
+        if node.head == "number":
+            return tensor(float(node.value), dtype=float64)
+        if node.head == "name":
+            return self.values[node.value]
+        first, *others = below = [self(child) for child in node.below]
+        match node.head:
+            case "-" if not others:
+                return -first
+            case sign if node.joins:
+                return joined(sign, *below)
+            case "^":
+                return first**node.value
+            case ".T":
+                return first.mT if first.ndim else first
+            case "slice":
+                if first.ndim == 0:
+                    raise UnfitError("a slice of {}", first.shape)
+                ends = [[int(self.values[end]) if isinstance(end, str) else end for end in of] for of in node.value]
+                part = first[tuple(slice(*pair) for pair in ends)]
+                if part.numel() == 0:
+                    raise UnfitError("an empty slice of {}", first.shape)
+                return part
+            case function:
+                return called(function, below, node.value)

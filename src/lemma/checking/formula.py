@@ -1,6 +1,7 @@
 """Formulas that people write, read exactly and safely: from tokens to a value, by recursive descent."""
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from fractions import Fraction
 
 from lemma.checking.tokens import Cursor, SourceText, Token, formula_tokens, named
@@ -38,7 +39,11 @@ def read_formula(text: str, known: Collection[str]) -> Rational:
             said = "only a new name may come before =; write the formula alone."
             raise source.mistake(tokens[signs[0]].position, said)
         tokens = tokens[signs[0] + 1 :]
-    return _FormulaParser(source, tokens, known).whole()
+    parser = _FormulaParser(source, tokens, known)
+    value = parser.sum()
+    if parser.here.kind != "end":
+        raise parser.wrong(f"'{parser.here.text[:20]}' does not fit here.")
+    return value
 
 
 def symbols_of(token: Token, known: Collection[str]) -> list[str] | None:
@@ -86,13 +91,6 @@ class _FormulaParser(Cursor):
         super().__init__(source, tokens)
         self.known, self.depth, self.calculator = known, 0, Calculator()
 
-    def whole(self) -> Rational:
-        """The value of all tokens."""
-        value = self.sum()
-        if self.here.kind != "end":
-            raise self.wrong(f"'{self.here.text[:20]}' does not fit here.")
-        return value
-
     def worked_out(self, token: Token, operation: Callable[..., Rational], *values: object) -> Rational:
         """The result of an operation; where it fails, the error shows the token."""
         try:
@@ -101,7 +99,6 @@ class _FormulaParser(Cursor):
             raise self.wrong(f"{error}.", token) from None
 
     def sum(self) -> Rational:
-        """Products with + and − between them."""
         self.depth += 1
         if self.depth > DEEPEST_NESTING:
             raise self.wrong(f"brackets and signs nest more than {DEEPEST_NESTING} deep.")
@@ -112,25 +109,20 @@ class _FormulaParser(Cursor):
         return self.worked_out(first, self.calculator.add, parts)
 
     def product(self) -> Rational:
-        """Factors with *, / or nothing between them."""
+        """Factors with *, / or nothing between them, unless that could be read in two ways."""
         value, last = self.signed(), None
         while self.here.kind in ("*", "/", *_STARTS):
-            sign = self.take_if("*", "/") or self.nothing_between(last)
-            right = self.signed()
-            operation = self.calculator.divide if sign.kind == "/" else self.calculator.multiply
-            value, last = self.worked_out(sign, operation, value, right), sign
+            sign = self.take_if("*", "/")
+            if sign is None and last is not None and last.kind == "/":
+                raise self.wrong("a/b c can be read as a/(b*c) or as (a/b)*c; put brackets.", last)
+            if sign is None and self.here.kind == self.tokens[self.place - 1].kind == "number":
+                raise self.wrong("two numbers side by side; put * between them.")
+            last = sign or Token("implicit", "", self.here.position)
+            operation = self.calculator.divide if last.kind == "/" else self.calculator.multiply
+            value = self.worked_out(last, operation, value, self.signed())
         return value
 
-    def nothing_between(self, last: Token | None) -> Token:
-        """The place of a product without a sign, unless it could be read in two ways."""
-        if last is not None and last.kind == "/":
-            raise self.wrong("a/b c can be read as a/(b*c) or as (a/b)*c; put brackets.", last)
-        if self.here.kind == "number" and self.tokens[self.place - 1].kind == "number":
-            raise self.wrong("two numbers side by side; put * between them.")
-        return Token("implicit", "", self.here.position)
-
     def signed(self) -> Rational:
-        """A power, with signs before it."""
         negative = False
         while sign := self.take_if("+", "-"):
             negative ^= sign.kind == "-"
@@ -138,46 +130,48 @@ class _FormulaParser(Cursor):
         return -value if negative else value
 
     def power(self) -> Rational:
-        """A primary with its exponents.
+        """A primary with its exponents, which group from the right.
 
         Of symbols written together only the last one is raised: Ld^2 is L times d^2, as in print.
         """
         first = self.here
-        if first.kind not in ("name", "command"):
-            return self.raised_by_what_follows(self.primary())
-        *others, last = self.names(self.take())
-        return self.multiplied(first, [*others, self.raised_by_what_follows(last)])
-
-    def raised_by_what_follows(self, value: Rational) -> Rational:
-        """A value with the exponents behind it, if there are any; they group from the right."""
+        *others, value = self.names(self.take()) if first.kind in ("name", "command") else [self.primary()]
         while token := self.take_if("raised"):
             digits = token.text.translate(_RAISED)
             if not digits.removeprefix("-").isdecimal() or len(digits) > 3:
                 raise self.wrong(f"'{token.text[:9]}' is not an exponent.", token)
             value = self.worked_out(token, self.calculator.power, value, Rational(of(int(digits))))
-        token = self.take_if("^")
-        if token is None:
-            return value
-        self.depth += 1
-        if self.depth > DEEPEST_NESTING:
-            raise self.wrong(f"powers nest more than {DEEPEST_NESTING} deep.", token)
-        exponent = self.signed()
-        self.depth -= 1
-        return self.worked_out(token, self.calculator.power, value, exponent)
+        if token := self.take_if("^"):
+            self.depth += 1
+            if self.depth > DEEPEST_NESTING:
+                raise self.wrong(f"powers nest more than {DEEPEST_NESTING} deep.", token)
+            value = self.worked_out(token, self.calculator.power, value, self.signed())
+            self.depth -= 1
+        for other in reversed(others):
+            value = self.worked_out(first, self.calculator.multiply, other, value)
+        return value
 
     def primary(self) -> Rational:
-        """A number, a symbol, a bracket, a fraction or |V|."""
+        """A number, a bracket, a fraction or |V|."""
         token = self.take()
         if token.kind == "number":
             return Rational(of(Fraction(token.text)))
         if token.kind in _CLOSING:
             return self.bracket(token)
-        if token.kind in ("name", "command"):
-            return self.multiplied(token, self.names(token))
-        if token.kind == "bar":
-            return self.size(token)
+        if token.kind == "bar":  # around a symbol, with or without braces around it
+            found = self.names(self.take()) if self.here.kind in ("name", "command") else []
+            found = [self.bracket(self.take())] if self.here.kind == "{" and not found else found
+            lone = len(found) == 1 and any(found[0] == Rational(symbol(name)) for name in self.known)
+            if not lone or self.take().kind != "bar":
+                raise self.wrong("bars are read only around one symbol, as in |V|.", token)
+            return found[0]
         if token.kind == "fraction":
-            return self.worked_out(token, self.calculator.divide, self.group(token), self.group(token))
+            groups: list[Rational] = []
+            for opening in (self.take_if("{") for _ in range(2)):
+                if opening is None:
+                    raise self.wrong("\\frac takes two groups in braces: \\frac{a}{b}.", token)
+                groups.append(self.bracket(opening))
+            return self.worked_out(token, self.calculator.divide, *groups)
         got = "the formula ends" if token.kind == "end" else f"got '{token.text[:20]}'"
         raise self.wrong(f"{got} where a number, a symbol or a bracket was expected.", token)
 
@@ -188,32 +182,10 @@ class _FormulaParser(Cursor):
             raise self.wrong(f"this bracket is not closed by '{wanted}'.", opening)
         return value
 
-    def group(self, command: Token) -> Rational:
-        """An argument of \\frac."""
-        opening = self.take()
-        if opening.kind != "{":
-            raise self.wrong("\\frac takes two groups in braces: \\frac{a}{b}.", command)
-        return self.bracket(opening)
-
-    def size(self, opening: Token) -> Rational:
-        """The symbol V in |V|, with or without braces around it."""
-        value = self.primary() if self.here.kind in ("name", "command", "{") else None
-        lone = value is not None and any(value == Rational(symbol(name)) for name in self.known)
-        if value is None or not lone or self.take().kind != "bar":
-            raise self.wrong("bars are read only around one symbol, as in |V|.", opening)
-        return value
-
     def names(self, token: Token) -> list[Rational]:
         """The symbol that a name stands for, or the symbols whose product it is."""
-        token = Token("name", token.text.removeprefix("\\"), token.position, token.bound)
+        token = replace(token, text=token.text.removeprefix("\\"))
         found = symbols_of(token, self.known)
         if found is None:
             raise self.wrong(why_unknown(token.text, self.known), token)
         return [Rational(symbol(name)) for name in found]
-
-    def multiplied(self, token: Token, factors: list[Rational]) -> Rational:
-        """The product of factors that are written together."""
-        value = Rational(of(1))
-        for factor in factors:
-            value = self.worked_out(token, self.calculator.multiply, value, factor)
-        return value

@@ -4,21 +4,11 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from lemma.checking.explain import explain, explain_number, nearest, right_elsewhere
-from lemma.checking.question import (
-    FormulaQuestion,
-    Verdict,
-    account_for,
-    ask,
-    full_names,
-    other_readings,
-    rule_of_thumb,
-    spec_of,
-    with_numbers,
-)
-from lemma.counting.count import USUAL, Conventions
-from lemma.counting.subject import Model, subject_of
+from lemma.checking.question import Verdict, account_for, ask, full_names, other_readings, spec_of, with_numbers
+from lemma.counting.count import USUAL, Conventions, count
+from lemma.counting.polynomial import Polynomial, symbol
+from lemma.counting.subject import BATCH, Model, subject_of
 from lemma.errors import InputError, unknown
-from lemma.spec.models import ModelSpec
 
 FORMULAS = ("parameters", "flops", "trainable")
 SIMPLE = 1.5  # the cost up to which an explanation is one element
@@ -44,62 +34,43 @@ def judge_formula(
     spec = spec_of(model, words, subject)
     question = ask(account, quantity, text, full_names(spec, account.symbols))
     if question.equal:
-        return _verdict(question, True, ())
-    numeric = with_numbers(question)
+        return question.verdict(equal=True)
+    # sizes that the formula does not name are taken as numbers, if that makes it right or explains it better
+    numeric, sizes = with_numbers(question), account.symbols
+    absent = [f"{name}={sizes[name]}" for name in sizes if name in question.model.symbols - question.yours.symbols]
+    taken = f"Taken at {', '.join(absent)}, for which your formula has no symbol."
     if numeric is not None and numeric.equal:
-        return _verdict(question, True, (_as_numbers(question),))
+        return question.verdict(taken, equal=True)
     if quantity == "flops":
-        defaults = {name: one for name, one in account.defaults.items() if name not in question.yours.symbols}
-        for reading in other_readings(model, words, conventions, defaults):
-            if question.polynomial == reading.formula:
-                return _verdict(question, False, (f"But it is right {', '.join(reading.words)}.",))
-        if thumb := rule_of_thumb(question.polynomial, model, words, defaults):
-            return _verdict(question, False, (thumb,))
-    return _explained(question, numeric, spec)
 
+        def with_defaults(formula: Polynomial) -> Polynomial:
+            for name in (name for name in account.defaults if name not in question.yours.symbols):
+                formula = formula.put(name, account.defaults[name])
+            return formula
 
-def _explained(question: FormulaQuestion, numeric: FormulaQuestion | None, spec: ModelSpec | None) -> Verdict:
-    """The verdict on a wrong formula: in the model's symbols, or with numbers for some if that explains it better."""
+        for differs, formula in other_readings(subject, conventions):
+            if question.polynomial == with_defaults(formula):
+                return question.verdict(f"But it is right {', '.join(differs)}.")
+        parameters = with_defaults(count(subject, ("parameters",)).quantities["parameters"].polynomial)
+        for number in (2, 6):  # the second with the backward pass
+            if question.polynomial == parameters * number * symbol(BATCH) * symbol("T"):
+                return question.verdict(
+                    f"It is the rule of thumb of {number} operations for each parameter and token, which takes "
+                    "look-ups, biases and norms for products and leaves out what attention multiplies."
+                )
     if numeric is not None and not question.yours.symbols:
-        found = explain_number(question)
-        return _verdict(numeric, False, (_as_numbers(question), found.text if found else "No simple explanation."))
-    found = explain(question)
-    if numeric is not None and (found is None or found.cost > SIMPLE):
-        other = explain(numeric)
-        if other is not None and (found is None or other.cost < found.cost):
-            return _verdict(numeric, False, (_as_numbers(question), other.text))
-    likewise = right_elsewhere(question, spec) if spec and question.quantity.name == "parameters" else ""
-    said = tuple(text for text in (found.text if found else "", likewise) if text)
-    if said:
-        return _verdict(question, False, said)
+        return numeric.verdict(taken, explain_number(question) or "No simple explanation.")
+    found, cost = explain(question)
+    if numeric is not None and cost > SIMPLE:
+        other, least = explain(numeric)
+        if least < cost:
+            return numeric.verdict(taken, other)
+    likewise = right_elsewhere(question, spec) if spec and quantity == "parameters" else ""
+    if found or likewise:
+        return question.verdict(*filter(None, (found, likewise)))
     if question.polynomial is None:
         divisor = question.write(question.yours.denominator)
-        lost = f"Your formula is not a polynomial: it is divided by {divisor}."
-    elif question.residual is None:
-        lost = "No simple explanation: the difference has too many terms."
-    else:
-        lost = nearest(question)
-    return _verdict(question, False, (lost,))
-
-
-def _as_numbers(question: FormulaQuestion) -> str:
-    """Say which sizes of the model are taken as numbers, since the formula does not name them."""
-    sizes = question.account.symbols
-    absent = [name for name in sizes if name in question.model.symbols - question.yours.symbols]
-    return f"Taken at {', '.join(f'{name}={sizes[name]}' for name in absent)}, for which your formula has no symbol."
-
-
-def _verdict(question: FormulaQuestion, equal: bool, diagnosis: tuple[str, ...]) -> Verdict:
-    account = question.account
-    return Verdict(
-        equal,
-        account.model,
-        question.quantity.name,
-        question.write(question.yours),
-        question.right,
-        None if equal else question.written_difference,
-        diagnosis,
-        account.symbols,
-        question.yours.at(account.symbols),
-        int(question.model.at(account.symbols)),
-    )
+        return question.verdict(f"Your formula is not a polynomial: it is divided by {divisor}.")
+    if question.residual is None:
+        return question.verdict("No simple explanation: the difference has too many terms.")
+    return question.verdict(nearest(question))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
+from itertools import chain
 from math import isfinite
 from textwrap import indent
 from typing import Any, Literal
@@ -13,20 +14,19 @@ from lemma.checking.expressions import (
     ARGUMENTS,
     MOST_NODES,
     OTHER_NAMES,
+    Equation,
     Evaluator,
-    Name,
     Node,
-    Slice,
     UnfitError,
     is_larger,
     names,
     parse_equation,
-    shape,
     substituted,
     subtrees,
+    variable,
     written,
 )
-from lemma.checking.repairs import Repair, RepairSearch, agrees, relative_error
+from lemma.checking.repairs import MOST_OPERATIONS, agrees, find_repair
 from lemma.checking.tokens import SourceText
 from lemma.errors import InputError, unknown
 from lemma.report.result import Block, Result, Table, Text
@@ -128,8 +128,48 @@ def judge_gradients(cell: str, lines: Sequence[str]) -> GradientReport:
     softmax-cross-entropy: 0 of 1 right
     """
     described = find_cell(cell)
-    judge = _GradientJudge(described, read_derivation(described, lines))
-    return GradientReport(cell, tuple(judge.verdict(line) for line in judge.lines))
+    derivation = read_derivation(described, lines)
+    known, gradients, samples = described.known, set(described.gradients), draw_samples(cell)
+    derived = {line.name for line in derivation}
+    uses = {line.name: names(line.expression) for line in derivation if line.name not in known}
+    helpers: dict[str, Node] = {}  # what each stands for
+    broken: set[str] = set()  # the helpers without a value
+    verdicts: list[GradientVerdict] = []
+    left = MOST_OPERATIONS
+    for line in derivation:
+        expression = line.expression
+        verdict = GradientVerdict(line.number, line.name, line.text, "wrong")
+        if missing := sorted(names(expression) & broken):
+            broken |= {line.name} - known
+            verdict = replace(verdict, reason=f"it rests on {missing[0]}, which has no value")
+        elif line.name not in known:  # a helper: it is computed, so that later lines may use it
+            try:
+                values = [Evaluator(sample.values)(expression) for sample in samples]
+            except UnfitError as error:
+                broken.add(line.name)
+                verdict = replace(verdict, reason=_unfit(error, samples[0]))
+            else:
+                broken.discard(line.name)
+                whole = substituted(expression, helpers)
+                helpers[line.name] = variable(line.name) if is_larger(whole, MOST_NODES) else whole
+                pairs = zip(samples, values, strict=True)
+                samples = tuple(replace(one, values={**one.values, line.name: value}) for one, value in pairs)
+                verdict = replace(verdict, outcome="helper", reason="a helper, not judged")
+        elif (failed := next((one for one in samples if not agrees(expression, line.name, one)), None)) is None:
+            taken = (_reached(names(expression), uses) & gradients) - derived
+            verdict = replace(verdict, outcome="right", taken=tuple(sorted(taken)))
+        else:
+            complaint, error = _fault(expression, line.name, failed)
+            repair, left = find_repair(expression, described, line.name, samples, left)
+            if repair is None and names(expression) & set(helpers):  # with its helpers written out
+                whole = substituted(expression, helpers)
+                if not is_larger(whole, MOST_NODES):
+                    repair, left = find_repair(whole, described, line.name, samples, left)
+            reason = f"{complaint}: {repair.words}" if repair else f"{complaint}; no simple repair found"
+            repaired = f"{line.text.partition('=')[0].strip()} = {written(repair.expression)}" if repair else None
+            verdict = replace(verdict, reason=reason, error=error, repair=repaired)
+        verdicts.append(verdict)
+    return GradientReport(cell, tuple(verdicts))
 
 
 def find_cell(name: str) -> GradientCell:
@@ -139,21 +179,8 @@ def find_cell(name: str) -> GradientCell:
     return DESCRIBED[name]
 
 
-# Reading a derivation: its lines in the cell's own names, free of circles.
-
-
-@dataclass(frozen=True)
-class DerivationLine:
-    """A line of a derivation: its number, what was typed, and what it says in the cell's own names."""
-
-    number: int
-    text: str
-    name: str
-    expression: Node
-
-
-def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[DerivationLine]:
-    """Read all lines; an `InputError` says where one cannot be read."""
+def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Equation]:
+    """Read all lines in the cell's own names, free of circles; an `InputError` says where one cannot be read."""
     texts = [texts] if isinstance(texts, str) else list(texts)
     if sum(map(len, texts)) > MOST_TEXT:
         raise InputError(f"The derivation has more than {MOST_TEXT:,} characters. Judge it in smaller parts.")
@@ -161,9 +188,25 @@ def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Derivation
     numbered = [(number, text) for number, text in enumerate(stripped, 1) if text]
     if len(numbered) > MOST_LINES:
         raise InputError(f"The derivation has {len(numbered)} lines. Judge at most {MOST_LINES} at once.")
-    lines: list[DerivationLine] = []
+    lines: list[Equation] = []
     for number, text in numbered:
-        lines.append(_read_line(cell, number, text, helpers={line.name for line in lines} - cell.known))
+        source, equation = SourceText(text, f"line {number}, column"), parse_equation(text, number)
+        left, helpers = cell.canonical(equation.name), {line.name for line in lines} - cell.known
+        given = left in (*cell.sizes, *cell.given)
+        if given or left in _RESERVED or "__" in left:
+            words = "is given; it is not derived" if given else "cannot be the name of a helper"
+            raise source.mistake(0, f"'{equation.name}' {words}.")
+        found = [node for _, node in subtrees(equation.expression) if node.head == "name"]
+        own = {node.value: variable(cell.canonical(node.value), node.position) for node in found}
+        expression = substituted(equation.expression, own)
+        for _, node in subtrees(expression):
+            if node.head == "name" and node.value not in cell.known | helpers:
+                near = cell.gradients if node.value.startswith("d") else cell.values
+                raise source.mistake(node.position, unknown("name", node.value, (*near, *sorted(helpers))))
+            for end in chain.from_iterable(node.value if node.head == "slice" else ()):
+                if isinstance(end, str) and end not in cell.sizes:
+                    raise source.mistake(0, unknown("size", end, cell.sizes))
+        lines.append(replace(equation, name=left, expression=expression))
     if not lines:
         raise InputError("There is no line to judge. Write lines such as dz = y_hat - y.")
     uses: dict[str, set[str]] = {}
@@ -183,28 +226,6 @@ def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Derivation
     return lines
 
 
-def _read_line(cell: GradientCell, number: int, text: str, helpers: set[str]) -> DerivationLine:
-    source = SourceText(text, f"line {number}, column")
-    equation = parse_equation(text, f"line {number}")
-    name = cell.canonical(equation.name)
-    given = name in (*cell.sizes, *cell.given)
-    if given or name in _RESERVED or "__" in name:
-        words = "is given; it is not derived" if given else "cannot be the name of a helper"
-        raise source.mistake(equation.position, f"'{equation.name}' {words}.")
-    found = [node for _, node in subtrees(equation.expression) if isinstance(node, Name)]
-    own = {node.name: Name(cell.canonical(node.name), node.position) for node in found}
-    expression = substituted(equation.expression, own)
-    for _, node in subtrees(expression):
-        if isinstance(node, Name) and node.name not in cell.known | helpers:
-            near = cell.gradients if node.name.startswith("d") else cell.values
-            raise source.mistake(node.position, unknown("name", node.name, (*near, *sorted(helpers))))
-        if isinstance(node, Slice):
-            for end in (*node.rows, *node.columns):
-                if isinstance(end, str) and end not in cell.sizes:
-                    raise source.mistake(0, unknown("size", end, cell.sizes))
-    return DerivationLine(number, text, name, expression)
-
-
 def _reached(start: set[str], uses: Mapping[str, set[str]]) -> set[str]:
     """The names at the start, and all that these are derived from."""
     reached, waiting = set(), set(start)
@@ -215,60 +236,6 @@ def _reached(start: set[str], uses: Mapping[str, set[str]]) -> set[str]:
     return reached
 
 
-class _GradientJudge:
-    """Goes through the lines, and keeps what the helpers among them stand for."""
-
-    def __init__(self, cell: GradientCell, lines: list[DerivationLine]) -> None:
-        self.cell, self.lines, self.search = cell, lines, RepairSearch()
-        self.samples = draw_samples(cell.name)
-        self.helper_uses = {line.name: names(line.expression) for line in lines if line.name not in cell.known}
-        self.helpers: dict[str, Node] = {}
-        self.broken: set[str] = set()
-
-    def verdict(self, line: DerivationLine) -> GradientVerdict:
-        wrong = GradientVerdict(line.number, line.name, line.text, "wrong")
-        broken = sorted(names(line.expression) & self.broken)
-        if broken:
-            self.broken |= {line.name} - self.cell.known
-            return replace(wrong, reason=f"it rests on {broken[0]}, which has no value")
-        if line.name not in self.cell.known:
-            return self.helper(line, wrong)
-        failed = next((one for one in self.samples if not agrees(line.expression, line.name, one)), None)
-        if failed is None:
-            rests_on = _reached(names(line.expression), self.helper_uses) & set(self.cell.gradients)
-            taken = tuple(sorted(rests_on - {other.name for other in self.lines}))
-            return replace(wrong, outcome="right", taken=taken)
-        complaint, error = _fault(line.expression, line.name, failed)
-        repair = self.repair(line)
-        if repair is None:
-            return replace(wrong, reason=f"{complaint}; no simple repair found", error=error)
-        left = line.text.partition("=")[0].strip()
-        repaired = f"{left} = {written(repair.expression)}"
-        return replace(wrong, reason=f"{complaint}: {repair.words}", error=error, repair=repaired)
-
-    def helper(self, line: DerivationLine, wrong: GradientVerdict) -> GradientVerdict:
-        """Compute a new name, so that later lines may use it."""
-        try:
-            values = [Evaluator(sample.values)(line.expression) for sample in self.samples]
-        except UnfitError as error:
-            self.broken.add(line.name)
-            return replace(wrong, reason=_unfit(error, self.samples[0]))
-        self.broken.discard(line.name)
-        whole = substituted(line.expression, self.helpers)
-        self.helpers[line.name] = Name(line.name) if is_larger(whole, MOST_NODES) else whole
-        pairs = zip(self.samples, values, strict=True)
-        self.samples = tuple(replace(sample, values={**sample.values, line.name: value}) for sample, value in pairs)
-        return replace(wrong, outcome="helper", reason="a helper, not judged")
-
-    def repair(self, line: DerivationLine) -> Repair | None:
-        """A repair of the line as it stands or, failing that, of the line with its helpers written out."""
-        repair = self.search.find(line.expression, self.cell, line.name, self.samples)
-        if repair or not names(line.expression) & set(self.helpers):
-            return repair
-        whole = substituted(line.expression, self.helpers)
-        return None if is_larger(whole, MOST_NODES) else self.search.find(whole, self.cell, line.name, self.samples)
-
-
 def _fault(expression: Node, target: str, sample: Sample) -> tuple[str, float | None]:
     """What is wrong with an expression, and the relative error if it has one."""
     truth = sample.values[target]
@@ -276,11 +243,11 @@ def _fault(expression: Node, target: str, sample: Sample) -> tuple[str, float | 
         value = Evaluator(sample.values)(expression)
     except UnfitError as error:
         return _unfit(error, sample), None
-    if shape(value) != shape(truth):
-        return f"the shape is {sample.spelled(shape(value))}, expected {sample.spelled(shape(truth))}", None
+    if value.shape != truth.shape:
+        return f"the shape is {sample.spelled(value.shape)}, expected {sample.spelled(truth.shape)}", None
     if not value.isfinite().all():
         return "the value is not a finite number", None
-    error = relative_error(value, truth)
+    error = ((value - truth).abs().max() / truth.abs().max().clamp_min(1e-300)).item()
     return f"relative error {error:.2g}", error
 
 
@@ -298,7 +265,7 @@ def describe_cell(cell: str) -> str:
     described, room = find_cell(cell), columns() - 2
     sample = draw_samples(cell)[0]
     lines = [f"{equation.name} = {written(equation.expression)}" for equation in described.forward]
-    shapes = [sample.spelled(shape(sample.values[name])) for name in described.steps] + ["a number"]
+    shapes = [sample.spelled(sample.values[step].shape) for step in described.steps] + ["a number"]
     width = min(max(map(len, lines)), room - 2 - max(map(len, shapes)))
     equations = []
     for line, spelled in zip(lines, shapes, strict=True):  # each with the shape of what it gives in a column of its own

@@ -51,11 +51,16 @@ SIMPLEST_FACTORS = [Fraction(above, below) for below in (1, 2, 3, 4) for above i
 
 @dataclass(frozen=True)
 class PrintedNumber:
-    """A number and the step to which it was rounded; a step of 0 means that every digit was meant."""
+    """A number and the step to which it was rounded; a step of 0 means that every digit was meant.
+
+    A change in per cent between two sizes has these as the person wrote them; a fall is negative.
+    """
 
     text: str
     value: Fraction
     step: Fraction
+    start: str = ""
+    end: str = ""
 
     def fits(self, value: Fraction) -> bool:
         """Whether the number is this value, as far as it was printed; a zero with many places says nothing."""
@@ -63,15 +68,7 @@ class PrintedNumber:
         return abs(self.value - value) <= step / 2
 
 
-@dataclass(frozen=True)
-class PrintedChange(PrintedNumber):
-    """A change in per cent between two sizes, each as the person wrote it; a fall is negative."""
-
-    start: str
-    end: str
-
-
-def read_number(text: str) -> PrintedNumber | PrintedChange:
+def read_number(text: str) -> PrintedNumber:
     """Read a number such as 9,721,596 or 9.72 million, or a change such as 54.1 % from 2 to 4 layers.
 
     >>> read_number("9.72 million").value, read_number("9.72 million").step
@@ -89,7 +86,7 @@ def read_number(text: str) -> PrintedNumber | PrintedChange:
         value, _ = _rounded(percent, Fraction(1))
         step = Fraction(1, 10 ** len(percent["decimals"] or ""))
         falls = FALLS.search(between["how"]) is not None and value > 0
-        return PrintedChange(text.strip(), -value if falls else value, step, between["start"], between["end"])
+        return PrintedNumber(text.strip(), -value if falls else value, step, between["start"], between["end"])
     match = NUMBER.fullmatch(plain)
     if match is None or match["unit"].lower() not in UNITS:
         raise InputError(
@@ -125,49 +122,38 @@ def judge_number(
     Equal: 54.1 %.
     """
     named = split_ratio(quantity)
+    quantity = "/".join(named)
     claim, subject = read_number(value), subject_of(model, words)
     account = account_for(subject, named, conventions)
-    if len(named) == 2:
-        return _judge_ratio(account, named, claim)
-    if isinstance(claim, PrintedChange):
-        names = full_names(spec_of(model, words, subject), account.symbols)
-        return _judge_change(account, quantity, claim, {**{name: name for name in account.order}, **names})
-    right = account.quantities[quantity].at(account.symbols)
+    sizes = account.symbols
+
+    def verdict(yours: str, right: str, exact: int | Fraction, *diagnosis: str, residual: str | None = None) -> Verdict:
+        equal, said = claim.fits(Fraction(exact)), tuple(filter(None, diagnosis))
+        return Verdict(equal, account.model, quantity, yours, right, residual, said, sizes, claim.value, exact)
+
+    if len(named) == 2:  # what one quantity is of another, such as the share that learns
+        above, below = (account.quantities[name].at(sizes) for name in named)
+        if claim.start or above is None or not below:
+            raise InputError(f"{account.model}: {quantity} is a plain number such as 0.125, and not over 0.")
+        ratio = Fraction(above, below)
+        turned = " It is the other way round." if not claim.fits(ratio) and above and claim.fits(1 / ratio) else ""
+        said = f"{shown(above)} / {shown(below)} = {shown(ratio)}.{turned}"
+        return verdict(claim.text, shown(ratio), ratio, said)
+    if claim.start:
+        names = full_names(spec_of(model, words, subject), sizes)
+        change, diagnosis = _change(account, quantity, claim, {**{name: name for name in account.order}, **names})
+        return verdict(f"{_percent(claim.value, claim)} %", f"{_percent(change, claim)} %", change, *diagnosis)
+    right = account.quantities[quantity].at(sizes)
     if right is None:
         raise LedgerError(f"{account.model}: its {quantity} at these sizes are not known, so no number can be judged.")
+    yours = claim.text if claim.step else shown(claim.value)
     if claim.fits(Fraction(right)):
-        rounded = claim.value != right
-        return _verdict(
-            account, quantity, claim, right, (f"{claim.text} is {shown(right)}, rounded.",) if rounded else ()
-        )
-    readings = other_readings(model, words, conventions, {}) if quantity in ("flops", "backward") else []
-    meant = (
-        f"But it is right {', '.join(one.words)}." for one in readings if claim.fits(one.formula.at(account.symbols))
-    )
+        rounded = f"{claim.text} is {shown(right)}, rounded." if claim.value != right else ""
+        return verdict(yours, shown(right), right, rounded)
+    readings = other_readings(subject, conventions) if quantity in ("flops", "backward") else []
+    meant = (f"But it is right {', '.join(differs)}." for differs, one in readings if claim.fits(one.at(sizes)))
     said = next(meant, "") or next(_guesses(account, quantity, claim, right), "")
-    return _verdict(account, quantity, claim, right, (said,) if said else ())
-
-
-def _judge_ratio(account: Account, named: tuple[str, ...], claim: PrintedNumber) -> Verdict:
-    """What one quantity is of another, such as the share that learns."""
-    above, below = (account.quantities[name].at(account.symbols) for name in named)
-    if isinstance(claim, PrintedChange) or above is None or not below:
-        raise InputError(f"{account.model}: {'/'.join(named)} is a plain number such as 0.125, and not over 0.")
-    right = Fraction(above, below)
-    equal = claim.fits(right)
-    turned = " It is the other way round." if not equal and above and claim.fits(1 / right) else ""
-    said = (f"{shown(above)} / {shown(below)} = {shown(right)}.{turned}",)
-    return Verdict(
-        equal, account.model, "/".join(named), claim.text, shown(right), None, said, account.symbols, claim.value, right
-    )
-
-
-def _verdict(account: Account, quantity: str, claim: PrintedNumber, right: int, diagnosis: tuple[str, ...]) -> Verdict:
-    equal = claim.fits(Fraction(right))
-    residual = None if equal or claim.step else shown(claim.value - right)
-    figures = (shown(claim.value) if not claim.step else claim.text, shown(right))
-    symbols = account.symbols
-    return Verdict(equal, account.model, quantity, *figures, residual, diagnosis, symbols, claim.value, right)
+    return verdict(yours, shown(right), right, said, residual=None if claim.step else shown(claim.value - right))
 
 
 def _guesses(account: Account, quantity: str, claim: PrintedNumber, right: int) -> Iterator[str]:
@@ -179,8 +165,7 @@ def _guesses(account: Account, quantity: str, claim: PrintedNumber, right: int) 
                 yield f"It would be right at {name}={size}; here {name}={sizes[name]}."
     if not claim.step and not account.quantities[quantity].refused:
         found = explain_number(ask(account, quantity, str(claim.value), {}))
-        if found:
-            yield found.text.replace("our formula", "our number")
+        yield from [found.replace("our formula", "our number")] if found else []
     for factor in SIMPLEST_FACTORS:
         if claim.fits(right * factor):
             yield f"It is {factor} times the right number."
@@ -195,7 +180,10 @@ def _sizes(account: Account, name: str, size: int) -> dict[str, int]:
     return changed | {other: int(default.at(changed)) for other, default in following.items()}
 
 
-def _judge_change(account: Account, quantity: str, claim: PrintedChange, names: Mapping[str, str]) -> Verdict:
+def _change(
+    account: Account, quantity: str, claim: PrintedNumber, names: Mapping[str, str]
+) -> tuple[Fraction, tuple[str, ...]]:
+    """The change in per cent and, where another is claimed, what is at both sizes and which ratio was taken for it."""
     if account.quantities[quantity].refused:
         raise LedgerError(f"{account.model}: a part of its {quantity} follows no formula, so no change can be judged.")
     name, start, end = _span(claim, names)
@@ -203,24 +191,8 @@ def _judge_change(account: Account, quantity: str, claim: PrintedChange, names: 
     if not first:
         raise InputError(f"{quantity} at {name}={start} are 0, so that there is no change in per cent.")
     right = (last / first - 1) * 100
-    equal, diagnosis = claim.fits(right), ()
-    if not equal:
-        between = f"{shown(first)} at {name}={start}, {shown(last)} at {name}={end}."
-        said = _other_ratio(claim, (name, start, end), first, last)
-        diagnosis = (between, said) if said else (between,)
-    figures = (f"{_percent(claim.value, claim)} %", f"{_percent(right, claim)} %")
-    return Verdict(equal, account.model, quantity, *figures, None, diagnosis, account.symbols, claim.value, right)
-
-
-def _percent(value: Fraction, claim: PrintedNumber) -> str:
-    """A percentage with as many decimals as the person gave, and one at least."""
-    written = f"{float(value):.{max(1, len(str(claim.step.denominator)) - 1)}f}"
-    return written.removesuffix(".0") if value == claim.value else written
-
-
-def _other_ratio(claim: PrintedChange, span: tuple[str, int, int], first: Fraction, last: Fraction) -> str:
-    """The ratio that a person took for the change."""
-    name, start, end = span
+    if claim.fits(right):
+        return right, ()
     before, after = f"the {shown(first)} at {name}={start}", f"the {shown(last)} at {name}={end}"
     others = {
         f"what {before} are of {after}, not the change from one to the other": first / last,
@@ -229,17 +201,29 @@ def _other_ratio(claim: PrintedChange, span: tuple[str, int, int], first: Fracti
         "the change in the other direction": first / last - 1,
         f"the change of {name} itself": Fraction(end, start) - 1,
     }
-    said = next((said for said, ratio in others.items() if claim.fits(ratio * 100)), None)
-    return f"{_percent(claim.value, claim)} % is {said}." if said else ""
+    taken = (f"{_percent(claim.value, claim)} % is {it}." for it, ratio in others.items() if claim.fits(ratio * 100))
+    return right, (f"{shown(first)} at {name}={start}, {shown(last)} at {name}={end}.", next(taken, ""))
 
 
-def _span(claim: PrintedChange, names: Mapping[str, str]) -> tuple[str, int, int]:
-    """The size that changes, from what to what."""
+def _percent(value: Fraction, claim: PrintedNumber) -> str:
+    """A percentage with as many decimals as the person gave, and one at least."""
+    written = f"{float(value):.{max(1, len(str(claim.step.denominator)) - 1)}f}"
+    return written.removesuffix(".0") if value == claim.value else written
+
+
+def _span(claim: PrintedNumber, names: Mapping[str, str]) -> tuple[str, int, int]:
+    """The size that changes, from what to what; a person calls it by letter, field name or plain word."""
     ends = [SIZE.fullmatch(text) for text in (claim.start, claim.end)]
     if None in ends:
         raise InputError(f"'{claim.text[:60]}': expected two sizes, as in from 2 to 4 layers, or from L=2 to L=4.")
-    said = {name.strip() for end in ends if end for name in (end["before"], end["after"]) if name.strip()}
-    found = {_symbol(name, names) for name in said}
+    found: set[str] = set()
+    for name in {name.strip() for end in ends if end for name in (end["before"], end["after"]) if name.strip()}:
+        plain = (name, *PLAIN_WORDS.get(name.lower().removesuffix("s"), (name.lower(),)))
+        known = next((names[word] for word in plain if word in names), None)
+        if known is None:
+            words = [f"{word}s" for word, fields in PLAIN_WORDS.items() if any(field in names for field in fields)]
+            raise InputError(unknown("size", name[:40], [*names, *words]))
+        found.add(known)
     if len(found) != 1:
         raise InputError(
             f"'{claim.text[:60]}': which size changes? Name one of {', '.join(names)}, as in from L=2 to L=4."
@@ -248,15 +232,3 @@ def _span(claim: PrintedChange, names: Mapping[str, str]) -> tuple[str, int, int
     if not start or not end:
         raise InputError(f"'{claim.text[:60]}': sizes are at least 1.")
     return found.pop(), start, end
-
-
-def _symbol(name: str, names: Mapping[str, str]) -> str:
-    """The symbol of a size that a person calls by letter, field name or plain word."""
-    if name in names:
-        return names[name]
-    plain = PLAIN_WORDS.get(name.lower().removesuffix("s"), (name.lower(),))
-    known = next((names[word] for word in plain if word in names), None)
-    if known is None:
-        words = [f"{word}s" for word, fields in PLAIN_WORDS.items() if any(field in names for field in fields)]
-        raise InputError(unknown("size", name[:40], [*names, *words]))
-    return known

@@ -1,7 +1,7 @@
 """What is asked of a model, a formula next to the model's in the same symbols, and what the judge says."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, product
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from lemma.checking.formula import read_formula
-from lemma.counting.account import Account, Part, Quantity
+from lemma.counting.account import Account, Quantity
 from lemma.counting.count import QUANTITIES, Conventions, count
-from lemma.counting.polynomial import ONE, Polynomial, Rational, symbol, total
-from lemma.counting.subject import BATCH, Model, Subject, body_of, subject_of
+from lemma.counting.polynomial import ONE, Polynomial, Rational, of, symbol, total
+from lemma.counting.subject import BATCH, Model, Subject, body_of
 from lemma.counting.writing import write
 from lemma.errors import InputError, LedgerError, unknown
 from lemma.report.result import Block, Result, Table, Text
@@ -79,17 +79,17 @@ class FormulaQuestion:
         """A formula as a person would write it."""
         return write(formula, self.account.order)
 
-    @property
-    def written_difference(self) -> str:
-        """Yours − model, with the minus where it is read best."""
-        usual, turned = self.write(self.difference), self.write(-self.difference)
-        turned = f"-({turned})" if is_sum(turned) else f"-{turned}"
-        return min(usual, turned, key=lambda text: (text.count("(-"), len(text)))
-
-    @property
-    def right(self) -> str:
-        """The model's formula."""
-        return self.quantity.formula(self.account.order)
+    def verdict(self, *diagnosis: str, equal: bool = False) -> "Verdict":
+        """The verdict on this formula; the difference has its minus where it is read best."""
+        account, residual = self.account, None
+        if not equal:
+            usual, turned = self.write(self.difference), self.write(-self.difference)
+            turned = f"-({turned})" if is_sum(turned) else f"-{turned}"
+            residual = min(usual, turned, key=lambda text: (text.count("(-"), len(text)))
+        formulas = (self.write(self.yours), self.quantity.formula(account.order))
+        numbers = (self.yours.at(account.symbols), int(self.model.at(account.symbols)))
+        about = (equal, account.model, self.quantity.name)
+        return Verdict(*about, *formulas, residual, diagnosis, account.symbols, *numbers)
 
 
 def ask(account: Account, name: str, text: str, aliases: Mapping[str, str]) -> FormulaQuestion:
@@ -99,8 +99,7 @@ def ask(account: Account, name: str, text: str, aliases: Mapping[str, str]) -> F
         place, why = next(iter(quantity.refused.items()))
         raise LedgerError(f"{account.model}: its {name} follow no formula in '{place}': {why}")
     yours = read_formula(text, [*account.order, *aliases])
-    for alias, known in aliases.items():
-        yours = put(yours, alias, symbol(known))
+    yours = put(yours, {alias: symbol(known) for alias, known in aliases.items()})
     asked = FormulaQuestion(account, quantity, yours)
     unused = {size: default for size, default in account.defaults.items() if size not in yours.symbols}
     first, last = _with_defaults(asked, unused), _with_defaults(asked, account.defaults)
@@ -116,26 +115,30 @@ def with_numbers(question: FormulaQuestion) -> FormulaQuestion | None:
     absent = question.model.symbols - question.yours.symbols - fixed
     if not absent or (question.yours.symbols and not question.yours.symbols & question.model.symbols):
         return None
-    numbers = {name: Polynomial({(): question.account.symbols[name]}) for name in sorted(absent)}
-    return _with_defaults(question, numbers)
+    return _with_defaults(question, {name: of(question.account.symbols[name]) for name in sorted(absent)})
 
 
 def _with_defaults(question: FormulaQuestion, defaults: Mapping[str, Polynomial]) -> FormulaQuestion:
-    def with_default(part: Part, name: str, value: Polynomial) -> Part:
-        shape = None if part.shape is None else tuple(size.put(name, value) for size in part.shape)
-        return replace(part, each=part.each.put(name, value), repeats=part.repeats.put(name, value), shape=shape)
+    parts = question.quantity.parts
+    for name, value in defaults.items():
+        parts = tuple(
+            replace(
+                part,
+                each=part.each.put(name, value),
+                repeats=part.repeats.put(name, value),
+                shape=None if part.shape is None else tuple(size.put(name, value) for size in part.shape),
+            )
+            for part in parts
+        )
+    return replace(question, yours=put(question.yours, defaults), quantity=replace(question.quantity, parts=parts))
 
-    yours, parts = question.yours, question.quantity.parts
-    for name, default in defaults.items():
-        yours, parts = put(yours, name, default), tuple(with_default(part, name, default) for part in parts)
-    return replace(question, yours=yours, quantity=replace(question.quantity, parts=parts))
 
-
-def put(formula: Rational, name: str, value: Polynomial) -> Rational:
-    """Put something in the place of a symbol."""
-    if name not in formula.symbols:
-        return formula
-    return Rational(formula.numerator.put(name, value), formula.denominator.put(name, value))
+def put(formula: Rational, meaning: Mapping[str, Polynomial]) -> Rational:
+    """Put something in the place of some symbols."""
+    for name, value in meaning.items():
+        if name in formula.symbols:
+            formula = Rational(formula.numerator.put(name, value), formula.denominator.put(name, value))
+    return formula
 
 
 def is_sum(text: str) -> bool:
@@ -149,8 +152,6 @@ def is_sum(text: str) -> bool:
         not depth and text[place : place + 3] in (" + ", " - ") for place, depth in enumerate(depths)
     )
 
-
-# The spec behind a model, where there is one, and its full words.
 
 FOLLOWS = {"D": "d"}  # where a tied output makes two sizes one, the account knows it by the second name
 
@@ -170,9 +171,8 @@ def spec_of(model: Model, words: Mapping[str, Any] | None, subject: Subject) -> 
 def full_names(spec: ModelSpec | None, known: Mapping[str, int]) -> dict[str, str]:
     """Other names for an account's symbols: the fields' names, `batch`, the letter of a tied size."""
     names = {"batch": BATCH} if BATCH in known else {}
-    letters = (
-        {**type(body_of(spec)).letters(), **type(spec).letters()} if spec else {}
-    )  # a classifier has its body's too
+    # a classifier has its body's letters too
+    letters = {**type(body_of(spec)).letters(), **type(spec).letters()} if spec else {}
     for letter, field in letters.items():
         symbol = letter if letter in known else FOLLOWS.get(letter, letter)
         if symbol in known:
@@ -180,27 +180,8 @@ def full_names(spec: ModelSpec | None, known: Mapping[str, int]) -> dict[str, st
     return names
 
 
-# Formulas of operations that are right under another convention than the one asked for.
-
-PASSES = {
-    (): ("flops",),
-    ("for the backward pass alone",): ("backward",),
-    ("for the forward and the backward pass together",): ("flops", "backward"),
-}
-
-
-@dataclass(frozen=True)
-class OtherReading:
-    """Another way of counting: the words for what differs, and the formula."""
-
-    words: tuple[str, ...]
-    formula: Polynomial
-
-
-def other_readings(
-    model: Model, words: Mapping[str, Any] | None, asked: Conventions, defaults: Mapping[str, Polynomial]
-) -> list[OtherReading]:
-    """All ways of counting but the one asked for, those that differ least first.
+def other_readings(subject: Subject, asked: Conventions) -> list[tuple[tuple[str, ...], Polynomial]]:
+    """All ways of counting but the one asked for, each with its formula; those that differ least first.
 
     A multiply–add counts as one or as two, causal attention in full or half, forward, backward or both; and people
     leave B or T out: for the batch, for one row of it, for one token.
@@ -208,47 +189,26 @@ def other_readings(
     other, turned = 3 - asked.multiply_add, "full" if asked.causal == "half" else "half"
     causal = "with causal attention counted in full" if turned == "full" else "with causal attention counted half"
     fused = {(): asked, (f"with a multiply–add counted as {other}",): replace(asked, multiply_add=other)}
-    subject, batch, time = subject_of(model, words), symbol(BATCH), symbol("T")
-    found: list[OtherReading] = []
+    batch, time = symbol(BATCH), symbol("T")
+    passes = {
+        (): ("flops",),
+        ("for the backward pass alone",): ("backward",),
+        ("for the forward and the backward pass together",): ("flops", "backward"),
+    }
+    found: list[tuple[tuple[str, ...], Polynomial]] = []
     for (one, convention), half in product(fused.items(), ((), (causal,))):
         chosen = replace(convention, causal=turned) if half else convention
         account = count(subject, ("flops", "backward"), chosen)
-        for phase, names in PASSES.items():
+        for phase, names in passes.items():
             whole = total(account.quantities[name].polynomial for name in names)
             portions = {(): whole, ("for one row of the batch (without B)",): whole / batch}
             if "T" in whole.symbols:
                 portions[("for one token of each row (without T)",)] = whole / time
                 portions[("for one token (without B and T)",)] = whole / batch / time
-            found += [
-                OtherReading((*one, *half, *phase, *portion), put_all(formula, defaults))
-                for portion, formula in portions.items()
-            ]
-    return sorted((one for one in found if one.words), key=lambda one: len(one.words))
+            for portion, formula in portions.items():
+                found.append(((*one, *half, *phase, *portion), formula))
+    return sorted((reading for reading in found if reading[0]), key=lambda reading: len(reading[0]))
 
-
-def rule_of_thumb(
-    yours: Polynomial | None, model: Model, words: Mapping[str, Any] | None, defaults: Mapping[str, Polynomial]
-) -> str:
-    """Recognise 2 (or, with the backward pass, 6) operations for each parameter and token."""
-    parameters = count(subject_of(model, words), ("parameters",)).quantities["parameters"].polynomial
-    for number in (2, 6):
-        rule = put_all(parameters, defaults) * number * symbol(BATCH) * symbol("T")
-        if yours == rule:
-            return (
-                f"It is the rule of thumb of {number} operations for each parameter and token, which takes look-ups, "
-                "biases and norms for products and leaves out what attention multiplies."
-            )
-    return ""
-
-
-def put_all(formula: Polynomial, defaults: Mapping[str, Polynomial]) -> Polynomial:
-    """Put the defaults in the place of their symbols."""
-    for name, default in defaults.items():
-        formula = formula.put(name, default)
-    return formula
-
-
-# What the judge says: equal or not, by how much, and why.
 
 Number = int | Fraction
 
@@ -276,11 +236,6 @@ class Verdict(Result):
         return f"{self.model}: {self.quantity}"
 
     @property
-    def exit_status(self) -> int:
-        """What a command ends with: 0 if it is right, 1 if not."""
-        return 0 if self.equal else 1
-
-    @property
     def headline(self) -> str:
         """The verdict in one line."""
         if self.equal:
@@ -302,13 +257,9 @@ class Verdict(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return {
-            **{name: getattr(self, name) for name in ("equal", "model", "quantity", "yours", "right", "residual")},
-            "diagnosis": list(self.diagnosis),
-            "symbols": dict(self.symbols),
-            "yours_at": int(self.yours_at) if Fraction(self.yours_at).denominator == 1 else float(self.yours_at),
-            "right_at": int(self.right_at) if Fraction(self.right_at).denominator == 1 else float(self.right_at),
-        }
+        numbers = {"yours_at": Fraction(self.yours_at), "right_at": Fraction(self.right_at)}
+        plain = {name: int(at) if at.denominator == 1 else float(at) for name, at in numbers.items()}
+        return {**asdict(self), "diagnosis": list(self.diagnosis), **plain}
 
 
 def is_formula(text: str) -> bool:
@@ -324,8 +275,6 @@ def shown(value: Number) -> str:
     """
     return f"{int(value):,}" if Fraction(value).denominator == 1 else f"{float(value):,.6g}"
 
-
-# What a person may ask the number of: a quantity, what of it learns, the share of a part, the ratio of two.
 
 LEARNED = ("trainable", "frozen")
 """Both are taken from the parameters: what an optimizer moves, and what it leaves as it is."""
@@ -359,15 +308,12 @@ def account_for(subject: Subject, names: Sequence[str], conventions: Conventions
             parts = [
                 part for part in whole.parts if kind not in LEARNED or ("frozen" in part.note) == (kind == "frozen")
             ]
-            made[name] = replace(whole, parts=tuple(_below(place, parts, account.model) if place else parts))
+            below = [part for part in parts if not place or f"{part.path}.".startswith(f"{place}.")]
+            if place and not below:
+                steps = [part.path.split(".") for part in parts]
+                known = dict.fromkeys(".".join(path[:depth]) for path in steps for depth in range(1, len(path)))
+                raise InputError(unknown(f"{account.model}: the part", place, known))
+            if "*" in place:  # of encoder.layers.*, one member
+                below = [replace(part, repeats=ONE) for part in below]
+            made[name] = replace(whole, parts=tuple(below))
     return replace(account, quantities=made)
-
-
-def _below(place: str, parts: Sequence[Part], model: str) -> list[Part]:
-    """The parts below a path; below one with a star, such as encoder.layers.*, those of one member."""
-    found = [part for part in parts if part.path == place or part.path.startswith(f"{place}.")]
-    if not found:
-        steps = [part.path.split(".") for part in parts]
-        known = dict.fromkeys(".".join(path[:depth]) for path in steps for depth in range(1, len(path)))
-        raise InputError(unknown(f"{model}: the part", place, known))
-    return [replace(part, repeats=ONE) for part in found] if "*" in place else found

@@ -8,9 +8,9 @@ from typing import Any
 
 from lemma.checking.formula import read_formula
 from lemma.counting.cache import CountCache, polynomial_of, terms_of
-from lemma.counting.drawing import Drawing, draw
+from lemma.counting.drawing import draw
 from lemma.counting.polynomial import Rational
-from lemma.counting.subject import Model, Subject, subject_of
+from lemma.counting.subject import Model, subject_of
 from lemma.counting.writing import write
 from lemma.errors import InputError, unknown
 from lemma.report.result import Block, Result, Text
@@ -82,35 +82,32 @@ def judge_shapes(model: Model, lines: Sequence[str], words: Mapping[str, Any] | 
     if not given or len(given) > MOST_LINES:
         raise InputError(f"check shape: from 1 to {MOST_LINES} lines are expected, got {len(given)}.")
     pairs = [_split(line) for line in given]
-    tensors = tensors_of(subject_of(model, words))
+    subject = subject_of(model, words)
+    order = tuple(subject.sizes(running=True))
+
+    def drawn() -> list[list[Any]]:
+        return [[node.name.translate(BELOW), [terms_of(size) for size in node.shape]] for node in draw(subject).nodes]
+
+    kept = CountCache(subject.identity).get("drawn shapes", drawn)
+    known = {name: tuple(Rational(polynomial_of(terms)) for terms in sizes) for name, sizes in kept}
     judged: list[JudgedShape] = []
     for name, sizes in pairs:
-        found = _find(name, tensors)
-        yours, right = tuple(read_formula(size, tensors.order) for size in sizes), tensors.shapes[found]
-        mine, theirs = (" × ".join(write(size, tensors.order) for size in shape) for shape in (yours, right))
+        found = name.translate(BELOW)
+        ends = [other for other in known if other.endswith(f".{found}")]
+        if found not in known and len(ends) != 1:
+            near = get_close_matches(found, known, n=8, cutoff=0.4) or [*known][:8]
+            every = f" All of them, {len(known)}: lemma count {subject.name} --draw FILE.svg"
+            raise InputError(unknown(f"{subject.name}: the tensor", name, near) + every)
+        found = found if found in known else ends[0]
+        yours, right = tuple(read_formula(size, order) for size in sizes), known[found]
+        mine, theirs = (" × ".join(write(size, order) for size in shape) for shape in (yours, right))
         equal = _equal(yours, right)
-        judged.append(JudgedShape(found, mine, theirs, equal, "" if equal else _reason(yours, found, tensors)))
-    return ShapeReport(tensors.model, tuple(judged))
-
-
-@dataclass(frozen=True)
-class Tensors:
-    """Every tensor of a module's drawing, with its sizes as formulas."""
-
-    model: str
-    order: tuple[str, ...]
-    shapes: Mapping[str, Formulas]
-
-
-def tensors_of(subject: Subject) -> Tensors:
-    """Draw a subject, or take what was kept of its drawing."""
-    kept = CountCache(subject.identity).get("drawn shapes", lambda: _plain(draw(subject)))
-    shapes = {name: tuple(Rational(polynomial_of(terms)) for terms in sizes) for name, sizes in kept}
-    return Tensors(subject.name, tuple(subject.sizes(running=True)), shapes)
-
-
-def _plain(drawing: Drawing) -> list[list[Any]]:
-    return [[node.name.translate(BELOW), [terms_of(size) for size in node.shape]] for node in drawing.nodes]
+        reason = "" if equal else _reason(yours, right, order)
+        if not equal and not reason:
+            alike = (other for other, shape in known.items() if other != found and _equal(yours, shape))
+            reason = next((f"That is the shape of {other}." for other in alike), "")
+        judged.append(JudgedShape(found, mine, theirs, equal, reason))
+    return ShapeReport(subject.name, tuple(judged))
 
 
 def _split(line: str) -> tuple[str, list[str]]:
@@ -122,27 +119,13 @@ def _split(line: str) -> tuple[str, list[str]]:
     return name.strip(), sizes
 
 
-def _find(name: str, tensors: Tensors) -> str:
-    plain, known = name.translate(BELOW), tensors.shapes
-    ends = [other for other in known if other.endswith(f".{plain}")]
-    if plain not in known and len(ends) != 1:
-        near = get_close_matches(plain, known, n=8, cutoff=0.4) or [*known][:8]
-        drawn = f" All of them, {len(known)}: lemma count {tensors.model} --draw FILE.svg"
-        raise InputError(unknown(f"{tensors.model}: the tensor", name, near) + drawn)
-    return plain if plain in known else ends[0]
-
-
-def _reason(yours: Formulas, name: str, tensors: Tensors) -> str:
-    right, order = tensors.shapes[name], tensors.order
+def _reason(yours: Formulas, right: Formulas, order: Sequence[str]) -> str:
     for place, axis in enumerate(("first", "second", "third", "fourth")):
         if place < len(right) and _equal(yours, right[:place] + right[place + 1 :]):
             return f"The {axis} axis, {write(right[place], order)}, is missing."
         if place < len(yours) and _equal(yours[:place] + yours[place + 1 :], right):
             return f"The {axis} axis, {write(yours[place], order)}, is one too many."
-    if any(_equal(yours, turned) for turned in permutations(right)):
-        return "The axes are in another order."
-    alike = next((other for other, shape in tensors.shapes.items() if other != name and _equal(yours, shape)), "")
-    return f"That is the shape of {alike}." if alike else ""
+    return "The axes are in another order." if any(_equal(yours, turned) for turned in permutations(right)) else ""
 
 
 def _equal(one: Formulas, other: Formulas) -> bool:

@@ -19,8 +19,8 @@ from pydantic import Field, field_validator, model_validator
 
 from lemma.checking.formulas import judge_formula
 from lemma.checking.gradients import CELLS, find_cell, judge_gradients
-from lemma.checking.numbers import PrintedChange, judge_number, read_number
-from lemma.checking.question import Verdict, shown
+from lemma.checking.numbers import judge_number, read_number
+from lemma.checking.question import shown
 from lemma.counting.count import QUANTITIES, Conventions, count
 from lemma.counting.subject import subject_of
 from lemma.errors import InputError, unknown
@@ -34,9 +34,6 @@ FENCE = re.compile(r"\s*(```+|~~~+)\s*(\w*)")
 HEADING = re.compile(r"(?P<id>\S+?)[:.]?(?:\s+(?P<text>.*?))?(?:\s*\((?P<points>\d+(?:\.\d+)?) points?\))?")
 FIELD = re.compile(r"\s*(?:[-*]\s+)?(?P<key>[a-z_]+)\s*:\s*(?P<value>\S.*)")
 MATHEMATICS = re.compile(r"\s*(?:\$\$(.*)\$\$|\$(.*)\$|\\\[(.*)\\\]|\\\((.*)\\\)|`(.*)`)\s*", re.DOTALL)
-
-
-# Files: TOML, and the little Markdown that sheets and answers are written in.
 
 
 def _read(path: Path) -> str:
@@ -99,9 +96,6 @@ def sections(text: str) -> tuple[MarkdownSection, list[MarkdownSection]]:
         else:
             found[-1].lines.append(line)
     return found[0], found[1:]
-
-
-# Questions, read and checked before anything is marked.
 
 
 class SheetQuestion(Spec):
@@ -169,11 +163,6 @@ class SheetQuestion(Spec):
             _one_of("quantity", self.quantity, QUANTITIES)
         return self
 
-    @property
-    def conventions(self) -> Conventions:
-        """How operations are counted."""
-        return Conventions(self.multiply_add, self.causal)
-
 
 def _one_of(field: str, value: str, known: tuple[str, ...]) -> str:
     if value not in known:
@@ -197,7 +186,17 @@ def read_sheet(path: Path) -> Sheet:
     else:
         top, below = sections(text)
         whole, _ = _fields(path, top, ("title", "show_answer"))
-        table = {"title": top.heading, **whole, "questions": [_asked(path, section) for section in below]}
+        table = {"title": top.heading, **whole, "questions": []}
+        for section in below:
+            named = HEADING.fullmatch(section.heading)
+            if named is None:
+                raise InputError(
+                    f"{path}: question {section.heading!r}: id: the heading has no name. Write ## Q1 (2 points)."
+                )
+            found, prose = _fields(path, section, (*SheetQuestion.model_fields, *SheetQuestion.renamed))
+            points = {"points": float(named["points"])} if named["points"] else {}
+            said = "\n".join(part for part in (named["text"] or "", *prose) if part).strip()
+            table["questions"].append({"id": named["id"], "text": said, **points, **found})
     usual = {"show_answer": table["show_answer"]} if "show_answer" in table else {}
     listed = table.get("questions")
     if not isinstance(listed, list) or not listed or not all(isinstance(one, dict) for one in listed):
@@ -218,17 +217,6 @@ def read_sheet(path: Path) -> Sheet:
     if twice is not None:
         raise InputError(f"{path}: question {twice}: id: there are two of that name.")
     return Sheet(str(table.get("title") or path.stem), tuple(questions))
-
-
-def _asked(path: Path, section: MarkdownSection) -> dict[str, Any]:
-    """The fields of a question that is a section."""
-    heading = HEADING.fullmatch(section.heading)
-    if heading is None:
-        raise InputError(f"{path}: question {section.heading!r}: id: the heading has no name. Write ## Q1 (2 points).")
-    found, prose = _fields(path, section, (*SheetQuestion.model_fields, *SheetQuestion.renamed))
-    points = {"points": float(heading["points"])} if heading["points"] else {}
-    said = "\n".join(part for part in (heading["text"] or "", *prose) if part).strip()
-    return {"id": heading["id"], "text": said, **points, **found}
 
 
 def _fields(path: Path, section: MarkdownSection, known: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
@@ -252,9 +240,6 @@ def _fields(path: Path, section: MarkdownSection, known: tuple[str, ...]) -> tup
     return found, prose
 
 
-# A student's answers, read without trusting them.
-
-
 @dataclass(frozen=True)
 class StudentAnswer:
     """An answer, and the name of its question as the student wrote it; or why it cannot be read."""
@@ -264,37 +249,29 @@ class StudentAnswer:
     unreadable: str = ""
 
 
-@dataclass(frozen=True)
-class StudentAnswers:
-    """All answers of a student, by the question's name in small letters."""
-
-    student: str
-    answers: Mapping[str, StudentAnswer]
-
-
-def read_answers(path: Path) -> StudentAnswers:
-    """Read a file of answers; one that cannot be read spoils no other."""
+def read_answers(path: Path) -> tuple[str, dict[str, StudentAnswer]]:
+    """Read a student's name and answers, by question in small letters; one that cannot be read spoils no other."""
     text = _read(path)
-    pairs: list[tuple[str, str | None]]
+    pairs: list[tuple[str, str | None]] = []
     if path.suffix.lower() == ".toml":
         table = _toml(text, f"{path}:", ("student", "answers"))
         answers, student = table.get("answers"), str(table.get("student", ""))
         if not isinstance(answers, dict):
             raise InputError(f'{path}: there is no table [answers]. Write one with a line for each question: Q1 = "…".')
-        pairs = [(name, _plain(value)) for name, value in answers.items()]
+        pairs += [(name, _plain(value)) for name, value in answers.items()]
     else:  # the first word of a heading names the question; fenced blocks are the answer if there are some
         top, below = sections(text)
         student = top.heading
-        names = [(section.heading.split() or [""])[0].rstrip(":.") for section in below]
-        texts = ["\n".join([block for _, block in section.blocks] or section.lines) for section in below]
-        pairs = [(name, _unwrapped(text)) for name, text in zip(names, texts, strict=True)]
+        for section in below:
+            name = (section.heading.split() or [""])[0].rstrip(":.")
+            pairs.append((name, _unwrapped("\n".join([block for _, block in section.blocks] or section.lines))))
     found: dict[str, StudentAnswer] = {}
     for name, answer in pairs:
         before = found.get(name.casefold())
         kept = answer or (before.text if before else "")
         reason = "" if answer is not None else "expected a text, a number or lines"
         found[name.casefold()] = StudentAnswer(name, kept, "it is answered more than once" if before else reason)
-    return StudentAnswers(student, found)
+    return student, found
 
 
 def _plain(value: Any) -> str | None:
@@ -313,78 +290,47 @@ def _unwrapped(text: str) -> str:
     return inner.strip() if not match or not re.search(r"[$`]", inner) else text.strip()
 
 
-# One answer judged.
+def judge(question: SheetQuestion, answer: str) -> tuple[float, str, str, str | None]:
+    """Judge an answer to a question; an `InputError` says why it cannot be read.
 
-
-@dataclass(frozen=True)
-class AnswerJudgement:
-    """The part that is right, the reason in full, a hint that gives nothing away, and the right answer if known."""
-
-    share: float
-    reason: str
-    hint: str
-    right: str | None = None
-
-
-def judge(question: SheetQuestion, answer: str) -> AnswerJudgement:
-    """Judge an answer to a question; an `InputError` says why it cannot be read."""
+    Returns the part that is right, the reason in full, a hint that gives nothing away, and the right answer if known.
+    """
+    conventions = Conventions(question.multiply_add, question.causal)
     if question.kind == "gradient":
-        return _judge_gradients(question, answer)
+        report = judge_gradients(question.cell, answer.splitlines())
+        wanted: dict[str, str] = {}
+        for name in question.lines:
+            own = find_cell(question.cell).canonical(name)
+            outcomes = {verdict.outcome for verdict in report.judged if verdict.name == own}
+            wanted[name] = "missing" if not outcomes else "right" if outcomes == {"right"} else "wrong"
+        right = sum(outcome == "right" for outcome in wanted.values())
+        share = right / len(wanted) if question.partial else float(right == len(wanted))
+        taken = sorted({name for verdict in report.judged for name in verdict.taken})
+        hint = ", ".join(f"{name} {outcome}" for name, outcome in wanted.items()) + "."
+        hint += f" Taken as given: {', '.join(taken)}." if taken else ""
+        said = [f"{one.name}: {'; '.join(one.remarks)}" for one in report.judged if one.remarks]
+        return share, "\n".join([hint, *said]), hint, None
     if question.kind == "number":
-        return _judge_number(question, answer)
-    asked = "flops" if question.kind == "flops" else "parameters"
-    verdict = judge_formula(question.model, asked, answer, question.settings, question.conventions)
-    number = shown(verdict.right_at)
-    right = verdict.right if verdict.right == number else f"{verdict.right} = {number}"
-    return AnswerJudgement(float(verdict.equal), _said(verdict), _direction(verdict, " at the model's sizes"), right)
-
-
-def _judge_number(question: SheetQuestion, answer: str) -> AnswerJudgement:
-    claimed = answer
-    if question.change:  # a student's own sizes do not count
-        number = answer.lower().partition("from")[0].strip()
-        claimed = f"{number}{'' if '%' in number or 'cent' in number else ' %'} {question.change}"
-    elif isinstance(read_number(answer), PrintedChange):
-        raise InputError("a plain number is asked for, not a change in per cent.")
-    verdict = judge_number(question.model, question.quantity, claimed, question.settings, question.conventions)
-    exact = Fraction(verdict.right_at)
-    if verdict.equal and abs(verdict.yours_at - exact) > Fraction(question.tolerance) * abs(exact):
-        coarse = f"Not right: {answer} is rounded too far."
-        return AnswerJudgement(0.0, coarse, coarse, verdict.right)
-    return AnswerJudgement(float(verdict.equal), _said(verdict), _direction(verdict, ""), verdict.right)
-
-
-def _judge_gradients(question: SheetQuestion, answer: str) -> AnswerJudgement:
-    report = judge_gradients(question.cell, answer.splitlines())
-    wanted: dict[str, str] = {}
-    for name in question.lines:
-        own = find_cell(question.cell).canonical(name)
-        outcomes = {verdict.outcome for verdict in report.judged if verdict.name == own}
-        wanted[name] = "missing" if not outcomes else "right" if outcomes == {"right"} else "wrong"
-    right = sum(outcome == "right" for outcome in wanted.values())
-    share = right / len(wanted) if question.partial else float(right == len(wanted))
-    taken = sorted({name for verdict in report.judged for name in verdict.taken})
-    hint = ", ".join(f"{name} {outcome}" for name, outcome in wanted.items()) + "."
-    hint += f" Taken as given: {', '.join(taken)}." if taken else ""
-    said = [f"{one.name}: {'; '.join(one.remarks)}" for one in report.judged if one.remarks]
-    return AnswerJudgement(share, "\n".join([hint, *said]), hint)
-
-
-def _said(verdict: Verdict) -> str:
-    """What a verdict says, in one line: the sheet wraps it."""
-    return " ".join([verdict.headline, *verdict.diagnosis])
-
-
-def _direction(verdict: Verdict, where: str) -> str:
-    """Whether it is too large or too small, and nothing else."""
-    if verdict.equal:
-        return "Right."
-    if verdict.yours_at == verdict.right_at:
-        return "Not right."
-    return f"Not right: {'too large' if verdict.yours_at > verdict.right_at else 'too small'}{where}."
-
-
-# Marks: for each question the verdict, the reason and the points.
+        claimed, where = answer, ""
+        if question.change:  # a student's own sizes do not count
+            number = answer.lower().partition("from")[0].strip()
+            claimed = f"{number}{'' if '%' in number or 'cent' in number else ' %'} {question.change}"
+        elif read_number(answer).start:
+            raise InputError("a plain number is asked for, not a change in per cent.")
+        verdict = judge_number(question.model, question.quantity, claimed, question.settings, conventions)
+        right, exact = verdict.right, Fraction(verdict.right_at)
+        if verdict.equal and abs(verdict.yours_at - exact) > Fraction(question.tolerance) * abs(exact):
+            coarse = f"Not right: {answer} is rounded too far."
+            return 0.0, coarse, coarse, right
+    else:
+        asked, where = "flops" if question.kind == "flops" else "parameters", " at the model's sizes"
+        verdict = judge_formula(question.model, asked, answer, question.settings, conventions)
+        number = shown(verdict.right_at)
+        right = verdict.right if verdict.right == number else f"{verdict.right} = {number}"
+    hint = "Right." if verdict.equal else "Not right."
+    if not verdict.equal and verdict.yours_at != verdict.right_at:
+        hint = f"Not right: {'too large' if verdict.yours_at > verdict.right_at else 'too small'}{where}."
+    return float(verdict.equal), " ".join([verdict.headline, *verdict.diagnosis]), hint, right
 
 
 @dataclass(frozen=True)
@@ -432,15 +378,10 @@ class Marked(Result):
         """The points in words."""
         return f"{self.points:g} of {self.of:g} points"
 
-    @property
-    def heading(self) -> str:
-        """The title, and whose answers these are."""
-        return f"{self.title}: {self.student}" if self.student else self.title
-
     def blocks(self) -> list[Block]:
         """A line for each answer, and under it what there is to say."""
         width = max(len(mark.id) for mark in self.marks)
-        lines = [self.heading]
+        lines = [": ".join(filter(None, (self.title, self.student)))]
         for mark in self.marks:
             lines.append(f"{mark.id:<{width}}  {mark.verdict:<12}  {mark.points:>5g} of {mark.of:g}")
             lines += [f"{'':<{width}}  {remark}" for remark in mark.remarks]
@@ -448,7 +389,10 @@ class Marked(Result):
 
     def details(self) -> list[Block]:
         """The same with questions and answers; these are in blocks, where nothing in them has a meaning."""
-        found: list[Block] = [Heading(self.heading, 1), Text(self.summary, "strong")]
+        found: list[Block] = [
+            Heading(": ".join(filter(None, (self.title, self.student))), 1),
+            Text(self.summary, "strong"),
+        ]
         for mark in self.marks:
             found += [Heading(mark.id), *([Text(mark.text)] if mark.text else [])]
             found += [Pre([(mark.answer, "")])] if mark.answer else []
@@ -465,45 +409,40 @@ class Marked(Result):
 
 def mark(sheet: Path | str, answers: Path | str) -> Marked:
     """Mark a student's answers to a sheet; both are files in TOML or Markdown."""
-    asked, given = read_sheet(Path(sheet)), read_answers(Path(answers))
-    for question in asked.questions:
-        _refuse_unanswerable(Path(sheet), question)
+    asked, (student, given) = read_sheet(Path(sheet)), read_answers(Path(answers))
+    for question in asked.questions:  # what the model cannot be asked is the sheet's mistake and not the student's
+        if question.kind == "gradient":
+            continue
+        place, quantity = f"{sheet}: question {question.id}", question.kind
+        try:
+            quantity = question.quantity if quantity == "number" else quantity
+            account = count(subject_of(question.model, question.settings), (quantity,))
+            if question.change:
+                judge(question, "1 %")
+        except InputError as error:
+            raise InputError(f"{place}: {'change' if question.change else 'model'}: {error}") from None
+        figure = account.quantities[quantity]
+        if figure.at(account.symbols) is None or (figure.refused and question.kind != "number"):
+            raise InputError(f"{place}: kind: the {quantity} of {question.model} follow no formula.")
     ids = [question.id for question in asked.questions]
     known = {name.casefold() for name in ids}
-    strangers = (unknown("question", one.name[:100], ids) for key, one in given.answers.items() if key not in known)
-    return Marked(asked.title, given.student, tuple(_mark(one, given) for one in asked.questions), tuple(strangers))
+    strangers = (unknown("question", one.name[:100], ids) for key, one in given.items() if key not in known)
+    return Marked(asked.title, student, tuple(_mark(one, given) for one in asked.questions), tuple(strangers))
 
 
-def _refuse_unanswerable(path: Path, question: SheetQuestion) -> None:
-    """What the model cannot be asked is the sheet's mistake and not the student's."""
-    if question.kind == "gradient":
-        return
-    asked = question.quantity if question.kind == "number" else question.kind
-    try:
-        account = count(subject_of(question.model, question.settings), (asked,))
-        if question.change:
-            judge(question, "1 %")
-    except InputError as error:
-        field = "change" if question.change else "model"
-        raise InputError(f"{path}: question {question.id}: {field}: {error}") from None
-    figure = account.quantities[asked]
-    if figure.at(account.symbols) is None or (figure.refused and question.kind != "number"):
-        raise InputError(f"{path}: question {question.id}: kind: the {asked} of {question.model} follow no formula.")
-
-
-def _mark(question: SheetQuestion, given: StudentAnswers) -> Mark:
-    answer = given.answers.get(question.id.casefold(), StudentAnswer(question.id, ""))
+def _mark(question: SheetQuestion, given: Mapping[str, StudentAnswer]) -> Mark:
+    answer = given.get(question.id.casefold(), StudentAnswer(question.id, ""))
     blank = Mark(question.id, question.text, answer.text[:LONGEST_SHOWN], "not answered", "", 0, question.points)
     if answer.unreadable:
         return replace(blank, verdict="unreadable", reason=f"Cannot be read: {answer.unreadable}.")
     if not answer.text:
         return blank
     try:
-        judged = judge(question, answer.text)
+        share, reason, hint, right = judge(question, answer.text)
     except InputError as error:
         return replace(blank, verdict="unreadable", reason=f"Cannot be read: {error}")
     except Exception as error:  # nothing a student writes may stop the marking of the rest
         return replace(blank, verdict="unreadable", reason=f"Cannot be judged ({type(error).__name__}).")
-    verdict = "right" if judged.share == 1 else "partly right" if judged.share else "wrong"
-    marked = replace(blank, verdict=verdict, reason=judged.hint, points=round(judged.share * question.points, 2))
-    return replace(marked, reason=judged.reason, right=judged.right) if question.show_answer else marked
+    verdict = "right" if share == 1 else "partly right" if share else "wrong"
+    marked = replace(blank, verdict=verdict, reason=hint, points=round(share * question.points, 2))
+    return replace(marked, reason=reason, right=right) if question.show_answer else marked

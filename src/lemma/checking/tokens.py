@@ -93,28 +93,25 @@ def named(character: str) -> str:
 _FOLDED = dict.fromkeys("·×⋅∙∗•", "*") | dict.fromkeys("−–—‐‑", "-") | dict.fromkeys("÷∕⁄", "/") | {"∣": "|", "ˆ": "^"}
 
 
-def _fold(character: str, others: Mapping[str, str]) -> str:
-    """Letters and digits in another type face, and signs of other shapes, as the plain ones."""
-    if character.isascii() or character in others:
-        return others.get(character, character)
-    if unicodedata.decomposition(character).startswith(("<font>", "<wide>")):
-        plain = unicodedata.normalize("NFKC", character)
-        return plain if len(plain) == 1 else character
-    return character
-
-
 def _scan(
     source: SourceText,
-    alphabet: Mapping[str, re.Pattern[str]],
+    alphabet: Mapping[str, str],
     folded: Mapping[str, str],
     read: Callable[[str, re.Match[str]], Iterable[Token]],
     stranger: Callable[[str], str],
 ) -> list[Token]:
-    """Match the patterns of an alphabet one after the other; `read` makes tokens of what one matched."""
-    text, position = "".join(_fold(character, folded) for character in source.text), 0
-    found: list[Token] = []
+    """Match the patterns of an alphabet one after the other; `read` makes tokens of what one matched.
+
+    Letters and digits in another type face, and signs of other shapes, are read as the plain ones.
+    """
+    text, position = "", 0
+    for character in source.text:
+        faced = unicodedata.decomposition(character).startswith(("<font>", "<wide>"))
+        plain = unicodedata.normalize("NFKC", character) if faced else character
+        text += folded.get(character, plain if len(plain) == 1 else character)
+    found, patterns = list[Token](), {kind: re.compile(pattern) for kind, pattern in alphabet.items()}
     while position < len(text):
-        matches = ((kind, pattern.match(text, position)) for kind, pattern in alphabet.items())
+        matches = ((kind, pattern.match(text, position)) for kind, pattern in patterns.items())
         kind, match = next(((kind, match) for kind, match in matches if match), ("", None))
         if match is None:
             raise source.mistake(position, stranger(source.text[position]))
@@ -137,7 +134,7 @@ _INNER = rf"\s*((?:{_LETTER}|[0-9])+(?:{_PLAIN_TAIL})*)\s*"
 _STYLED = rf"{_STYLE}\s*\{{{_INNER}\}}"
 _BOUND_TAIL = rf"\\?_\s*(?:\{{\s*{_STYLED}\s*\}}|\{{{_INNER}\}}|{_STYLED})|([{_LOWERED}]+)"
 _THOUSANDS = r"[0-9]{1,3}(?:(?:,|_|\{,\}|\\,|[ \u00a0\u2009\u202f])[0-9]{3})+(?![0-9])"
-_FORMULA = {
+_FORMULA_ALPHABET = {
     "space": rf"\s+|\$+|~|\\[()\[\],;:!> ]|\\q?quad(?![A-Za-z])|\\(?:left|right|[Bb]igg?[lrm]?)(?![A-Za-z])|{_STYLE}",
     "number": rf"(?:{_THOUSANDS}|[0-9]+(?:_[0-9]+)*)(?:\.[0-9]+)?|\.[0-9]+",
     "name": rf"({_WORD}(?:{_PLAIN_TAIL})*)(?:{_BOUND_TAIL})?",
@@ -152,7 +149,6 @@ _FORMULA = {
     "}": r"\\?\}",
     "command": r"\\[A-Za-z]+",
 }
-_FORMULA_ALPHABET = {kind: re.compile(pattern) for kind, pattern in _FORMULA.items()}
 
 
 def formula_tokens(source: SourceText) -> list[Token]:
@@ -192,16 +188,13 @@ def formula_tokens(source: SourceText) -> list[Token]:
 
 _SUPERSCRIPT = r"(?![ᵀ⁰-⁹¹²³])"
 _DERIVATION_ALPHABET = {
-    "space": re.compile(r"\s+"),
-    "number": re.compile(r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"),
-    "name": re.compile(
-        rf"(?:{_SUPERSCRIPT}[^\W\d]|∂)(?:{_SUPERSCRIPT}[\w\u0302\u0303])*(?:(?<=_)\{{[^{{}}]{{1,12}}\}})?"
-    ),
-    "superscript": re.compile(r"[ᵀ²³]"),
-    "sign": re.compile(r"\*\*|\.T\b|[-+*/@^()\[\],;:=]"),
+    "space": r"\s+",
+    "number": r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?",
+    "name": rf"(?:{_SUPERSCRIPT}[^\W\d]|∂)(?:{_SUPERSCRIPT}[\w\u0302\u0303])*(?:(?<=_)\{{[^{{}}]{{1,12}}\}})?",
+    "superscript": r"[ᵀ²³]",
+    "sign": r"\*\*|\.T\b|[-+*/@^()\[\],;:=]",
 }
 _DERIVATION_FOLDED = _FOLDED | dict.fromkeys("⊙∘", "*")
-_ACCENTS = {"\u0302": "_hat", "\u0303": "_tilde", "∂": "d"}
 
 
 def derivation_tokens(source: SourceText) -> list[Token]:
@@ -238,15 +231,12 @@ def plain_name(name: str) -> str:
     >>> [plain_name(name) for name in ("ŷ", "δ₁", "c̃", "h_{t-1}", "dα", "a_t")]
     ['y_hat', 'delta1', 'c_tilde', 'h_prev', 'dalpha', 'a']
     """
+    plain = ""
     name = name.replace("_{t-1}", "_prev").replace("_{t+1}", "_next").replace("{", "").replace("}", "")
-    letters = "".join(_spelled(letter) for letter in unicodedata.normalize("NFKD", name))
-    return letters.removesuffix("_t") or letters
-
-
-def _spelled(letter: str) -> str:
-    if letter in _ACCENTS:
-        return _ACCENTS[letter]
-    greek = unicodedata.name(letter, "").split()
-    if greek[:1] != ["GREEK"] or greek[-2:-1] != ["LETTER"]:
-        return letter
-    return greek[-1].capitalize() if letter.isupper() else greek[-1].lower()
+    for letter in unicodedata.normalize("NFKD", name):
+        words = unicodedata.name(letter, "").split()
+        if words[:1] == ["GREEK"] and words[-2:-1] == ["LETTER"]:
+            plain += words[-1].capitalize() if letter.isupper() else words[-1].lower()
+        else:
+            plain += {"\u0302": "_hat", "\u0303": "_tilde", "∂": "d"}.get(letter, letter)
+    return plain.removesuffix("_t") or plain

@@ -15,6 +15,7 @@ app = typer.Typer(
 )
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A preset, spec file, run folder or factory.")]
 Sizes = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Sizes, such as L=2.")]
+Lines = Annotated[Path | None, typer.Option("--file", help="A text file with such lines.")]
 Formula = Annotated[
     str, typer.Argument(metavar="FORMULA", help="As in Python or simple LaTeX: '|V|(d + d_h) + ((N-1)d + 1)d_h'.")
 ]
@@ -73,7 +74,7 @@ def gradient(
     lines: Annotated[
         list[str] | None, typer.Argument(metavar="['NAME = EXPRESSION']...", help="What you derived, line by line.")
     ] = None,
-    file: Annotated[Path | None, typer.Option("--file", help="A text file with such lines.")] = None,
+    file: Lines = None,
     names: Annotated[
         bool, typer.Option("--names", help="Show the step and every name you may use, and leave.")
     ] = False,
@@ -84,10 +85,8 @@ def gradient(
         from lemma.api import describe_cell
 
         return typer.echo(describe_cell(cell))
-    given = _lines(file, lines)
-    if not given:
-        raise SpecError("nothing to judge. As in: lemma check gradient softmax-cross-entropy 'dz = y_hat - y'")
-    return _judge("gradient", cell, given, None, json)
+    example = "gradient softmax-cross-entropy 'dz = y_hat - y'"
+    return _judge("gradient", cell, _lines(file, lines, example), None, json)
 
 
 @app.command()
@@ -96,7 +95,7 @@ def worked(
     lines: Annotated[
         list[str] | None, typer.Argument(metavar="['NAME = VALUE']...", help="What you computed, line by line.")
     ] = None,
-    file: Annotated[Path | None, typer.Option("--file", help="A text file with such lines.")] = None,
+    file: Lines = None,
     names: Annotated[
         bool, typer.Option("--names", help="Show every name you may use and its shape, and leave.")
     ] = False,
@@ -111,10 +110,7 @@ def worked(
         from lemma.api import describe_worked
 
         return typer.echo(describe_worked(case))
-    given = _lines(file, lines)
-    if not given:
-        raise SpecError("nothing to judge. As in: lemma check worked e9 'c_t = [0.52, -0.34]'")
-    return _judge("worked", case, given, None, json)
+    return _judge("worked", case, _lines(file, lines, "worked e9 'c_t = [0.52, -0.34]'"), None, json)
 
 
 @app.command()
@@ -127,10 +123,7 @@ def sheet(
     """Mark a student's answers to a sheet of questions."""
     from lemma.api import check
 
-    marked: Any = check("sheet", questions, str(answers))
-    if out:
-        marked.save(out)
-    show(marked, json)
+    show(check.sheet(questions, answers), json, out)
 
 
 @app.command()
@@ -152,19 +145,22 @@ def identity(
     from lemma.api import check
 
     sizes, names = sort_settings(words or [])
-    if len(names) > 1:
-        raise SpecError(_too_many(names))
+    if len(names) > 1:  # a size without its value, or a second identity
+        listed = check.identities().to_dict()["identities"]
+        known = {word: one["sizes"] for one in listed for word in (one["name"], *one["words"])}
+        needed = known.get(names[0].lower(), {}).get(names[1])
+        if needed is not None:
+            raise SpecError(f"{names[1]} needs a value, as in {names[1]}={needed}.")
+        raise SpecError(f"one identity at a time: got {', '.join(names)}.")
     if out and not names:
         raise SpecError(f"which identity is to be written to {out}? As in: lemma check identity b5 --out {out}")
     if sizes and not names:
         raise SpecError(f"which identity is to be run with {', '.join(sizes)}? lemma check identity lists them.")
-    result: Any = check("identity", names[0] if names else None, **sizes)
-    if out:
-        result.save(out)
-    show(result, json)
-    if out:
-        typer.echo(f"Written to {out}", err=json)
-    raise typer.Exit(0 if not names or result.holds else 1)
+    if not names:
+        return show(check.identities(), json)
+    report = check.identity(names[0], **sizes)
+    show(report, json, out)
+    raise typer.Exit(0 if report.holds else 1)
 
 
 @app.command()
@@ -181,33 +177,20 @@ def sources(
     """
     from lemma.api import check
 
-    audit: Any = check("sources", *(rows or []), progress=True)
-    if out:
-        audit.save(out)
-    show(audit, json)
-    if out:
-        typer.echo(f"Written to {out}", err=json)
+    audit = check.sources(*(rows or []), progress=True)
+    show(audit, json, out)
     raise typer.Exit(0 if audit.right else 1)
 
 
-def _lines(file: Path | None, lines: list[str] | None) -> list[str]:
+def _lines(file: Path | None, lines: list[str] | None, example: str) -> list[str]:
     """Lines of a file, then those that were typed."""
     try:
-        return [*([file.read_text(encoding="utf-8")] if file else []), *(lines or [])]
+        given = [*([file.read_text(encoding="utf-8")] if file else []), *(lines or [])]
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{file}: it cannot be read as text ({error}).") from None
-
-
-def _too_many(names: list[str]) -> str:
-    """Tell a size without its value from a second identity."""
-    from lemma.api import check
-
-    listed: Any = check("identity", None)
-    known = {word: one for one in listed.to_dict()["identities"] for word in (one["name"], *one["words"])}
-    sizes = known.get(names[0].lower(), {}).get("sizes", {})
-    if names[1] in sizes:
-        return f"{names[1]} needs a value, as in {names[1]}={sizes[names[1]]}."
-    return f"one identity at a time: got {', '.join(names)}."
+    if not given:
+        raise SpecError(f"nothing to judge. As in: lemma check {example}")
+    return given
 
 
 def _judge(what: str, model: str, answers: list[str], words: list[str] | None, as_json: bool) -> None:

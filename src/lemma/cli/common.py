@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,8 +16,6 @@ from typer.core import TyperCommand
 from lemma.report.text import fit, set_to, width_of
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; progress goes to stderr.")]
-
-
 INTERRUPTED = 130
 PATIENCE = 1.5
 """Seconds of silence before a long computation is announced."""
@@ -39,10 +38,14 @@ class GroupedCommand(TyperCommand):
                     formatter.write_dl(records)
 
 
-def show(result: Any, as_json: bool) -> None:
-    """Print a result; if it was interrupted by Ctrl-C or SIGTERM, exit with 130 as shells do."""
+def show(result: Any, as_json: bool, out: Path | None = None) -> None:
+    """Save a result where it is to be saved, and print it; one that was interrupted exits with 130, as shells do."""
+    if out:
+        result.save(out)
     with set_to(width_of(sys.stdout)):
         typer.echo(to_json(result.to_dict()) if as_json else str(result))
+    if out:
+        typer.echo(f"Written to {out}", err=True)
     if getattr(result, "interrupted", False):
         raise typer.Exit(INTERRUPTED)
 
@@ -77,6 +80,11 @@ def _finite(values: Any) -> Any:
     if isinstance(values, (list, tuple)):
         return [_finite(value) for value in values]
     return values
+
+
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def sort_settings(words: list[str]) -> tuple[dict[str, Any], list[str]]:

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,20 +12,8 @@ from lemma.errors import SpecError
 WAITING = "Reading the formulas off the module, at many small sizes; they are kept for the next time."
 
 
-class Form(StrEnum):
-    """How an account is written."""
-
-    text = "text"
-    markdown = "markdown"
-    latex = "latex"
-    html = "html"
-
-
-class Causal(StrEnum):
-    """How much of causal attention counts."""
-
-    full = "full"
-    half = "half"
+Form = StrEnum("Form", ["text", "markdown", "latex", "html"])
+Causal = StrEnum("Causal", ["full", "half"])
 
 
 def count(
@@ -74,21 +62,30 @@ def count(
     symbols, names = sort_settings(words)
     if len(names) != 1:
         raise SpecError(f"one MODEL is expected, got {len(names)}: {' '.join(names)}. As in: lemma count decoder d=512")
-    quantities = _listed(only) or None
+    model, quantities = names[0], _listed(only) or None
     if solve or total:
-        found = _solved(names[0], solve, total, within, quantities, symbols)
+        if not solve or not total:
+            raise SpecError(
+                "--solve and --total belong together, as in: lemma count table-a5 --solve V,d_e --total 9721596"
+            )
+        if quantities and len(quantities) > 1:
+            raise SpecError(f"--solve takes one quantity, got {', '.join(quantities)}.")
+        (quantity,) = quantities or ["parameters"]
+        found = lemma.count.solve(model, _listed(solve), total, quantity=quantity, ranges=within or (), **symbols)
         show(found, json)
         raise typer.Exit(0 if found.number else 1)
     if against:
-        return show(lemma.count.against(names[0], _listed(against), **symbols), json)
+        return show(lemma.count.against(model, _listed(against), **symbols), json)
     if draw:
-        return _drawn(lemma.count.draw(names[0], **symbols), draw, json)
+        drawing = lemma.count.draw(model, **symbols)
+        drawing.save(draw)
+        return show(drawing, True) if json else typer.echo(f"The drawing is in {draw}")
     with patiently(WAITING):
         account = lemma.count(
-            names[0],
+            model,
             quantities=quantities,
             multiply_add=multiply_add,
-            causal=causal.value,
+            causal=str(causal),
             elementwise=elementwise,
             **symbols,
         )
@@ -101,23 +98,3 @@ def count(
 
 def _listed(names: str | None) -> list[str]:
     return [name.strip() for name in (names or "").split(",") if name.strip()]
-
-
-def _solved(model: str, solve: str | None, total: Any, within: Any, quantities: list[str] | None, symbols: Any) -> Any:
-    import lemma.api as lemma
-
-    if not solve or not total:
-        raise SpecError(
-            "--solve and --total belong together, as in: lemma count table-a5 --solve V,d_e --total 9721596"
-        )
-    if quantities and len(quantities) > 1:
-        raise SpecError(f"--solve takes one quantity, got {', '.join(quantities)}.")
-    (quantity,) = quantities or ["parameters"]
-    return lemma.count.solve(model, _listed(solve), total, quantity=quantity, ranges=within or (), **symbols)
-
-
-def _drawn(drawing: Any, path: Path, as_json: bool) -> None:
-    drawing.save(path)
-    if as_json:
-        return show(drawing, True)
-    return typer.echo(f"The drawing is in {path}")

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import PARSE, TRANSLATE, Json, show, with_data
+from lemma.cli.common import PARSE, TRANSLATE, Json, given, show, with_data
 
 
 @with_data("limit", "dev", "graph", "nodes")
@@ -43,5 +43,4 @@ def evaluate(
 
     settings = {"layer": layer, "head": head, "context": context, "stride": stride}
     settings |= {"beam": beam, "length_penalty": length_penalty, "limit": limit}
-    given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
-    show(measure(run, split=split, **data, **given), json)
+    show(measure(run, split=split, **data, **given(settings)), json)

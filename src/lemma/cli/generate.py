@@ -1,12 +1,12 @@
 """`lemma generate`: text from a run, streamed."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import Json, say, to_json
+from lemma.cli.common import Json, given, say, to_json
 from lemma.errors import SpecError
 
 TOKENS, TEMPERATURE, SEED = 200, 0.8, 1
@@ -46,63 +46,42 @@ def generate(
 
     At temperature 0 it says where the text loops, and whether that is proved.
     """
+    from lemma.api import generate as write
+
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     sampling |= {"stop_at_loop": stop_at_loop, "ignore_eos": ignore_eos, "samples": samples}
     beams = {"beam": beam, "length_penalty": length_penalty}
     if source:
         _refuse(sampling | {"prompt": prompt}, "for text after a prompt, not for --source")
-        _answer(run, source, _given(beams | {"tokens": tokens}), json)
-    else:
-        _refuse(beams, "for translations, which need --source")
-        _write(run, prompt or [""], _given(sampling | {"tokens": tokens}), json)
+        answers = write(run, source=source, **given(beams | {"tokens": tokens}))
+        return _print(answers, "answers", "\n", json)
+    _refuse(beams, "for translations, which need --source")
+    settings = {"tokens": TOKENS, "temperature": TEMPERATURE, "seed": SEED, **given(sampling | {"tokens": tokens})}
+    times, ignores = settings.pop("samples", 1), settings.pop("ignore_eos", False)
+    prompts = [text for text in prompt or [""] for _ in range(max(1, times))]
+    before = [prompts[0]]
 
+    def echo(_: int, piece: str) -> None:
+        """Print the prompt before the first piece: by then, all that can be wrong with the request has been told."""
+        typer.echo((before.pop() if before else "") + piece, nl=False)
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
+    alone = not json and len(prompts) == 1  # printed as it is written
+    results = write(run, prompts, stop_at_eos=not ignores, on_text=echo if alone else None, **settings)
+    if not alone:
+        return _print(results, "generations", "\n\n---\n\n", json)
+    echo(0, "")
+    return say("\n" + results[0].remark if results[0].remark else "")
 
 
 def _refuse(options: dict[str, Any], why: str) -> None:
-    if names := [f"--{name.replace('_', '-')}" for name in _given(options)]:
+    if names := [f"--{name.replace('_', '-')}" for name in given(options)]:
         raise SpecError(f"{', '.join(names)}: {why}. Leave out the one or the other.")
 
 
-def _write(run: Path, prompts: list[str], given: dict[str, Any], json: bool) -> None:
-    """Continue prompts; a single one as it is written."""
-    from lemma.api import generate as write
-
-    settings = {"tokens": TOKENS, "temperature": TEMPERATURE, "seed": SEED, **given}
-    samples, ignores = settings.pop("samples", 1), settings.pop("ignore_eos", False)
-    prompts = [text for text in prompts for _ in range(max(1, samples))]
-    echo = None if json or len(prompts) > 1 else _echo(prompts[0])
-    results = write(run, prompts, stop_at_eos=not ignores, on_text=echo, **settings)
-    if json:
-        _print_json([result.to_dict() for result in results], "generations")
-    elif echo:
-        echo(0, "")
-        say("\n" + results[0].remark if results[0].remark else "")
+def _print(results: Sequence[Any], name: str, between: str, as_json: bool) -> None:
+    """Print results; as JSON a single one as it is, several under a name."""
+    if as_json:
+        values = [result.to_dict() for result in results]
+        typer.echo(to_json(values[0] if len(values) == 1 else {name: values}))
     else:
-        typer.echo("\n\n---\n\n".join(str(result) for result in results))
-
-
-def _echo(prompt: str) -> Callable[[int, str], None]:
-    """Print the prompt before the first piece: by then, all that can be wrong with the request has been told."""
-    before = [prompt]
-
-    def echo(_: int, piece: str) -> None:
-        typer.echo((before.pop() if before else "") + piece, nl=False)
-
-    return echo
-
-
-def _answer(run: Path, sources: list[str], settings: dict[str, Any], json: bool) -> None:
-    from lemma.api import generate as write
-
-    results = write(run, source=sources, **settings)
-    if json:
-        _print_json([result.to_dict() for result in results], "answers")
-    else:
-        typer.echo("\n".join(str(result) for result in results))
-
-
-def _print_json(values: list[dict[str, Any]], name: str) -> None:
-    typer.echo(to_json(values[0] if len(values) == 1 else {name: values}))
+        typer.echo(between.join(map(str, results)))

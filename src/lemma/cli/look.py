@@ -28,32 +28,18 @@ def heads(
     """
     from lemma.api import look
 
-    seen: Any = look(run, text=_reading(text, file), layer=layer, head=head)
-    if out:
-        seen.save(out)
-    show(seen, json)
-    if out:
-        typer.echo(f"written to {out}", err=True)
-
-
-def _reading(text: str | None, file: Path | None) -> str:
-    """The text that was given, in one way or the other."""
     if (text is None) == (file is None):
         given = "neither" if text is None else "both"
         raise InputError(f"--text or --file: one of them, got {given}. As in: lemma look runs/a --text 'to be or not'")
-    if file is None:
-        return text or ""
     try:
-        return file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8") if file else text
     except OSError as error:
         raise InputError(
             f"{file}: cannot be read ({error.strerror}). Give a text file, or the text with --text."
         ) from None
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: not a text in UTF-8 ({error.reason} at byte {error.start}).") from None
-
-
-# `lemma look parse`: the tree of a sentence, drawn.
+    show(look(run, text=text, layer=layer, head=head), json, out)
 
 
 def parse(
@@ -79,24 +65,12 @@ def parse(
 
     if text is None:
         raise InputError('--text is missing, as in: lemma look parse RUN --text "I prefer the morning flight"')
-    seen: Any = look("parse", run, text=text, layer=layer, head=head, relation=relation)
-    if out:
-        seen.save(out)
-    show(seen, json)
-    if out:
-        typer.echo(f"written to {out}", err=True)
+    show(look.parse(run, text, layer=layer, head=head, relation=relation), json, out)
 
 
 # `lemma look attention|bpe|cross|graph|lstm`: small cases worked by hand, every step shown.
 
-
-class Mask(StrEnum):
-    """What attention may not look at."""
-
-    none = "none"
-    causal = "causal"
-
-
+Mask = StrEnum("Mask", ["none", "causal"])
 Case = Annotated[
     str | None, typer.Argument(metavar="FILE|EXAMPLE", help="A TOML file, or the name of an example; none lists them.")
 ]
@@ -130,7 +104,7 @@ def attention(
     From word vectors, W_Q, W_K and W_V. Options take the place of what the file says.
     As in: lemma look attention e1 --out e1.html
     """
-    settings = {"words": word, "passes": passes, "scaled": scaled, "mask": mask and mask.value}
+    settings = {"words": word, "passes": passes, "scaled": scaled, "mask": mask and str(mask)}
     _look("attention", None if list_ else case, {**settings, "full": full, "decimals": decimals}, out, json)
 
 
@@ -219,21 +193,17 @@ def bpe(
     With ties, symbols and the final segmentation.
     As in: lemma look bpe "abbc abb abc abb", or: lemma look bpe --text shakespeare --merges 20 --library
     """
-    settings: dict[str, Any] = {"text": text, "merges": merges, "minimum": minimum, "show": show_pairs}
-    settings |= {"end_of_word": _end_of_word(end_of_word, no_end_of_word), "library": library}
+    if no_end_of_word and end_of_word is not None:
+        raise InputError(
+            f"--no-end-of-word and --end-of-word '{end_of_word}' exclude each other: the one puts no symbol after "
+            "words, the other this one. Give one of them."
+        )
+    symbol = "" if no_end_of_word else r"\w" if end_of_word is None else end_of_word
+    settings = {"text": text, "merges": merges, "minimum": minimum, "show": show_pairs}
+    settings |= {"end_of_word": symbol, "library": library}
     trace = _look("bpe", string, settings, out, json)
     if trace.library and not trace.library.agrees:
         raise typer.Exit(1)
-
-
-def _end_of_word(symbol: str | None, none: bool) -> str:
-    """The symbol after every word; none if it is empty."""
-    if none and symbol is not None:
-        raise InputError(
-            f"--no-end-of-word and --end-of-word '{symbol}' exclude each other: the one puts no symbol after words, "
-            "the other this one. Give one of them."
-        )
-    return "" if none else r"\w" if symbol is None else symbol
 
 
 def _look(what: str, given: str | None, settings: dict[str, Any], out: Path | None, as_json: bool) -> Any:
@@ -251,9 +221,6 @@ def _look(what: str, given: str | None, settings: dict[str, Any], out: Path | No
     return result
 
 
-# `lemma look`: what every attention head does, and small cases worked step by step.
-
-
 RUN = "run"  # the command that a first word which names no other stands for
 
 
@@ -265,14 +232,10 @@ class RunOrCommand(TyperGroup):
         if not args or args[0] in self.commands or args[0].startswith("-"):
             return super().parse_args(ctx, args)
         if not (ctx.resilient_parsing or Path(args[0]).exists() or {"--help", "-h"} & set(args)):
-            raise SpecError(_neither(args[0], [name for name in self.commands if name != RUN]))
+            commands = [name for name in self.commands if name != RUN]
+            guess = unknown("look", args[0], commands).rpartition(" is unknown.")[2].removesuffix(".")
+            raise SpecError(f"'{args[0]}' is no command and no run folder.{guess}; or give the folder of a run.")
         return super().parse_args(ctx, [RUN, *args])
-
-
-def _neither(word: str, commands: list[str]) -> str:
-    """Say that a first word is nothing that can be looked at."""
-    guess = unknown("look", word, commands).rpartition(" is unknown.")[2].removesuffix(".")
-    return f"'{word}' is no command and no run folder.{guess}; or give the folder of a run."
 
 
 app = typer.Typer(

@@ -23,20 +23,7 @@ from lemma.cli.train import train
 from lemma.errors import LemmaError
 from lemma.report.text import fit, width_of
 
-VERBS = (
-    "count",
-    "check",
-    "train",
-    "evaluate",
-    "generate",
-    "look",
-    "adapt",
-    "export",
-    "search",
-    "study",
-    "serve",
-    "data",
-)
+VERBS = "count check train evaluate generate look adapt export search study serve data"
 
 
 class InOrder(TyperGroup):
@@ -44,7 +31,7 @@ class InOrder(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Name them in that order."""
-        return sorted(super().list_commands(ctx), key=[*VERBS, *self.commands].index)
+        return sorted(super().list_commands(ctx), key=[*VERBS.split(), *self.commands].index)
 
 
 app = typer.Typer(

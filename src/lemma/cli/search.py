@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import Json, show
+from lemma.cli.common import Json, given, show
 from lemma.errors import InputError
 
 
@@ -72,35 +72,23 @@ def search(
     from lemma.api import search as look_for
 
     data = {"images": images, "query": query, "image": image, "texts": texts, "text_column": text_column}
-    asked = _given({**data, "k": top, "index": index, "faiss": faiss})
-    settings = _given({"words": word, "full": full or None, "decimals": decimals})
+    asked = given({**data, "k": top, "index": index, "faiss": faiss})
+    settings = given({"words": word, "full": full or None, "decimals": decimals})
     if matrices is not None:
-        _refuse_beside_matrices(run, asked)
+        extra = ["RUN"] * (run is not None) + [_flag(word, value) for word, value in asked.items()]
+        if extra:
+            raise InputError(f"--matrices works by hand, with no run: leave out {', '.join(extra)}.")
         found = look_for(matrices=matrices, out=out, **settings)
     else:
-        _refuse_without_matrices(run, settings)
+        if settings:
+            extra = ", ".join(_flag(word, value) for word, value in settings.items())
+            raise InputError(f"{extra}: only what is worked by hand has that. Leave it out, or give --matrices e7.")
+        if run is None:
+            raise InputError("RUN is missing, as in: lemma search RUN --images FOLDER --query 'a red heart'")
         found = look_for(run, out=out, **asked)
     show(found, json)
     if out:
-        typer.echo(f"written to {out}", err=True)
-
-
-def _given(words: dict[str, Any]) -> dict[str, Any]:
-    return {word: value for word, value in words.items() if value is not None}
-
-
-def _refuse_beside_matrices(run: Path | None, asked: dict[str, Any]) -> None:
-    extra = ["RUN"] * (run is not None) + [_flag(word, value) for word, value in asked.items()]
-    if extra:
-        raise InputError(f"--matrices works by hand, with no run: leave out {', '.join(extra)}.")
-
-
-def _refuse_without_matrices(run: Path | None, settings: dict[str, Any]) -> None:
-    if settings:
-        extra = ", ".join(_flag(word, value) for word, value in settings.items())
-        raise InputError(f"{extra}: only what is worked by hand has that. Leave it out, or give --matrices e7.")
-    if run is None:
-        raise InputError("RUN is missing, as in: lemma search RUN --images FOLDER --query 'a red heart'")
+        typer.echo(f"Written to {out}", err=True)
 
 
 def _flag(word: str, value: Any) -> str:

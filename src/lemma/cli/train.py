@@ -36,7 +36,7 @@ def train(
     Under torchrun: torchrun --nproc-per-node 2 -m lemma train …
     """
     from lemma import api
-    from lemma.spec.choose import choose
+    from lemma.spec.choose import choose, describe_settings
 
     settings, names = sort_settings(words or [])
     if resume:
@@ -52,7 +52,11 @@ def train(
         raise SpecError("MODEL is missing, as in: lemma train lstm --text shakespeare --out runs/a")
     model, *files = names
     if list_settings:
-        return typer.echo(_describe(model, json))
+        rows = describe_settings(model)
+        if json:
+            return typer.echo(to_json({"model": model, "settings": [row.to_dict() for row in rows]}))
+        lines = [(row.title, row.about) for row in rows]
+        return typer.echo("\n".join(table(lines, left=(0, 1), flexible=(0, 1), head=False, width=width_of(sys.stdout))))
     chosen = choose(model, settings, classify="labels" in data)  # a wrong setting is reported before anything else
     option, example = api.data_option(chosen.model)
     command = f"lemma train {model} --{option}"
@@ -70,13 +74,3 @@ def train(
     if option == "text":
         data["text"] = [*data["text"], *files]
     return show(api.train(model, out=out, overwrite=overwrite, **data, **settings), json)
-
-
-def _describe(model: str, as_json: bool) -> str:
-    from lemma.spec.choose import describe_settings
-
-    rows = describe_settings(model)
-    if as_json:
-        return to_json({"model": model, "settings": [row.to_dict() for row in rows]})
-    lines = [(row.title, row.about) for row in rows]
-    return "\n".join(table(lines, left=(0, 1), flexible=(0, 1), head=False, width=width_of(sys.stdout)))

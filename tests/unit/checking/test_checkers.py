@@ -1,11 +1,11 @@
-"""The checkers as functions: each is what `lemma check` calls, and refuses what it cannot use."""
+"""The checkers by name: each is the function of `lemma.check` of that name, and refuses what it cannot use."""
 
 from typing import Any
 
 import pytest
 
-from lemma.checking import checkers
-from lemma.checking.checkers import CHECKERS, run_checker
+import lemma
+from lemma.checking.checkers import ANSWERS, run_checker
 from lemma.errors import SpecError
 
 CALLS: dict[str, tuple[Any, ...]] = {
@@ -23,15 +23,15 @@ CALLS: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_the_function_and_the_name_give_the_same(name: str) -> None:
     model, *answers = CALLS[name]
-    found = getattr(checkers, name)(model, *answers)
+    found = getattr(lemma.check, name)(model, *answers)
     assert found == run_checker(name, model, answers, {})
     right = found.equal if hasattr(found, "equal") else found.holds if name == "identity" else found.right
     assert right is True
 
 
 def test_every_checker_is_a_function_of_that_name() -> None:
-    assert all(checker.run is getattr(checkers, name) for name, checker in CHECKERS.items())
-    assert set(CHECKERS) == {*CALLS, "sheet"}
+    assert set(ANSWERS) == {*CALLS, "sheet"}
+    assert all(callable(getattr(lemma.check, name)) for name in ANSWERS)
 
 
 def test_sizes_are_keywords_of_any_name() -> None:
@@ -40,9 +40,10 @@ def test_sizes_are_keywords_of_any_name() -> None:
     def factory(formula: int = 3, value: int = 2) -> nn.Module:
         return nn.Linear(formula, value)
 
-    assert checkers.parameters(factory, "(formula + 1) value", formula=5, value=7).right_at == 42
-    assert checkers.number("table-a5", "parameters", 14980860, L=4).equal
-    assert checkers.identity("c7", D=3, samples=500).sizes["D"] == 3
+    found: Any = lemma.check("parameters", factory, "(formula + 1) value", formula=5, value=7)
+    assert found.equal and found.right_at == 42
+    assert lemma.check.number("table-a5", "parameters", 14980860, L=4).equal
+    assert lemma.check.identity("c7", D=3, samples=500).sizes["D"] == 3
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_the_command_says_where_it_wrote(json_too: list[str], tmp_path: Path) ->
     path = tmp_path / "c7.html"
     result = CliRunner().invoke(app, ["identity", "c7", "D=3", "samples=500", "--out", str(path), *json_too])
     assert path.is_file()
-    assert f"Written to {path}" in (result.stderr if json_too else result.stdout)
+    assert f"Written to {path}" in result.stderr
     assert not json_too or json.loads(result.stdout)["holds"], "stdout stays one JSON object"
 
 

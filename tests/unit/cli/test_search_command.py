@@ -29,7 +29,7 @@ def test_images_are_found_and_counted_and_a_page_is_written(place: Path, capsys:
     assert search(*words, "--out", place / "found.html") == 0
     printed = capsys.readouterr()
     assert "5 indexed, 5 new" in printed.out and "   2  " in printed.out and "   3  " not in printed.out
-    assert "written to" in printed.err and (place / "found.html").stat().st_size > 1000
+    assert "Written to" in printed.err and (place / "found.html").stat().st_size > 1000
     assert search(*words, "--json", "--query", "blue") == 0
     plain = json.loads(capsys.readouterr().out)
     assert [answer["query"] for answer in plain["answers"]] == ["a red", "blue"] and plain["new"] == 0

@@ -1,0 +1,16 @@
+"""The examples in the docstrings of the verbs are run, with `lemma` imported as a reader has it."""
+
+import doctest
+
+import pytest
+
+import lemma
+from lemma import api
+
+
+def test_the_examples_of_the_verbs_are_true(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
+    done = doctest.testmod(api, extraglobs={"lemma": lemma})
+    assert done.attempted >= 10 and not done.failed
