@@ -30,7 +30,7 @@ from lemma.spec.data import LabelsSpec
 from lemma.spec.models import Classifier
 from lemma.spec.recipe import AdaptationSpec, Recipe
 from lemma.spec.studies import ClassifiersStudy, ComparedModel, LabelStudy
-from lemma.studies.budget import spread_validations
+from lemma.studies.budget import describe_hardware, device_of, race, ratio, spread_validations
 from lemma.studies.experiment import (
     CellOutcome,
     RunPlan,
@@ -46,7 +46,6 @@ from lemma.studies.experiment import (
 )
 from lemma.studies.grid import RESERVED, Verdict, knows, refuse_reserved
 from lemma.studies.result import NONE, StudyResult, StudyTable
-from lemma.studies.timing import describe_hardware, device_of, race, ratio
 from lemma.tasks.base import rooted, say_skipped
 from lemma.tasks.classification import ClassificationScore, classify, load_labels, score_classes
 

@@ -24,14 +24,14 @@ from lemma.runs.load import first_model, load
 from lemma.spec.base import distribute
 from lemma.spec.models import ModelSpec, Pooling
 from lemma.spec.recipe import METHODS, Recipe
+from lemma.studies.budget import Spread, describe_hardware, device_of, peak_of_step, race, ratio, spread
 from lemma.studies.experiment import CellOutcome, Experiment, StudyCell, run_experiment
 from lemma.studies.result import NONE, StudyResult, StudyTable
-from lemma.studies.timing import Spread, describe_hardware, device_of, peak_of_step, race, ratio, spread
 from lemma.tasks.base import DataArgs, Headline
 from lemma.tasks.translation import teacher_forcing
 from lemma.training.adapt import AdaptationPlan, Adapted, AdaptedBase, Forgetting, finish_run, is_same, plan_adaptation
 from lemma.training.distributed import Distributed
-from lemma.training.result import TrainingResult
+from lemma.training.loop import TrainingResult
 from lemma.training.session import Session
 
 ALL = "all"

@@ -24,9 +24,9 @@ from lemma.report.curves import Curve, Plot
 from lemma.report.progress import Observer
 from lemma.report.result import Block, Heading, Text
 from lemma.spec.studies import CostStudy, HeadsStudy, LengthStudy
+from lemma.studies.budget import Spread, describe_hardware, device_named, race, ratio, spread
 from lemma.studies.experiment import CellOutcome, Experiment, StudyCell
 from lemma.studies.result import StudyResult, StudyTable
-from lemma.studies.timing import Spread, describe_hardware, device_named, race, ratio, spread
 
 Vectors = Float[Tensor, "batch time width"]
 HOW = (

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from lemma.data.files import write_atomically
 from lemma.errors import LemmaError, RunError, SpecError, unknown
-from lemma.report.progress import Observer
+from lemma.report.progress import Observer, Silent
 from lemma.report.statistics import Estimate, estimate
 from lemma.runs.folder import SPEC, RunFolder, is_begun, remove_unbegun
 from lemma.runs.load import Run, load
@@ -24,8 +24,9 @@ from lemma.spec.base import to_toml
 from lemma.spec.data import AnyDataSpec, DataSpec, LabelsSpec
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import AdaptationSpec, Recipe
+from lemma.spec.studies import ClassifiersStudy, CostStudy, GraphStudy, GridStudy, PretrainingStudy, StudySpec
+from lemma.studies.budget import device_of
 from lemma.studies.result import StudyResult
-from lemma.studies.timing import device_of
 from lemma.training.loop import resume, train
 
 # One cell, what it came to, and the row that its seeds make together.
@@ -505,3 +506,44 @@ class TrainingExperiment(Experiment[M]):
 def validations_of(run: Run) -> list[dict[str, Any]]:
     """The rows of a run's metrics that hold a validation: the points of its learning curve."""
     return [row for row in RunFolder.open(run.path).metrics.rows() if "validation_loss" in row]
+
+
+# The experiment that a study's spec asks for; each is imported when it is used.
+
+
+def run_study(
+    spec: StudySpec, out: Path, observer: Observer | None = None, only: Collection[str] | None = None
+) -> StudyResult:
+    """Run a study in the folder `out`, save its table and report there, and return what it came to.
+
+    A finished run is not repeated and an interrupted one goes on, so that a study that was stopped is finished by the
+    same call. A run that fails becomes a row with its reason, and is tried again by the next call. `only` names the
+    models or runs to train now; of the others what is there is shown.
+    """
+    return run_experiment(experiment_of(spec, out, observer or Silent()), only)
+
+
+def experiment_of(spec: StudySpec, out: Path, observer: Observer) -> Experiment[Any]:
+    """The experiment of a spec, its data loaded."""
+    match spec:
+        case GridStudy():
+            from lemma.studies.grid import GridExperiment
+
+            return GridExperiment(spec, out, observer)
+        case ClassifiersStudy():
+            from lemma.studies.classifiers import ClassifiersExperiment
+
+            return ClassifiersExperiment(spec, out, observer)
+        case PretrainingStudy():
+            from lemma.studies.pretraining import PretrainingExperiment
+
+            return PretrainingExperiment(spec, out, observer)
+        case GraphStudy():
+            from lemma.studies.graph import GraphExperiment
+
+            return GraphExperiment(spec, out, observer)
+        case CostStudy():
+            from lemma.studies.costs import cost_experiment
+
+            return cost_experiment(spec, out, observer)
+    raise SpecError(f"study: there is no experiment for a {type(spec).__name__}.")

@@ -19,6 +19,7 @@ from lemma.spec.choose import choose
 from lemma.spec.data import GraphSpec
 from lemma.spec.models import Graph
 from lemma.spec.studies import GraphStudy
+from lemma.studies.budget import describe_hardware, device_of
 from lemma.studies.classifiers import (
     TEST,
     ClassifierMeasures,
@@ -34,7 +35,6 @@ from lemma.studies.classifiers import (
 from lemma.studies.experiment import RunPlan, StudyCell, TrainingExperiment, gather, paired
 from lemma.studies.grid import refuse_reserved
 from lemma.studies.result import NONE, StudyResult, StudyTable
-from lemma.studies.timing import describe_hardware, device_of
 from lemma.tasks.base import rooted
 from lemma.tasks.classification import score_classes
 from lemma.tasks.nodes import NodesTask, classify_nodes

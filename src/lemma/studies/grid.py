@@ -20,7 +20,14 @@ from lemma.spec.base import Spec, distribute
 from lemma.spec.choose import Choice, choose
 from lemma.spec.recipe import Recipe
 from lemma.spec.studies import ClaimComparison, ComparedModel, GridStudy, StudyBudget, StudyClaim
-from lemma.studies.budget import fit_parameters, fit_steps, measure_speed, spread_validations
+from lemma.studies.budget import (
+    describe_hardware,
+    device_of,
+    fit_parameters,
+    fit_steps,
+    measure_speed,
+    spread_validations,
+)
 from lemma.studies.experiment import (
     CellOutcome,
     RunPlan,
@@ -48,7 +55,6 @@ from lemma.studies.measures import (
     show_view,
 )
 from lemma.studies.result import NONE, StudyResult, StudyTable
-from lemma.studies.timing import describe_hardware, device_of
 
 
 def report_grid(

@@ -24,7 +24,7 @@ from lemma.spec.data import DataSpec
 from lemma.spec.models import EncoderDecoder
 from lemma.spec.recipe import AdaptationSpec, Recipe
 from lemma.spec.studies import ComparedModel, PretrainingStudy
-from lemma.studies.budget import tokens_per_step
+from lemma.studies.budget import describe_hardware, device_of, tokens_per_step
 from lemma.studies.classifiers import (
     SCORES,
     LabelExperiment,
@@ -44,7 +44,6 @@ from lemma.studies.classifiers import (
 from lemma.studies.experiment import RunPlan, StudyCell, TitledObserver, gather, paired, refuse_other_run, train_to_end
 from lemma.studies.grid import refuse_reserved
 from lemma.studies.result import NONE, StudyResult, StudyTable
-from lemma.studies.timing import describe_hardware, device_of
 from lemma.tasks.base import say_skipped
 from lemma.tasks.classification import load_labels
 from lemma.tasks.registry import task_for

@@ -38,9 +38,8 @@ from lemma.spec.recipe import METHODS, Method, Recipe
 from lemma.tasks.base import DataArgs, Score, sized
 from lemma.tasks.classification import ClassificationTask
 from lemma.tasks.registry import evaluate_run, task_for
-from lemma.training.loop import resume, train
+from lemma.training.loop import TrainingResult, resume, train
 from lemma.training.precision import choose_device
-from lemma.training.result import TrainingResult
 
 Describe = Callable[[ModelSpec, Method, tuple[str, ...]], str]
 """From a spec, a method and what is always trained to the formula of the trained parameters; counting comes later in

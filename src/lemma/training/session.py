@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lemma.data.splits import Splits
-from lemma.errors import RunError
+from lemma.errors import RunError, TrainingError
 from lemma.layers.state import State
 from lemma.models.build import build
 from lemma.runs.checkpoint import Checkpoint, latest_good, put_weights, refuse_other_spec, save, weights_of
@@ -30,7 +30,6 @@ from lemma.training.precision import (
     matrix_products,
     refuse_missing_kernels,
 )
-from lemma.training.progress import nothing_learned, read_too_often, refuse_no_number, too_good
 
 # A model in training: its optimizer, its batches, its loss, and the moves that the loop is made of.
 
@@ -381,3 +380,58 @@ def _restore_carried(session: Session, tensors: dict[str, Tensor]) -> None:
     cut = {name: tensors[name][rows].to(device).chunk(parts) for name in kind.tensors()}
     # copied, as a part of a tensor may be misaligned in memory, which kernels round differently
     session.carried = [kind.with_tensors({name: cut[name][part].clone() for name in cut}) for part in range(parts)]
+
+
+# Sanity checks that save a day.
+
+
+GUESSING = 0.98  # a loss above this share of the logarithm of all choices is no better than guessing
+FAR_BELOW = 0.8  # validation below this share of the training loss, and by this many nats, is too good to be true
+NATS = 0.2
+READINGS = 200  # more passes through the same text than this are absurd
+
+
+def nothing_learned(
+    recipe: Recipe, step: int, loss: float, choices: int, what: str = "tokens", letter: str = "V"
+) -> str | None:
+    """Warn of a loss that still stands at chance after a fifth of the steps, the warm-up twice over and fifty steps.
+
+    Chance is the logarithm of the choices: ln V among V tokens, ln B among the B captions of a batch.
+    """
+    guess = math.log(choices)
+    if step < max(recipe.steps / 5, 2 * recipe.warm_up, 50) or loss < GUESSING * guess:
+        return None
+    return (
+        f"Nothing is learned: at step {step} the loss is {loss:.3f}, guessing among {choices} {what} gives "
+        f"ln {letter} = {guess:.3f}. Try another learning_rate (now {recipe.learning_rate:g}), and look at the "
+        f"{'text' if what == 'tokens' else what}."
+    )
+
+
+def too_good(recipe: Recipe, step: int, validation: float, training: float) -> str | None:
+    """Warn of a validation loss far below the training loss, once the first third is over and both move slowly."""
+    if step <= recipe.steps / 3 or validation >= min(FAR_BELOW * training, training - NATS):
+        return None
+    cause = f"; dropout = {recipe.dropout:g} may be too much" if recipe.dropout >= 0.3 else ""
+    return (
+        f"Validation is much better than training: loss {validation:.3f} against {training:.3f} at step {step}. "
+        f"Is the held-out text easier, or of another kind{cause}?"
+    )
+
+
+def read_too_often(recipe: Recipe, tokens: int, sequence_length: int) -> str | None:
+    """Warn of a text so short that the run reads it hundreds of times."""
+    times = recipe.steps * recipe.batch * sequence_length / tokens
+    if times < READINGS:
+        return None
+    return f"The training text has only {tokens:,} tokens: this run reads them {times:,.0f} times over."
+
+
+def refuse_no_number(loss: float, norm: float, steps: range, rate: float, saved: int) -> None:
+    """Stop with a TrainingError where the loss or the gradient is infinite or NaN."""
+    if math.isfinite(loss) and math.isfinite(norm):
+        return
+    what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
+    where = f"At step {steps[-1]}" if len(steps) == 1 else f"Between steps {steps[0]} and {steps[-1]}"
+    kept = f"The checkpoint of step {saved} is good" if saved else "No checkpoint had been saved before"
+    raise TrainingError(f"{where} {what} (learning rate {rate:.3g}). {kept}. Try a lower learning_rate.")

@@ -42,9 +42,8 @@ from lemma.studies.classifiers import (
     over_texts,
     report_classifiers,
 )
-from lemma.studies.experiment import paired
+from lemma.studies.experiment import paired, run_study
 from lemma.studies.result import StudyResult
-from lemma.studies.run import run_study
 
 Make = Callable[..., ClassifiersStudy]
 TINY = {"width": 6, "hidden": 8, "steps": 12, "batch": 8, "device": "cpu", "learning_rate": 0.02}

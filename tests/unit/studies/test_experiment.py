@@ -21,9 +21,9 @@ from lemma.runs.load import load
 from lemma.spec.data import BytePairs, Words
 from lemma.spec.studies import ComparedModel, GridStudy, StudyBudget
 from lemma.studies import experiment, grid
+from lemma.studies.experiment import run_study
 from lemma.studies.measures import LanguageMeasures, cut_loop
 from lemma.studies.result import StudyResult
-from lemma.studies.run import run_study
 
 MakeStudy = Callable[..., GridStudy]
 

@@ -19,6 +19,7 @@ from lemma.report.curves import Curve, Plot
 from lemma.spec.models import Decoder, Lstm
 from lemma.spec.studies import ComparedModel, GridStudy, read_study
 from lemma.studies import experiment
+from lemma.studies.experiment import run_study
 from lemma.studies.measures import (
     PositionsView,
     Row,
@@ -32,7 +33,6 @@ from lemma.studies.measures import (
     shaping_effects,
     windows_of,
 )
-from lemma.studies.run import run_study
 
 MakeStudy = Callable[..., GridStudy]
 SMALL = {"width": 8, "depth": 2, "heads": 2, "context": 8}

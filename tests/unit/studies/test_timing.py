@@ -4,8 +4,8 @@ import time
 
 import pytest
 
+from lemma.studies.budget import Spread, describe_hardware, race, ratio, spread
 from lemma.studies.costs import verdict_on
-from lemma.studies.timing import Spread, describe_hardware, race, ratio, spread
 
 
 def test_a_race_finds_the_slower_one_and_runs_in_turns() -> None:
