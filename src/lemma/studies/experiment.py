@@ -12,7 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from lemma.data.files import write_atomically
 from lemma.errors import LemmaError, RunError, SpecError, unknown
@@ -24,12 +26,18 @@ from lemma.spec.base import to_toml
 from lemma.spec.data import AnyDataSpec, DataSpec, LabelsSpec
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import AdaptationSpec, Recipe
-from lemma.spec.studies import ClassifiersStudy, CostStudy, GraphStudy, GridStudy, PretrainingStudy, StudySpec
+from lemma.spec.studies import (
+    ClassifiersStudy,
+    GraphStudy,
+    GridStudy,
+    HeadsStudy,
+    LengthStudy,
+    PretrainingStudy,
+    StudySpec,
+)
 from lemma.studies.budget import device_of
 from lemma.studies.result import StudyResult
 from lemma.training.loop import resume, train
-
-# One cell, what it came to, and the row that its seeds make together.
 
 
 @dataclass(frozen=True)
@@ -85,20 +93,8 @@ def in_words(point: Mapping[str, Any]) -> str:
     return ", ".join(f"{word}={plain(value)}" for word, value in point.items())
 
 
-class Measured(Protocol):
-    """What is measured of a cell, to and from plain values."""
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` wrote."""
-        ...
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        ...
-
-
-M = TypeVar("M", bound=Measured)
+M = TypeVar("M")
+"""What is measured of a cell: a dataclass with a `to_dict()`."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,7 @@ class CellOutcome(Generic[M]):
             "model": self.cell.condition,
             "point": dict(self.cell.point),
             "seed": self.cell.seed,
-            "measures": self.measures.to_dict() if self.measures else None,
+            "measures": getattr(self.measures, "to_dict", lambda: None)(),
             "reason": self.reason,
         }
 
@@ -213,9 +209,6 @@ def seeds_in_words(rows: Sequence[StudyRow[Any]]) -> str:
     return words + (single if counts and min(counts) == 1 else "")
 
 
-# Experiments, and the one runner for all of them.
-
-
 class Experiment(ABC, Generic[M]):
     """A study that can be run: its cells, how one of them is run, and the report on all."""
 
@@ -272,8 +265,8 @@ class Experiment(ABC, Generic[M]):
         if not kept or kept.get("of") != identity:
             return None
         try:
-            measures = self.measures.read(kept["measures"])
-        except (KeyError, TypeError):  # written by another version of Lemma: measured again
+            measures = TypeAdapter(self.measures).validate_python(kept["measures"])
+        except (KeyError, ValidationError):  # written by another version of Lemma: measured again
             return None
         return measures if self.is_complete(measures) else None
 
@@ -313,7 +306,11 @@ def run_experiment(experiment: Experiment[Any], only: Collection[str] | None = N
     names the conditions or runs to train now; of the others what is there is shown.
     """
     cells = experiment.cells()
-    chosen = select(cells, only)
+    names = {name: None for cell in cells for name in (cell.condition, cell.name)}
+    for name in only or ():
+        if name not in names:
+            raise SpecError(unknown("only", name, names))
+    chosen = [cell for cell in cells if only is None or {cell.condition, cell.name} & set(only)]
     for cell in cells:
         experiment.check(cell)
     experiment.out.mkdir(parents=True, exist_ok=True)
@@ -332,15 +329,6 @@ def run_experiment(experiment: Experiment[Any], only: Collection[str] | None = N
     result = experiment.report(outcomes, interrupted)
     result.save()
     return result
-
-
-def select(cells: Sequence[StudyCell], only: Collection[str] | None) -> list[StudyCell]:
-    """The cells of the conditions or runs that are named; all of them if nothing is."""
-    names = {name: None for cell in cells for name in (cell.condition, cell.name)}
-    for name in only or ():
-        if name not in names:
-            raise SpecError(unknown("only", name, names))
-    return [cell for cell in cells if only is None or {cell.condition, cell.name} & set(only)]
 
 
 class TitledObserver(Observer):
@@ -508,9 +496,6 @@ def validations_of(run: Run) -> list[dict[str, Any]]:
     return [row for row in RunFolder.open(run.path).metrics.rows() if "validation_loss" in row]
 
 
-# The experiment that a study's spec asks for; each is imported when it is used.
-
-
 def run_study(
     spec: StudySpec, out: Path, observer: Observer | None = None, only: Collection[str] | None = None
 ) -> StudyResult:
@@ -520,30 +505,20 @@ def run_study(
     same call. A run that fails becomes a row with its reason, and is tried again by the next call. `only` names the
     models or runs to train now; of the others what is there is shown.
     """
-    return run_experiment(experiment_of(spec, out, observer or Silent()), only)
-
-
-def experiment_of(spec: StudySpec, out: Path, observer: Observer) -> Experiment[Any]:
-    """The experiment of a spec, its data loaded."""
-    match spec:
+    kind: Callable[[Any, Path, Observer], Experiment[Any]]
+    match spec:  # each is imported when it is used
         case GridStudy():
-            from lemma.studies.grid import GridExperiment
-
-            return GridExperiment(spec, out, observer)
+            from lemma.studies.grid import GridExperiment as kind
         case ClassifiersStudy():
-            from lemma.studies.classifiers import ClassifiersExperiment
-
-            return ClassifiersExperiment(spec, out, observer)
+            from lemma.studies.classifiers import ClassifiersExperiment as kind
         case PretrainingStudy():
-            from lemma.studies.pretraining import PretrainingExperiment
-
-            return PretrainingExperiment(spec, out, observer)
+            from lemma.studies.pretraining import PretrainingExperiment as kind
         case GraphStudy():
-            from lemma.studies.graph import GraphExperiment
-
-            return GraphExperiment(spec, out, observer)
-        case CostStudy():
-            from lemma.studies.costs import cost_experiment
-
-            return cost_experiment(spec, out, observer)
-    raise SpecError(f"study: there is no experiment for a {type(spec).__name__}.")
+            from lemma.studies.graph import GraphExperiment as kind
+        case HeadsStudy():
+            from lemma.studies.costs import HeadsExperiment as kind
+        case LengthStudy():
+            from lemma.studies.costs import LengthExperiment as kind
+        case _:
+            raise SpecError(f"study: there is no experiment for a {type(spec).__name__}.")
+    return run_experiment(kind(spec, out, observer or Silent()), only)
