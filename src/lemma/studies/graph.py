@@ -27,6 +27,7 @@ from lemma.studies.classifiers import (
     LabelRow,
     learning_curve,
     measures_of,
+    models_in_words,
     percent,
     percent_curve,
     points,
@@ -111,17 +112,15 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
     def report(self, outcomes: tuple[LabelOutcome, ...], interrupted: bool) -> StudyResult:
         """What the first model reached, and how each other differs from it."""
         rows = gather(outcomes)
+        recipe, sizes = ("steps", "learning_rate", "weight_decay", "dropout"), ("depth", "hidden", "normalise")
         return StudyResult(
             title=self.spec.name,
             question=self.spec.question,
             spec=self.spec,
             out=self.out,
-            data={
-                **describe_graph(self.graphs[self.spec.seeds[0]]),
-                "seeds": ", ".join(map(str, self.spec.seeds)),
-            },
+            data={**describe_graph(self.graphs[self.spec.seeds[0]]), "seeds": ", ".join(map(str, self.spec.seeds))},
             hardware=describe_hardware(device_of(outcomes[0].cell.recipe)),
-            protocol={**PROTOCOL, "models": models_in_words(rows)},
+            protocol={**PROTOCOL, "models": models_in_words(rows, recipe, sizes)},
             table=make_table(rows),
             conclusion=tuple(conclude(rows)),
             plots=tuple(plot_graph_models([row for row in rows if row.measured])),
@@ -164,17 +163,16 @@ def conclude(rows: Sequence[LabelRow]) -> Iterator[str]:
 
 def make_table(rows: Sequence[LabelRow]) -> StudyTable:
     """One row per model: scores in per cent, then costs."""
-
-    def cells(row: LabelRow) -> tuple[str, ...]:
+    cells = []
+    for row in rows:
         parameters, trained = row.count("parameters"), row.estimate("seconds")
         scores = (percent(row.estimate(name)) for name in ("accuracy", "f1"))
-        return (row.title, *scores, NONE if parameters is None else f"{parameters:,}", str(trained or NONE))
-
+        cells.append((row.title, *scores, NONE if parameters is None else f"{parameters:,}", str(trained or NONE)))
     seeds = max(len(row.measured) for row in rows)
     interval = f"Mean ± half the 95 % interval over {seeds} seeds (Student's t)."
     return StudyTable(
         header=("model", "accuracy %", "F1 %", "parameters", "train s"),
-        rows=tuple(map(cells, rows)),
+        rows=cells,
         records=tuple(map(record_of, rows)),
         caption="On the test nodes; F1 is the mean over the classes. "
         + (interval if seeds > 1 else "One seed has no interval."),
@@ -204,14 +202,3 @@ def plot_graph_models(rows: Sequence[LabelRow]) -> Iterator[Plot]:
             "and 100 %."
         )
         yield Plot("steps", "validation accuracy, per cent", learning, caption=caption)
-
-
-def models_in_words(rows: Sequence[LabelRow]) -> str:
-    """What each model is, and how it was trained."""
-    said = []
-    for title, one in ((row.title, row.first) for row in rows if row.first):
-        sizes = ", ".join(f"{word} {one.model[word]}" for word in ("depth", "hidden", "normalise"))
-        recipe = ("steps", "learning_rate", "weight_decay", "dropout")
-        trained = ", ".join(f"{word.replace('_', ' ')} {one.recipe[word]:,}" for word in recipe)
-        said.append(f"{title} ({sizes}; {trained})")
-    return "; ".join(said)
