@@ -34,13 +34,16 @@ from lemma.tasks.base import Task, sized
 from lemma.tasks.registry import OPTIONS, task_for, task_of_family
 from lemma.training.distributed import Distributed, joined
 from lemma.training.optimizer import logs, saves, validates
-from lemma.training.precision import fork_random, matrix_products, product_precision
-from lemma.training.session import Session, refuse_finished, refuse_other_data, restore_latest, save_session
+from lemma.training.precision import fork_random, matrix_products
+from lemma.training.session import Session, refuse_to_resume, restore_latest, save_session
 
 Evaluate = Callable[[Any], Any]
 """What validates a model: its result has a `loss`, a `perplexity` and, if it wants, `figures`."""
 Sample = Callable[[Any], list[str]]
 Stopped = Literal["done", "early", "interrupted"]
+OF_STATE = ("tokens", "seconds", "training_loss", "validation_loss", "perplexity", "figures")
+OF_STATE += ("best_loss", "best_perplexity", "best_step", "best_figures")
+"""What the result of a run takes from its state."""
 AGREE_EVERY = 10  # steps after which several processes ask whether one of them was told to stop
 
 
@@ -90,8 +93,7 @@ def resume(
     """Resume a run from its last good checkpoint, or from the start if it had none; `changes` are recipe settings."""
     observer = observer or Silent()
     folder = RunFolder.open(path)
-    refuse_finished(folder)
-    refuse_other_data(folder, data)
+    refuse_to_resume(folder, data)
     folder = replace(folder, recipe=folder.recipe.replace(**(changes or {})))
     with _environment(folder.recipe) as processes:
         begin = time.perf_counter()
@@ -136,7 +138,7 @@ def _environment(recipe: Recipe) -> Iterator[Distributed]:
         joined(recipe) as processes,
         fork_random(processes.device),
         steady_heap(processes.device),
-        matrix_products(product_precision(processes.device)),
+        matrix_products("high" if processes.device.type == "cuda" else "highest"),  # TF32 on a GPU
     ):
         yield processes
 
@@ -170,7 +172,21 @@ def _complete(
         stopped = run_steps(session, folder, log, validation, stop)
         if session.saved != session.state.step:
             save_session(session, folder)
-        result = _result(session, folder, stopped, setup_seconds)
+        state = session.state
+        result = TrainingResult(
+            path=folder.path,
+            family=folder.spec.family,
+            steps=state.step,
+            planned_steps=folder.recipe.steps,
+            stopped=stopped,
+            parameters=count_parameters(session.model),
+            learned=sum(tensor.numel() for tensor in session.model.parameters() if tensor.requires_grad),
+            setup_seconds=setup_seconds,
+            tokens_per_second=state.tokens / state.seconds if state.seconds else None,
+            data_hash=folder.data_hash,
+            warnings=tuple(state.warnings.values()),
+            **{name: getattr(state, name) for name in OF_STATE},
+        )
         if stopped == "interrupted" or not processes.leads:
             return result
         weights = session.best if session.best and folder.recipe.keep == "best" else weights_of(session.model)
@@ -182,33 +198,6 @@ def _complete(
         if folder.adaptation:  # many tasks on one base are to be small on the disk
             shutil.rmtree(folder.checkpoints, ignore_errors=True)
         return result
-
-
-def _result(session: Session, folder: RunFolder, stopped: Stopped, setup_seconds: float) -> "TrainingResult":
-    state = session.state
-    return TrainingResult(
-        path=folder.path,
-        family=folder.spec.family,
-        steps=state.step,
-        planned_steps=folder.recipe.steps,
-        stopped=stopped,
-        parameters=count_parameters(session.model),
-        learned=sum(tensor.numel() for tensor in session.model.parameters() if tensor.requires_grad),
-        tokens=state.tokens,
-        training_loss=state.training_loss,
-        validation_loss=state.validation_loss,
-        perplexity=state.perplexity,
-        best_loss=state.best_loss,
-        best_perplexity=state.best_perplexity,
-        best_step=state.best_step,
-        seconds=state.seconds,
-        setup_seconds=setup_seconds,
-        tokens_per_second=state.tokens / state.seconds if state.seconds else None,
-        data_hash=folder.data_hash,
-        warnings=tuple(state.warnings.values()),
-        figures=dict(state.figures),
-        best_figures=dict(state.best_figures),
-    )
 
 
 # Memory that is freed and allocated at every step stays with the process while a model is trained on a CPU. Otherwise
@@ -224,23 +213,18 @@ USUAL = {TRIM_THRESHOLD: 128 << 10, MMAP_THRESHOLD: 128 << 10}
 @contextmanager
 def steady_heap(device: torch.device) -> Iterator[None]:
     """Keep up to a gigabyte of freed memory; where the C library is not glibc, do nothing."""
-    if device.type != "cpu" or not sys.platform.startswith("linux"):
+    glibc = device.type == "cpu" and sys.platform.startswith("linux")
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if glibc else None
+    if mallopt is None:
         yield
         return
-    _set(KEPT)
     try:
+        for name, value in KEPT.items():
+            mallopt(name, value)
         yield
     finally:
-        _set(USUAL)
-
-
-def _set(options: dict[int, int]) -> None:
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:  # another C library
-        return
-    for name, value in options.items():
-        mallopt(name, value)
+        for name, value in USUAL.items():
+            mallopt(name, value)
 
 
 # Ctrl-C and SIGTERM: ask training to stop after the current step.
