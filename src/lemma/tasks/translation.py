@@ -7,7 +7,7 @@ from json import loads
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -27,7 +27,6 @@ from lemma.spec.recipe import Recipe
 from lemma.tasks.base import (
     IGNORED,
     DataArgs,
-    Entropy,
     ExampleBatches,
     Headline,
     LossTerms,
@@ -144,13 +143,6 @@ def teacher_forcing(targets: Int[Tensor, "batch time"]) -> tuple[Int[Tensor, "ba
     return targets[:, :-1], targets[:, 1:]
 
 
-def translation(
-    logits: Float[Tensor, "batch fed vocabulary"], targets: Int[Tensor, "batch time"], smoothing: float = 0.0
-) -> Entropy:
-    """The loss of the logits after each token of whole targets but the last."""
-    return cross_entropy(logits, teacher_forcing(targets)[1], smoothing)
-
-
 class TranslationLoss(TaskLoss):
     """An encoder–decoder that predicts each target token from the source and the target tokens before it."""
 
@@ -162,8 +154,8 @@ class TranslationLoss(TaskLoss):
         self, sources: Int[Tensor, "rows source"], targets: Int[Tensor, "rows target"], state: Any = None
     ) -> LossTerms:
         """Return the smoothed mean loss, to be minimised, and the true one, to be reported."""
-        fed, _ = teacher_forcing(targets)
-        objective, loss = translation(self.model(sources, fed), targets, self.smoothing)
+        fed, wanted = teacher_forcing(targets)
+        objective, loss = cross_entropy(self.model(sources, fed), wanted, self.smoothing)
         return objective, (loss,), None
 
 
@@ -269,8 +261,7 @@ def score_translations(
     scored = {name: _scored(metric, hypotheses, streams, draws) for name, metric in kinds.items()}
     return TranslationScore(
         sentences=len(hypotheses),
-        bleu=scored["bleu"][0],
-        chrf=scored["chrf"][0],
+        **{name: estimate for name, (estimate, _) in scored.items()},
         signatures={name: signature.format() for name, (_, signature) in scored.items()},
         protocol=dict(protocol or {}),
         short={name: signature.format(short=True) for name, (_, signature) in scored.items()},

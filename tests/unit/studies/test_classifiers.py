@@ -123,7 +123,7 @@ def test_a_finished_study_is_neither_trained_nor_timed_again(
     for module, name in (
         (experiment, "train"),
         (experiment, "resume"),
-        (classifiers, "measure"),
+        (classifiers, "classify"),
         (classifiers, "race"),
     ):
         monkeypatch.setattr(module, name, never)
@@ -160,7 +160,7 @@ def test_any_error_becomes_a_reason_and_the_next_call_tries_again(
     small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(classifiers, "measure", lambda *given: (_ for _ in ()).throw(MemoryError("no room")))
+        patch.setattr(classifiers, "classify", lambda *given: (_ for _ in ()).throw(MemoryError("no room")))
         broken = run_study(small(), tmp_path / "out")
     assert {run.reason for run in broken.runs} == {"MemoryError: no room"}
     assert "nothing to compare" in str(broken) or "was not measured" in str(broken)
