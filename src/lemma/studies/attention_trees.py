@@ -30,7 +30,6 @@ from lemma.tasks.parsing import (
     relation_findings,
     score_trees,
     tree_protocol,
-    with_baselines,
 )
 
 HOW = "maximum spanning tree of A + Aᵀ between words, hung from the word attended to most on average; no labels"
@@ -68,7 +67,7 @@ def score_attention(
     }
     guesses = {name: [most_attended(one.weights) for one in t] for name, t in baselines.items()}
     found = relation_findings(trained[0].names, chosen, [most_attended(one.weights) for one in trained], guesses)
-    return replace(with_baselines(score, uas), findings=tuple(found))
+    return replace(score, baselines={**score.baselines, **uas}, findings=tuple(found))
 
 
 def _readable(run: Run, gold: Sequence[Sentence]) -> tuple[list[Sentence], dict[str, Any]]:

@@ -376,11 +376,11 @@ def say_skipped(data: Splits[Item], observer: Observer) -> Splits[Item]:
     return data
 
 
-def refuse_changed(run: Run, data: Splits[Item], name: str, option: str) -> Splits[Item]:
+def refuse_changed(run: Run, data: Splits[Item], name: str, option: str, what: str | None = None) -> Splits[Item]:
     """Refuse data that have changed since the run was trained; return them if they have not."""
     if data.hash != run.data_hash:
         raise RunError(
-            f"{run.path} was trained on {option} with SHA-256 {run.data_hash}, but {name} now has {data.hash}: "
+            f"{run.path} was trained on {what or option} with SHA-256 {run.data_hash}, but {name} now has {data.hash}: "
             f"its validation and test splits may contain training data. To evaluate on it anyway, name it with "
             f"--{option}."
         )
