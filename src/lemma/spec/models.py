@@ -293,7 +293,9 @@ class Encoder(Transformer):
     """A Transformer in which every token attends to all tokens; it learns masked tokens (Devlin et al. 2019)."""
 
     family: Literal["encoder"] = "encoder"
-    use: ClassVar[str] = "an encoder, which predicts hidden tokens and writes no text. To adapt it: lemma adapt {} --labels …"
+    use: ClassVar[str] = (
+        "an encoder, which predicts hidden tokens and writes no text. To adapt it: lemma adapt {} --labels …"
+    )
     positions: Positions = Rotary()
     """Position encoding: none, learned, sinusoidal, rotary or alibi."""
     depth: Annotated[Size, Letter("L")] = 4
