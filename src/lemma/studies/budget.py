@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from lemma.spec.data import DataSpec
 from lemma.spec.models import Decoder, ModelSpec
 from lemma.spec.positions import PositionsSpec
 from lemma.spec.recipe import Recipe
-from lemma.spec.studies import StudyBudget
+from lemma.spec.studies import CostStudy, StudyBudget
 from lemma.tasks.language import sequence_length_of
 from lemma.training.loop import train
 from lemma.training.session import Session
@@ -63,8 +64,21 @@ def fit_parameters(model: ModelSpec, budget: int, fixed: Collection[str] = ()) -
     >>> fit.model.width, fit.model.hidden, fit.parameters
     (79, 315, 200120)
     """
-    sizes = _free_sizes(model, fixed)
-    steps = [_step_of(model, name) for name in sizes]
+    named = {name: getattr(model, name, None) for name in SIZES if name not in fixed}
+    sizes = {name: size for name, size in named.items() if size}
+    if not sizes and isinstance(model, Decoder) and "feed_forward" not in fixed:
+        sizes = {"feed_forward": model.inner}  # its width is fixed, that of its feed-forward layers is not
+    if not sizes:
+        held = ", ".join(f"{name}={getattr(model, name)}" for name in SIZES if name in fixed)
+        raise SpecError(
+            f"study.budget.parameters: {model.family} has no size left to choose, since {held} is fixed. "
+            "Leave one of them free, or take the budget away."
+        )
+    heads, positions = getattr(model, "heads", 1), getattr(model, "positions", None)
+    turned = isinstance(positions, PositionsSpec) and positions.paired  # rotary turns pairs
+    shared = "attention_width" if getattr(model, "attention_width", None) else "width"
+    multiples = {"value_width": heads, shared: 2 * heads if turned else heads}
+    steps = [multiples.get(name, 1) for name in sizes]
 
     def at(factor: float) -> tuple[int, ...]:
         scaled = zip(sizes.values(), steps, strict=True)
@@ -93,31 +107,6 @@ def fit_parameters(model: ModelSpec, budget: int, fixed: Collection[str] = ()) -
         low, high = (middle, high) if count(at(middle)) <= budget else (low, middle)
     nearest = min(at(low), at(high), key=lambda values: abs(count(values) - budget))
     return FittedModel(resized(nearest), count(nearest), budget)
-
-
-def _free_sizes(model: ModelSpec, fixed: Collection[str]) -> dict[str, int]:
-    """The sizes that may be scaled; where a Transformer's width is fixed, that of its feed-forward layers."""
-    sizes = {name: getattr(model, name, None) for name in SIZES if name not in fixed}
-    free = {name: size for name, size in sizes.items() if size}
-    if not free and isinstance(model, Decoder) and "feed_forward" not in fixed:
-        free = {"feed_forward": model.inner}
-    if not free:
-        held = ", ".join(f"{name}={getattr(model, name)}" for name in SIZES if name in fixed)
-        raise SpecError(
-            f"study.budget.parameters: {model.family} has no size left to choose, since {held} is fixed. "
-            "Leave one of them free, or take the budget away."
-        )
-    return free
-
-
-def _step_of(model: ModelSpec, name: str) -> int:
-    """What a size must be a multiple of: the heads, where they share it, twice that where rotary turns pairs."""
-    heads = getattr(model, "heads", 1)
-    shared = "attention_width" if getattr(model, "attention_width", None) else "width"
-    if name == shared:
-        positions = getattr(model, "positions", None)
-        return 2 * heads if isinstance(positions, PositionsSpec) and positions.paired else heads
-    return heads if name == "value_width" else 1
 
 
 def tokens_per_step(model: ModelSpec, recipe: Recipe) -> int:
@@ -152,36 +141,21 @@ def fit_steps(model: ModelSpec, recipe: Recipe, budget: StudyBudget, speed: floa
     return recipe.replace(steps=max(1, steps))
 
 
-@dataclass(frozen=True)
-class NoScore:
-    """What a speed trial has in place of a validation."""
-
-    loss: float = 0.0
-    perplexity: float = 1.0
-
-
 def measure_speed(model: ModelSpec, recipe: Recipe, data: DataSpec, dataset: Splits[TokenArray]) -> float:
     """Train for a few real steps and return the tokens/s of all but the first ones."""
     with TemporaryDirectory(prefix="lemma-trial-") as folder:
         path = Path(folder) / "trial"
         trial = recipe.replace(steps=TRIAL, evaluate_every=TRIAL, tensorboard=False)
-        train(model, trial, data, dataset, path, evaluate=lambda model: NoScore(), sample=lambda model: [])
+        no_score = SimpleNamespace(loss=0.0, perplexity=1.0)  # in place of a validation
+        train(model, trial, data, dataset, path, evaluate=lambda model: no_score, sample=lambda model: [])
         rows = RunFolder.open(path).metrics.rows()
     first, last = rows[WARM_UP - 1], rows[-1]
     return (last["tokens"] - first["tokens"]) / (last["seconds"] - first["seconds"])
 
 
-# The machine.
-
-
-def device_named(name: str) -> str:
-    """The device that a spec's `device` means on this machine."""
-    return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
-
-
-def device_of(recipe: Recipe) -> str:
-    """Where a run of this recipe is measured: where it was trained."""
-    return device_named(recipe.device)
+def device_of(spec: Recipe | CostStudy) -> str:
+    """Where a run of a recipe, or a study of costs, is measured on this machine."""
+    return "cuda" if spec.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def describe_hardware(device: str = "cpu") -> dict[str, str]:
@@ -328,18 +302,14 @@ class LiveBytes(TorchDispatchMode):
         """Run an operation as it is, and count the storage it made."""
         made = func(*args, **(kwargs or {}))
         given = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
-        for leaf in tree_leaves(made):
-            if isinstance(leaf, Tensor) and leaf.untyped_storage()._cdata not in given:
-                self._count(leaf.untyped_storage())
+        for storage in (leaf.untyped_storage() for leaf in tree_leaves(made) if isinstance(leaf, Tensor)):
+            key = storage._cdata
+            if key not in given and key not in self.live:
+                self.live[key] = storage.nbytes()
+                self.now += storage.nbytes()
+                self.peak = max(self.peak, self.now)
+                weakref.finalize(storage, self._free, key)
         return made
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key not in self.live:
-            self.live[key] = storage.nbytes()
-            self.now += storage.nbytes()
-            self.peak = max(self.peak, self.now)
-            weakref.finalize(storage, self._free, key)
 
     def _free(self, key: int) -> None:
         self.now -= self.live.pop(key, 0)

@@ -25,7 +25,7 @@ from lemma.report.curves import Curve, Plot
 from lemma.report.progress import Observer
 from lemma.report.result import Heading, Text
 from lemma.spec.studies import HeadsStudy, LengthStudy
-from lemma.studies.budget import Spread, describe_hardware, device_named, race, ratio, spread
+from lemma.studies.budget import Spread, describe_hardware, device_of, race, ratio, spread
 from lemma.studies.experiment import CellOutcome, Experiment, StudyCell
 from lemma.studies.result import StudyResult, StudyTable
 
@@ -91,7 +91,7 @@ class CostExperiment(Experiment[RaceCosts]):
 
     def __init__(self, spec: HeadsStudy | LengthStudy, out: Path, observer: Observer) -> None:
         self.spec, self.out, self.observer = spec, out, observer
-        self.device = device_named(spec.device)
+        self.device = device_of(spec)
         check_memory(spec, self.device)
 
     @abstractmethod

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lemma.data.files import write_atomically
 from lemma.report.curves import Plot
 from lemma.report.result import (
     Block,
@@ -20,7 +21,6 @@ from lemma.report.result import (
     as_markdown,
     as_text,
     plots,
-    write_files,
 )
 from lemma.spec.studies import StudySpec
 
@@ -187,5 +187,7 @@ class StudyResult(Result):
             as_json(self.to_dict(), indent=1),
             as_html(self.details(), self.title),
         )
-        write_files(folder, dict(zip(self.files, texts, strict=True)))
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in zip(self.files, texts, strict=True):
+            write_atomically(folder / name, content)
         return folder / self.files[-1]
