@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
-from torch import Tensor, nn
+from jaxtyping import Float, Int64
+from torch import nn
 
 from lemma.data.corpora import LABELLED
 from lemma.data.labels import Labelled, holds_trees, prepare_labels, read_labels, with_heads
@@ -31,16 +31,13 @@ from lemma.tasks.base import (
     DataArgs,
     ExampleBatches,
     Headline,
-    LossTerms,
     Score,
+    SmoothedLoss,
     Task,
-    TaskLoss,
     Worker,
     choose_split,
-    cross_entropy,
     protocol_of,
     refuse_changed,
-    refuse_penalties,
     say_skipped,
 )
 from lemma.tasks.parse_texts import parser_trees, tree_source_for
@@ -72,10 +69,9 @@ class ClassificationTask(Task):
         """Texts of similar length together."""
         return ExampleBatches(examples, recipe, worker)
 
-    def loss(self, model: ClassifierModel, recipe: Recipe, batches: Any = None) -> "ClassificationLoss":
+    def loss(self, model: ClassifierModel, recipe: Recipe, batches: Any = None) -> SmoothedLoss:
         """The cross-entropy of the classes, with label smoothing."""
-        refuse_penalties(self, recipe)
-        return ClassificationLoss(model, recipe.label_smoothing)
+        return SmoothedLoss(model, recipe.label_smoothing, lambda model, texts, classes: (model(texts), classes[:, 0]))
 
     def validate(self, model: ClassifierModel, data: Splits[Labelled], recipe: Recipe) -> "ClassificationScore":
         """Classify the validation texts, without intervals."""
@@ -135,19 +131,6 @@ def load_labels(
         trees=tree_source_for(body, data.labels, data.parser, observer),
         progress=watched_reading(observer),
     )
-
-
-class ClassificationLoss(TaskLoss):
-    """A classifier and the cross-entropy of its classes."""
-
-    def __init__(self, model: ClassifierModel, smoothing: float) -> None:
-        super().__init__()
-        self.model, self.smoothing = model, smoothing
-
-    def forward(self, texts: Int[Tensor, "rows time"], classes: Int[Tensor, "rows 1"], state: Any = None) -> LossTerms:
-        """Return the smoothed mean loss, to be minimised, and the true one, to be reported."""
-        objective, loss = cross_entropy(self.model(texts), classes[:, 0], self.smoothing)
-        return objective, (loss,), None
 
 
 def score_split(

@@ -31,7 +31,6 @@ from lemma.tasks.base import (
     Worker,
     cross_entropy,
     protocol_of,
-    refuse_penalties,
 )
 from lemma.tasks.language import TextTask, text_to_evaluate
 
@@ -52,7 +51,6 @@ class MaskedTask(TextTask):
 
     def loss(self, model: EncoderModel, recipe: Recipe, batches: Any = None) -> "MaskedLoss":
         """The loss of the hidden tokens, of what follows what, or both."""
-        refuse_penalties(self, recipe)
         hidden = masked_windows(model.spec.context, model.spec, recipe.mask_rate).hidden
         return MaskedLoss(model, hidden)
 

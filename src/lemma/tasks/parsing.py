@@ -35,7 +35,6 @@ from lemma.tasks.base import (
     TaskLoss,
     Worker,
     refuse_changed,
-    refuse_penalties,
 )
 
 WINDOWS = "trees are of whole sentences; --context and --stride cut running text into windows, for perplexity"
@@ -89,7 +88,6 @@ class ParsingTask(Task):
 
     def loss(self, model: ParserModel, recipe: Recipe, batches: Any = None) -> "ParsingLoss":
         """The cross-entropy of the arcs, and B1's loss of the heads' attention."""
-        refuse_penalties(self, recipe)
         return ParsingLoss(model)
 
     def validate(self, model: ParserModel, data: Splits[Trees], recipe: Recipe) -> "ParsingScore":

@@ -33,7 +33,7 @@ from lemma.spec.models import (
     TextReader,
 )
 from lemma.spec.recipe import METHODS, Method, Recipe
-from lemma.tasks.base import DataArgs, Score, sized
+from lemma.tasks.base import DataArgs, Score
 from lemma.tasks.classification import ClassificationTask
 from lemma.tasks.registry import evaluate_run, task_for
 from lemma.training.loop import TrainingResult, resume, train
@@ -244,7 +244,7 @@ def is_same(plan: AdaptationPlan, out: Path) -> bool:
     folder = RunFolder.open(out)
     ours = (plan.recipe, plan.data_spec, plan.data.hash, adaptation_of(plan.base, out, plan.method))
     same = (folder.recipe, folder.data, folder.data_hash, folder.adaptation) == ours
-    return same and folder.spec == sized(plan.model, plan.data)
+    return same and folder.spec == plan.model.sized(plan.data.sizes())
 
 
 def evaluated(plan: AdaptationPlan, out: Path, training: TrainingResult, describe: Describe) -> Adapted:

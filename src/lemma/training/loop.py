@@ -30,7 +30,7 @@ from lemma.runs.load import first_model
 from lemma.spec.data import AnyDataSpec
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import AdaptationSpec, Recipe
-from lemma.tasks.base import Task, sized
+from lemma.tasks.base import Task
 from lemma.tasks.registry import OPTIONS, task_for, task_of_family
 from lemma.training.distributed import Distributed, joined
 from lemma.training.optimizer import logs, saves, validates
@@ -72,7 +72,7 @@ def train(
     with _environment(recipe) as processes:
         if processes.leads:
             refuse_occupied(out, overwrite)
-        folder = RunFolder(out, sized(model_spec, data), recipe, data_spec, data.hash, adaptation)
+        folder = RunFolder(out, model_spec.sized(data.sizes()), recipe, data_spec, data.hash, adaptation)
         begin = time.perf_counter()
         session = _session(folder, data, processes, observer)
         if processes.leads:

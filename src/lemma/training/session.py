@@ -19,6 +19,7 @@ from lemma.runs.checkpoint import Checkpoint, latest_good, put_weights, refuse_o
 from lemma.runs.folder import RunFolder, only_writer
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Recipe
+from lemma.tasks.base import refuse_penalties
 from lemma.tasks.registry import task_for
 from lemma.training.distributed import Distributed, refuse_uneven, without_sync
 from lemma.training.optimizer import clip, learning_rate, memory_of, optimizer_for, restore_memory
@@ -91,6 +92,7 @@ class Session:
         if self.batches.note:
             tell(self.batches.note)
         self.optimizer = optimizer_for(self.model, recipe)
+        refuse_penalties(self.task, recipe)
         loss = self.task.loss(self.model, recipe, self.batches)
         self.chance, self.terms, self.state = loss.chance, loss.terms[1:], TrainingState()
         self.reset_sums(0.0)
