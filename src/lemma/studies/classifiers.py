@@ -113,26 +113,18 @@ def measures_of(run: Run, score: ClassificationScore, right: np.ndarray, layers:
     """What a run was, what it took, and how well it did."""
     summary: Mapping[str, Any] = run.summary or {}
     low, high = score.accuracy.interval or (None, None)
-    curve = [
-        LearningPoint(row["step"], row["seconds"], row["validation_loss"], row["accuracy"])
-        for row in validations_of(run)
-    ]
+    names = ("step", "seconds", "validation_loss", "accuracy")
     return ClassifierMeasures(
         model=run.spec.to_dict(),
         recipe=run.recipe.to_dict(),
         parameters=count_parameters(run.module),
         layers=layers,
-        learned=summary["learned"],
-        steps=summary["steps"],
-        seconds=summary["seconds"],
-        accuracy=score.accuracy.value,
-        precision=score.precision.value,
-        recall=score.recall.value,
-        f1=score.f1.value,
+        **{name: summary[name] for name in ("learned", "steps", "seconds")},
+        **{name: getattr(score, name).value for name in SCORES},
         low=low,
         high=high,
         right="".join(str(int(one)) for one in right),
-        curve=tuple(curve),
+        curve=tuple(LearningPoint(*map(row.__getitem__, names)) for row in validations_of(run)),
     )
 
 

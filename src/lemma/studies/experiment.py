@@ -212,7 +212,7 @@ def seeds_in_words(rows: Sequence[StudyRow[Any]]) -> str:
 class Experiment(ABC, Generic[M]):
     """A study that can be run: its cells, how one of them is run, and the report on all."""
 
-    measures: ClassVar[type[Any]]
+    measures: ClassVar[Any]
     """The class of what is measured of a cell."""
     keeps: ClassVar[bool] = True
     """Whether measures are kept on disk; times are measured again by every call."""
@@ -279,7 +279,7 @@ class Experiment(ABC, Generic[M]):
     def finish(self, cell: StudyCell, observer: Observer) -> CellOutcome[M]:
         """Bring a cell to its end; if it fails, keep the reason, and let the study go on."""
         try:
-            measures = self.kept(cell) if self.is_finished(cell) else None
+            measures: Any = self.kept(cell) if self.is_finished(cell) else None
             if measures is None:
                 measures = self.run(cell, observer)
                 if self.keeps:
@@ -505,7 +505,7 @@ def run_study(
     same call. A run that fails becomes a row with its reason, and is tried again by the next call. `only` names the
     models or runs to train now; of the others what is there is shown.
     """
-    kind: Callable[[Any, Path, Observer], Experiment[Any]]
+    given: Any = spec
     match spec:  # each is imported when it is used
         case GridStudy():
             from lemma.studies.grid import GridExperiment as kind
@@ -521,4 +521,4 @@ def run_study(
             from lemma.studies.costs import LengthExperiment as kind
         case _:
             raise SpecError(f"study: there is no experiment for a {type(spec).__name__}.")
-    return run_experiment(kind(spec, out, observer or Silent()), only)
+    return run_experiment(kind(given, out, observer or Silent()), only)

@@ -175,7 +175,8 @@ class ClaimVerdict:
     @property
     def verdict(self) -> Verdict:
         """The gravest verdict among the comparisons."""
-        return min((one.verdict for one in self.comparisons), key=GRAVITY.index)
+        found = {one.verdict for one in self.comparisons}
+        return next(verdict for verdict in GRAVITY if verdict in found)
 
     def __str__(self) -> str:
         return "\n".join([f"{self.says.rstrip('.')}: {self.verdict}", *(f"  {one}" for one in self.comparisons)])

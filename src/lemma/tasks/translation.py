@@ -246,7 +246,8 @@ def score_translations(
     scored = {name: _scored(metric, hypotheses, streams, draws) for name, metric in kinds.items()}
     return TranslationScore(
         sentences=len(hypotheses),
-        **{name: estimate for name, (estimate, _) in scored.items()},
+        bleu=scored["bleu"][0],
+        chrf=scored["chrf"][0],
         signatures={name: signature.format() for name, (_, signature) in scored.items()},
         protocol=dict(protocol or {}),
         short={name: signature.format(short=True) for name, (_, signature) in scored.items()},
