@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from lemma.data.corpora import GRAPHS
-from lemma.data.graphs import GraphNodes
-from lemma.data.splits import Splits
 from lemma.errors import SpecError
 from lemma.models.base import count_parameters
 from lemma.models.graph import GraphModel
@@ -111,14 +109,26 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
 
     def report(self, outcomes: tuple[LabelOutcome, ...], interrupted: bool) -> StudyResult:
         """What the first model reached, and how each other differs from it."""
-        rows = gather(outcomes)
+        rows, graph = gather(outcomes), self.graphs[self.spec.seeds[0]]
+        whole, tested = graph.tokens("train").graph, graph.tokens(TEST).classes
+        labelled, learned = int((whole.classes >= 0).sum()), len(graph.tokens("train").classes)
+        frequent = np.bincount(tested, minlength=len(graph.labels)).max() / len(tested)
         recipe, sizes = ("steps", "learning_rate", "weight_decay", "dropout"), ("depth", "hidden", "normalise")
         return StudyResult(
             title=self.spec.name,
             question=self.spec.question,
             spec=self.spec,
             out=self.out,
-            data={**describe_graph(self.graphs[self.spec.seeds[0]]), "seeds": ", ".join(map(str, self.spec.seeds))},
+            data={
+                "graph": f"{graph.about}: {len(whole.classes):,} nodes, {whole.edges.shape[1]:,} edges, "
+                f"{whole.features.shape[1]:,} features",
+                "classes": f"{', '.join(graph.labels)}; {labelled:,} nodes have a label, {learned:,} of them are "
+                "learned",
+                "nodes": ", ".join(f"{len(nodes):,} for {split}" for split, nodes in graph.items.items()),
+                "always the most frequent class": f"accuracy {100 * frequent:.1f} % on the first seed's test nodes",
+                "SHA-256": graph.hash,
+                "seeds": ", ".join(map(str, self.spec.seeds)),
+            },
             hardware=describe_hardware(device_of(outcomes[0].cell.recipe)),
             protocol={**PROTOCOL, "models": models_in_words(rows, recipe, sizes)},
             table=make_table(rows),
@@ -128,22 +138,6 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
             rows=tuple(rows),
             interrupted=interrupted,
         )
-
-
-def describe_graph(graph: Splits[GraphNodes]) -> dict[str, str]:
-    """What the graph is, in words, and the accuracy of always predicting the most frequent class."""
-    learned, tested = graph.tokens("train").classes, graph.tokens("test").classes
-    frequent = np.bincount(tested, minlength=len(graph.labels)).max() / len(tested)
-    whole = graph.tokens("train").graph
-    known = int((whole.classes >= 0).sum())
-    return {
-        "graph": f"{graph.about}: {len(whole.classes):,} nodes, {whole.edges.shape[1]:,} edges, "
-        f"{whole.features.shape[1]:,} features",
-        "classes": f"{', '.join(graph.labels)}; {known:,} nodes have a label, {len(learned):,} of them are learned",
-        "nodes": ", ".join(f"{len(nodes):,} for {split}" for split, nodes in graph.items.items()),
-        "always the most frequent class": f"accuracy {100 * frequent:.1f} % on the first seed's test nodes",
-        "SHA-256": graph.hash,
-    }
 
 
 def conclude(rows: Sequence[LabelRow]) -> Iterator[str]:

@@ -51,7 +51,6 @@ from lemma.studies.measures import (
     Row,
     Scorer,
     TextSample,
-    has_all,
     measure,
 )
 from lemma.studies.result import NONE, StudyResult, StudyTable
@@ -618,8 +617,9 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         return measure(run, plan, self.spec, plan.evaluate)
 
     def is_complete(self, measures: LanguageMeasures) -> bool:
-        """Whether all that the study asks for by now was measured; if not, the run is measured again."""
-        return has_all(measures.more, self.spec)
+        """Whether all that the study asks for by now was measured, and as far; if not, the run is measured again."""
+        more, beyond = measures.more, self.spec.beyond
+        return all(name in more and more[name].get("beyond", beyond) == beyond for name in self.spec.measures)
 
     def report(self, outcomes: tuple[CellOutcome[LanguageMeasures], ...], interrupted: bool) -> StudyResult:
         """Table, claims, conclusion, curves and samples."""

@@ -526,8 +526,3 @@ MEASURES: dict[str, Callable[[Run, Any, int, int], dict[str, Any]]] = {
 }
 """What a study's `measures` ask for, by their names."""
 VIEWS = {"positions": view_positions, "attention": view_attention}
-
-
-def has_all(more: Mapping[str, Any], study: GridStudy) -> bool:
-    """Whether all that the study asks for was measured, and as far as it asks."""
-    return all(name in more and more[name].get("beyond", study.beyond) == study.beyond for name in study.measures)

@@ -387,9 +387,26 @@ class TextCut:
 
 
 def plan(model: LanguageModel, places: int, context: int | None, stride: int | None, streams: int | None) -> TextCut:
-    """Choose how to read a text: streams where a carried state gives each token its full context, else windows."""
-    context, stride = _settle(model, context, stride)
-    reach = model.receptive_field
+    """Choose how to read a text: streams where a carried state gives each token its full context, else windows.
+
+    What is not given is the model's reach, and the stride that it can afford. A Transformer that sees everything gets
+    the context it was trained for, and half of it as its stride, since it reads a window again at each step. Window
+    models see all that counts at stride 1.
+    """
+    reach, decoder = model.receptive_field, model.spec if isinstance(model.spec, Decoder) else None
+    if context is None:
+        context = decoder.context if reach is None and decoder else reach
+    if context is None:
+        if stride is not None:
+            raise InputError(f"stride = {stride} needs a context: this model's memory has no bound. Give context too.")
+    else:
+        if context < 1 or (reach and context > reach):
+            bounds = f"between 1 and {reach}, the tokens the model sees" if reach else "at least 1"
+            raise InputError(f"context = {context} is not {bounds}.")
+        if stride is None:
+            stride = 1 if context == reach and not decoder else max(1, context // 2)
+        if not 1 <= stride <= context:
+            raise InputError(f"stride = {stride} is not between 1 and the context {context}.")
     if context == reach and stride in (None, 1):
         warm_up = WARM_UP if reach is None else reach
         if streams is None:
@@ -405,29 +422,6 @@ def plan(model: LanguageModel, places: int, context: int | None, stride: int | N
         raise InputError(f"streams = {streams} needs a carried state, not windows of {context} tokens; leave it out.")
     length = min(context or places, places)
     return TextCut(places, length, min(stride or length, length), False, context, stride)
-
-
-def _settle(model: LanguageModel, context: int | None, stride: int | None) -> tuple[int | None, int | None]:
-    """Fill in what was not given: the model's reach, and the stride that it can afford.
-
-    A Transformer that sees everything gets the context it was trained for, and half of it as its stride, since it reads
-    a window again at each step. Window models see all that counts at stride 1.
-    """
-    field, transformer = model.receptive_field, isinstance(model.spec, Decoder)
-    if context is None:
-        context = model.spec.context if field is None and isinstance(model.spec, Decoder) else field
-    if context is None:
-        if stride is not None:
-            raise InputError(f"stride = {stride} needs a context: this model's memory has no bound. Give context too.")
-        return None, None
-    if context < 1 or (field and context > field):
-        bounds = f"between 1 and {field}, the tokens the model sees" if field else "at least 1"
-        raise InputError(f"context = {context} is not {bounds}.")
-    if stride is None:
-        stride = 1 if context == field and not transformer else max(1, context // 2)
-    if not 1 <= stride <= context:
-        raise InputError(f"stride = {stride} is not between 1 and the context {context}.")
-    return context, stride
 
 
 @dataclass(frozen=True)

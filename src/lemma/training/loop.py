@@ -104,9 +104,16 @@ def resume(
 
 
 def run_steps(session: Session, folder: RunFolder, log: "MetricsLog", evaluate: Evaluate, stop: "Stop") -> Stopped:
-    """The loop: step after step until all are taken, validation stops improving, or someone asks to stop."""
-    recipe, state = session.recipe, session.state
-    while not (stopped := reason_to_stop(session, stop)):
+    """The loop: step after step until all are taken, validation stops improving, or someone asks to stop.
+
+    Every process ends at the same step, for the same reason.
+    """
+    recipe, state, processes = session.recipe, session.state, session.processes
+    while state.step < recipe.steps:
+        if recipe.patience and state.without_better >= recipe.patience:
+            return "early"
+        if (processes.size == 1 or state.step % AGREE_EVERY == 0) and processes.any(stop.asked):
+            return "interrupted"
         session.step()
         log.observer.advance(state.step)
         if logs(recipe, state.step):
@@ -116,19 +123,7 @@ def run_steps(session: Session, folder: RunFolder, log: "MetricsLog", evaluate: 
             log.write(row)
         if saves(recipe, state.step):
             save_session(session, folder)
-    return stopped
-
-
-def reason_to_stop(session: Session, stop: "Stop") -> Stopped | None:
-    """Say why the loop ends here, or None if it continues; every process says the same."""
-    recipe, state, processes = session.recipe, session.state, session.processes
-    if state.step >= recipe.steps:
-        return "done"
-    if recipe.patience and state.without_better >= recipe.patience:
-        return "early"
-    if processes.size > 1 and state.step % AGREE_EVERY:
-        return None
-    return "interrupted" if processes.any(stop.asked) else None
+    return "done"
 
 
 @contextmanager

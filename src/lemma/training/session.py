@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lemma.data.splits import Splits
-from lemma.errors import RunError, TrainingError
+from lemma.errors import RunError, SpecError, TrainingError
 from lemma.layers.state import State
 from lemma.models.build import build
 from lemma.runs.checkpoint import Checkpoint, latest_good, put_weights, refuse_other_spec, save, weights_of
@@ -21,7 +21,7 @@ from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import refuse_penalties
 from lemma.tasks.registry import task_for
-from lemma.training.distributed import Distributed, refuse_uneven, without_sync
+from lemma.training.distributed import Distributed, without_sync
 from lemma.training.optimizer import clip, learning_rate, memory_of, optimizer_for, restore_memory
 from lemma.training.precision import (
     Forward,
@@ -82,7 +82,12 @@ class Session:
         first: Callable[[float], nn.Module] | None = None,
     ) -> None:
         """Begin with what `first` makes for a dropout, or else with a new model of the spec."""
-        refuse_uneven(recipe, processes)
+        cuts = processes.size * recipe.accumulate
+        if recipe.batch % cuts:
+            raise SpecError(
+                f"recipe.batch = {recipe.batch} cannot be cut into equal parts for {processes.size} processes × "
+                f"accumulate {recipe.accumulate}. Nearest batch: {max(1, round(recipe.batch / cuts)) * cuts}."
+            )
         torch.manual_seed(recipe.seed)
         self.task, self.processes, self.tell = task_for(spec), processes, tell
         model: Any = first(recipe.dropout) if first else build(spec, recipe.dropout)
@@ -304,7 +309,7 @@ def restore_latest(session: Session, folder: RunFolder) -> None:
     damage: list[str] = []
     checkpoint = latest_good(folder.checkpoints, damage.append)
     if checkpoint:
-        restore_session(session, checkpoint, folder)
+        _restore(session, checkpoint, folder)
     for message in damage:
         session.warn(message, message)
     session.processes.any(True)  # all have read before the first one tidies up
@@ -313,8 +318,7 @@ def restore_latest(session: Session, folder: RunFolder) -> None:
             folder.rewind(session.state.step)
 
 
-def restore_session(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> None:
-    """Put a session where a checkpoint was saved."""
+def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> None:
     where = folder.checkpoints / f"step-{checkpoint.step}"
     state, tensors, processes = checkpoint.state, checkpoint.tensors, session.processes
     refuse_other_spec(where, state["spec"], folder.spec)
