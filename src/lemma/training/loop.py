@@ -69,16 +69,8 @@ def train(
     if not isinstance(data_spec, task.data_spec):
         other = next(other.learns for other in OPTIONS.values() if isinstance(data_spec, other.data_spec))
         raise SpecError(f"a model of the family {model_spec.family} learns {task.learns}, not {other}.")
-    with _environment(recipe) as processes:
-        if processes.leads:
-            refuse_occupied(out, overwrite)
-        folder = RunFolder(out, model_spec.sized(data.sizes()), recipe, data_spec, data.hash, adaptation)
-        begin = time.perf_counter()
-        session = _session(folder, data, processes, observer)
-        if processes.leads:
-            folder.create(data.tokenizer, overwrite, data.labels)
-        setup_seconds = time.perf_counter() - begin
-        return _complete(session, folder, data, evaluate, sample, observer, setup_seconds)
+    folder = RunFolder(out, model_spec.sized(data.sizes()), recipe, data_spec, data.hash, adaptation)
+    return _run(folder, data, evaluate, sample, observer, overwrite)
 
 
 def resume(
@@ -95,12 +87,7 @@ def resume(
     folder = RunFolder.open(path)
     refuse_to_resume(folder, data)
     folder = replace(folder, recipe=folder.recipe.replace(**(changes or {})))
-    with _environment(folder.recipe) as processes:
-        begin = time.perf_counter()
-        session = _session(folder, data, processes, observer)
-        restore_latest(session, folder)
-        setup_seconds = time.perf_counter() - begin
-        return _complete(session, folder, data, evaluate, sample, observer, setup_seconds)
+    return _run(folder, data, evaluate, sample, observer, None)
 
 
 def run_steps(session: Session, folder: RunFolder, log: "MetricsLog", evaluate: Evaluate, stop: "Stop") -> Stopped:
@@ -126,43 +113,44 @@ def run_steps(session: Session, folder: RunFolder, log: "MetricsLog", evaluate: 
     return "done"
 
 
-@contextmanager
-def _environment(recipe: Recipe) -> Iterator[Distributed]:
-    """Join the other processes, and leave the program's random state and arithmetic as they were."""
-    with (
-        joined(recipe) as processes,
-        fork_random(processes.device),
-        steady_heap(processes.device),
-        matrix_products("high" if processes.device.type == "cuda" else "highest"),  # TF32 on a GPU
-    ):
-        yield processes
-
-
-def _session(folder: RunFolder, data: Splits[Any], processes: Distributed, observer: Observer) -> Session:
-    if folder.recipe.tensorboard:
-        tensorboard_writer()  # an early word if it is missing
-    tell = observer.say if processes.leads else Silent().say
-    return Session(folder.spec, folder.recipe, data.tokens("train"), processes, tell, partial(first_model, folder))
-
-
-def _complete(
-    session: Session,
+def _run(
     folder: RunFolder,
     data: Splits[Any],
     evaluate: Evaluate | None,
     sample: Sample | None,
     observer: Observer,
-    setup_seconds: float,
+    overwrite: bool | None,
 ) -> "TrainingResult":
-    """Run the loop to its end, save a checkpoint, and finish the run unless it was interrupted."""
-    task, processes = session.task, session.processes
+    """Begin a run, or go on with it if `overwrite` is None; take all steps, save, and finish unless it was interrupted.
+
+    The program's random state and arithmetic are left as they were.
+    """
+    recipe = folder.recipe
     with ExitStack() as stack:
+        processes = stack.enter_context(joined(recipe))
+        stack.enter_context(fork_random(processes.device))
+        stack.enter_context(steady_heap(processes.device))
+        on_gpu = processes.device.type == "cuda"
+        stack.enter_context(matrix_products("high" if on_gpu else "highest"))  # TF32 on a GPU
+        if overwrite is not None and processes.leads:
+            refuse_occupied(folder.path, overwrite)
+        if recipe.tensorboard:
+            tensorboard_writer()  # an early word if it is missing
+        begin = time.perf_counter()
+        tell = observer.say if processes.leads else Silent().say
+        session = Session(folder.spec, recipe, data.tokens("train"), processes, tell, partial(first_model, folder))
+        if overwrite is None:
+            restore_latest(session, folder)
+        elif processes.leads:
+            folder.create(data.tokenizer, overwrite, data.labels)
+        setup_seconds = time.perf_counter() - begin
         if processes.leads:
             stack.enter_context(only_writer(folder.path))
         stack.enter_context(closing(session.batches))
         stop = stack.enter_context(stoppable(processes.size > 1))
         log = stack.enter_context(closing(MetricsLog(folder, observer, processes, session.state.step)))
         session.restart_clock()
+        task = session.task
         validation = evaluate or (lambda model: task.validate(model, data, session.recipe))
         stopped = run_steps(session, folder, log, validation, stop)
         if session.saved != session.state.step:
