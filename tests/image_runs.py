@@ -12,7 +12,7 @@ from lemma.data.batches import TokenRows
 from lemma.data.files import data_home
 from lemma.data.images import Captioned
 from lemma.spec.models import DualEncoder, Encoder, Lstm
-from lemma.training.result import TrainingResult
+from lemma.training.loop import TrainingResult
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 160, 60), "blue": (40, 60, 220), "yellow": (240, 200, 30)}
 SHAPES = ("circle", "square", "triangle")

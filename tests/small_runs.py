@@ -26,8 +26,7 @@ from lemma.spec.data import Characters, DataSpec
 from lemma.spec.models import Decoder, FeedForward, Lstm, ModelSpec
 from lemma.spec.recipe import Recipe
 from lemma.tasks.language import causal
-from lemma.training.loop import resume, train
-from lemma.training.result import TrainingResult
+from lemma.training.loop import TrainingResult, resume, train
 
 MODELS: dict[str, ModelSpec] = {
     "decoder": Decoder(width=16, depth=2, heads=2, context=12),

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from lemma.tasks.base import DataArgs, Score
     from lemma.tasks.classification import Named
     from lemma.training.adapt import Adapted
-    from lemma.training.result import TrainingResult
+    from lemma.training.loop import TrainingResult
 
 
 Texts = str | Path | Sequence[str | Path]
@@ -835,7 +835,7 @@ def study(name: str | Path, *, out: Path | str, progress: bool = True, **setting
 
     >>> lemma.study("families", out="runs/demo", seeds=[1])  # doctest: +SKIP
     """
-    from lemma.studies.run import run_study
+    from lemma.studies.experiment import run_study
 
     return run_study(read_study(name, settings), Path(out), watch(progress))
 

@@ -10,7 +10,7 @@ import lemma
 from lemma.checking.formula import read_formula
 from lemma.spec.studies import read_study
 from lemma.studies.costs import bare_attention, explicit
-from lemma.studies.run import run_study
+from lemma.studies.experiment import run_study
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -20,10 +20,9 @@ from lemma.runs.load import load
 from lemma.spec.data import Characters, LabelsSpec
 from lemma.spec.models import Classifier
 from lemma.spec.studies import PretrainingStudy, read_study
-from lemma.studies.experiment import gather
+from lemma.studies.experiment import gather, run_study
 from lemma.studies.pretraining import PretrainingGain, conclude, gains_of, make_table, read_texts, without, write_texts
 from lemma.studies.result import StudyResult
-from lemma.studies.run import run_study
 
 USUAL_HOME = os.environ.get("LEMMA_HOME")
 TINY = {"width": 8, "hidden": 8, "batch": 8, "steps": 12, "device": "cpu", "learning_rate": 0.01, "keep": "last"}

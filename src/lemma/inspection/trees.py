@@ -399,7 +399,7 @@ def parse_text(
             f"a sentence has {longest:,} words, at most {MOST_WORDS} can be drawn. Put each sentence on its own line."
         )
     found: list[ParsedSentence] = []
-    if run.spec.family == "parser":
+    if isinstance(run.module, ParserModel):
         if layer is not None or head is not None:
             raise InputError(
                 "a parser gives one tree per sentence; layer and head select heads of a language model. Leave them out."

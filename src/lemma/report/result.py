@@ -203,6 +203,10 @@ class Cards:
     cards: Sequence[Card]
     small: bool = False
 
+    def content(self) -> list["Block"]:
+        """The cards."""
+        return list(self.cards)
+
 
 @dataclass(frozen=True)
 class Fold:
@@ -211,6 +215,10 @@ class Fold:
     title: str
     blocks: Sequence["Block"]
     opened: bool = False
+
+    def content(self) -> list["Block"]:
+        """All that it holds, its title included."""
+        return [Heading(self.title, 3), *self.blocks]
 
 
 Block: TypeAlias = Heading | Text | Items | Table | Matrix | Figure | Legend | Image | Facts | Pre | Card | Cards | Fold
@@ -287,13 +295,6 @@ def check_target(path: Path | str, endings: Iterable[str]) -> None:
         raise InputError(f"{target}: there is no folder {target.parent}. Make it first.")
 
 
-def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write files into a folder, each atomically; the folder is made if need be."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        write_atomically(folder / name, content)
-
-
 # Plain values
 
 
@@ -344,21 +345,16 @@ def _text_lines(block: Block, indent: str) -> list[str]:
             return (paragraph(text) if kind in ("note", "finding", "question", "footer") else fit(text)).split("\n")
         case Items(items):
             return [line for item in items for line in (_indented(item, indent) if indent else fit(item).split("\n"))]
-        case Table():
-            return _table_lines(block, indent)
-        case Matrix():
-            return _table_lines(block.table(), indent)
+        case Table() | Matrix():
+            return _table_lines(block if isinstance(block, Table) else block.table(), indent)
         case Facts(pairs):
             width = max(map(across, pairs), default=0) + 1
             return [line for name, value in pairs.items() for line in label(name, value, width).split("\n")]
         case Pre():
             return [indent + line for line in paragraph(block.text).split("\n")]
-        case Card():
-            return as_text(block.content(), indent).split("\n")
-        case Cards(cards):
-            return as_text(cards, indent).split("\n") if cards else []
-        case Fold(title, within):
-            return as_text([Heading(title, 3), *within], indent).split("\n")
+        case Card() | Cards() | Fold():
+            within = block.content()
+            return as_text(within, indent).split("\n") if within else []
         case Figure() | Legend() | Image():
             return []
 
@@ -405,10 +401,8 @@ def _markdown(block: Block) -> str:
             return f"**{lines}**" if kind in ("strong", "good", "bad", "warning") else lines
         case Items(items):
             return "\n".join(f"- {_quoted(item)}" for item in items)
-        case Table():
-            return _markdown_table(block)
-        case Matrix():
-            return _markdown_table(block.table())
+        case Table() | Matrix():
+            return _markdown_table(block if isinstance(block, Table) else block.table())
         case Facts(pairs):
             return "\n".join(f"- **{_quoted(name)}**: {_quoted(value)}" for name, value in pairs.items())
         case Pre():
@@ -418,12 +412,8 @@ def _markdown(block: Block) -> str:
             return f"*{_quoted(caption)}*" if caption else ""
         case Legend():
             return ""
-        case Card():
+        case Card() | Cards() | Fold():
             return as_markdown(block.content()).rstrip("\n")
-        case Cards(cards):
-            return as_markdown(cards).rstrip("\n")
-        case Fold(title, within):
-            return as_markdown([Heading(title, 3), *within]).rstrip("\n")
 
 
 def _markdown_table(block: Table) -> str:
@@ -476,12 +466,8 @@ def _latex(block: Block) -> str:
             return rf"\emph{{{latex_text(caption)}}}" if caption else ""
         case Legend():
             return ""
-        case Card():
+        case Card() | Cards() | Fold():
             return "\n\n".join(map(_latex, block.content()))
-        case Cards(cards):
-            return "\n\n".join(map(_latex, cards))
-        case Fold(title, within):
-            return "\n\n".join(map(_latex, [Heading(title, 3), *within]))
 
 
 def _latex_table(block: Table) -> str:
@@ -503,12 +489,12 @@ def latex_text(text: str) -> str:
     >>> latex_text("5 % of x_1"), latex_text("α → −1")
     ('5 \\% of x\\_1', '$\\alpha$ $\\to$ $-$1')
     """
-    return "".join(LATEX.get(sign) or _greek(sign) for sign in text)
 
+    def written(sign: str) -> str:
+        name = unicodedata.name(sign, "")
+        return f"$\\{name.split()[-1].lower()}$" if re.fullmatch("GREEK SMALL LETTER [A-Z]+", name) else sign
 
-def _greek(sign: str) -> str:
-    name = unicodedata.name(sign, "")
-    return f"$\\{name.split()[-1].lower()}$" if re.fullmatch("GREEK SMALL LETTER [A-Z]+", name) else sign
+    return "".join(LATEX.get(sign) or written(sign) for sign in text)
 
 
 # HTML: one template and one stylesheet, nothing fetched, no script, every text escaped.
@@ -536,22 +522,18 @@ def _template() -> tuple[Any, str]:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {
-        "type_name": lambda block: type(block).__name__,
-        "drawn": lambda matrix: Markup(matrix_svg(matrix)),
-        "typeset": lambda formula: Markup(re.sub(r"_(\w+)", r"<sub>\1</sub>", str(escape(formula)))),
-        "indentation": lambda cell: len(cell) - len(cell.lstrip(" ")),
-        "grouped": _groups,
-    }
-    return environment.get_template("result.html"), (folder / "result.css").read_text(encoding="utf-8")
-
-
-def _groups(blocks: Blocks) -> list[tuple[str, list[Block]]]:
-    """Blocks with the name of what holds them: matrices, plots and findings that follow each other share a frame."""
 
     def frame(block: Block) -> str:
         if isinstance(block, Text):
             return "finding" if block.kind == "finding" else ""
         return {Matrix: "matrices", Figure: "plots"}.get(type(block), "")
 
-    return [(name, list(group)) for name, group in groupby(blocks, key=frame)]
+    environment.filters |= {
+        "type_name": lambda block: type(block).__name__,
+        "drawn": lambda matrix: Markup(matrix_svg(matrix)),
+        "typeset": lambda formula: Markup(re.sub(r"_(\w+)", r"<sub>\1</sub>", str(escape(formula)))),
+        "indentation": lambda cell: len(cell) - len(cell.lstrip(" ")),
+        # matrices, plots and findings that follow each other share a frame, by its name
+        "grouped": lambda blocks: [(name, list(group)) for name, group in groupby(blocks, key=frame)],
+    }
+    return environment.get_template("result.html"), (folder / "result.css").read_text(encoding="utf-8")

@@ -122,12 +122,8 @@ def _drawings(block: Block) -> Iterator[SvgPart]:
                 yield _paragraph(block.caption)
         case Facts(pairs):
             yield _table(Table(("", ""), list(pairs.items()), plain=True))
-        case Card():
+        case Card() | Cards() | Fold():
             yield from _rows(block.content())
-        case Cards(cards):
-            yield from _rows(cards)
-        case Fold(title, within):
-            yield from _rows([Heading(title, 3), *within])
         case Figure(svg, caption):
             size = {name: re.search(rf'\b{name}="([\d.]+)', svg) for name in ("width", "height")}
             width, height = (float(found[1]) if found else 400.0 for found in size.values())

@@ -163,17 +163,6 @@ def adaptation_of(base: RunFolder, out: Path, method: Method) -> AdaptationSpec:
     return AdaptationSpec(method=method, base=path, base_hash=run_hash(base))
 
 
-USES = {
-    "parser": "a parser, which draws trees. To see one: lemma look parse {} --text '…'",
-    "encoder": "an encoder, which predicts hidden tokens and writes no text. To adapt it: lemma adapt {} --labels …",
-    "encoder-decoder": "a translator. To translate: lemma generate {} --source '…'",
-    "classifier": "a classifier. To classify a text: lemma generate {} --source '…'",
-    "dual-encoder": "a dual encoder. To search with it: lemma search {} --images FOLDER --query '…'",
-    "cross-attention": "a re-ranker. To search with it: lemma search {} --images FOLDER --query '…'",
-    "graph": "a classifier of a graph's nodes, which writes nothing. To evaluate it: lemma evaluate {}",
-    "tree": "the body of a classifier, which writes nothing.",
-}
-"""What runs are for that are not language models."""
 Kind = TypeVar("Kind", bound=nn.Module)
 
 
@@ -212,8 +201,8 @@ class Run:
         if isinstance(self.module, CrossAttentionModel) and isinstance(self.module.towers, kind):
             return self.module.towers
         path = quote(str(self.path))
-        use = USES.get(self.spec.family, "a language model. To generate with it: lemma generate {} --prompt '…'")
-        said = f"{self.path} holds a model of the family {self.spec.family}, not {what}. It is {use.format(path)}"
+        use = self.spec.use.format(path)
+        said = f"{self.path} holds a model of the family {self.spec.family}, not {what}. It is {use}"
         raise RunError(f"{said} {hint.format(path)}".rstrip())
 
     def folded(self) -> AbstractContextManager[Any]:
@@ -225,7 +214,7 @@ class Run:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the language model; a parser's run has a lexicon instead."""
         if self.vocabulary is None:
-            raise RunError(f"{self.path} holds {USES['graph'].format(quote(str(self.path)))}")
+            raise RunError(f"{self.path} holds {self.spec.use.format(quote(str(self.path)))}")
         if not isinstance(self.vocabulary, Tokenizer):
             raise RunError(
                 f"{self.path} holds a parser, which reads whole words and has no tokenizer. "

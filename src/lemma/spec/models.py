@@ -51,6 +51,8 @@ class Family(Sized):
     before it, and T for the Transformer, the most tokens that it sees at once.
     """
 
+    use: ClassVar[str] = "a language model. To generate with it: lemma generate {} --prompt '…'"
+    """What a run of it is for, and what to type; {} is its path."""
     vocabulary: Annotated[Size, Letter("V")] = 256
     """Number of tokens in the vocabulary; training takes it from the tokenizer."""
 
@@ -291,6 +293,9 @@ class Encoder(Transformer):
     """A Transformer in which every token attends to all tokens; it learns masked tokens (Devlin et al. 2019)."""
 
     family: Literal["encoder"] = "encoder"
+    use: ClassVar[str] = (
+        "an encoder, which predicts hidden tokens and writes no text. To adapt it: lemma adapt {} --labels …"
+    )
     positions: Positions = Rotary()
     """Position encoding: none, learned, sinusoidal, rotary or alibi."""
     depth: Annotated[Size, Letter("L")] = 4
@@ -310,6 +315,7 @@ class EncoderDecoder(Transformer):
     """
 
     family: Literal["encoder-decoder"] = "encoder-decoder"
+    use: ClassVar[str] = "a translator. To translate: lemma generate {} --source '…'"
     positions: Positions = Sinusoidal()
     """Position encoding: none, learned, sinusoidal, rotary or alibi; cross-attention has none."""
     encoder_depth: Annotated[Size, Letter("L_enc")] = 3
@@ -322,6 +328,7 @@ class Tree(Family):
     """Graph convolution (Kipf & Welling 2017) over a sentence's dependency tree; a body for classifiers only."""
 
     family: Literal["tree"] = "tree"
+    use: ClassVar[str] = "the body of a classifier, which writes nothing."
     width: Annotated[Size, Letter("d")] = 64
     """Width of the word embeddings and of every layer."""
     depth: Annotated[int, Letter("L"), Field(ge=0)] = 2
@@ -451,6 +458,7 @@ class Classifier(TextReader):
     """A body that reads a text, pooling of its vectors, and one linear layer to the classes."""
 
     family: Literal["classifier"] = "classifier"
+    use: ClassVar[str] = "a classifier. To classify a text: lemma generate {} --source '…'"
     classes: Annotated[int, Field(ge=2), Letter("K")] = 2
     """Number of classes; training takes it from the labels."""
 
@@ -467,6 +475,7 @@ class DualEncoder(TextReader):
     """
 
     family: Literal["dual-encoder"] = "dual-encoder"
+    use: ClassVar[str] = "a dual encoder. To search with it: lemma search {} --images FOLDER --query '…'"
     body: AnyBody = Encoder(width=128, depth=1, context=32)
     """The model that reads the text: a language model without its output layer, or an encoder."""
     grid: Annotated[Size, Letter("G")] = 4
@@ -517,6 +526,7 @@ class CrossAttention(Reranking):
     """
 
     family: Literal["cross-attention"] = "cross-attention"
+    use: ClassVar[str] = "a re-ranker. To search with it: lemma search {} --images FOLDER --query '…'"
     towers: DualEncoder = DualEncoder()
     """The dual encoder whose results are ranked again."""
 
@@ -587,6 +597,7 @@ class Parser(Sized):
     """A dependency parser: the attention head of a relation attends from a word to its dependents (problem B1)."""
 
     family: Literal["parser"] = "parser"
+    use: ClassVar[str] = "a parser, which draws trees. To see one: lemma look parse {} --text '…'"
     vocabulary: Annotated[Size, Letter("V")] = 256
     """Number of words in the vocabulary; training takes it from the treebank."""
     relations: Annotated[Size, Letter("R")] = 40
@@ -615,6 +626,7 @@ class Graph(Sized):
     """A graph convolutional network (Kipf & Welling 2017): H ← σ(Â H W + b), the last layer to the classes."""
 
     family: Literal["graph"] = "graph"
+    use: ClassVar[str] = "a classifier of a graph's nodes, which writes nothing. To evaluate it: lemma evaluate {}"
     features: Annotated[Size, Letter("F")] = 16
     """Features per node; training takes it from the graph."""
     hidden: Annotated[Size, Letter("D")] = 64

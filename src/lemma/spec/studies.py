@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from lemma.errors import SpecError, unknown
 from lemma.spec.base import Letter, Spec, read_toml
-from lemma.spec.data import BytePairs, Characters, DataSpec, GraphSpec, LabelsSpec, TokenizerSpec, Words
+from lemma.spec.data import BytePairs, DataSpec, GraphSpec, LabelsSpec, TokenizerSpec
 from lemma.spec.models import FAMILIES, check_heads
 from lemma.spec.recipe import Full, Method, Recipe
 
@@ -363,146 +363,6 @@ class LengthStudy(CostStudy):
         return self
 
 
-# The built-in studies.
-
-
-SHAKESPEARE = DataSpec(text=("shakespeare",), tokenizer=Characters())
-SMALL_DECODER = {"width": 64, "heads": 4, "context": 64, "batch": 8, "warm_up": 50, "learning_rate": 4e-3}
-
-STUDIES: dict[str, StudySpec] = {
-    study.name: study
-    for study in (
-        GridStudy(
-            name="families",
-            question="With equal parameters and equal text, which family predicts Shakespeare's next character best?",
-            data=SHAKESPEARE,
-            models=("feed-forward", "attentive", "rnn", "lstm", "gru", "decoder"),  # pyright: ignore[reportArgumentType]
-            settings={"batch": 16, "sequence_length": 64, "warm_up": 20},
-            budget=StudyBudget(parameters=208_000, tokens=256_000),
-            validations=5,
-        ),
-        GridStudy(
-            name="table-a5",
-            question=(
-                "Does a Transformer's perplexity fall with layers, and does a longer context help only with enough of "
-                "them? The source of this table states neither its text nor its recipe, so that its perplexities "
-                "cannot be compared with these; its parameter counts and its two claims can."
-            ),
-            data=DataSpec(text=("speeches",), tokenizer=Words(vocabulary=7676)),
-            models=(ComparedModel(model="table-a5"),),
-            grid={"depth": (2, 4), "context": (3, 5)},
-            settings={"batch": 8, "sequence_length": 32, "warm_up": 50},
-            budget=StudyBudget(tokens=64_000),
-            validations=1,  # on two cores one pass over the validation text takes a minute or more
-            claims=(
-                StudyClaim(
-                    says="Perplexity falls with layers.",
-                    comparisons=(ClaimComparison(at={"depth": 4}, against={"depth": 2}),),
-                ),
-                StudyClaim(
-                    says="A longer context helps only with enough layers.",
-                    comparisons=(
-                        ClaimComparison(at={"depth": 4, "context": 5}, against={"depth": 4, "context": 3}),
-                        ClaimComparison(
-                            at={"depth": 2, "context": 5}, against={"depth": 2, "context": 3}, expects="not lower"
-                        ),
-                    ),
-                ),
-            ),
-            prompt="The",
-            sample_tokens=60,
-        ),
-        GridStudy(
-            name="positions",
-            question=(
-                "How do the five ways of encoding positions compare at an equal budget, and how does each do when it "
-                "reads up to four times the length that it was trained at?"
-            ),
-            data=SHAKESPEARE,
-            models=tuple(
-                ComparedModel(model="decoder", name=kind, settings={"positions": kind})
-                for kind in ("none", "learned", "sinusoidal", "rotary", "alibi")
-            ),
-            settings={**SMALL_DECODER, "depth": 2},
-            seeds=(1, 2, 3),
-            budget=StudyBudget(tokens=400_000),
-            validations=2,
-            measures=("positions",),
-        ),
-        GridStudy(
-            name="penalties",
-            question=(
-                "Do penalties on attention help? One asks for low entropy, the other for short distances. Under "
-                "perfect optimisation they can only hurt; in practice they may help."
-            ),
-            data=SHAKESPEARE,
-            models=(
-                ComparedModel(model="decoder", name="plain"),
-                ComparedModel(model="decoder", name="entropy", settings={"entropy_penalty": 0.01}),
-                ComparedModel(model="decoder", name="distance", settings={"distance_penalty": 0.001}),
-                ComparedModel(
-                    model="decoder", name="both", settings={"entropy_penalty": 0.01, "distance_penalty": 0.001}
-                ),
-            ),
-            settings={**SMALL_DECODER, "depth": 3},
-            seeds=(1, 2, 3),
-            budget=StudyBudget(tokens=400_000),
-            validations=2,
-            measures=("attention",),
-        ),
-        HeadsStudy(
-            name="heads",
-            question="Do many heads cost more than one? Without an output map both have 3d² parameters and the same "
-            "O(n²d + nd²) operations; many heads pay h softmaxes.",
-        ),
-        LengthStudy(
-            name="length",
-            question="Recurrent layers take O(T) steps one after another, an attention layer does not. What does that "
-            "cost as the text grows longer?",
-        ),
-        ClassifiersStudy(
-            name="lstm-gru",
-            question="As classifiers of sentiment, do a GRU and an LSTM reach about the same accuracy, and is the GRU "
-            "cheaper?",
-            settings={
-                "width": 64,
-                "hidden": 128,
-                "batch": 32,
-                "learning_rate": 2e-3,
-                "weight_decay": 0.01,
-                "dropout": 0.2,
-            },
-            epochs=6,
-        ),
-        PretrainingStudy(
-            name="pretraining",
-            question="With few labels and many texts without, what is it worth to learn the texts first?",
-            tokenizer=BytePairs(vocabulary=2048),
-            settings={
-                "width": 128,
-                "depth": 2,
-                "pool": "mean",  # the last token's vector of a language model predicts what comes next
-                "batch": 32,
-                "learning_rate": 1e-3,
-                "weight_decay": 0.01,
-                "dropout": 0.1,
-                "keep": "last",  # so that only the labels that are counted have an influence
-            },
-            epochs=6,
-            pretraining={"batch": 32, "learning_rate": 2e-3},
-            passes=3,
-        ),
-        GraphStudy(
-            name="graph",
-            question="How well do a few labels name all nodes of a graph, and what of it is owed to the edges?",
-        ),
-    )
-}
-
-
-# Reading a study by name or from a file.
-
-
 KINDS: dict[str, type[StudySpec]] = {
     "classifiers": ClassifiersStudy,
     "pretraining": PretrainingStudy,
@@ -511,6 +371,11 @@ KINDS: dict[str, type[StudySpec]] = {
     "length": LengthStudy,
 }
 """By the `kind` in a study file; a file without one is a grid."""
+STUDIES: dict[str, StudySpec] = {
+    name: KINDS.get(table.get("kind", ""), GridStudy).read({"name": name, **table}, name)
+    for name, table in read_toml(Path(__file__).with_suffix(".toml")).items()
+}
+"""The built-in studies."""
 CLOCKS = ("tokens", "seconds")
 SET_BY_STUDY = {"seed", "family", "vocabulary", "V", "features", "F", "classes", "K"}
 """Settings of models and recipes that a study sets itself."""
@@ -536,11 +401,12 @@ def read_study(name: str | Path, words: Mapping[str, Any] | None = None) -> Stud
         kind = KINDS[table["kind"]] if "kind" in table else GridStudy
     else:
         raise SpecError(unknown("study", str(name), STUDIES) + " A study file (name.toml) will do too.")
-    letters = kind.letters()
+    letters, specs = kind.letters(), (*FAMILIES.values(), Recipe)
+    of_runs = {word for spec in specs for word in spec.known_words()}
     for word, value in sorted((words or {}).items(), key=lambda item: item[0].count(".")):
         first, *rest = word.split(".")
         first = letters.get(first, first)
-        if "settings" in kind.model_fields and first not in kind.model_fields and first in _settings_of_runs():
+        if "settings" in kind.model_fields and first not in kind.model_fields and first in of_runs - SET_BY_STUDY:
             raise SpecError(f"{where}: '{word}' is a setting of the runs. Say settings.{word}={value}")
         inner = getattr(kind.model_fields.get(first), "annotation", None)
         if rest and isinstance(inner, type) and issubclass(inner, Spec) and rest[0] not in inner.known_words():
@@ -562,9 +428,3 @@ def _changed(old: Any, path: list[str], value: Any, merges: bool, where: str) ->
         same_kind = value.get("kind", old.get("kind")) == old.get("kind")
         return {**old, **value} if same_kind else dict(value)
     return value
-
-
-def _settings_of_runs() -> set[str]:
-    """All settings of models and recipes but those that a study sets itself."""
-    models = {word for family in FAMILIES.values() for word in family.known_words()}
-    return {*models, *Recipe.known_words()} - SET_BY_STUDY

@@ -1,11 +1,24 @@
-"""Equal budgets: sizes that meet a number of parameters, and steps that meet a number of tokens or seconds."""
+"""Budgets and costs: sizes that meet a number of parameters, steps that meet tokens or seconds; times and memory."""
 
+import gc
 import math
-from collections.abc import Collection
+import platform
+import time
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import quantiles
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from lemma.data.splits import Splits
 from lemma.data.store import TokenArray
@@ -16,9 +29,10 @@ from lemma.spec.data import DataSpec
 from lemma.spec.models import Decoder, ModelSpec
 from lemma.spec.positions import PositionsSpec
 from lemma.spec.recipe import Recipe
-from lemma.spec.studies import StudyBudget
+from lemma.spec.studies import CostStudy, StudyBudget
 from lemma.tasks.language import sequence_length_of
 from lemma.training.loop import train
+from lemma.training.session import Session
 
 SIZES = ("width", "hidden", "key_width", "value_width", "feed_forward", "attention_width", "embedding")
 HALVINGS = 60
@@ -50,8 +64,21 @@ def fit_parameters(model: ModelSpec, budget: int, fixed: Collection[str] = ()) -
     >>> fit.model.width, fit.model.hidden, fit.parameters
     (79, 315, 200120)
     """
-    sizes = _free_sizes(model, fixed)
-    steps = [_step_of(model, name) for name in sizes]
+    named = {name: getattr(model, name, None) for name in SIZES if name not in fixed}
+    sizes = {name: size for name, size in named.items() if size}
+    if not sizes and isinstance(model, Decoder) and "feed_forward" not in fixed:
+        sizes = {"feed_forward": model.inner}  # its width is fixed, that of its feed-forward layers is not
+    if not sizes:
+        held = ", ".join(f"{name}={getattr(model, name)}" for name in SIZES if name in fixed)
+        raise SpecError(
+            f"study.budget.parameters: {model.family} has no size left to choose, since {held} is fixed. "
+            "Leave one of them free, or take the budget away."
+        )
+    heads, positions = getattr(model, "heads", 1), getattr(model, "positions", None)
+    turned = isinstance(positions, PositionsSpec) and positions.paired  # rotary turns pairs
+    shared = "attention_width" if getattr(model, "attention_width", None) else "width"
+    multiples = {"value_width": heads, shared: 2 * heads if turned else heads}
+    steps = [multiples.get(name, 1) for name in sizes]
 
     def at(factor: float) -> tuple[int, ...]:
         scaled = zip(sizes.values(), steps, strict=True)
@@ -80,31 +107,6 @@ def fit_parameters(model: ModelSpec, budget: int, fixed: Collection[str] = ()) -
         low, high = (middle, high) if count(at(middle)) <= budget else (low, middle)
     nearest = min(at(low), at(high), key=lambda values: abs(count(values) - budget))
     return FittedModel(resized(nearest), count(nearest), budget)
-
-
-def _free_sizes(model: ModelSpec, fixed: Collection[str]) -> dict[str, int]:
-    """The sizes that may be scaled; where a Transformer's width is fixed, that of its feed-forward layers."""
-    sizes = {name: getattr(model, name, None) for name in SIZES if name not in fixed}
-    free = {name: size for name, size in sizes.items() if size}
-    if not free and isinstance(model, Decoder) and "feed_forward" not in fixed:
-        free = {"feed_forward": model.inner}
-    if not free:
-        held = ", ".join(f"{name}={getattr(model, name)}" for name in SIZES if name in fixed)
-        raise SpecError(
-            f"study.budget.parameters: {model.family} has no size left to choose, since {held} is fixed. "
-            "Leave one of them free, or take the budget away."
-        )
-    return free
-
-
-def _step_of(model: ModelSpec, name: str) -> int:
-    """What a size must be a multiple of: the heads, where they share it, twice that where rotary turns pairs."""
-    heads = getattr(model, "heads", 1)
-    shared = "attention_width" if getattr(model, "attention_width", None) else "width"
-    if name == shared:
-        positions = getattr(model, "positions", None)
-        return 2 * heads if isinstance(positions, PositionsSpec) and positions.paired else heads
-    return heads if name == "value_width" else 1
 
 
 def tokens_per_step(model: ModelSpec, recipe: Recipe) -> int:
@@ -139,20 +141,175 @@ def fit_steps(model: ModelSpec, recipe: Recipe, budget: StudyBudget, speed: floa
     return recipe.replace(steps=max(1, steps))
 
 
-@dataclass(frozen=True)
-class NoScore:
-    """What a speed trial has in place of a validation."""
-
-    loss: float = 0.0
-    perplexity: float = 1.0
-
-
 def measure_speed(model: ModelSpec, recipe: Recipe, data: DataSpec, dataset: Splits[TokenArray]) -> float:
     """Train for a few real steps and return the tokens/s of all but the first ones."""
     with TemporaryDirectory(prefix="lemma-trial-") as folder:
         path = Path(folder) / "trial"
         trial = recipe.replace(steps=TRIAL, evaluate_every=TRIAL, tensorboard=False)
-        train(model, trial, data, dataset, path, evaluate=lambda model: NoScore(), sample=lambda model: [])
+        no_score = SimpleNamespace(loss=0.0, perplexity=1.0)  # in place of a validation
+        train(model, trial, data, dataset, path, evaluate=lambda model: no_score, sample=lambda model: [])
         rows = RunFolder.open(path).metrics.rows()
     first, last = rows[WARM_UP - 1], rows[-1]
     return (last["tokens"] - first["tokens"]) / (last["seconds"] - first["seconds"])
+
+
+def device_of(spec: Recipe | CostStudy) -> str:
+    """Where a run of a recipe, or a study of costs, is measured on this machine."""
+    return "cuda" if spec.device != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def describe_hardware(device: str = "cpu") -> dict[str, str]:
+    """The machine, the threads and the versions that measured times depend on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    processor = names[0] if names else platform.processor() or platform.machine()
+    try:
+        lemma = version("lemma")
+    except PackageNotFoundError:
+        lemma = "not installed as a package"
+    threads = torch.get_num_threads()
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, Lemma {lemma}"
+    return {
+        **({"GPU": torch.cuda.get_device_name()} if device == "cuda" else {}),
+        "processor": f"{processor}, {threads} thread{'' if threads == 1 else 's'}",
+        "system": f"{platform.system()} {platform.machine()}, {versions}",
+    }
+
+
+# Times: all candidates in one process, in turns, many times over.
+
+
+LEAST = 2e-3  # seconds: what is quicker is repeated within one measurement
+MOST = 1000  # repetitions within one measurement
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median with the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        """Write the median and the quartiles.
+
+        >>> print(Spread(1.234, 1.2, 1.301))
+        1.23 (1.20–1.30)
+        """
+        if self.median < 1:
+            return f"{self.median:.3g} ({self.low:.3g}–{self.high:.3g})"
+        places = 2 if self.median < 100 else 0
+        return f"{self.median:.{places}f} ({self.low:.{places}f}–{self.high:.{places}f})"
+
+    def scaled(self, factor: float) -> "Spread":
+        """The same in another unit."""
+        return Spread(self.median * factor, self.low * factor, self.high * factor)
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """The median and the quartiles of some measurements.
+
+    >>> spread([1.0, 2.0, 3.0, 4.0, 5.0])
+    Spread(median=3.0, low=2.0, high=4.0)
+    """
+    if len(values) < 2:
+        return Spread(values[0], values[0], values[0])
+    low, median, high = quantiles(values, n=4, method="inclusive")
+    return Spread(median, low, high)
+
+
+def ratio(ones: Sequence[float], others: Sequence[float]) -> Spread:
+    """One candidate's time divided by another's, round by round: what slows a round down slows down both."""
+    return spread([one / other for one, other in zip(ones, others, strict=True)])
+
+
+def race(calls: Mapping[str, Callable[[], Any]], repetitions: int, device: str = "cpu") -> dict[str, list[float]]:
+    """Time every candidate once a round, each round beginning with another one; seconds per call.
+
+    What takes less than two milliseconds is called several times within one measurement, the same number of times in
+    every round. The garbage collector waits until the end.
+    """
+
+    def seconds(call: Callable[[], Any], times: int) -> float:
+        if device == "cuda":
+            torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(times):
+            call()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return (time.perf_counter() - begin) / times
+
+    def repeats(call: Callable[[], Any]) -> int:
+        seconds(call, 1)  # warms up
+        return min(MOST, max(1, round(LEAST / max(seconds(call, 1), 1e-7))))
+
+    names = list(calls)
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        times = {name: repeats(calls[name]) for name in names}
+        for turn in range(repetitions):
+            for place in range(len(names)):
+                name = names[(turn + place) % len(names)]
+                taken[name].append(seconds(calls[name], times[name]))
+    finally:
+        if collecting:
+            gc.enable()
+    return taken
+
+
+# Memory: weights, gradients, the optimizer's state and activations at the peak of one training step.
+
+
+def peak_of_step(session: Session) -> int:
+    """The bytes of all tensors at the peak of a session's second step; the first makes the optimizer's state."""
+    session.step()
+    if session.processes.device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        session.step()
+        return torch.cuda.max_memory_allocated()
+    held = {id(tensor): tensor for tensor in (*session.model.parameters(), *session.model.buffers())}
+    state = [value for known in session.optimizer.state.values() for value in known.values()]
+    with LiveBytes() as live:
+        session.step()
+    kept = sum(tensor.nbytes for tensor in held.values())
+    return kept + sum(value.nbytes for value in state if isinstance(value, Tensor)) + live.peak
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of tensors that are made within it, from when they are made until nothing refers to them.
+
+    >>> with LiveBytes() as live:
+    ...     for _ in range(3):
+    ...         held = torch.zeros(10)  # one more is made before the one before is freed
+    >>> live.peak
+    80
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live: dict[int, int] = {}
+        self.now = self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation as it is, and count the storage it made."""
+        made = func(*args, **(kwargs or {}))
+        given = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        for storage in (leaf.untyped_storage() for leaf in tree_leaves(made) if isinstance(leaf, Tensor)):
+            key = storage._cdata
+            if key not in given and key not in self.live:
+                self.live[key] = storage.nbytes()
+                self.now += storage.nbytes()
+                self.peak = max(self.peak, self.now)
+                weakref.finalize(storage, self._free, key)
+        return made
+
+    def _free(self, key: int) -> None:
+        self.now -= self.live.pop(key, 0)

@@ -5,11 +5,12 @@ Its first half, what is measured of a classifier and how one is trained on label
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import nn
@@ -30,7 +31,7 @@ from lemma.spec.data import LabelsSpec
 from lemma.spec.models import Classifier
 from lemma.spec.recipe import AdaptationSpec, Recipe
 from lemma.spec.studies import ClassifiersStudy, ComparedModel, LabelStudy
-from lemma.studies.budget import spread_validations
+from lemma.studies.budget import describe_hardware, device_of, race, ratio, spread_validations
 from lemma.studies.experiment import (
     CellOutcome,
     RunPlan,
@@ -46,7 +47,6 @@ from lemma.studies.experiment import (
 )
 from lemma.studies.grid import RESERVED, Verdict, knows, refuse_reserved
 from lemma.studies.result import NONE, StudyResult, StudyTable
-from lemma.studies.timing import describe_hardware, device_of, race, ratio
 from lemma.tasks.base import rooted, say_skipped
 from lemma.tasks.classification import ClassificationScore, classify, load_labels, score_classes
 
@@ -64,9 +64,6 @@ WARM_UP = 10
 TEST = "test"
 SCORES = {"accuracy": "accuracy", "precision": "precision", "recall": "recall", "f1": "F1"}
 """Scores on the test data, by their names in measures and in tables."""
-
-
-# What is measured of a trained classifier.
 
 
 class LearningPoint(NamedTuple):
@@ -103,11 +100,6 @@ class ClassifierMeasures:
     """One digit per test text, in the order of the split: 1 where the class is right."""
     curve: tuple[LearningPoint, ...]
 
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` wrote."""
-        return cls(**{**values, "curve": tuple(LearningPoint(*point) for point in values["curve"])})
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {**asdict(self), "curve": [list(point) for point in self.curve]}
@@ -121,37 +113,19 @@ def measures_of(run: Run, score: ClassificationScore, right: np.ndarray, layers:
     """What a run was, what it took, and how well it did."""
     summary: Mapping[str, Any] = run.summary or {}
     low, high = score.accuracy.interval or (None, None)
-    curve = [
-        LearningPoint(row["step"], row["seconds"], row["validation_loss"], row["accuracy"])
-        for row in validations_of(run)
-    ]
+    names = ("step", "seconds", "validation_loss", "accuracy")
     return ClassifierMeasures(
         model=run.spec.to_dict(),
         recipe=run.recipe.to_dict(),
         parameters=count_parameters(run.module),
         layers=layers,
-        learned=summary["learned"],
-        steps=summary["steps"],
-        seconds=summary["seconds"],
-        accuracy=score.accuracy.value,
-        precision=score.precision.value,
-        recall=score.recall.value,
-        f1=score.f1.value,
+        **{name: summary[name] for name in ("learned", "steps", "seconds")},
+        **{name: getattr(score, name).value for name in SCORES},
         low=low,
         high=high,
         right="".join(str(int(one)) for one in right),
-        curve=tuple(curve),
+        curve=tuple(LearningPoint(*map(row.__getitem__, names)) for row in validations_of(run)),
     )
-
-
-def measure(run: Run, dataset: Splits[Labelled]) -> ClassifierMeasures:
-    """Classify the test texts."""
-    examples = dataset.tokens(TEST)
-    model = run.require(ClassifierModel, "a classifier")
-    found = classify(model, examples)
-    score = score_classes(examples.classes, found, dataset.labels, {})
-    right = np.asarray(found).argmax(-1) == examples.classes
-    return measures_of(run, score, right, layers_of(model))
 
 
 def layers_of(model: ClassifierModel) -> int:
@@ -266,21 +240,17 @@ def choose_classifiers(models: Iterable[ComparedModel], shared: Mapping[str, Any
 
 
 def cell_of(study: LabelStudy, choice: ClassifierChoice, point: Mapping[str, Any], seed: int, texts: int) -> StudyCell:
-    """One run: the classifier with the study's recipe for that many labelled texts."""
-    recipe = recipe_of(study, choice.recipe, texts).replace(seed=seed)
-    return StudyCell(choice.title, point, seed, choice.model, recipe)
+    """One run: its recipe reads that many labelled texts `epochs` times, but takes `least_steps` at least.
 
-
-def recipe_of(study: LabelStudy, words: Mapping[str, Any], texts: int) -> Recipe:
-    """The recipe for that many labelled texts: read `epochs` times, but for `least_steps` at least.
-
-    >>> recipe_of(ClassifiersStudy(name="a", epochs=4, least_steps=10), {"batch": 8}, 100).steps
+    >>> choice = ClassifierChoice("lstm", Classifier(), {"batch": 8})
+    >>> cell_of(ClassifiersStudy(name="a", epochs=4, least_steps=10), choice, {}, 1, 100).recipe.steps
     50
     """
-    recipe = Recipe.read(words, "study.settings")
-    if "steps" not in words:
+    recipe = Recipe.read(choice.recipe, "study.settings")
+    if "steps" not in choice.recipe:
         recipe = recipe.replace(steps=max(study.least_steps, math.ceil(study.epochs * texts / recipe.batch)))
-    return paced(recipe, words, study.validations)
+    recipe = paced(recipe, choice.recipe, study.validations).replace(seed=seed)
+    return StudyCell(choice.title, point, seed, choice.model, recipe)
 
 
 def paced(recipe: Recipe, words: Mapping[str, Any], validations: int) -> Recipe:
@@ -304,7 +274,10 @@ class LabelExperiment(TrainingExperiment[ClassifierMeasures]):
 
     def measure(self, run: Run, plan: RunPlan) -> ClassifierMeasures:
         """Classify the test texts."""
-        return measure(run, plan.dataset)
+        examples, model = plan.dataset.tokens(TEST), run.require(ClassifierModel, "a classifier")
+        found = classify(model, examples)
+        score = score_classes(examples.classes, found, plan.dataset.labels, {})
+        return measures_of(run, score, found.argmax(-1) == examples.classes, layers_of(model))
 
 
 def labels_of(study: LabelStudy, limit: int | None = None) -> LabelsSpec:
@@ -389,10 +362,6 @@ class SameButCheaper:
         """Whether the accuracies are about the same."""
         return about_the_same(self.gap, self.tolerance)
 
-    def by_verdict(self, *verdicts: Verdict) -> list[str]:
-        """The meanings of cost by which "cheaper" got one of these verdicts."""
-        return [cost.meaning for verdict in verdicts for cost in self.costs if cost.verdict == verdict]
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         costs = {one.meaning: {"ratio": one.value, "low": one.low, "high": one.high} for one in self.costs}
@@ -410,41 +379,40 @@ class SameButCheaper:
 
     def sentences(self) -> tuple[str, ...]:
         """Say in plain words what was found, and whether the claim holds, for which meaning of cost."""
-        claim = f"The claim “about the same accuracy, {self.title} cheaper than {self.against}” {self._overall()}"
-        costs = ", ".join(map(str, self.costs))
-        cost = f"Cost of {self.title} against {self.against}: {costs}."
-        return (claim, self._accuracy(), cost) if costs else (claim,)
-
-    def _overall(self) -> str:
-        cheaper, dearer = self.by_verdict("held"), self.by_verdict("not held")
-        undecided = self.by_verdict("within noise", "one seed only")
-        costs = [
-            f"cheaper by {_joined(cheaper, 'and')}" if cheaper else "",
-            f"not cheaper by {_joined(dearer, 'and')}" if dearer else "",
-            f"undecided by {_joined(undecided, 'and')}" if undecided else "",
-        ]
-        said = "; ".join(filter(None, costs))
+        by_verdict = {
+            "cheaper": ("held",),
+            "not cheaper": ("not held",),
+            "undecided": ("within noise", "one seed only"),
+        }
+        named = {
+            said: [cost.meaning for verdict in verdicts for cost in self.costs if cost.verdict == verdict]
+            for said, verdicts in by_verdict.items()
+        }
+        cheaper = named["cheaper"]
         match self.same:
             case "held" if cheaper:
                 lead = f"holds if cost means {_joined(cheaper, 'or')}"
             case "held":
-                lead = "does not hold" if dearer else "is not decided"
+                lead = "does not hold" if named["not cheaper"] else "is not decided"
             case "not held":
                 lead = "does not hold, since the accuracies are not about the same"
             case "not measured":
-                return "was not measured."
+                lead = "was not measured"
             case _:
                 lead = "is not decided, since the noise leaves open whether the accuracies are about the same"
-        return f"{lead} ({said})." if said else f"{lead}."
-
-    def _accuracy(self) -> str:
-        if self.gap is None:
-            return f"Accuracy: {SAME[self.same]}."
-        within = f"a difference within ±{100 * self.tolerance:g} points counts as the same"
-        texts = f" Over the test texts instead of the seeds: {points(self.texts)}." if self.texts else ""
-        sure = self.same == "within noise" and not self.gap.low <= 0 <= self.gap.high
-        said = "a difference beyond the noise, though " if sure else ""
-        return f"Accuracy, seed by seed: {points(self.gap)}: {said}{SAME[self.same]} ({within}).{texts}"
+        by_cost = "; ".join(f"{said} by {_joined(some, 'and')}" for said, some in named.items() if some)
+        more = f" ({by_cost})" if by_cost and self.same != "not measured" else ""
+        claim = f"The claim “about the same accuracy, {self.title} cheaper than {self.against}” {lead}{more}."
+        if not self.costs:
+            return (claim,)
+        accuracy = f"Accuracy: {SAME[self.same]}."
+        if self.gap is not None:
+            within = f"a difference within ±{100 * self.tolerance:g} points counts as the same"
+            texts = f" Over the test texts instead of the seeds: {points(self.texts)}." if self.texts else ""
+            sure = self.same == "within noise" and not self.gap.low <= 0 <= self.gap.high
+            said = "a difference beyond the noise, though " if sure else ""
+            accuracy = f"Accuracy, seed by seed: {points(self.gap)}: {said}{SAME[self.same]} ({within}).{texts}"
+        return claim, accuracy, f"Cost of {self.title} against {self.against}: {', '.join(map(str, self.costs))}."
 
 
 def _joined(names: Sequence[str], word: str) -> str:
@@ -487,9 +455,6 @@ def compare(row: LabelRow, base: LabelRow, tolerance: float, seconds: Mapping[st
         costs.append(CostRatio("inference time", raced.median, raced.low, raced.high))
     gap = paired(row, base, "accuracy")
     return SameButCheaper(row.title, base.title, gap, over_texts(row, base), tolerance, tuple(costs))
-
-
-# The study.
 
 
 APART = 0.08  # between the marks of two rows at one tick
@@ -552,15 +517,11 @@ class ClassifiersExperiment(LabelExperiment):
         if kept.get("of") == of:
             return kept["seconds"]
 
-        def classifying(plan: RunPlan) -> Any:
-            model, examples = (
-                load(plan.path, device).require(ClassifierModel, "a classifier"),
-                plan.dataset.tokens(TEST),
-            )
-            return lambda: classify(model, examples)
-
         device = device_of(self.cells()[0].recipe)
-        calls = {title: classifying(plan) for title, plan in plans.items()}
+        calls = {}
+        for title, plan in plans.items():
+            model = load(plan.path, device).require(ClassifierModel, "a classifier")
+            calls[title] = partial(classify, model, plan.dataset.tokens(TEST))
         seconds = race(calls, self.spec.repetitions, device)
         write_json(self.out / "inference.json", {"of": of, "seconds": seconds})
         return seconds
@@ -586,7 +547,13 @@ def report_classifiers(
     rows = gather(outcomes)
     compared = [compare(row, rows[0], spec.tolerance, seconds) for row in rows[1:]]
     said = [sentence for one in compared for sentence in one.sentences()]
-    alone = [f"{row.title}: accuracy {percent(row.estimate('accuracy'))} %." for row in rows if row.measured]
+    firsts = [(row.title, *next(iter(row.measured.items()))) for row in rows if row.measured]
+    alone = "; ".join(
+        f"{title}, seed {seed}: accuracy {100 * one.accuracy:.1f} % ({100 * one.low:.1f} to {100 * one.high:.1f})"
+        for title, seed, one in firsts
+        if one.low is not None and one.high is not None
+    )
+    scores = [f"{row.title}: accuracy {percent(row.estimate('accuracy'))} %." for row in rows if row.measured]
     return StudyResult(
         title=spec.name,
         question=spec.question,
@@ -594,9 +561,13 @@ def report_classifiers(
         out=out,
         data={**data, "seeds": ", ".join(map(str, spec.seeds))},
         hardware=hardware,
-        protocol={**PROTOCOL, "one run alone": bootstrap_in_words(rows), "models": models_in_words(rows)},
+        protocol={
+            **PROTOCOL,
+            "one run alone": f"95 % intervals over the test texts (bootstrap): {alone}" if alone else "none yet",
+            "models": models_in_words(rows, ("steps", "batch", "learning_rate")),
+        },
         table=make_table(rows, seconds),
-        conclusion=tuple(said or alone or ["No run came to its end, so that there is nothing to compare."]),
+        conclusion=tuple(said or scores or ["No run came to its end, so that there is nothing to compare."]),
         plots=tuple(plot_classifiers([row for row in rows if row.measured])),
         runs=outcomes,
         rows=tuple(rows),
@@ -615,45 +586,34 @@ def make_table(rows: Sequence[LabelRow], seconds: Mapping[str, Sequence[float]])
     def count(value: float | None) -> str:
         return NONE if value is None else f"{value:,.0f}"
 
-    cells = [
-        (
-            row.title,
-            *(percent(row.estimate(name)) for name in SCORES),
-            count(row.count("parameters")),
-            count(row.count("layers")),
-            str(row.estimate("seconds") or NONE),
-            count(texts_per_second(row)),
-        )
-        for row in rows
-    ]
     return StudyTable(
         header=("body", *(f"{name} %" for name in SCORES.values()), "parameters", "of layers", "train s", "texts/s"),
-        rows=cells,
+        rows=[
+            (
+                row.title,
+                *(percent(row.estimate(name)) for name in SCORES),
+                *map(count, (row.count("parameters"), row.count("layers"))),
+                str(row.estimate("seconds") or NONE),
+                count(texts_per_second(row)),
+            )
+            for row in rows
+        ],
         records=[{**record_of(row), "texts_per_second": texts_per_second(row)} for row in rows],
         caption=caption_of(rows, "precision, recall and F1 are means"),
         notes=tuple(note for row in rows for note in row.notes),
     )
 
 
-def models_in_words(rows: Sequence[LabelRow]) -> str:
-    """What each body is, and how it was trained."""
+def models_in_words(rows: Sequence[LabelRow], recipe: Sequence[str], sizes: Collection[str] = ()) -> str:
+    """What each model is, by some of its settings or all that are whole numbers, and how it was trained."""
     said = []
     for title, one in ((row.title, row.first) for row in rows if row.first):
-        sizes = ", ".join(f"{word} {value:,}" for word, value in one.model["body"].items() if type(value) is int)
-        recipe = [f"{word.replace('_', ' ')} {one.recipe[word]:,}" for word in ("steps", "batch", "learning_rate")]
-        said.append(f"{title} ({sizes}; {', '.join(recipe)})")
+        settings = one.model.get("body", one.model)
+        chosen = sizes or [word for word, value in settings.items() if type(value) is int]
+        model = [f"{word} {settings[word]:{',' if type(settings[word]) is int else ''}}" for word in chosen]
+        trained = [f"{word.replace('_', ' ')} {one.recipe[word]:,}" for word in recipe]
+        said.append(f"{title} ({', '.join(model)}; {', '.join(trained)})")
     return "; ".join(said)
-
-
-def bootstrap_in_words(rows: Sequence[LabelRow]) -> str:
-    """What other test texts might change: the bootstrap's interval of the first run of each row."""
-    firsts = [(row.title, *next(iter(row.measured.items()))) for row in rows if row.measured]
-    said = [
-        f"{title}, seed {seed}: accuracy {100 * one.accuracy:.1f} % ({100 * one.low:.1f} to {100 * one.high:.1f})"
-        for title, seed, one in firsts
-        if one.low is not None and one.high is not None
-    ]
-    return "95 % intervals over the test texts (bootstrap): " + "; ".join(said) if said else "none yet"
 
 
 def plot_classifiers(rows: Sequence[LabelRow]) -> Iterable[Plot]:

@@ -2,11 +2,10 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,24 +23,22 @@ from lemma.runs.load import first_model, load
 from lemma.spec.base import distribute
 from lemma.spec.models import ModelSpec, Pooling
 from lemma.spec.recipe import METHODS, Recipe
+from lemma.studies.budget import Spread, describe_hardware, device_of, peak_of_step, race, ratio, spread
 from lemma.studies.experiment import CellOutcome, Experiment, StudyCell, run_experiment
 from lemma.studies.result import NONE, StudyResult, StudyTable
-from lemma.studies.timing import Spread, describe_hardware, device_of, peak_of_step, race, ratio, spread
 from lemma.tasks.base import DataArgs, Headline
 from lemma.tasks.translation import teacher_forcing
 from lemma.training.adapt import AdaptationPlan, Adapted, AdaptedBase, Forgetting, finish_run, is_same, plan_adaptation
 from lemma.training.distributed import Distributed
-from lemma.training.result import TrainingResult
+from lemma.training.loop import TrainingResult
 from lemma.training.session import Session
 
-ALL = "all"
 MEGA = 1e6
 TEXTS = 32
 """Texts that are read at once when inference is timed."""
 LENGTH = 64
 """Tokens of each of them, where they are cut from running text and the context allows it."""
 ROUNDS = 15
-NO_BETTER = "No method beats the majority-class baseline: give more texts or steps to compare them."
 ALIKE = 1.05
 """Costs within this ratio of the least count as alike: the noise of a shared machine is larger than less."""
 HOW = (
@@ -63,29 +60,15 @@ def compare_methods(
     plans: dict[str, AdaptationPlan] = {}
     for name in METHODS:
         ready = next((plan.data for plan in plans.values()), None)
-        plans[name] = plan_for(run, asked, name, words, observer, ready)
+        others = {word for other, kind in METHODS.items() if other != name for word in kind.known_words()}
+        known = METHODS[name].known_words()  # a setting that only another method has is left to that one
+        own = {word: value for word, value in words.items() if word in known or word not in others}
+        plans[name] = plan_adaptation(run, asked, name, own, observer, ready)
     experiment = MethodsExperiment(plans, out, observer, overwrite)
     try:
         return run_experiment(experiment)
     except UnfinishedMethod as stopped:
         return UnfinishedComparison(stopped.training, stopped.method)
-
-
-def plan_for(
-    run: Path | str,
-    asked: DataArgs,
-    name: str,
-    words: Mapping[str, Any],
-    observer: Observer,
-    data: Any = None,
-) -> AdaptationPlan:
-    """The plan of one method; a setting that only another method has is left to that one."""
-    others = {word for other, kind in METHODS.items() if other != name for word in kind.known_words()}
-    own = {word: value for word, value in words.items() if word in METHODS[name].known_words() or word not in others}
-    return plan_adaptation(run, asked, name, own, observer, data)
-
-
-# What came of one method.
 
 
 @dataclass(frozen=True)
@@ -119,13 +102,12 @@ class MethodRow:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        slower = {"median": self.slower.median, "low": self.slower.low, "high": self.slower.high}
         return {
             **self.adapted.to_dict(),
             "peak_bytes": self.peak_bytes,
             "inference_ms": self.unmerged.median,
             "inference_merged_ms": self.merged.median if self.merged else None,
-            "inference_against_full": slower,
+            "inference_against_full": asdict(self.slower),
             "forgetting": self.forgetting.to_dict() if self.forgetting else None,
         }
 
@@ -184,25 +166,6 @@ def winner(scenario: Scenario, rows: Sequence[MethodRow]) -> str:
     return f"{said} Cheaper, but worse at the task: {' and '.join(cheaper)}." if cheaper else said
 
 
-# The experiment: a cell for each method.
-
-
-@dataclass(frozen=True)
-class AdaptedMethod:
-    """A method whose training came to its end; its run folder is all that is kept of it."""
-
-    adapted: Adapted
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Self:
-        """The run folder is read instead."""
-        raise NotImplementedError
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return self.adapted.to_dict()
-
-
 class UnfinishedMethod(Exception):
     """The training of a method was interrupted."""
 
@@ -230,12 +193,10 @@ class UnfinishedComparison(Result):
         return [Text(f"Interrupted in {self.method}, at {where}. The same command goes on where it stopped.")]
 
 
-class MethodsExperiment(Experiment[AdaptedMethod]):
+class MethodsExperiment(Experiment[Adapted]):
     """Adapt a base by every method; all or none, since the table compares them with each other."""
 
-    measures = AdaptedMethod
-    keeps = False
-    tolerant = False
+    keeps = tolerant = False
     spec = None
 
     def __init__(self, plans: Mapping[str, AdaptationPlan], out: Path, observer: Observer, overwrite: bool) -> None:
@@ -258,27 +219,28 @@ class MethodsExperiment(Experiment[AdaptedMethod]):
         """Evaluate the base on its own data, before anything is trained."""
         self.base = AdaptedBase.of(self.plans["full"])
 
-    def run(self, cell: StudyCell, observer: Observer) -> AdaptedMethod:
+    def run(self, cell: StudyCell, observer: Observer) -> Adapted:
         """Adapt the base by one method, or go on with that."""
         done = finish_run(self.plans[cell.condition], self.path(cell), observer, trainable_text, self.overwrite)
         if isinstance(done, TrainingResult):
             raise UnfinishedMethod(done, cell.condition)
-        return AdaptedMethod(done)
+        return done
 
-    def report(self, outcomes: tuple[CellOutcome[AdaptedMethod], ...], interrupted: bool) -> StudyResult:
+    def report(self, outcomes: tuple[CellOutcome[Adapted], ...], interrupted: bool) -> StudyResult:
         """Measure memory, time of inference and forgetting, and name a winner for each scenario."""
         if interrupted:  # not in a method's training, which goes on by itself
             raise KeyboardInterrupt
-        adapted = {one.cell.condition: one.measures.adapted for one in outcomes if one.measures}
+        adapted = {one.cell.condition: one.measures for one in outcomes if one.measures}
         rows = self.measure(adapted)
         lines = [row.cells() for row in rows]
         header = ["", *adapted]
         table = [[title, *(line[title] for line in lines)] for title in lines[0]]
-        no_better = [NO_BETTER] if all(row.figure.guesses for row in rows) else []
-        plan = self.plans["full"]
+        plan, note = self.plans["full"], self.base.why_not
         about = plan.data.about
-        note = self.base.why_not
-        winners = (*no_better, *(winner(scenario, rows) for scenario in SCENARIOS))
+        winners = [winner(scenario, rows) for scenario in SCENARIOS]
+        if all(row.figure.guesses for row in rows):
+            advice = "give more texts or steps to compare them."
+            winners.insert(0, f"No method beats the majority-class baseline: {advice}")
         return StudyResult(
             title=f"{plan.base.path} adapted to {about}",
             kicker="Ways to adapt",
@@ -286,7 +248,7 @@ class MethodsExperiment(Experiment[AdaptedMethod]):
             table=StudyTable(
                 header, table, [dict(zip(header, line, strict=True)) for line in table], f"{HOW} {note}".strip()
             ),
-            conclusion=winners,
+            conclusion=tuple(winners),
             hardware=describe_hardware(device_of(plan.recipe)),
             rows=tuple(rows),
             formulas={f"learned by {row.method}": row.adapted.formula for row in rows},
@@ -294,7 +256,7 @@ class MethodsExperiment(Experiment[AdaptedMethod]):
                 "base": str(plan.base.path),
                 "data": about,
                 "rows": [row.to_dict() for row in rows],
-                "winners": list(winners),
+                "winners": winners,
                 "note": note,
                 "board": str(self.out / "board.html"),
             },
@@ -306,38 +268,30 @@ class MethodsExperiment(Experiment[AdaptedMethod]):
         plan = self.plans["full"]
         device = device_of(plan.recipe)
         self.observer.say("measuring memory, time of inference and forgetting")
-        models = {name: load(one.path, device).module for name, one in adapted.items()}
-        times = inference_times(models, inference_batch(plan.data, plan.model, device), device)
-        lost = {name: self.base.forgotten(load(one.path, device)) for name, one in adapted.items()}
-        return [
-            MethodRow(
-                adapted=one,
-                peak_bytes=peak_bytes(self.plans[name], one.path, device),
-                unmerged=spread(times[name]).scaled(1e3),
-                merged=spread(times[merged_name(name)]).scaled(1e3) if merged_name(name) in times else None,
-                slower=ratio(times[name], times["full"]),
-                forgetting=lost.get(name),
+        inputs = inference_batch(plan.data, plan.model, device)
+
+        @torch.no_grad()
+        def forward(model: nn.Module) -> Any:
+            return model(*inputs)
+
+        calls = {name: partial(forward, load(one.path, device).module) for name, one in adapted.items()}
+        if "lora" in adapted:  # also with its updates folded in
+            calls["lora, merged"] = partial(forward, merged(load(adapted["lora"].path, device).module))
+        times = race(calls, ROUNDS, device)
+        rows = []
+        for name, one in adapted.items():
+            folded = times.get(f"{name}, merged")
+            rows.append(
+                MethodRow(
+                    adapted=one,
+                    peak_bytes=peak_bytes(self.plans[name], one.path, device),
+                    unmerged=spread(times[name]).scaled(1e3),
+                    merged=spread(folded).scaled(1e3) if folded else None,
+                    slower=ratio(times[name], times["full"]),
+                    forgetting=self.base.forgotten(load(one.path, device)),
+                )
             )
-            for name, one in adapted.items()
-        ]
-
-
-def merged_name(method: str) -> str:
-    """What a method's merged model is called in the race."""
-    return f"{method}, merged"
-
-
-def inference_times(models: Mapping[str, nn.Module], inputs: tuple[Tensor, ...], device: str) -> dict[str, list[float]]:
-    """Seconds of one pass over the same batch, every method in turns, LoRA with its updates apart and folded in."""
-
-    @torch.no_grad()
-    def forward(model: nn.Module) -> Any:
-        return model(*inputs)
-
-    calls = {name: partial(forward, model) for name, model in models.items()}
-    if "lora" in models:
-        calls[merged_name("lora")] = partial(forward, merged(deepcopy(models["lora"])))
-    return race(calls, ROUNDS, device)
+        return rows
 
 
 def inference_batch(data: Any, spec: ModelSpec, device: str) -> tuple[Tensor, ...]:

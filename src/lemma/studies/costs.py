@@ -4,11 +4,12 @@ import math
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -22,11 +23,11 @@ from lemma.layers.attention import Attention, AttentionShape
 from lemma.layers.recurrent import recurrent
 from lemma.report.curves import Curve, Plot
 from lemma.report.progress import Observer
-from lemma.report.result import Block, Heading, Text
-from lemma.spec.studies import CostStudy, HeadsStudy, LengthStudy
+from lemma.report.result import Heading, Text
+from lemma.spec.studies import HeadsStudy, LengthStudy
+from lemma.studies.budget import Spread, describe_hardware, device_of, race, ratio, spread
 from lemma.studies.experiment import CellOutcome, Experiment, StudyCell
 from lemma.studies.result import StudyResult, StudyTable
-from lemma.studies.timing import Spread, describe_hardware, device_named, race, ratio, spread
 
 Vectors = Float[Tensor, "batch time width"]
 HOW = (
@@ -47,24 +48,16 @@ class LayerCost:
     forward_ratio: Spread
     both_ratio: Spread
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {**self.place, **self.counts, **{name: asdict(one) for name, one in self.spreads().items()}}
-
-    def spreads(self) -> dict[str, Spread]:
-        """All that was timed."""
-        return {name: getattr(self, name) for name in ("forward", "both", "forward_ratio", "both_ratio")}
-
-    def record(self) -> dict[str, Any]:
-        """The same as `to_dict` without tables inside, for CSV."""
-        ends = {f"{name}_{end}": value for name, one in self.spreads().items() for end, value in asdict(one).items()}
-        return {**self.place, **self.counts, **ends}
+    def to_dict(self, flat: bool = False) -> dict[str, Any]:
+        """Return plain values; `flat` ones without tables inside, for CSV."""
+        spreads = {name: asdict(getattr(self, name)) for name in ("forward", "both", "forward_ratio", "both_ratio")}
+        ends = {f"{name}_{end}": value for name, one in spreads.items() for end, value in one.items()}
+        return {**self.place, **self.counts, **(ends if flat else spreads)}
 
     def cells(self) -> list[str]:
         """One row as a person reads it, times in milliseconds."""
-        times = [str(self.forward.scaled(1e3)), str(self.forward_ratio)]
-        times += [str(self.both.scaled(1e3)), str(self.both_ratio)]
-        return [*map(str, self.place.values()), *(f"{number:,}" for number in self.counts.values()), *times]
+        times = (self.forward.scaled(1e3), self.forward_ratio, self.both.scaled(1e3), self.both_ratio)
+        return [*map(str, self.place.values()), *(f"{number:,}" for number in self.counts.values()), *map(str, times)]
 
     @property
     def times(self) -> str:
@@ -78,11 +71,6 @@ class RaceCosts:
 
     rows: tuple[LayerCost, ...]
 
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Self:
-        """Times are not kept."""
-        raise NotImplementedError
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {"rows": [row.to_dict() for row in self.rows]}
@@ -91,9 +79,7 @@ class RaceCosts:
 class CostExperiment(Experiment[RaceCosts]):
     """Count every layer by formula, then time all of them in turns; each cell is one race."""
 
-    measures = RaceCosts
     keeps = False
-    spec: Any
     formulas: Mapping[str, str]
     convention: str
     """How the formulas count."""
@@ -103,18 +89,14 @@ class CostExperiment(Experiment[RaceCosts]):
     unplotted: str
     """Why there is no plot, for results without one."""
 
-    def __init__(self, spec: CostStudy, out: Path, observer: Observer) -> None:
+    def __init__(self, spec: HeadsStudy | LengthStudy, out: Path, observer: Observer) -> None:
         self.spec, self.out, self.observer = spec, out, observer
-        self.device = device_named(spec.device)
+        self.device = device_of(spec)
         check_memory(spec, self.device)
 
     @abstractmethod
-    def racers(self, point: Mapping[str, Any]) -> dict[Any, Callable[[], Vectors]]:
-        """What runs in the race at a place: by its name, a forward pass."""
-
-    @abstractmethod
-    def place_of(self, point: Mapping[str, Any], racer: Any) -> dict[str, Any]:
-        """The place of a racer in the table."""
+    def racers(self, point: Mapping[str, Any]) -> dict[Any, tuple[dict[str, Any], Callable[[], Vectors]]]:
+        """What runs in the race at a place: by its name, its place in the table and a forward pass."""
 
     @abstractmethod
     def counts_of(self, place: Mapping[str, Any]) -> dict[str, int]:
@@ -128,6 +110,10 @@ class CostExperiment(Experiment[RaceCosts]):
     def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
         """Times, or ratios of times, as curves."""
 
+    def stream(self, length: int) -> Vectors:
+        """Random inputs of some length."""
+        return torch.randn(self.spec.batch, length, self.spec.width, device=self.device)
+
     def run(self, cell: StudyCell, observer: Observer) -> RaceCosts:
         """Time inference, then forward and backward."""
 
@@ -139,28 +125,18 @@ class CostExperiment(Experiment[RaceCosts]):
             forward().sum().backward()
 
         observer.begin("timing", 2, "races")
-        racers = self.racers(cell.point)
+        racers = {str(name): racer for name, racer in self.racers(cell.point).items()}
         taken = []
         for done, act in enumerate((infer, learn), start=1):
-            calls = {str(name): partial(act, forward) for name, forward in racers.items()}
+            calls = {name: partial(act, forward) for name, (_, forward) in racers.items()}
             taken.append(race(calls, self.spec.repetitions, self.device))
             observer.advance(done)
         observer.end()
-        (inferring, learning), base = taken, str(self.base)
-        places = {str(name): self.place_of(cell.point, name) for name in racers}
-        return RaceCosts(
-            tuple(
-                LayerCost(
-                    place,
-                    self.counts_of(place),
-                    spread(inferring[name]),
-                    spread(learning[name]),
-                    ratio(inferring[name], inferring[base]),
-                    ratio(learning[name], learning[base]),
-                )
-                for name, place in places.items()
-            )
-        )
+        rows = []
+        for name, (place, _) in racers.items():
+            ratios = [ratio(seconds[name], seconds[str(self.base)]) for seconds in taken]
+            rows.append(LayerCost(place, self.counts_of(place), *(spread(seconds[name]) for seconds in taken), *ratios))
+        return RaceCosts(tuple(rows))
 
     def report(self, outcomes: tuple[CellOutcome[RaceCosts], ...], interrupted: bool) -> StudyResult:
         """Formulas, times and what follows from them."""
@@ -171,7 +147,7 @@ class CostExperiment(Experiment[RaceCosts]):
             for one in outcomes
             if not one.measures
         ]
-        no_plot: tuple[Block, ...] = (Heading("Plots"), Text(self.unplotted)) if self.unplotted else ()
+        nothing = ("No race came to its end, so that there is nothing to compare.",)
         return StudyResult(
             title=self.spec.name,
             question=self.spec.question,
@@ -181,19 +157,17 @@ class CostExperiment(Experiment[RaceCosts]):
             table=StudyTable(
                 header=[*rows[0].place, *rows[0].counts, *times] if rows else ["race"],
                 rows=[row.cells() for row in rows],
-                records=[row.record() for row in rows],
+                records=[row.to_dict(flat=True) for row in rows],
                 caption=HOW,
                 notes=missing,
                 left=(),
             ),
-            conclusion=tuple(self.conclude(rows))
-            if rows
-            else ("No race came to its end, so that there is nothing to compare.",),
+            conclusion=tuple(self.conclude(rows)) if rows else nothing,
             formulas=self.formulas,
             convention=self.convention,
             plots=tuple(self.plots(rows)) if rows and not self.unplotted else (),
             printed=(Text(self.unplotted, "note", apart=True),) if self.unplotted else (),
-            sections=no_plot,
+            sections=(Heading("Plots"), Text(self.unplotted)) if self.unplotted else (),
             runs=outcomes,
             rows=rows,
             more={
@@ -204,14 +178,6 @@ class CostExperiment(Experiment[RaceCosts]):
             },
             interrupted=interrupted,
         )
-
-
-def cost_experiment(spec: CostStudy, out: Path, observer: Observer) -> CostExperiment:
-    """The experiment of a study of costs."""
-    if isinstance(spec, HeadsStudy):
-        return HeadsExperiment(spec, out, observer)
-    assert isinstance(spec, LengthStudy)
-    return LengthExperiment(spec, out, observer)
 
 
 def typeset(account: Account, name: str) -> str:
@@ -255,39 +221,35 @@ class HeadsExperiment(CostExperiment):
 
     spec: HeadsStudy
 
-    def cells(self) -> list[StudyCell]:
-        """Lengths × paths; the numbers of heads race in each."""
-        places = [(length, path) for length in self.spec.lengths for path in self.spec.paths]
-        return [StudyCell("heads", {"T": length, "path": path}, None) for length, path in places]
-
     def __init__(self, spec: HeadsStudy, out: Path, observer: Observer) -> None:
         super().__init__(spec, out, observer)
-        sizes = {"d": self.spec.width, "h": self.spec.heads[0]}
+        sizes = {"d": spec.width, "h": spec.heads[0]}
         self.account = count(subject_of(bare_attention, sizes), ["parameters", "flops"])
-        flops = self.account.quantities["flops"]
-        self.formulas = {
-            "parameters": typeset(self.account, "parameters"),
-            "operations, forward": typeset(self.account, "flops"),
-        }
-        self.convention = f"Operations: {flops.convention}. Softmax apart: h·B·T rows, h·B·T² exponentials."
+        names = {"parameters": "parameters", "operations, forward": "flops"}
+        self.formulas = {said: typeset(self.account, name) for said, name in names.items()}
+        convention = self.account.quantities["flops"].convention
+        self.convention = f"Operations: {convention}. Softmax apart: h·B·T rows, h·B·T² exponentials."
         self.base, self.base_name = spec.heads[0], f"h={spec.heads[0]}"
+        self.others = "one" if self.base == 1 else str(self.base)
         one = "No plot: one number of heads makes no line. Give several, as in heads=[1,2,4]."
         self.unplotted = one if len(spec.heads) == 1 else ""
 
-    def racers(self, point: Mapping[str, Any]) -> dict[Any, Callable[[], Vectors]]:
+    def cells(self) -> list[StudyCell]:
+        """Lengths × paths; the numbers of heads race in each."""
+        places = [{"T": length, "path": path} for length in self.spec.lengths for path in self.spec.paths]
+        return [StudyCell("heads", place, None) for place in places]
+
+    def racers(self, point: Mapping[str, Any]) -> dict[Any, tuple[dict[str, Any], Callable[[], Vectors]]]:
         """Attention with each number of heads."""
 
         def forward(heads: int) -> Callable[[], Vectors]:
             torch.manual_seed(self.spec.seed)
             part = bare_attention(self.spec.width, heads).to(self.device)
-            stream = torch.randn(self.spec.batch, point["T"], self.spec.width, device=self.device)
+            stream = self.stream(point["T"])
             return partial(explicit, part, stream) if point["path"] == "explicit" else lambda: part(stream)[0]
 
-        return {heads: forward(heads) for heads in self.spec.heads}
-
-    def place_of(self, point: Mapping[str, Any], racer: Any) -> dict[str, Any]:
-        """Length, heads and path."""
-        return {"T": point["T"], "h": racer, "path": point["path"]}
+        places = {heads: {"T": point["T"], "h": heads, "path": point["path"]} for heads in self.spec.heads}
+        return {heads: (place, forward(heads)) for heads, place in places.items()}
 
     def counts_of(self, place: Mapping[str, Any]) -> dict[str, int]:
         """Parameters, operations, and the exponentials of all softmaxes."""
@@ -298,17 +260,16 @@ class HeadsExperiment(CostExperiment):
     def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
         """Whether counts depend on the number of heads, and whether times do."""
         for name, what in (("parameters", "Parameters"), ("flops", "Operations")):
-            figure = self.account.quantities[name]
-            free = "h" not in {symbol for monomial in figure.polynomial.terms for symbol, _ in monomial}
-            said = (
-                "whatever the number of heads: the claim holds." if free else "which depends on h: the claim is false."
-            )
+            terms = self.account.quantities[name].polynomial.terms
+            free = "h" not in {symbol for monomial in terms for symbol, _ in monomial}
+            holds = "whatever the number of heads: the claim holds."
+            said = holds if free else "which depends on h: the claim is false."
             yield f"{what} by formula: {typeset(self.account, name)}, {said}"
         for row in rows:
             if row.place["h"] == max(self.spec.heads) and len(self.spec.heads) > 1:
                 where = f"T = {row.place['T']}, {row.place['path']}"
                 said = verdict_on(row.both_ratio)
-                yield f"{where}: {row.place['h']} heads take {row.times} the time of {_heads(self.base)}: {said}."
+                yield f"{where}: {row.place['h']} heads take {row.times} the time of {self.others}: {said}."
 
     def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
         """The ratios against the number of heads, a plot for each path."""
@@ -322,9 +283,8 @@ class HeadsExperiment(CostExperiment):
                     curves.append(spread_curve(f"T = {length}, forward", x, forward))
                     curves.append(spread_curve(f"T = {length}, forward+backward", x, both, dashed=True))
             caption = (
-                f"Time of h heads as a multiple of that of {_heads(self.base)}, {path} attention, width "
-                f"{self.spec.width}; the band holds the middle half of the rounds. By formula the products are the "
-                "same for all: 1."
+                f"Time of h heads as a multiple of that of {self.others}, {path} attention, width {self.spec.width}; "
+                "the band holds the middle half of the rounds. By formula the products are the same for all: 1."
             )
             if curves:
                 axis = f"time / time of h = {self.base}"
@@ -340,10 +300,6 @@ def verdict_on(times: Spread) -> str:
     if times.low > 1:
         return "slower"
     return "faster" if times.high < 1 else "no difference beyond the spread"
-
-
-def _heads(number: int) -> str:
-    return "one" if number == 1 else str(number)
 
 
 # Length (problem C4): recurrent layers against attention as the text grows longer.
@@ -376,16 +332,10 @@ class LengthExperiment(CostExperiment):
 
     spec: LengthStudy
 
-    def cells(self) -> list[StudyCell]:
-        """Lengths; the layers race at each."""
-        return [StudyCell("length", {"T": length}, None) for length in self.spec.lengths]
-
     def __init__(self, spec: LengthStudy, out: Path, observer: Observer) -> None:
         super().__init__(spec, out, observer)
-        sizes, heads = {"d": self.spec.width}, self.spec.heads
-        self.accounts = {
-            kind: count(subject_of(layer_of(kind, heads), sizes), ["parameters", "flops"]) for kind in self.spec.models
-        }
+        subjects = {kind: subject_of(layer_of(kind, spec.heads), {"d": spec.width}) for kind in spec.models}
+        self.accounts = {kind: count(subject, ["parameters", "flops"]) for kind, subject in subjects.items()}
         self.convention = f"Operations: {next(iter(self.accounts.values())).quantities['flops'].convention}."
         self.formulas = {}
         for kind, account in self.accounts.items():
@@ -396,20 +346,20 @@ class LengthExperiment(CostExperiment):
         one = "No plot: one length makes no line. Give several, as in lengths=[16,32,64]."
         self.unplotted = one if len(spec.lengths) == 1 else ""
 
-    def racers(self, point: Mapping[str, Any]) -> dict[Any, Callable[[], Vectors]]:
+    def cells(self) -> list[StudyCell]:
+        """Lengths; the layers race at each."""
+        return [StudyCell("length", {"T": length}, None) for length in self.spec.lengths]
+
+    def racers(self, point: Mapping[str, Any]) -> dict[Any, tuple[dict[str, Any], Callable[[], Vectors]]]:
         """One layer of each kind."""
 
         def forward(kind: str) -> Callable[[], Vectors]:
             torch.manual_seed(self.spec.seed)
             layer = layer_of(kind, self.spec.heads)(self.spec.width).to(self.device)
-            stream = torch.randn(self.spec.batch, point["T"], self.spec.width, device=self.device)
+            stream = self.stream(point["T"])
             return lambda: layer(stream)[0]
 
-        return {kind: forward(kind) for kind in self.spec.models}
-
-    def place_of(self, point: Mapping[str, Any], racer: Any) -> dict[str, Any]:
-        """Length and layer."""
-        return {"T": point["T"], "layer": racer}
+        return {kind: ({"T": point["T"], "layer": kind}, forward(kind)) for kind in self.spec.models}
 
     def counts_of(self, place: Mapping[str, Any]) -> dict[str, int]:
         """Parameters, operations, and steps that must wait for each other."""
@@ -467,28 +417,15 @@ FLOAT = 4  # bytes
 SQUARES = 5  # T × T matrices per head in the backward pass: scores, scaled, weights, and the gradients of two
 VECTORS = 24  # vectors per token: inputs, four gates or queries, keys and values, their states and gradients
 MATRICES = 16  # d × d weights of a model, with their gradients
-CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
 
-def check_memory(spec: CostStudy, device: str) -> None:
-    """Refuse sizes that need more than the device has."""
-    needed, there = bytes_needed(spec), bytes_there(device)
-    if needed > there:
-        sizes = f"width={spec.width}, batch={spec.batch}, lengths up to {max(getattr(spec, 'lengths', [0]))}"
-        raise SpecError(
-            f"study {spec.name}: {sizes} would need about {needed / 2**30:,.1f} GiB; {device} has "
-            f"{there / 2**30:,.1f} GiB. Take shorter lengths, or a smaller batch, width or number of heads."
-        )
-
-
-def bytes_needed(spec: CostStudy) -> int:
+def bytes_needed(spec: HeadsStudy | LengthStudy) -> int:
     """About what the largest race holds: Bh·T² where weights are written out, BT·d, and d² per model.
 
     >>> from lemma.spec.studies import STUDIES
     >>> bytes_needed(STUDIES["heads"]) < 200_000_000 < bytes_needed(STUDIES["heads"].replace(lengths=[4096]))
     True
     """
-    assert isinstance(spec, HeadsStudy | LengthStudy)
     length, squares = max(spec.lengths), 0
     models = len(spec.heads if isinstance(spec, HeadsStudy) else spec.models)
     if isinstance(spec, HeadsStudy) and "explicit" in spec.paths:
@@ -497,14 +434,19 @@ def bytes_needed(spec: CostStudy) -> int:
     return FLOAT * (spec.batch * (squares + tokens) + MATRICES * models * spec.width**2)
 
 
-def bytes_there(device: str) -> float:
-    """The memory of the GPU, or of this machine or the container it is in; infinite where nothing says."""
+def check_memory(spec: HeadsStudy | LengthStudy, device: str) -> None:
+    """Refuse sizes that need more than the GPU has, or this machine, or the container it is in."""
+    there = math.inf
     if device == "cuda":
-        return torch.cuda.get_device_properties(0).total_memory
-    if not hasattr(os, "sysconf"):
-        return float("inf")
-    try:
-        container = float(CONTAINER.read_text())
-    except (OSError, ValueError):  # no container, or one without a limit ("max")
-        container = float("inf")
-    return min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), container)
+        there = torch.cuda.get_device_properties(0).total_memory
+    elif hasattr(os, "sysconf"):
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        with suppress(OSError, ValueError):  # no container, or one without a limit ("max")
+            there = min(there, float(Path("/sys/fs/cgroup/memory.max").read_text()))
+    needed = bytes_needed(spec)
+    if needed > there:
+        sizes = f"width={spec.width}, batch={spec.batch}, lengths up to {max(spec.lengths)}"
+        raise SpecError(
+            f"study {spec.name}: {sizes} would need about {needed / 2**30:,.1f} GiB; {device} has "
+            f"{there / 2**30:,.1f} GiB. Take shorter lengths, or a smaller batch, width or number of heads."
+        )

@@ -12,11 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from lemma.data.files import write_atomically
 from lemma.errors import LemmaError, RunError, SpecError, unknown
-from lemma.report.progress import Observer
+from lemma.report.progress import Observer, Silent
 from lemma.report.statistics import Estimate, estimate
 from lemma.runs.folder import SPEC, RunFolder, is_begun, remove_unbegun
 from lemma.runs.load import Run, load
@@ -24,11 +26,18 @@ from lemma.spec.base import to_toml
 from lemma.spec.data import AnyDataSpec, DataSpec, LabelsSpec
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import AdaptationSpec, Recipe
+from lemma.spec.studies import (
+    ClassifiersStudy,
+    GraphStudy,
+    GridStudy,
+    HeadsStudy,
+    LengthStudy,
+    PretrainingStudy,
+    StudySpec,
+)
+from lemma.studies.budget import device_of
 from lemma.studies.result import StudyResult
-from lemma.studies.timing import device_of
 from lemma.training.loop import resume, train
-
-# One cell, what it came to, and the row that its seeds make together.
 
 
 @dataclass(frozen=True)
@@ -84,20 +93,8 @@ def in_words(point: Mapping[str, Any]) -> str:
     return ", ".join(f"{word}={plain(value)}" for word, value in point.items())
 
 
-class Measured(Protocol):
-    """What is measured of a cell, to and from plain values."""
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` wrote."""
-        ...
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        ...
-
-
-M = TypeVar("M", bound=Measured)
+M = TypeVar("M")
+"""What is measured of a cell: a dataclass with a `to_dict()`."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ class CellOutcome(Generic[M]):
             "model": self.cell.condition,
             "point": dict(self.cell.point),
             "seed": self.cell.seed,
-            "measures": self.measures.to_dict() if self.measures else None,
+            "measures": getattr(self.measures, "to_dict", lambda: None)(),
             "reason": self.reason,
         }
 
@@ -212,13 +209,10 @@ def seeds_in_words(rows: Sequence[StudyRow[Any]]) -> str:
     return words + (single if counts and min(counts) == 1 else "")
 
 
-# Experiments, and the one runner for all of them.
-
-
 class Experiment(ABC, Generic[M]):
     """A study that can be run: its cells, how one of them is run, and the report on all."""
 
-    measures: ClassVar[type[Any]]
+    measures: ClassVar[Any]
     """The class of what is measured of a cell."""
     keeps: ClassVar[bool] = True
     """Whether measures are kept on disk; times are measured again by every call."""
@@ -271,8 +265,8 @@ class Experiment(ABC, Generic[M]):
         if not kept or kept.get("of") != identity:
             return None
         try:
-            measures = self.measures.read(kept["measures"])
-        except (KeyError, TypeError):  # written by another version of Lemma: measured again
+            measures = TypeAdapter(self.measures).validate_python(kept["measures"])
+        except (KeyError, ValidationError):  # written by another version of Lemma: measured again
             return None
         return measures if self.is_complete(measures) else None
 
@@ -285,7 +279,7 @@ class Experiment(ABC, Generic[M]):
     def finish(self, cell: StudyCell, observer: Observer) -> CellOutcome[M]:
         """Bring a cell to its end; if it fails, keep the reason, and let the study go on."""
         try:
-            measures = self.kept(cell) if self.is_finished(cell) else None
+            measures: Any = self.kept(cell) if self.is_finished(cell) else None
             if measures is None:
                 measures = self.run(cell, observer)
                 if self.keeps:
@@ -312,7 +306,11 @@ def run_experiment(experiment: Experiment[Any], only: Collection[str] | None = N
     names the conditions or runs to train now; of the others what is there is shown.
     """
     cells = experiment.cells()
-    chosen = select(cells, only)
+    names = {name: None for cell in cells for name in (cell.condition, cell.name)}
+    for name in only or ():
+        if name not in names:
+            raise SpecError(unknown("only", name, names))
+    chosen = [cell for cell in cells if only is None or {cell.condition, cell.name} & set(only)]
     for cell in cells:
         experiment.check(cell)
     experiment.out.mkdir(parents=True, exist_ok=True)
@@ -331,15 +329,6 @@ def run_experiment(experiment: Experiment[Any], only: Collection[str] | None = N
     result = experiment.report(outcomes, interrupted)
     result.save()
     return result
-
-
-def select(cells: Sequence[StudyCell], only: Collection[str] | None) -> list[StudyCell]:
-    """The cells of the conditions or runs that are named; all of them if nothing is."""
-    names = {name: None for cell in cells for name in (cell.condition, cell.name)}
-    for name in only or ():
-        if name not in names:
-            raise SpecError(unknown("only", name, names))
-    return [cell for cell in cells if only is None or {cell.condition, cell.name} & set(only)]
 
 
 class TitledObserver(Observer):
@@ -505,3 +494,31 @@ class TrainingExperiment(Experiment[M]):
 def validations_of(run: Run) -> list[dict[str, Any]]:
     """The rows of a run's metrics that hold a validation: the points of its learning curve."""
     return [row for row in RunFolder.open(run.path).metrics.rows() if "validation_loss" in row]
+
+
+def run_study(
+    spec: StudySpec, out: Path, observer: Observer | None = None, only: Collection[str] | None = None
+) -> StudyResult:
+    """Run a study in the folder `out`, save its table and report there, and return what it came to.
+
+    A finished run is not repeated and an interrupted one goes on, so that a study that was stopped is finished by the
+    same call. A run that fails becomes a row with its reason, and is tried again by the next call. `only` names the
+    models or runs to train now; of the others what is there is shown.
+    """
+    given: Any = spec
+    match spec:  # each is imported when it is used
+        case GridStudy():
+            from lemma.studies.grid import GridExperiment as kind
+        case ClassifiersStudy():
+            from lemma.studies.classifiers import ClassifiersExperiment as kind
+        case PretrainingStudy():
+            from lemma.studies.pretraining import PretrainingExperiment as kind
+        case GraphStudy():
+            from lemma.studies.graph import GraphExperiment as kind
+        case HeadsStudy():
+            from lemma.studies.costs import HeadsExperiment as kind
+        case LengthStudy():
+            from lemma.studies.costs import LengthExperiment as kind
+        case _:
+            raise SpecError(f"study: there is no experiment for a {type(spec).__name__}.")
+    return run_experiment(kind(given, out, observer or Silent()), only)

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from lemma.data.corpora import GRAPHS
-from lemma.data.graphs import GraphNodes
-from lemma.data.splits import Splits
 from lemma.errors import SpecError
 from lemma.models.base import count_parameters
 from lemma.models.graph import GraphModel
@@ -19,6 +17,7 @@ from lemma.spec.choose import choose
 from lemma.spec.data import GraphSpec
 from lemma.spec.models import Graph
 from lemma.spec.studies import GraphStudy
+from lemma.studies.budget import describe_hardware, device_of
 from lemma.studies.classifiers import (
     TEST,
     ClassifierMeasures,
@@ -26,6 +25,7 @@ from lemma.studies.classifiers import (
     LabelRow,
     learning_curve,
     measures_of,
+    models_in_words,
     percent,
     percent_curve,
     points,
@@ -34,7 +34,6 @@ from lemma.studies.classifiers import (
 from lemma.studies.experiment import RunPlan, StudyCell, TrainingExperiment, gather, paired
 from lemma.studies.grid import refuse_reserved
 from lemma.studies.result import NONE, StudyResult, StudyTable
-from lemma.studies.timing import describe_hardware, device_of
 from lemma.tasks.base import rooted
 from lemma.tasks.classification import score_classes
 from lemma.tasks.nodes import NodesTask, classify_nodes
@@ -110,18 +109,28 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
 
     def report(self, outcomes: tuple[LabelOutcome, ...], interrupted: bool) -> StudyResult:
         """What the first model reached, and how each other differs from it."""
-        rows = gather(outcomes)
+        rows, graph = gather(outcomes), self.graphs[self.spec.seeds[0]]
+        whole, tested = graph.tokens("train").graph, graph.tokens(TEST).classes
+        labelled, learned = int((whole.classes >= 0).sum()), len(graph.tokens("train").classes)
+        frequent = np.bincount(tested, minlength=len(graph.labels)).max() / len(tested)
+        recipe, sizes = ("steps", "learning_rate", "weight_decay", "dropout"), ("depth", "hidden", "normalise")
         return StudyResult(
             title=self.spec.name,
             question=self.spec.question,
             spec=self.spec,
             out=self.out,
             data={
-                **describe_graph(self.graphs[self.spec.seeds[0]]),
+                "graph": f"{graph.about}: {len(whole.classes):,} nodes, {whole.edges.shape[1]:,} edges, "
+                f"{whole.features.shape[1]:,} features",
+                "classes": f"{', '.join(graph.labels)}; {labelled:,} nodes have a label, {learned:,} of them are "
+                "learned",
+                "nodes": ", ".join(f"{len(nodes):,} for {split}" for split, nodes in graph.items.items()),
+                "always the most frequent class": f"accuracy {100 * frequent:.1f} % on the first seed's test nodes",
+                "SHA-256": graph.hash,
                 "seeds": ", ".join(map(str, self.spec.seeds)),
             },
             hardware=describe_hardware(device_of(outcomes[0].cell.recipe)),
-            protocol={**PROTOCOL, "models": models_in_words(rows)},
+            protocol={**PROTOCOL, "models": models_in_words(rows, recipe, sizes)},
             table=make_table(rows),
             conclusion=tuple(conclude(rows)),
             plots=tuple(plot_graph_models([row for row in rows if row.measured])),
@@ -129,22 +138,6 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
             rows=tuple(rows),
             interrupted=interrupted,
         )
-
-
-def describe_graph(graph: Splits[GraphNodes]) -> dict[str, str]:
-    """What the graph is, in words, and the accuracy of always predicting the most frequent class."""
-    learned, tested = graph.tokens("train").classes, graph.tokens("test").classes
-    frequent = np.bincount(tested, minlength=len(graph.labels)).max() / len(tested)
-    whole = graph.tokens("train").graph
-    known = int((whole.classes >= 0).sum())
-    return {
-        "graph": f"{graph.about}: {len(whole.classes):,} nodes, {whole.edges.shape[1]:,} edges, "
-        f"{whole.features.shape[1]:,} features",
-        "classes": f"{', '.join(graph.labels)}; {known:,} nodes have a label, {len(learned):,} of them are learned",
-        "nodes": ", ".join(f"{len(nodes):,} for {split}" for split, nodes in graph.items.items()),
-        "always the most frequent class": f"accuracy {100 * frequent:.1f} % on the first seed's test nodes",
-        "SHA-256": graph.hash,
-    }
 
 
 def conclude(rows: Sequence[LabelRow]) -> Iterator[str]:
@@ -164,17 +157,16 @@ def conclude(rows: Sequence[LabelRow]) -> Iterator[str]:
 
 def make_table(rows: Sequence[LabelRow]) -> StudyTable:
     """One row per model: scores in per cent, then costs."""
-
-    def cells(row: LabelRow) -> tuple[str, ...]:
+    cells = []
+    for row in rows:
         parameters, trained = row.count("parameters"), row.estimate("seconds")
         scores = (percent(row.estimate(name)) for name in ("accuracy", "f1"))
-        return (row.title, *scores, NONE if parameters is None else f"{parameters:,}", str(trained or NONE))
-
+        cells.append((row.title, *scores, NONE if parameters is None else f"{parameters:,}", str(trained or NONE)))
     seeds = max(len(row.measured) for row in rows)
     interval = f"Mean ± half the 95 % interval over {seeds} seeds (Student's t)."
     return StudyTable(
         header=("model", "accuracy %", "F1 %", "parameters", "train s"),
-        rows=tuple(map(cells, rows)),
+        rows=cells,
         records=tuple(map(record_of, rows)),
         caption="On the test nodes; F1 is the mean over the classes. "
         + (interval if seeds > 1 else "One seed has no interval."),
@@ -204,14 +196,3 @@ def plot_graph_models(rows: Sequence[LabelRow]) -> Iterator[Plot]:
             "and 100 %."
         )
         yield Plot("steps", "validation accuracy, per cent", learning, caption=caption)
-
-
-def models_in_words(rows: Sequence[LabelRow]) -> str:
-    """What each model is, and how it was trained."""
-    said = []
-    for title, one in ((row.title, row.first) for row in rows if row.first):
-        sizes = ", ".join(f"{word} {one.model[word]}" for word in ("depth", "hidden", "normalise"))
-        recipe = ("steps", "learning_rate", "weight_decay", "dropout")
-        trained = ", ".join(f"{word.replace('_', ' ')} {one.recipe[word]:,}" for word in recipe)
-        said.append(f"{title} ({sizes}; {trained})")
-    return "; ".join(said)

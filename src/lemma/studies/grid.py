@@ -1,15 +1,17 @@
-"""What a grid of language models shows: the table, the verdicts on claims, the conclusion, curves and samples."""
+"""Language models on one text, at every place of a grid, with equal budgets: how they are run, and what they show.
+
+First the report (the table, the verdicts on claims, the conclusion, curves and samples), then the cells and the
+experiment.
+"""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from lemma.data.splits import Splits
-from lemma.data.store import TokenArray, prepare
+from lemma.data.store import prepare
 from lemma.errors import SpecError, unknown
 from lemma.report.curves import COLOURS, can_draw, to_svg
 from lemma.report.progress import Observer, watched_reading
@@ -19,13 +21,19 @@ from lemma.runs.load import Run
 from lemma.spec.base import Spec, distribute
 from lemma.spec.choose import Choice, choose
 from lemma.spec.recipe import Recipe
-from lemma.spec.studies import ClaimComparison, ComparedModel, GridStudy, StudyBudget, StudyClaim
-from lemma.studies.budget import fit_parameters, fit_steps, measure_speed, spread_validations
+from lemma.spec.studies import GridStudy, StudyBudget, StudyClaim
+from lemma.studies.budget import (
+    describe_hardware,
+    device_of,
+    fit_parameters,
+    fit_steps,
+    measure_speed,
+    spread_validations,
+)
 from lemma.studies.experiment import (
     CellOutcome,
     RunPlan,
     StudyCell,
-    StudyRow,
     TrainingExperiment,
     gather,
     in_words,
@@ -39,16 +47,13 @@ from lemma.studies.measures import (
     VIEWS,
     CurvePoint,
     LanguageMeasures,
+    MeasureView,
     Row,
     Scorer,
     TextSample,
-    has_all,
     measure,
-    print_view,
-    show_view,
 )
 from lemma.studies.result import NONE, StudyResult, StudyTable
-from lemma.studies.timing import describe_hardware, device_of
 
 
 def report_grid(
@@ -63,8 +68,18 @@ def report_grid(
     rows = tuple(gather(outcomes))
     claims = tuple(judge(claim, rows) for claim in spec.claims)
     views = {name: VIEWS[name](rows) for name in spec.measures}
-    sentences = chain.from_iterable(view.sentences() for view in views.values())
-    shown = chain.from_iterable(map(show_view, views.values()))
+    protocols = [(row.title, row.first.protocol) for row in rows if row.first]
+    read = [
+        f"{title} in a context of {one['context']}, stride {one.get('stride')}"
+        if one.get("context")
+        else f"{title} through its state, in {one.get('streams')} streams"
+        for title, one in protocols
+    ]
+    protocol = {
+        "validation": "a full pass over the validation text: each token but the first is predicted once",
+        "read": "; ".join(read),
+        "left out": "; ".join(dict.fromkeys(text for _, one in protocols for text in one.get("left_out", ()))),
+    }
     return StudyResult(
         title=spec.name,
         question=spec.question,
@@ -72,32 +87,20 @@ def report_grid(
         out=out,
         data={**data, "budget": budget_in_words(spec.budget), "seeds": ", ".join(map(str, spec.seeds))},
         hardware=hardware,
-        protocol=describe_protocol(rows),
+        protocol={name: value for name, value in protocol.items() if value},
         table=make_table(rows),
-        conclusion=(*conclude(rows, claims), *sentences),
+        conclusion=(*conclude(rows, claims), *(said for view in views.values() for said in view.sentences)),
         claims=claims,
         runs=tuple(outcomes),
         rows=rows,
-        printed=tuple(chain.from_iterable(map(print_view, views.values()))),
-        sections=tuple(
-            chain(
-                show_intervals(rows),
-                shown,
-                show_curves(rows),
-                show_claims(claims),
-                show_samples(rows),
-                show_models(rows, spec.budget),
-            )
-        ),
+        printed=tuple(block for view in views.values() for block in view.printed()),
+        sections=tuple(show_sections(rows, list(views.values()), claims, spec.budget)),
         more={
-            "measures": {name: view.to_dict() for name, view in views.items()},
-            "claims": [c.to_dict() for c in claims],
+            "measures": {name: view.plain for name, view in views.items()},
+            "claims": [claim.to_dict() for claim in claims],
         },
         interrupted=interrupted,
     )
-
-
-# The table.
 
 
 def best_of(rows: Sequence[Row]) -> Row | None:
@@ -109,11 +112,31 @@ def best_of(rows: Sequence[Row]) -> Row | None:
 def make_table(rows: Sequence[Row]) -> StudyTable:
     """One row for each model at each place of the grid, means over seeds; the lowest perplexity is marked."""
     best = best_of(rows)
-    records = [_record(row, row is best) for row in rows]
+    cells, records = [], []
+    for row in rows:
+        scores = {name: row.estimate(name) for name in ("perplexity", "bits_per_byte")}
+        tokens, speed, seconds = (
+            one and one.mean for one in map(row.estimate, ("tokens", "tokens_per_second", "seconds"))
+        )
+        parameters = row.count("parameters")
+        record: dict[str, Any] = {"model": row.condition, **row.point, "seeds": len(row.measured)}
+        for name, one in scores.items():
+            record |= {name: one and one.mean, f"{name}_margin": one and one.margin}
+        record |= {"parameters": parameters, "tokens": tokens and round(tokens), "tokens_per_second": speed}
+        records.append({**record, "seconds": seconds, "best": row is best, "notes": "; ".join(row.missing)})
+        cells.append(
+            [
+                row.condition,
+                *map(plain, row.point.values()),
+                *(NONE if one is None else str(one) for one in scores.values()),
+                *(NONE if count is None else f"{count:,.0f}" for count in (parameters, tokens, speed)),
+                NONE if seconds is None else f"{seconds:,.1f}",
+            ]
+        )
     figures = ["perplexity", "bits/byte", "parameters", "tokens", "tokens/s", "seconds"]
     return StudyTable(
         header=["model", *rows[0].point, *figures],
-        rows=[_cells(row, record) for row, record in zip(rows, records, strict=True)],
+        rows=cells,
         records=records,
         caption=f"Perplexity and bits per byte: full validation pass.{seeds_in_words(rows)}"
         if best
@@ -124,54 +147,21 @@ def make_table(rows: Sequence[Row]) -> StudyTable:
     )
 
 
-def _record(row: Row, best: bool) -> dict[str, Any]:
-    scores = {name: row.estimate(name) for name in ("perplexity", "bits_per_byte")}
-    means = {name: row.estimate(name) for name in ("tokens", "tokens_per_second", "seconds")}
-    figures: dict[str, Any] = {}
-    for name, one in scores.items():
-        figures |= {name: one and one.mean, f"{name}_margin": one and one.margin}
-    return {
-        "model": row.condition,
-        **row.point,
-        "seeds": len(row.measured),
-        **figures,
-        "parameters": row.count("parameters"),
-        "tokens": means["tokens"] and round(means["tokens"].mean),
-        "tokens_per_second": means["tokens_per_second"] and means["tokens_per_second"].mean,
-        "seconds": means["seconds"] and means["seconds"].mean,
-        "best": best,
-        "notes": "; ".join(row.missing),
-    }
-
-
-def _cells(row: Row, record: Mapping[str, Any]) -> list[str]:
-    scores = [row.estimate(name) for name in ("perplexity", "bits_per_byte")]
-    counts = [record[word] for word in ("parameters", "tokens", "tokens_per_second")]
-    return [
-        row.condition,
-        *(plain(value) for value in row.point.values()),
-        *(NONE if one is None else str(one) for one in scores),
-        *(NONE if count is None else f"{count:,.0f}" for count in counts),
-        NONE if record["seconds"] is None else f"{record['seconds']:,.1f}",
-    ]
-
-
 # Claims judged from the numbers: held, not held, or within the noise of the seeds.
 
 
 Verdict = Literal["held", "not held", "within noise", "one seed only", "not measured"]
 GRAVITY: tuple[Verdict, ...] = ("not held", "not measured", "one seed only", "within noise", "held")
-WELCH = (
-    "A difference is judged by its 95 % interval over the seeds (Welch): where that holds 0, it is within the noise."
-)
 
 
-@dataclass(frozen=True)
-class ComparisonVerdict:
+class ComparisonVerdict(NamedTuple):
     """One comparison of two rows: what was found, and what that says of the claim."""
 
     finding: str
     verdict: Verdict
+
+    def __str__(self) -> str:
+        return f"{self.finding}: {self.verdict}"
 
 
 @dataclass(frozen=True)
@@ -188,12 +178,11 @@ class ClaimVerdict:
         return next(verdict for verdict in GRAVITY if verdict in found)
 
     def __str__(self) -> str:
-        lines = [f"  {one.finding}: {one.verdict}" for one in self.comparisons]
-        return "\n".join([f"{self.says.rstrip('.')}: {self.verdict}", *lines])
+        return "\n".join([f"{self.says.rstrip('.')}: {self.verdict}", *(f"  {one}" for one in self.comparisons)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        comparisons = [{"finding": one.finding, "verdict": one.verdict} for one in self.comparisons]
+        comparisons = [one._asdict() for one in self.comparisons]
         return {"claim": self.says, "verdict": self.verdict, "comparisons": comparisons}
 
 
@@ -203,27 +192,26 @@ def judge(claim: StudyClaim, rows: Sequence[Row]) -> ClaimVerdict:
     judged = []
     for comparison in claim.comparisons:
         for row, place in zip(rows, places, strict=True):
-            if place.items() >= comparison.at.items():
-                other = rows[places.index({**place, **comparison.against})]
-                elsewhere = {  # the settings that the comparison leaves open, as far as they distinguish rows
-                    word: value
-                    for word, value in place.items()
-                    if word not in comparison.at and any(one[word] != value for one in places)
-                }
-                judged.append(_judge(comparison, row, other, f" ({in_words(elsewhere)})" if elsewhere else ""))
+            if not place.items() >= comparison.at.items():
+                continue
+            other = rows[places.index({**place, **comparison.against})]
+            elsewhere = {  # the settings that the comparison leaves open, as far as they distinguish rows
+                word: value
+                for word, value in place.items()
+                if word not in comparison.at and any(one[word] != value for one in places)
+            }
+            where = f"{in_words(comparison.at)} against {in_words(comparison.against)}"
+            where += f" ({in_words(elsewhere)})" if elsewhere else ""
+            ones, others = (list(one.values("perplexity").values()) for one in (row, other))
+            if not ones or not others:
+                judged.append(ComparisonVerdict(f"{where}: a run is missing", "not measured"))
+                continue
+            gap = difference(ones, others)
+            expected = "below 0" if comparison.expects == "lower" else "not below 0"
+            both = f"{row.estimate('perplexity')} against {other.estimate('perplexity')}"
+            found = f"{both}, difference {str(gap).replace('-', '−')}, expected {expected}"
+            judged.append(ComparisonVerdict(f"{where}: {found}", verdict_on(gap, comparison.expects)))
     return ClaimVerdict(claim.says, tuple(judged))
-
-
-def _judge(comparison: ClaimComparison, row: Row, other: Row, elsewhere: str) -> ComparisonVerdict:
-    where = f"{in_words(comparison.at)} against {in_words(comparison.against)}{elsewhere}"
-    ones, others = (one.values("perplexity") for one in (row, other))
-    if not ones or not others:
-        return ComparisonVerdict(f"{where}: a run is missing", "not measured")
-    gap = difference(list(ones.values()), list(others.values()))
-    expected = "below 0" if comparison.expects == "lower" else "not below 0"
-    both = f"{row.estimate('perplexity')} against {other.estimate('perplexity')}"
-    found = f"{both}, difference {str(gap).replace('-', '−')}, expected {expected}"
-    return ComparisonVerdict(f"{where}: {found}", verdict_on(gap, comparison.expects))
 
 
 def verdict_on(gap: Estimate, expects: Literal["lower", "not lower"]) -> Verdict:
@@ -237,27 +225,6 @@ def verdict_on(gap: Estimate, expects: Literal["lower", "not lower"]) -> Verdict
     if gap.low <= 0 <= gap.high:
         return "within noise"
     return "held" if (gap.high < 0) == (expects == "lower") else "not held"
-
-
-def show_claims(claims: Sequence[ClaimVerdict]) -> Iterator[Block]:
-    """A card for each claim, with its verdict and the comparisons it rests on."""
-    if not claims:
-        return
-    kinds: dict[str, Any] = {"held": "good", "not held": "bad"}
-    yield Heading("Claims")
-    yield Cards(
-        [
-            Card(
-                claim.says,
-                [
-                    Text(claim.verdict, kinds.get(claim.verdict, "strong")),
-                    Items([f"{one.finding}: {one.verdict}" for one in claim.comparisons], "note"),
-                ],
-            )
-            for claim in claims
-        ]
-    )
-    yield Text(WELCH, "note")
 
 
 # The conclusion: what the numbers say, in sentences made from them.
@@ -275,14 +242,29 @@ DECIDED = {
 
 def conclude(rows: Sequence[Row], claims: Sequence[ClaimVerdict] = ()) -> tuple[str, ...]:
     """Say which row is best, which do not differ from it, which was fastest, what failed and which claims held."""
+    missing = []
+    failed, waiting = sum(len(row.failed) for row in rows), sum(len(row.waiting) for row in rows)
+    runs = failed + waiting + sum(len(row.measured) for row in rows)
+    if failed:
+        reasons = "its reason is" if failed == 1 else "their reasons are"
+        missing.append(f"{failed} of {runs} runs failed; {reasons} below the table.")
+    if waiting:
+        missing.append(f"{waiting} of {runs} runs {'is' if waiting == 1 else 'are'} still to be run.")
     scored = [(row, score) for row in rows if (score := row.estimate("perplexity"))]
     if not scored:
-        return ("No run came to its end, so that there is nothing to compare.", *_missing(rows))
-    said = [*_best(sorted(scored, key=lambda pair: pair[1].mean)), *_fastest(rows), *_missing(rows)]
-    return (*said, *(f"“{claim.says.rstrip('.')}”: {DECIDED[claim.verdict]}." for claim in claims))
+        return ("No run came to its end, so that there is nothing to compare.", *missing)
+    said = list(_best(sorted(scored, key=lambda pair: pair[1].mean)))
+    speeds = sorted((one.mean, row.title) for row in rows if (one := row.estimate("tokens_per_second")))
+    if speeds and speeds[-1][0] > NOTABLE * speeds[0][0]:
+        (slow, slowest), (fast, fastest) = speeds[0], speeds[-1]
+        said.append(f"{fastest} trained fastest, {fast / slow:.1f} × the speed of {slowest}, the slowest.")
+    return (*said, *missing, *(f"“{claim.says.rstrip('.')}”: {DECIDED[claim.verdict]}." for claim in claims))
 
 
 def _best(ranked: Sequence[tuple[Row, Estimate]]) -> Iterator[str]:
+    def listed(names: Sequence[str]) -> str:
+        return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
     (best, score), *others = ranked
     yield f"{best.title} has the lowest validation perplexity: {score}."
     if not others:
@@ -296,68 +278,83 @@ def _best(ranked: Sequence[tuple[Row, Estimate]]) -> Iterator[str]:
     if not near:
         yield f"No other interval overlaps with it; next is {following}."
         return
-    overlap = f"interval of {near[0]} overlaps" if len(near) == 1 else f"intervals of {_and(near)} overlap"
+    overlap = f"interval of {near[0]} overlaps" if len(near) == 1 else f"intervals of {listed(near)} overlap"
     wide = " Two seeds make wide intervals (t = 12.7); more would narrow them." if score.count == 2 else ""
     yield f"The 95 % {overlap} with it: this study cannot distinguish them.{wide}"
     if above:
-        yield f"Clearly above it {'lies' if len(above) == 1 else 'lie'} {_and(above)}."
+        yield f"Clearly above it {'lies' if len(above) == 1 else 'lie'} {listed(above)}."
 
 
-def _fastest(rows: Sequence[Row]) -> Iterator[str]:
-    speeds = sorted((one.mean, row.title) for row in rows if (one := row.estimate("tokens_per_second")))
-    if speeds and speeds[-1][0] > NOTABLE * speeds[0][0]:
-        (slow, slowest), (fast, fastest) = speeds[0], speeds[-1]
-        yield f"{fastest} trained fastest, {fast / slow:.1f} × the speed of {slowest}, the slowest."
-
-
-def _missing(rows: Sequence[Row]) -> Iterator[str]:
-    failed, waiting = sum(len(row.failed) for row in rows), sum(len(row.waiting) for row in rows)
-    runs = failed + waiting + sum(len(row.measured) for row in rows)
-    if failed:
-        reasons = "its reason is" if failed == 1 else "their reasons are"
-        yield f"{failed} of {runs} runs failed; {reasons} below the table."
-    if waiting:
-        yield f"{waiting} of {runs} runs {'is' if waiting == 1 else 'are'} still to be run."
-
-
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-# Plots: the intervals of all rows, and learning curves of which each seed is a thin line.
+# The page: intervals, what else was measured, learning curves, claims, samples and models.
 
 
 DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3))
-HOW_TO_INSTALL = "The plots were left out, since altair and vl-convert are not installed: pip install 'lemma[plots]'."
 AXES: dict[Literal["tokens", "seconds"], str] = {"tokens": "training tokens", "seconds": "training seconds"}
-CAPTIONS = {
-    "intervals": "Validation perplexity: mean (dot), its 95 % interval (line), and each seed (tick). Lower is better.",
-    "tokens": "Validation loss against training tokens.",
-    "seconds": "Validation loss against training seconds.",
-}
-ONE_POINT = "There are none: each run was validated once, at its end. More points: validations=5."
-CURVES = "Each seed is a thin line, the mean of the seeds a thick one. The time of validations is not counted."
+SHOWN = ("learning_rate", "batch", "sequence_length", "steps", "dropout")
 
 
-def show_intervals(rows: Sequence[Row]) -> Iterator[Block]:
-    """The mean of each row with its interval; nothing if no row has one, or without a library to draw it."""
-    if can_draw() and best_of(rows):
-        yield Figure(draw_intervals(rows), CAPTIONS["intervals"], "narrow")
-
-
-def show_curves(rows: Sequence[Row]) -> Iterator[Block]:
-    """The section of learning curves."""
-    if not best_of(rows):
+def show_sections(
+    rows: Sequence[Row], views: Sequence[MeasureView], claims: Sequence[ClaimVerdict], budget: StudyBudget
+) -> Iterator[Block]:
+    """All that the page shows below the table."""
+    drawn, best = can_draw(), best_of(rows)
+    if drawn and best:
+        caption = "Validation perplexity: mean (dot), its 95 % interval (line), and each seed (tick). Lower is better."
+        yield Figure(draw_intervals(rows), caption, "narrow")
+    for view in views:
+        yield from view.section()
+    if best:
+        yield Heading("Learning curves")
+        if not any(len(one.curve) > 1 for row in rows for one in row.measured.values()):
+            yield Text("There are none: each run was validated once, at its end. More points: validations=5.")
+        elif not drawn:
+            missing = "since altair and vl-convert are not installed: pip install 'lemma[plots]'."
+            yield Text(f"The plots were left out, {missing}")
+        else:
+            yield Legend(styles(rows))
+            yield from (Figure(draw_curves(rows, axis), f"Validation loss against {AXES[axis]}.") for axis in AXES)
+            means = "Each seed is a thin line, the mean of the seeds a thick one."
+            yield Text(f"{means} The time of validations is not counted.", "note")
+    if claims:
+        kinds: dict[str, Any] = {"held": "good", "not held": "bad"}
+        yield Heading("Claims")
+        cards = []
+        for claim in claims:
+            verdict = Text(claim.verdict, kinds.get(claim.verdict, "strong"))
+            cards.append(Card(claim.says, [verdict, Items(list(map(str, claim.comparisons)), "note")]))
+        yield Cards(cards)
+        yield Text(
+            "A difference is judged by its 95 % interval over the seeds (Welch): where that holds 0, it is within the "
+            "noise.",
+            "note",
+        )
+    firsts = [(row.title, row.first) for row in rows if row.first]
+    if not firsts:
         return
-    yield Heading("Learning curves")
-    if not any(len(one.curve) > 1 for row in rows for one in row.measured.values()):
-        yield Text(ONE_POINT)
-    elif not can_draw():
-        yield Text(HOW_TO_INSTALL)
-    else:
-        yield Legend(styles(rows))
-        yield from (Figure(draw_curves(rows, axis), CAPTIONS[axis]) for axis in AXES)
-        yield Text(CURVES, "note")
+    sampled = "One sample of each model, of its first seed, at temperature 0.8; the prompt is grey."
+    yield from (Heading("Samples"), Text(sampled, "note"))
+    yield Cards([Card(title, [Pre(_parts(one.sample))]) for title, one in firsts])
+    yield Heading("The loop each falls into")
+    yield Text(
+        "At temperature 0 a model always takes the most likely token, and sooner or later repeats itself. The first "
+        "round of the loop is dark, its repetitions are light. A loop is proved where the model's whole state came "
+        "back, for then all that follows must come back too.",
+        "note",
+    )
+    yield Cards([Card(title, [Pre(_parts(one.greedy))], loop_in_words(one.greedy)) for title, one in firsts])
+
+    def words(some: Mapping[str, Any]) -> str:
+        return ", ".join(f"{word.replace('_', ' ')} {value:,}" for word, value in some.items())
+
+    lines = []
+    for title, one in firsts:
+        sizes = {word: value for word, value in one.model.items() if type(value) is int}
+        recipe = {word: one.recipe[word] for word in SHOWN if one.recipe.get(word)}
+        trial = {"trial tokens/s": round(one.trial_speed)} if one.trial_speed else {}
+        gap = f"{100 * (one.parameters / budget.parameters - 1):+.2f} %".replace("-", "−") if budget.parameters else ""
+        lines.append([title, words(sizes), *([gap] if gap else []), words({**recipe, **trial})])
+    against = ["against the budget"] if budget.parameters else []
+    yield from (Heading("Models and recipes"), Table(["model", "sizes", *against, "recipe"], lines, plain=True))
 
 
 def styles(rows: Sequence[Row]) -> list[tuple[str, tuple[int, ...], str]]:
@@ -432,28 +429,8 @@ def _colour(rows: Sequence[Row]) -> Any:
     return altair.Color("row:N", scale=scale, legend=None)
 
 
-# Samples, and the loop each model falls into at temperature 0.
-
-
-SAMPLES = "One sample of each model, of its first seed, at temperature 0.8; the prompt is grey."
-LOOPS = (
-    "At temperature 0 a model always takes the most likely token, and sooner or later repeats itself. The first round "
-    "of the loop is dark, its repetitions are light. A loop is proved where the model's whole state came back, for "
-    "then all that follows must come back too."
-)
 ROUNDS, CHARACTERS, LINES = 2, 60, 6  # at most that many rounds or characters of the repetitions are shown, in lines
 VISIBLE = {ord(" "): "␣", ord("\n"): "↵", ord("\t"): "⇥"}  # how a loop of white space alone is shown
-
-
-def show_samples(rows: Sequence[Row]) -> Iterator[Block]:
-    """A sample of each row, then its greedy generation with the loop marked."""
-    firsts = [(row.title, row.first) for row in rows if row.first]
-    if firsts:
-        yield from (Heading("Samples"), Text(SAMPLES, "note"))
-        yield Cards([Card(title, [Pre(_parts(one.sample))]) for title, one in firsts])
-        yield from (Heading("The loop each falls into"), Text(LOOPS, "note"))
-        greedy = [(title, one.greedy) for title, one in firsts]
-        yield Cards([Card(title, [Pre(_parts(sample))], loop_in_words(sample)) for title, sample in greedy])
 
 
 def loop_in_words(sample: TextSample) -> str:
@@ -481,31 +458,6 @@ def _parts(sample: TextSample) -> list[Part]:
     return [part for part in parts if part[0]]
 
 
-# Models, recipes and protocol.
-
-
-VALIDATION = "a full pass over the validation text: each token but the first is predicted once"
-SHOWN = ("learning_rate", "batch", "sequence_length", "steps", "dropout")
-
-
-def show_models(rows: Sequence[Row], budget: StudyBudget) -> Iterator[Block]:
-    """The sizes and the recipe of each row, and how far its count is from the budget."""
-
-    def words(some: Mapping[str, Any]) -> str:
-        return ", ".join(f"{word.replace('_', ' ')} {value:,}" for word, value in some.items())
-
-    lines = []
-    for title, one in ((row.title, row.first) for row in rows if row.first):
-        sizes = {word: value for word, value in one.model.items() if type(value) is int}
-        recipe = {word: one.recipe[word] for word in SHOWN if one.recipe.get(word)}
-        trial = {"trial tokens/s": round(one.trial_speed)} if one.trial_speed else {}
-        gap = f"{100 * (one.parameters / budget.parameters - 1):+.2f} %".replace("-", "−") if budget.parameters else ""
-        lines.append([title, words(sizes), *([gap] if gap else []), words({**recipe, **trial})])
-    if lines:
-        against = ["against the budget"] if budget.parameters else []
-        yield from (Heading("Models and recipes"), Table(["model", "sizes", *against, "recipe"], lines, plain=True))
-
-
 def budget_in_words(budget: StudyBudget) -> str:
     """Say what each model gets.
 
@@ -520,24 +472,7 @@ def budget_in_words(budget: StudyBudget) -> str:
     return " and ".join(filter(None, parts)) + " for each model" if any(parts) else "none"
 
 
-def describe_protocol(rows: Sequence[StudyRow[LanguageMeasures]]) -> dict[str, str]:
-    """How the models were validated."""
-    measured = [(row.title, row.first.protocol) for row in rows if row.first]
-    read = [
-        f"{title} in a context of {one['context']}, stride {one.get('stride')}"
-        if one.get("context")
-        else f"{title} through its state, in {one.get('streams')} streams"
-        for title, one in measured
-    ]
-    left = dict.fromkeys(text for _, one in measured for text in one.get("left_out", ()))
-    lines = {"validation": VALIDATION, "read": "; ".join(read), "left out": "; ".join(left)}
-    return {name: value for name, value in lines.items() if value}
-
-
-# Language models on one text, at every place of a grid, with equal budgets: the studies families, table-a5 and
-# others.
-#
-# The file says which cells a study has, how one is trained, and what is measured of it; `grid_report` what they show.
+# The cells: models × grid × seeds; and the experiment.
 
 
 FROM_TOKENIZER = "It comes from the tokenizer, the same for every run: set data.tokenizer.vocabulary."
@@ -547,9 +482,6 @@ RESERVED = {
     "seed": "Give the study `seeds`, as in seeds=[1,2,3].",
     "family": "Name another model, as in model = 'lstm'.",
 }
-
-
-# The cells: models × grid × seeds.
 
 
 def open_grid(study: GridStudy) -> tuple[StudyCell, ...]:
@@ -563,10 +495,20 @@ def open_grid(study: GridStudy) -> tuple[StudyCell, ...]:
     _refuse_foreign_settings(study, bases)
     cells: dict[str, StudyCell] = {}
     for model in study.models:
+        base = bases[model.title]
+        kinds: dict[str, type[Spec]] = {"model": type(base.model), "recipe": Recipe}
+        shared = {word: value for word, value in study.settings.items() if knows(kinds, word)}
         for values in itertools.product(*study.grid.values()):
             point = dict(zip(study.grid, values, strict=True))
+            of_model: dict[str, Any] = {}
+            of_recipe: dict[str, Any] = {}
+            for words in (shared, model.settings, point):
+                shares = distribute(words, kinds)
+                of_model |= shares["model"]
+                of_recipe |= shares["recipe"]
+            sized, fixed = base.model.replace(**of_model), frozenset(of_model)
             for seed in study.seeds:
-                cell = _cell(study, model, bases[model.title], point, seed)
+                cell = StudyCell(model.title, point, seed, sized, base.recipe.replace(**of_recipe, seed=seed), fixed)
                 if other := cells.get(cell.name.lower()):
                     raise SpecError(
                         f"study: '{other}' and '{cell}' would both run in the folder {cell.name}. "
@@ -574,19 +516,6 @@ def open_grid(study: GridStudy) -> tuple[StudyCell, ...]:
                     )
                 cells[cell.name.lower()] = cell
     return tuple(cells.values())
-
-
-def _cell(study: GridStudy, model: ComparedModel, base: Choice, point: Mapping[str, Any], seed: int) -> StudyCell:
-    kinds: dict[str, type[Spec]] = {"model": type(base.model), "recipe": Recipe}
-    shared = {word: value for word, value in study.settings.items() if knows(kinds, word)}
-    of_model: dict[str, Any] = {}
-    of_recipe: dict[str, Any] = {}
-    for words in (shared, model.settings, point):
-        shares = distribute(words, kinds)
-        of_model |= shares["model"]
-        of_recipe |= shares["recipe"]
-    recipe = base.recipe.replace(**of_recipe, seed=seed)
-    return StudyCell(model.title, point, seed, base.model.replace(**of_model), recipe, frozenset(of_model))
 
 
 def knows(kinds: Mapping[str, type[Spec]], word: str) -> bool:
@@ -626,9 +555,6 @@ def _refuse_foreign_settings(study: GridStudy, bases: Mapping[str, Choice]) -> N
     refuse_reserved([*study.settings, *study.grid, *of_models], RESERVED)
 
 
-# The experiment.
-
-
 class GridExperiment(TrainingExperiment[LanguageMeasures]):
     """Train every model at every place of the grid with every seed, on one text and one budget."""
 
@@ -640,17 +566,15 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         self.spec, self.out, self.observer = spec, out, observer
         self.dataset = prepare(spec.data, progress=watched_reading(observer))
         self.dataset.tokenizer.encode(spec.prompt)  # a prompt that cannot be read is an error now, not after an hour
-        self.sized = tuple(map(self._sized, open_grid(spec)))
+        self.sized: list[StudyCell] = []
+        for cell in open_grid(spec):
+            assert cell.model is not None
+            model = cell.model.replace(vocabulary=self.dataset.tokenizer.vocabulary)
+            if spec.budget.parameters:
+                model = fit_parameters(model, spec.budget.parameters, cell.fixed).model
+            self.sized.append(replace(cell, model=model))
 
-    def _sized(self, cell: StudyCell) -> StudyCell:
-        """The cell with the vocabulary of the text, and the sizes that meet the budget of parameters."""
-        assert cell.model is not None
-        model = cell.model.replace(vocabulary=self.dataset.tokenizer.vocabulary)
-        if self.spec.budget.parameters:
-            model = fit_parameters(model, self.spec.budget.parameters, cell.fixed).model
-        return replace(cell, model=model)
-
-    def cells(self) -> tuple[StudyCell, ...]:
+    def cells(self) -> list[StudyCell]:
         """Models × grid × seeds."""
         return self.sized
 
@@ -659,8 +583,9 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         assert cell.model is not None
         budget, speed = self.spec.budget, None
         if budget.seconds:
-            kept = read_json(self._speed_file(cell)) or {}
-            if kept.get("of") != self._speed_of(cell):
+            path, of = self._speed(cell)
+            kept = read_json(path) or {}
+            if kept.get("of") != of:
                 return None
             speed = float(kept["tokens_per_second"])
         recipe = spread_validations(fit_steps(cell.model, cell.recipe, budget, speed), self.spec.validations)
@@ -675,17 +600,16 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         if self.plan(cell) is None:
             assert cell.model is not None
             speed = measure_speed(cell.model, cell.recipe, self.spec.data, self.dataset)
-            write_json(self._speed_file(cell), {"of": self._speed_of(cell), "tokens_per_second": speed})
+            path, of = self._speed(cell)
+            write_json(path, {"of": of, "tokens_per_second": speed})
         return super().run(cell, observer)
 
-    def _speed_file(self, cell: StudyCell) -> Path:
-        return self.out / "speeds" / f"{cell.row_name}.json"
-
-    def _speed_of(self, cell: StudyCell) -> dict[str, Any]:
-        """What a speed depends on: everything of a run but its seed."""
+    def _speed(self, cell: StudyCell) -> tuple[Path, dict[str, Any]]:
+        """Where the speed of a cell is kept, and what it depends on: everything of a run but its seed."""
         assert cell.model is not None
-        recipe = cell.recipe.replace(seed=0)
-        return {"model": cell.model.to_dict(), "recipe": recipe.to_dict(), "data": self.dataset.hash}
+        recipe = cell.recipe.replace(seed=0).to_dict()
+        of = {"model": cell.model.to_dict(), "recipe": recipe, "data": self.dataset.hash}
+        return self.out / "speeds" / f"{cell.row_name}.json", of
 
     def measure(self, run: Run, plan: RunPlan) -> LanguageMeasures:
         """Score, samples, loops and what else the study asks for."""
@@ -693,25 +617,21 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         return measure(run, plan, self.spec, plan.evaluate)
 
     def is_complete(self, measures: LanguageMeasures) -> bool:
-        """Whether all that the study asks for by now was measured; if not, the run is measured again."""
-        return has_all(measures.more, self.spec)
+        """Whether all that the study asks for by now was measured, and as far; if not, the run is measured again."""
+        more, beyond = measures.more, self.spec.beyond
+        return all(name in more and more[name].get("beyond", beyond) == beyond for name in self.spec.measures)
 
     def report(self, outcomes: tuple[CellOutcome[LanguageMeasures], ...], interrupted: bool) -> StudyResult:
         """Table, claims, conclusion, curves and samples."""
+        train, validation = (
+            f"{len(tokens):,} tokens, {tokens.bytes:,} bytes" for tokens in map(self.dataset.tokens, ("train", SPLIT))
+        )
+        data = {
+            "text": self.dataset.about,
+            "tokenizer": self.dataset.tokenizer.about,
+            "training text": train,
+            "validation text": validation,
+            "SHA-256": self.dataset.hash,
+        }
         hardware = describe_hardware(device_of(self.sized[0].recipe))
-        return report_grid(self.spec, outcomes, describe_text(self.dataset), hardware, self.out, interrupted)
-
-
-def describe_text(dataset: Splits[TokenArray]) -> dict[str, str]:
-    """What the text is, in words."""
-    lengths = {
-        split: f"{len(dataset.tokens(split)):,} tokens, {dataset.tokens(split).bytes:,} bytes"
-        for split in ("train", SPLIT)
-    }
-    return {
-        "text": dataset.about,
-        "tokenizer": dataset.tokenizer.about,
-        "training text": lengths["train"],
-        "validation text": lengths[SPLIT],
-        "SHA-256": dataset.hash,
-    }
+        return report_grid(self.spec, outcomes, data, hardware, self.out, interrupted)

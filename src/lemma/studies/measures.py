@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from lemma.report.statistics import Estimate, estimate
 from lemma.runs.load import Run
 from lemma.spec.models import Decoder
 from lemma.spec.studies import GridStudy
-from lemma.studies.experiment import RunPlan, StudyRow, validations_of
+from lemma.studies.experiment import RunPlan, StudyRow, paired, validations_of
 from lemma.studies.result import NONE
 from lemma.tasks.language import PerplexityScore, TextSource, perplexity, sequence_length_of
 
@@ -62,12 +62,6 @@ class TextSample:
     text: str
     loop: SampleLoop | None = None
 
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `asdict` wrote."""
-        loop = values.get("loop")
-        return cls(values["prompt"], values["text"], SampleLoop(**loop) if loop else None)
-
 
 @dataclass(frozen=True)
 class LanguageMeasures:
@@ -90,13 +84,6 @@ class LanguageMeasures:
     """Tokens/s in the trial from which a budget of seconds was turned into steps."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """What the study's `measures` asked for, by their names, as plain values."""
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` wrote."""
-        curve = tuple(CurvePoint(*point) for point in values["curve"])
-        samples = {name: TextSample.read(values[name]) for name in ("sample", "greedy")}
-        return cls(**{**values, "curve": curve, **samples})
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -165,13 +152,8 @@ def measure(run: Run, plan: RunPlan, study: GridStudy, scorer: Scorer) -> Langua
     return LanguageMeasures(
         model=plan.model.to_dict(),
         recipe=plan.recipe.to_dict(),
-        parameters=summary["parameters"],
-        tokens=summary["tokens"],
-        seconds=summary["seconds"],
-        tokens_per_second=summary["tokens_per_second"],
-        loss=score.loss,
-        perplexity=score.perplexity,
-        bits_per_byte=score.bits_per_byte,
+        **{name: summary[name] for name in ("parameters", "tokens", "seconds", "tokens_per_second")},
+        **{name: getattr(score, name) for name in ("loss", "perplexity", "bits_per_byte")},
         protocol=score.protocol.to_dict(),
         curve=tuple(CurvePoint(row["tokens"], row["seconds"], row["validation_loss"]) for row in validations_of(run)),
         sample=generate_sample(run.model, run.tokenizer, study, TEMPERATURE),
@@ -179,6 +161,32 @@ def measure(run: Run, plan: RunPlan, study: GridStudy, scorer: Scorer) -> Langua
         trial_speed=plan.trial_speed,
         more={name: MEASURES[name](run, tokens, trained, study.beyond) for name in study.measures},
     )
+
+
+@dataclass(frozen=True)
+class MeasureView:
+    """What a measure shows in the report of a study: a table, plots and sentences, and the same as plain values."""
+
+    heading: str
+    header: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    plots: Sequence[Plot]
+    notes: Sequence[str]
+    """Said below the table of the page."""
+    sentences: Sequence[str]
+    """Said in the conclusion."""
+    plain: Mapping[str, Any]
+    title: str = ""
+
+    def printed(self) -> list[Block]:
+        """The table, for the terminal; nothing if no row was measured."""
+        return [Table(self.header, self.lines, title=self.title, left=())] if self.lines else []
+
+    def section(self) -> list[Block]:
+        """The section of the page; nothing if no row was measured."""
+        notes = [Text(note, "note") for note in self.notes]
+        table = Table(self.header, self.lines)
+        return [Heading(self.heading), *plots(self.plots), table, *notes] if self.lines else []
 
 
 # Windows of the validation text, all of one length.
@@ -251,15 +259,15 @@ def habits(record: AttentionRecord) -> Float[Tensor, "two heads"]:
     ).cpu()
 
 
-def attention_found(row: Row) -> list[Mapping[str, Any]]:
-    """What was measured of the heads, per seed; nothing of models without attention."""
-    found = [one.more.get("attention", {}) for one in row.measured.values()]
-    return [one for one in found if one.get("layers")]
+def found(row: Row, name: str) -> list[Mapping[str, Any]]:
+    """What a measure found, per seed; nothing of models without attention."""
+    measured = [one.more.get(name, {}) for one in row.measured.values()]
+    return [one for one in measured if one.get("layers", one.get("positions"))]
 
 
 def heads_of(row: Row, kind: str) -> list[tuple[int, int, Estimate]]:
     """Layer, head and the mean over the seeds, of every head."""
-    values = [[layer[kind] for layer in one["layers"]] for one in attention_found(row)]
+    values = [[layer[kind] for layer in one["layers"]] for one in found(row, "attention")]
     return [
         (layer, head, estimate([seed[layer][head] for seed in values]))
         for layer in range(len(values[0]))
@@ -269,8 +277,8 @@ def heads_of(row: Row, kind: str) -> list[tuple[int, int, Estimate]]:
 
 def over_heads(row: Row, kind: str) -> Estimate:
     """The mean over all heads, with its interval over the seeds."""
-    found = attention_found(row)
-    return estimate([fmean(value for layer in one["layers"] for value in layer[kind]) for one in found])
+    means = [fmean(value for layer in one["layers"] for value in layer[kind]) for one in found(row, "attention")]
+    return estimate(means)
 
 
 def plot_heads(rows: Sequence[Row], kind: str) -> Plot:
@@ -281,7 +289,7 @@ def plot_heads(rows: Sequence[Row], kind: str) -> Plot:
         heads = heads_of(row, kind)
         x = tuple(places.index((layer, head)) + SHIFT * (number - (len(rows) - 1) / 2) for layer, head, _ in heads)
         means = [one for _, _, one in heads]
-        several = means if len(attention_found(row)) > 1 else []
+        several = means if len(found(row, "attention")) > 1 else []
         low, high = tuple(max(0.0, one.low) for one in several), tuple(one.high for one in several)
         curves.append(Curve(row.title, x, tuple(one.mean for one in means), low, high, dots=True))
     caption = (
@@ -343,66 +351,42 @@ def shaping_effects(rows: Sequence[Row]) -> Iterator[ShapingEffect]:
         base = next((one for one in rows if one.first and not shapes(one) and rest(one) == rest(row)), None)
         if base is None or not shapes(row):
             continue
-        mine, theirs = row.values("perplexity"), base.values("perplexity")
-        if both := sorted(mine.keys() & theirs.keys()):
-            gap = estimate([mine[seed] - theirs[seed] for seed in both])
-            yield ShapingEffect(row.title, gap, fmean(theirs[seed] for seed in both))
+        if gap := paired(row, base, "perplexity"):
+            plain = base.values("perplexity")
+            yield ShapingEffect(row.title, gap, fmean(plain[seed] for seed in plain if seed in row.measured))
 
 
-class AttentionView:
+def view_attention(rows: Sequence[Row]) -> MeasureView:
     """Entropy and distance of each head, and whether shaping them helped."""
-
-    heading = "What the heads do"
-    title = ""
-    note = (
-        "Over all rows of attention on the validation text, in windows of the trained length. Entropy −Σ α ln α, "
-        "distance Σ α |t₁ − t₂|."
-    )
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self.rows = [row for row in rows if attention_found(row)]
-        self.effects = list(shaping_effects(rows))
-
-    def plots(self) -> list[Plot]:
-        """Both measures, head by head."""
-        return [plot_heads(self.rows, kind) for kind in KINDS]
-
-    def lines(self) -> list[list[str]]:
-        """A line for each head of each row."""
-        return [
-            [row.title, str(layer), str(head), str(entropy), str(distance)]
-            for row in self.rows
-            for (layer, head, entropy), (_, _, distance) in zip(*(heads_of(row, kind) for kind in KINDS), strict=True)
-        ]
-
-    def header(self) -> list[str]:
-        """The names of the columns."""
-        return ["model", "layer", "head", *KINDS.values()]
-
-    def sentences(self) -> Iterator[str]:
-        """Say what heads do on average, and whether shaping helped."""
-        for row in self.rows:
-            entropy, distance = (over_heads(row, kind) for kind in KINDS)
-            yield f"{row.title}: heads have a mean entropy of {entropy} nats and look {distance} tokens back."
-        yield from map(str, self.effects)
-
-    def notes(self) -> list[str]:
-        """What is said below the table of the page."""
-        return [self.note]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Every head's means and margins by row, and whether shaping helped."""
-        heads = {
-            row.title: {
-                kind: [
-                    {"layer": layer, "head": head, "mean": one.mean, "margin": one.margin}
-                    for layer, head, one in heads_of(row, kind)
-                ]
-                for kind in KINDS
-            }
-            for row in self.rows
+    shown, effects = [row for row in rows if found(row, "attention")], list(shaping_effects(rows))
+    heads = {row.title: {kind: heads_of(row, kind) for kind in KINDS} for row in shown}
+    habits_said = []
+    for row in shown:
+        entropy, distance = (over_heads(row, kind) for kind in KINDS)
+        habits_said.append(f"{row.title}: heads have a mean entropy of {entropy} nats and look {distance} tokens back.")
+    plain = {
+        title: {
+            kind: [{"layer": layer, "head": head, "mean": one.mean, "margin": one.margin} for layer, head, one in some]
+            for kind, some in by_kind.items()
         }
-        return {"rows": heads, "helped": [one.to_dict() for one in self.effects]}
+        for title, by_kind in heads.items()
+    }
+    return MeasureView(
+        heading="What the heads do",
+        header=["model", "layer", "head", *KINDS.values()],
+        lines=[
+            [title, str(layer), str(head), str(entropy), str(distance)]
+            for title, by_kind in heads.items()
+            for (layer, head, entropy), (_, _, distance) in zip(*by_kind.values(), strict=True)
+        ],
+        plots=[plot_heads(shown, kind) for kind in KINDS] if shown else [],
+        notes=[
+            "Over all rows of attention on the validation text, in windows of the trained length. Entropy −Σ α ln α, "
+            "distance Σ α |t₁ − t₂|."
+        ],
+        sentences=[*habits_said, *map(str, effects)],
+        plain={"rows": plain, "helped": [one.to_dict() for one in effects]},
+    )
 
 
 # Positions: the loss against position, up to several times the length a model was trained at.
@@ -467,20 +451,15 @@ def losses_by_position(model: LanguageModel, windows: Int[Tensor, "windows lengt
     return sums / len(windows)
 
 
-def positions_found(row: Row) -> list[Mapping[str, Any]]:
-    """What was measured against position, per seed."""
-    return [one.more["positions"] for one in row.measured.values() if "positions" in one.more]
-
-
 def by_length(row: Row) -> list[Estimate | None]:
     """The mean loss within the trained length, within the second of that length, and so on; None where it cannot go."""
-    found = positions_found(row)
-    trained, count = found[0]["trained"], -(-found[0]["asked"] // found[0]["trained"])
+    seeds = found(row, "positions")
+    trained, count = seeds[0]["trained"], -(-seeds[0]["asked"] // seeds[0]["trained"])
     means: list[Estimate | None] = []
     for begin in range(0, count * trained, trained):
         inside = [
             [loss for at, loss in zip(one["positions"], one["losses"], strict=True) if begin < at <= begin + trained]
-            for one in found
+            for one in seeds
         ]
         means.append(estimate([sum(some) / len(some) for some in inside if some]) if any(inside) else None)
     return means
@@ -488,100 +467,62 @@ def by_length(row: Row) -> list[Estimate | None]:
 
 def position_curve(row: Row) -> Curve:
     """The loss against position, with the interval over the seeds."""
-    found = positions_found(row)
-    points = [estimate(losses) for losses in zip(*(one["losses"] for one in found), strict=True)]
-    several = points if len(found) > 1 else []
+    seeds = found(row, "positions")
+    points = [estimate(losses) for losses in zip(*(one["losses"] for one in seeds), strict=True)]
+    several = points if len(seeds) > 1 else []
     low, high = tuple(point.low for point in several), tuple(point.high for point in several)
-    return Curve(row.title, tuple(found[0]["positions"]), tuple(point.mean for point in points), low, high)
+    return Curve(row.title, tuple(seeds[0]["positions"]), tuple(point.mean for point in points), low, high)
 
 
-class PositionsView:
-    """Loss against position."""
-
-    heading = "Loss against position"
-    note = (
+def view_positions(rows: Sequence[Row]) -> MeasureView:
+    """Loss against position: by trained length, and along the curve."""
+    shown = {row.title: row for row in rows if found(row, "positions")}
+    firsts = {title: found(row, "positions")[0] for title, row in shown.items()}
+    lengths, curves = {title: by_length(row) for title, row in shown.items()}, list(map(position_curve, shown.values()))
+    trained = next((one["trained"] for one in firsts.values()), 0)
+    columns = max(map(len, lengths.values()), default=0)
+    ends = [(title, means[0], means[-1]) for title, means in lengths.items() if len(means) > 1]
+    far = [(title, near, last) for title, near, last in ends if near and last]
+    sentences = []
+    for title, near, last in sorted(far, key=lambda one: one[2].mean):  # the best at the far end first
+        gap = f"{last.mean - near.mean:+.2f}".replace("-", "−")
+        sentences.append(f"{title}: loss {near} up to the trained length, {last} in the last part ({gap}).")
+    early = [
+        f"{title} ends at position {one['readable']}: it has no vectors for later ones."
+        for title, one in firsts.items()
+        if one["readable"] < one["asked"]
+    ]
+    how = (
         "Each window of the validation text is read from its beginning; position p has p tokens before it, and all are "
         "seen. Mean over the windows, with the 95 % interval over the seeds."
     )
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self.rows = [row for row in rows if positions_found(row)]
-        self.lengths = {row.title: by_length(row) for row in self.rows}
-        self.trained = positions_found(self.rows[0])[0]["trained"] if self.rows else 0
-        self.title = f"Loss by position, T = {self.trained} the trained length"
-
-    def plots(self) -> list[Plot]:
-        """One curve per row, a band for its seeds, and a line at the trained length."""
-        caption = f"Validation loss against position. The dotted line is the trained length, {self.trained}."
-        curves = tuple(map(position_curve, self.rows))
-        return [Plot("position", "loss (nats/token)", curves, rule=float(self.trained), caption=caption)]
-
-    def header(self) -> list[str]:
-        """A column for each trained length."""
-        columns = max(map(len, self.lengths.values()))
-        return ["model", *(f"{place}T to {place + 1}T" if place else "up to T" for place in range(columns))]
-
-    def lines(self) -> list[list[str]]:
-        """A line for each row."""
-        columns = len(self.header()) - 1
-        return [
+    caption = f"Validation loss against position. The dotted line is the trained length, {trained}."
+    return MeasureView(
+        heading="Loss against position",
+        title=f"Loss by position, T = {trained} the trained length",
+        header=["model", *(f"{place}T to {place + 1}T" if place else "up to T" for place in range(columns))],
+        lines=[
             [title, *(NONE if one is None else str(one) for one in means), *[NONE] * (columns - len(means))]
-            for title, means in self.lengths.items()
-        ]
-
-    def sentences(self) -> Iterator[str]:
-        """Say how each row does past the trained length, the best at the far end first."""
-        ends = [(title, means[0], means[-1]) for title, means in self.lengths.items() if len(means) > 1]
-        far = [(title, near, last) for title, near, last in ends if near and last]
-        for title, near, last in sorted(far, key=lambda one: one[2].mean):
-            gap = f"{last.mean - near.mean:+.2f}".replace("-", "−")
-            yield f"{title}: loss {near} up to the trained length, {last} in the last part ({gap})."
-        yield from self.notes()[1:]
-
-    def notes(self) -> list[str]:
-        """What is said below the table of the page: how it was measured, and which models end early."""
-        firsts = [(row.title, positions_found(row)[0]) for row in self.rows]
-        early = [(title, one["readable"]) for title, one in firsts if one["readable"] < one["asked"]]
-        return [
-            self.note,
-            *(f"{title} ends at position {end}: it has no vectors for later ones." for title, end in early),
-        ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Means and margins by row: along the curve, and by trained length."""
-        plain = {}
-        for row in self.rows:
-            curve = position_curve(row)
-            means = [one and {"loss": one.mean, "margin": one.margin} for one in self.lengths[row.title]]
-            trained = positions_found(row)[0]["trained"]
-            plain[row.title] = {"trained": trained, "positions": curve.x, "losses": curve.y, "spans": means}
-        return plain
-
-
-# What a study's `measures` ask for, by their names.
+            for title, means in lengths.items()
+        ],
+        plots=[Plot("position", "loss (nats/token)", tuple(curves), rule=float(trained), caption=caption)],
+        notes=[how, *early],
+        sentences=[*sentences, *early],
+        plain={
+            curve.title: {
+                "trained": firsts[curve.title]["trained"],
+                "positions": curve.x,
+                "losses": curve.y,
+                "spans": [one and {"loss": one.mean, "margin": one.margin} for one in lengths[curve.title]],
+            }
+            for curve in curves
+        },
+    )
 
 
 MEASURES: dict[str, Callable[[Run, Any, int, int], dict[str, Any]]] = {
     "positions": measure_positions,
     "attention": measure_attention,
 }
-View = PositionsView | AttentionView
-VIEWS: dict[str, type[View]] = {"positions": PositionsView, "attention": AttentionView}
-
-
-def has_all(more: Mapping[str, Any], study: GridStudy) -> bool:
-    """Whether all that the study asks for was measured, and as far as it asks."""
-    return all(name in more and more[name].get("beyond", study.beyond) == study.beyond for name in study.measures)
-
-
-def print_view(view: View) -> list[Block]:
-    """The table of a measure, for the terminal."""
-    return [Table(view.header(), view.lines(), title=view.title, left=())] if view.rows else []
-
-
-def show_view(view: View) -> list[Block]:
-    """The section of a report that a measure makes."""
-    if not view.rows:
-        return []
-    table = Table(view.header(), view.lines())
-    return [Heading(view.heading), *plots(view.plots()), table, *(Text(note, "note") for note in view.notes())]
+"""What a study's `measures` ask for, by their names."""
+VIEWS = {"positions": view_positions, "attention": view_attention}

@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from lemma.spec.data import DataSpec
 from lemma.spec.models import EncoderDecoder
 from lemma.spec.recipe import AdaptationSpec, Recipe
 from lemma.spec.studies import ComparedModel, PretrainingStudy
-from lemma.studies.budget import tokens_per_step
+from lemma.studies.budget import describe_hardware, device_of, tokens_per_step
 from lemma.studies.classifiers import (
     SCORES,
     LabelExperiment,
@@ -44,7 +44,6 @@ from lemma.studies.classifiers import (
 from lemma.studies.experiment import RunPlan, StudyCell, TitledObserver, gather, paired, refuse_other_run, train_to_end
 from lemma.studies.grid import refuse_reserved
 from lemma.studies.result import NONE, StudyResult, StudyTable
-from lemma.studies.timing import describe_hardware, device_of
 from lemma.tasks.base import say_skipped
 from lemma.tasks.classification import load_labels
 from lemma.tasks.registry import task_for
@@ -161,7 +160,24 @@ class PretrainingExperiment(LabelExperiment):
         rows = gather(outcomes)
         gains = gains_of(rows)
         bases = {seed: summary_of(base) for seed, base in self.bases.items()}
-        family = self.choice.model.body.family
+        based = []
+        for seed, found in bases.items():
+            if found is None:
+                based.append(f"seed {seed} is not finished")
+                continue
+            score = found["best_perplexity"]
+            figures = f"{found['steps']:,} steps, {found['tokens']:,} tokens, {found['seconds']:,.0f} s"
+            figures += "" if score is None else f", validation perplexity {score:,.2f}"
+            based.append(f"{self.choice.model.body.family}, {found['parameters']:,} parameters, {figures}")
+        labels = {row.point["labels"]: row.first for row in rows if row.first}
+        classifiers = "none yet"
+        if labels:
+            recipe = next(iter(labels.values())).recipe
+            steps = ", ".join(f"{one.steps:,} at {count:,} labels" for count, one in sorted(labels.items()))
+            classifiers = ", ".join(f"{word.replace('_', ' ')} {recipe[word]}" for word in SHOWN) + f"; steps: {steps}"
+        learns = {"full": "every weight learns", "frozen": "only the head learns"}
+        means = learns.get(self.spec.method.kind, "the body is frozen except for what the method adds")
+        one_base = "one base for all seeds, so that its own noise is not counted"
         return StudyResult(
             title=self.spec.name,
             question=self.spec.question,
@@ -172,10 +188,15 @@ class PretrainingExperiment(LabelExperiment):
                 "tokenizer": self.tokenizer.about,
                 "texts without labels": str(self.texts),
                 "seeds": ", ".join(map(str, self.spec.seeds)),
-                "pretraining": "; ".join(base_in_words(family, seed, found) for seed, found in bases.items()),
+                "pretraining": "; ".join(based),
             },
             hardware=describe_hardware(device_of(next(iter(self.bases.values())).recipe)),
-            protocol={**PROTOCOL, **method_in_words(self.spec), "classifiers": recipes_in_words(rows)},
+            protocol={
+                **PROTOCOL,
+                "method": f"{self.spec.method.kind}: if pretrained, {means}; from scratch every weight learns",
+                "bases": "one base per seed" if self.spec.base_per_seed else one_base,
+                "classifiers": classifiers,
+            },
             table=make_table(gains),
             conclusion=conclude(gains),
             plots=tuple(plot_gains(gains)),
@@ -196,15 +217,6 @@ def summary_of(base: RunPlan) -> dict[str, Any] | None:
     found = folder.summary() or {}
     names = ("steps", "tokens", "seconds", "parameters", "best_loss", "best_perplexity")
     return {name: found.get(name) for name in names}
-
-
-def base_in_words(family: str, seed: int, found: Mapping[str, Any] | None) -> str:
-    """The pretrained body, in words."""
-    if found is None:
-        return f"seed {seed} is not finished"
-    score = "" if found["best_perplexity"] is None else f", validation perplexity {found['best_perplexity']:,.2f}"
-    size = f"{family}, {found['parameters']:,} parameters"
-    return f"{size}, {found['steps']:,} steps, {found['tokens']:,} tokens, {found['seconds']:,.0f} s{score}"
 
 
 # The gain, and how it is shown.
@@ -310,29 +322,6 @@ def make_table(gains: Sequence[PretrainingGain]) -> StudyTable:
         caption=caption_of(rows, "F1 is the mean"),
         notes=[note for row in rows for note in row.notes],
     )
-
-
-def method_in_words(spec: PretrainingStudy) -> dict[str, str]:
-    """What depends on the study's settings."""
-    words = {"full": "every weight learns", "frozen": "only the head learns"}
-    means = words.get(spec.method.kind, "the body is frozen except for what the method adds")
-    return {
-        "method": f"{spec.method.kind}: if pretrained, {means}; from scratch every weight learns",
-        "bases": "one base per seed"
-        if spec.base_per_seed
-        else "one base for all seeds, so that its own noise is not counted",
-    }
-
-
-def recipes_in_words(rows: Sequence[LabelRow]) -> str:
-    """The recipe that both conditions share, and the steps at each number of labels."""
-    found = {row.point["labels"]: row.first for row in rows if row.first}
-    if not found:
-        return "none yet"
-    steps = ", ".join(f"{one.steps:,} at {count:,} labels" for count, one in sorted(found.items()))
-    recipe = next(iter(found.values())).recipe
-    said = ", ".join(f"{word.replace('_', ' ')} {recipe[word]}" for word in SHOWN)
-    return f"{said}; steps: {steps}"
 
 
 def plot_gains(gains: Sequence[PretrainingGain]) -> Iterator[Plot]:

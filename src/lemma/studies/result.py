@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lemma.data.files import write_atomically
 from lemma.report.curves import Plot
 from lemma.report.result import (
     Block,
@@ -20,12 +21,8 @@ from lemma.report.result import (
     as_markdown,
     as_text,
     plots,
-    write_files,
 )
 from lemma.spec.studies import StudySpec
-
-if TYPE_CHECKING:
-    from lemma.studies.experiment import CellOutcome
 
 NONE = "–"
 AGAIN = "Interrupted: the same command goes on where it stopped."
@@ -98,7 +95,8 @@ class StudyResult(Result):
     """What was learned from, in words."""
     protocol: Mapping[str, str] = field(default_factory=dict)
     """How it was measured, in words."""
-    runs: "tuple[CellOutcome[Any], ...]" = ()
+    runs: tuple[Any, ...] = ()
+    """What became of each cell."""
     rows: tuple[Any, ...] = ()
     """What the table shows, a row each, with all that was measured."""
     claims: tuple[Any, ...] = ()
@@ -124,7 +122,7 @@ class StudyResult(Result):
         return self.out / self.files[-1]
 
     @property
-    def failed(self) -> "tuple[CellOutcome[Any], ...]":
+    def failed(self) -> tuple[Any, ...]:
         """The runs that failed, each with its reason."""
         return tuple(run for run in self.runs if run.reason)
 
@@ -189,5 +187,7 @@ class StudyResult(Result):
             as_json(self.to_dict(), indent=1),
             as_html(self.details(), self.title),
         )
-        write_files(folder, dict(zip(self.files, texts, strict=True)))
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in zip(self.files, texts, strict=True):
+            write_atomically(folder / name, content)
         return folder / self.files[-1]

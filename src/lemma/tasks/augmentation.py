@@ -62,142 +62,106 @@ class Changes:
 def changes(seed: int, step: int, batch: int, strength: float) -> Changes:
     """Draw what is done to the images of a step."""
     random = np.random.default_rng([seed, step, CHANGES_DRAW])
-    return Changes(
-        places=_places(random, batch, strength),
-        brightness=1 + strength * (BRIGHT * _both(random, batch) - DARKER),
-        contrast=1 + strength * CONTRAST * _both(random, batch),
-        colours=_colours(random, batch, strength),
-        filters=_filters(random, batch),
-        filtered=random.uniform(0, 1, batch) * _sometimes(random, batch, FILTER * strength),
-        grey=_sometimes(random, batch, GREY * strength),
-        blurred=random.uniform(0, 1, batch) * _sometimes(random, batch, BLUR * strength),
-        box=_boxes(random, batch, strength),
-        paint=random.uniform(0, 1, (batch, 3)),
-    )
 
+    def both(*shape: int) -> np.ndarray:
+        return random.uniform(-1, 1, shape)
 
-def _both(random: np.random.Generator, *shape: int) -> np.ndarray:
-    return random.uniform(-1, 1, shape)
+    def sometimes(chance: float) -> Bool[np.ndarray, "batch"]:
+        return random.uniform(0, 1, batch) < chance
 
-
-def _sometimes(random: np.random.Generator, batch: int, chance: float) -> Bool[np.ndarray, "batch"]:
-    return random.uniform(0, 1, batch) < chance
-
-
-def _places(random: np.random.Generator, batch: int, strength: float) -> Float[np.ndarray, "batch 2 3"]:
-    """Turn, size, aspect, shear and shift in one map."""
-    angle, shear = (strength * most * _both(random, batch) for most in (TURN, SHEAR))
-    scale, aspect = (np.exp(strength * most * _both(random, batch)) for most in (SCALE, ASPECT))
-    shift = 2 * strength * SHIFT * _both(random, 2, batch)  # sides are two long
+    # turn, size, aspect, shear and shift in one map
+    angle, shear = (strength * most * both(batch) for most in (TURN, SHEAR))
+    scale, aspect = (np.exp(strength * most * both(batch)) for most in (SCALE, ASPECT))
+    shift = 2 * strength * SHIFT * both(2, batch)  # sides are two long
     cosine, sine = np.cos(angle), np.sin(angle)
     across = np.stack([scale * aspect * cosine, scale * aspect * (shear * cosine - sine), shift[0]], axis=-1)
     down = np.stack([scale / aspect * sine, scale / aspect * (shear * sine + cosine), shift[1]], axis=-1)
-    return np.stack([across, down], axis=1)
+    brightness = 1 + strength * (BRIGHT * both(batch) - DARKER)
+    contrast = 1 + strength * CONTRAST * both(batch)
 
-
-def _colours(random: np.random.Generator, batch: int, strength: float) -> Float[np.ndarray, "batch 3 3"]:
-    """Rotate and scale the plane of colours; brightness stays."""
-    angle = strength * HUE * _both(random, batch)
-    saturation = 1 + strength * SATURATION * _both(random, batch)
+    # the plane of colours is rotated and scaled; brightness stays
+    angle = strength * HUE * both(batch)
+    saturation = 1 + strength * SATURATION * both(batch)
     turned = np.zeros((batch, 3, 3))
     turned[:, 0, 0] = 1
     turned[:, 1, 1] = turned[:, 2, 2] = saturation * np.cos(angle)
     turned[:, 2, 1] = saturation * np.sin(angle)
     turned[:, 1, 2] = -turned[:, 2, 1]
-    return np.linalg.inv(YIQ) @ turned @ YIQ
 
-
-def _filters(random: np.random.Generator, batch: int) -> Float[np.ndarray, "batch 3 3 3 3"]:
-    """Random filters, which change how surfaces look and leave shapes (Xu et al. 2021); some mix channels only."""
+    # random filters change how surfaces look and leave shapes (Xu et al. 2021); some mix channels only
     filters = random.normal(0, math.sqrt(1 / 27), (batch, 3, 3, 3, 3))
-    pointwise = _sometimes(random, batch, POINTWISE)
     around = np.ones((3, 3), dtype=bool)
     around[1, 1] = False
-    return np.where(pointwise[:, None, None, None, None] & around, 0.0, filters)
-
-
-def _boxes(random: np.random.Generator, batch: int, strength: float) -> Float[np.ndarray, "batch 4"]:
+    filters = np.where(sometimes(POINTWISE)[:, None, None, None, None] & around, 0.0, filters)
+    filtered = random.uniform(0, 1, batch) * sometimes(FILTER * strength)
+    grey = sometimes(GREY * strength)
+    blurred = random.uniform(0, 1, batch) * sometimes(BLUR * strength)
     centres = random.uniform(0, 1, (batch, 2))
     half = NARROWEST + strength * WIDER * random.uniform(0, 1, (batch, 2))
-    half *= _sometimes(random, batch, ERASE * strength)[:, None]
-    return np.concatenate([centres - half, centres + half], axis=1)
+    half *= sometimes(ERASE * strength)[:, None]
+    return Changes(
+        places=np.stack([across, down], axis=1),
+        brightness=brightness,
+        contrast=contrast,
+        colours=np.linalg.inv(YIQ) @ turned @ YIQ,
+        filters=filters,
+        filtered=filtered,
+        grey=grey,
+        blurred=blurred,
+        box=np.concatenate([centres - half, centres + half], axis=1),
+        paint=random.uniform(0, 1, (batch, 3)),
+    )
 
 
 FLAT = 1e-3
 """What keeps the spread of an image of one colour from being divided by."""
 
-Images = Float[Tensor, "batch channels side side"]
-ImageShares = Float[Tensor, "batch 1 1 1"]
 
-
-def augment(images: UInt8[Tensor, "batch channels side side"], drawn: Changes) -> Images:
+def augment(
+    images: UInt8[Tensor, "batch channels side side"], drawn: Changes
+) -> Float[Tensor, "batch channels side side"]:
     """Move, recolour, filter, blur and paint over images; what comes in from outside is white. From 0 to 1."""
-    device = images.device
-    changed = _moved(images / 255, _on(drawn.places, device))
-    changed = _lit(changed, _each(drawn.brightness, device), _each(drawn.contrast, device))
-    changed = _mapped(changed, _on(drawn.colours, device))
-    changed = _filtered(changed, _on(drawn.filters, device), _each(drawn.filtered, device))
-    changed = torch.where(_each(drawn.grey, device) > 0, _grey(changed), changed)
-    changed = torch.lerp(changed, _blurred(changed), _each(drawn.blurred, device))
-    return _painted(changed, _on(drawn.box, device), _on(drawn.paint, device)).clamp(0, 1)
 
+    def here(numbers: np.ndarray) -> Tensor:
+        return torch.from_numpy(numbers.astype(np.float32)).to(images.device, non_blocking=True)
 
-def _on(numbers: np.ndarray, device: torch.device) -> Tensor:
-    return torch.from_numpy(numbers.astype(np.float32)).to(device, non_blocking=True)
+    def each(numbers: Shares | Bool[np.ndarray, "batch"]) -> Float[Tensor, "batch 1 1 1"]:
+        return here(numbers)[:, None, None, None]
 
+    # every pixel from its place; darkness is moved and not light, so that nothing is white
+    grid = functional.affine_grid(here(drawn.places), list(images.shape), align_corners=False)
+    changed = 1 - functional.grid_sample(1 - images / 255, grid, padding_mode="zeros", align_corners=False)
+    lit = changed * each(drawn.brightness)
+    changed = torch.lerp(lit.mean((1, 2, 3), keepdim=True), lit, each(drawn.contrast))
+    changed = torch.bmm(here(drawn.colours), changed.flatten(2)).view_as(changed)
 
-def _each(numbers: Float[np.ndarray, "batch"] | Bool[np.ndarray, "batch"], device: torch.device) -> ImageShares:
-    return _on(numbers, device)[:, None, None, None]
-
-
-def _moved(images: Images, places: Float[Tensor, "batch 2 3"]) -> Images:
-    """Take every pixel from its place; darkness is moved and not light, so that nothing is white."""
-    grid = functional.affine_grid(places, list(images.shape), align_corners=False)
-    return 1 - functional.grid_sample(1 - images, grid, padding_mode="zeros", align_corners=False)
-
-
-def _lit(images: Images, brightness: ImageShares, contrast: ImageShares) -> Images:
-    lit = images * brightness
-    return torch.lerp(lit.mean((1, 2, 3), keepdim=True), lit, contrast)
-
-
-def _mapped(images: Images, colours: Float[Tensor, "batch 3 3"]) -> Images:
-    return torch.bmm(colours, images.flatten(2)).view_as(images)
-
-
-def _grey(images: Images) -> Images:
-    weights = _on(YIQ[0], images.device)[:, None, None]
-    return (images * weights).sum(1, keepdim=True)
-
-
-def _filtered(images: Images, filters: Float[Tensor, "batch 3 3 3 3"], share: ImageShares) -> Images:
-    """Mix in the filtered image, brought to the image's own mean and spread in each channel."""
-    around = functional.unfold(functional.pad(images, [1] * 4, mode="replicate"), 3)
-    found = torch.bmm(filters.flatten(2), around).view_as(images)
+    # the filtered image, brought to the image's own mean and spread in each channel, is mixed in
+    around = functional.unfold(functional.pad(changed, [1] * 4, mode="replicate"), 3)
+    found = torch.bmm(here(drawn.filters).flatten(2), around).view_as(changed)
     spread, mean = torch.std_mean(found, (2, 3), keepdim=True)
-    own_spread, own_mean = torch.std_mean(images, (2, 3), keepdim=True)
-    return torch.lerp(images, (found - mean) / (spread + FLAT) * own_spread + own_mean, share)
+    own_spread, own_mean = torch.std_mean(changed, (2, 3), keepdim=True)
+    like_it = (found - mean) / (spread + FLAT) * own_spread + own_mean
+    changed = torch.lerp(changed, like_it, each(drawn.filtered))
 
+    grey = (changed * here(YIQ[0])[:, None, None]).sum(1, keepdim=True)
+    changed = torch.where(each(drawn.grey) > 0, grey, changed)
+    padded = functional.pad(changed, [2] * 4, mode="replicate")
+    blurred = functional.avg_pool2d(
+        functional.avg_pool2d(padded, 3, 1), 3, 1
+    )  # the mean of three by three pixels, twice
+    changed = torch.lerp(changed, blurred, each(drawn.blurred))
 
-def _blurred(images: Images) -> Images:
-    """The mean of three by three pixels, twice."""
-    return functional.avg_pool2d(functional.avg_pool2d(functional.pad(images, [2] * 4, mode="replicate"), 3, 1), 3, 1)
-
-
-def _painted(images: Images, box: Float[Tensor, "batch 4"], paint: Float[Tensor, "batch 3"]) -> Images:
     centres = (torch.arange(images.shape[-1], device=images.device) + 0.5) / images.shape[-1]
-    left, top, right, bottom = (column[:, None] for column in box.unbind(1))
+    left, top, right, bottom = (column[:, None] for column in here(drawn.box).unbind(1))
     across, down = (left < centres) & (centres < right), (top < centres) & (centres < bottom)
     inside = (down[:, :, None] & across[:, None, :])[:, None]
-    return torch.where(inside, paint[:, :, None, None], images)
+    return torch.where(inside, here(drawn.paint)[:, :, None, None], changed).clamp(0, 1)
 
 
 STRAY = 0.3
 """At strength 1: how often a caption gets a token that is not its own."""
 WORDING_DRAW = 3
 """What tells these draws from others of the same seed and step."""
-
-
 Captions = Int64[np.ndarray, "batch longest"]
 
 

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -23,7 +23,6 @@ from lemma.report.statistics import Lines
 from lemma.runs.load import Run
 from lemma.spec.choose import Choice
 from lemma.spec.data import AnyDataSpec
-from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Recipe
 
 IGNORED = -1
@@ -161,6 +160,22 @@ def cross_entropy(
         return Entropy(loss, loss)
     even = -(log.mean(-1) * (targets != IGNORED)).sum() / count
     return Entropy((1 - smoothing) * loss + smoothing * even, loss.detach())
+
+
+class SmoothedLoss(TaskLoss):
+    """A model and the cross-entropy of what it predicts, with label smoothing."""
+
+    def __init__(
+        self, model: nn.Module, smoothing: float, predict: Callable[[Any, Tensor, Tensor], tuple[Tensor, Tensor]]
+    ) -> None:
+        """Take what makes of the model, its inputs and their targets the logits, and the classes that they are for."""
+        super().__init__()
+        self.model, self.smoothing, self.predict = model, smoothing, predict
+
+    def forward(self, inputs: Tensor, targets: Tensor, state: Any = None) -> LossTerms:
+        """Return the smoothed mean loss, to be minimised, and the true one, to be reported."""
+        objective, loss = cross_entropy(*self.predict(self.model, inputs, targets), self.smoothing)
+        return objective, (loss,), None
 
 
 NONE = "–"
@@ -376,11 +391,11 @@ def say_skipped(data: Splits[Item], observer: Observer) -> Splits[Item]:
     return data
 
 
-def refuse_changed(run: Run, data: Splits[Item], name: str, option: str) -> Splits[Item]:
+def refuse_changed(run: Run, data: Splits[Item], name: str, option: str, what: str | None = None) -> Splits[Item]:
     """Refuse data that have changed since the run was trained; return them if they have not."""
     if data.hash != run.data_hash:
         raise RunError(
-            f"{run.path} was trained on {option} with SHA-256 {run.data_hash}, but {name} now has {data.hash}: "
+            f"{run.path} was trained on {what or option} with SHA-256 {run.data_hash}, but {name} now has {data.hash}: "
             f"its validation and test splits may contain training data. To evaluate on it anyway, name it with "
             f"--{option}."
         )
@@ -399,8 +414,3 @@ def choose_split(data: Splits[Any], split: str | None) -> str:
 def protocol_of(data: Splits[Any], split: str) -> dict[str, Any]:
     """The part of a protocol that tells the data."""
     return {"tokenizer": data.tokenizer.about, "data": data.about, "split": split, "data hash": data.hash}
-
-
-def sized(spec: ModelSpec, data: Splits[Any]) -> ModelSpec:
-    """The model spec with the vocabulary, classes or features of its data."""
-    return spec.sized(data.sizes())

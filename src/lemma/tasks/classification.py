@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
-from torch import Tensor, nn
+from jaxtyping import Float, Int64
+from torch import nn
 
 from lemma.data.corpora import LABELLED
-from lemma.data.labels import Heads, Labelled, prepare_labels, read_labels, with_heads
+from lemma.data.labels import Labelled, holds_trees, prepare_labels, read_labels, with_heads
 from lemma.data.splits import Splits
 from lemma.data.store import encode_texts, fit_rows
-from lemma.errors import InputError, RunError
+from lemma.errors import InputError, RunError, SpecError
 from lemma.models.base import by_length, measuring, positions_on
 from lemma.models.classifier import ClassifierModel
 from lemma.report.progress import Observer, Silent, watched_reading
@@ -31,19 +31,16 @@ from lemma.tasks.base import (
     DataArgs,
     ExampleBatches,
     Headline,
-    LossTerms,
     Score,
+    SmoothedLoss,
     Task,
-    TaskLoss,
     Worker,
     choose_split,
-    cross_entropy,
     protocol_of,
     refuse_changed,
-    refuse_penalties,
     say_skipped,
 )
-from lemma.tasks.parse_texts import parser_trees, refuse_misfit, tree_source_for
+from lemma.tasks.parse_texts import parser_trees, tree_source_for
 
 
 class ClassificationTask(Task):
@@ -72,10 +69,9 @@ class ClassificationTask(Task):
         """Texts of similar length together."""
         return ExampleBatches(examples, recipe, worker)
 
-    def loss(self, model: ClassifierModel, recipe: Recipe, batches: Any = None) -> "ClassificationLoss":
+    def loss(self, model: ClassifierModel, recipe: Recipe, batches: Any = None) -> SmoothedLoss:
         """The cross-entropy of the classes, with label smoothing."""
-        refuse_penalties(self, recipe)
-        return ClassificationLoss(model, recipe.label_smoothing)
+        return SmoothedLoss(model, recipe.label_smoothing, lambda model, texts, classes: (model(texts), classes[:, 0]))
 
     def validate(self, model: ClassifierModel, data: Splits[Labelled], recipe: Recipe) -> "ClassificationScore":
         """Classify the validation texts, without intervals."""
@@ -118,8 +114,14 @@ class TreeClassificationTask(ClassificationTask):
 def load_labels(
     data: LabelsSpec, body: BodySpec, tokenizer: Any, labels: tuple[str, ...], observer: Observer
 ) -> Splits[Labelled]:
-    """Labelled texts as a body reads them."""
-    refuse_misfit(data, body)
+    """Labelled texts as a body reads them; those that a tree body cannot learn are refused before anything is read."""
+    if isinstance(body, Tree) and data.tokenizer.kind != "words":
+        raise SpecError(
+            f"tokenizer = {data.tokenizer.kind}: the tokens of a tree are its words. Say tokenizer=words, or leave it "
+            "to the preset: lemma train tree …"
+        )
+    if isinstance(body, Tree) and data.parser is not None and holds_trees(data.labels):
+        raise SpecError(f"{data.labels} holds trees already: nothing is left for the parser. Leave --parser out.")
     return prepare_labels(
         data,
         length=longest(body),
@@ -129,19 +131,6 @@ def load_labels(
         trees=tree_source_for(body, data.labels, data.parser, observer),
         progress=watched_reading(observer),
     )
-
-
-class ClassificationLoss(TaskLoss):
-    """A classifier and the cross-entropy of its classes."""
-
-    def __init__(self, model: ClassifierModel, smoothing: float) -> None:
-        super().__init__()
-        self.model, self.smoothing = model, smoothing
-
-    def forward(self, texts: Int[Tensor, "rows time"], classes: Int[Tensor, "rows 1"], state: Any = None) -> LossTerms:
-        """Return the smoothed mean loss, to be minimised, and the true one, to be reported."""
-        objective, loss = cross_entropy(self.model(texts), classes[:, 0], self.smoothing)
-        return objective, (loss,), None
 
 
 def score_split(
@@ -159,10 +148,9 @@ def score_split(
 # Scores
 
 
-MOST_CLASSES = 8
-"""A larger table of confusions is not shown whole; the most frequent are listed."""
+MOST_CLASSES, CONFUSIONS = 8, 10
+"""Of a table of more classes, not all confusions are shown but the most frequent ones."""
 NAME = 24
-CONFUSIONS = 10
 
 
 @dataclass(frozen=True)
@@ -253,15 +241,13 @@ class ClassificationScore(Score):
             f"{score.support:>9,}{score.guessed:>9,}"
             for name, score in zip(names, self.classes, strict=True)
         ]
-        return [head, *lines, "", *self._confusions()]
-
-    def _confusions(self) -> list[str]:
-        names = [score.label for score in self.classes]
+        lines = [head, *lines, ""]
         if len(names) > MOST_CLASSES:
             cells = ((n, i, j) for i, row in enumerate(self.confusion) for j, n in enumerate(row) if i != j and n)
             most = sorted(cells, key=lambda cell: (-cell[0], cell[1:]))[:CONFUSIONS]
-            shown = [f"{count:>7,}  {_short(names[i])} → {_short(names[j])}" for count, i, j in most]
-            return ["most frequent confusions:", *shown]
+            shown = [f"{count:>7,}  {names[i]} → {names[j]}" for count, i, j in most]
+            return [*lines, "most frequent confusions:", *shown]
+        names = [score.label for score in self.classes]
         left = min(max(5, *map(len, names)), NAME) + 1
         number = len(f"{max(map(max, self.confusion)):,}")
         width = max(number, min(max(map(len, names)), (78 - left) // len(names) - 1))
@@ -269,7 +255,8 @@ class ClassificationScore(Score):
         head = "".join(f" {name[:width]:>{width}}" for name in names)
         rows = zip(names, self.confusion, strict=True)
         body = [f"{name[: left - 1]:<{left}}" + "".join(f" {n:>{width},}" for n in row) for name, row in rows]
-        return [f"rows: the class of a {self.unit}; columns: what it was said to be", " " * left + head, *body]
+        said = f"rows: the class of a {self.unit}; columns: what it was said to be"
+        return [*lines, said, " " * left + head, *body]
 
 
 def _short(label: str) -> str:
@@ -311,7 +298,16 @@ def score_classes(
     The means over classes are over those that are there or were guessed, each counting the same ("macro").
     """
     right, table = np.asarray(gold, dtype=np.int64), np.asarray(chances, dtype=np.float64)
-    _refuse_other_shapes(right, table, labels)
+    if not len(right):
+        raise InputError("no texts to score. Give a file that holds some.")
+    if table.shape != (len(right), len(labels)):
+        raise InputError(
+            f"{len(right)} texts and {len(labels)} labels need chances of shape {(len(right), len(labels))}, "
+            f"got {table.shape}."
+        )
+    if right.min() < 0 or right.max() >= len(labels):
+        wrong = int(right.min() if right.min() < 0 else right.max())
+        raise InputError(f"the class {wrong} is not one of 0 to {len(labels) - 1}, the numbers of the labels.")
     guessed, numbers = table.argmax(1), list(range(len(labels)))
     metrics = needed("sklearn.metrics", "scikit-learn", "scoring classes")
     means = metrics.precision_recall_fscore_support(right, guessed, average="macro", zero_division=0)[:3]
@@ -378,19 +374,6 @@ def _share(part: Counts, whole: Counts) -> Float[np.ndarray, "samples classes"]:
     return np.divide(part, whole, out=np.zeros(part.shape), where=whole > 0)
 
 
-def _refuse_other_shapes(gold: np.ndarray, chances: np.ndarray, labels: Sequence[str]) -> None:
-    if not len(gold):
-        raise InputError("no texts to score. Give a file that holds some.")
-    if chances.shape != (len(gold), len(labels)):
-        raise InputError(
-            f"{len(gold)} texts and {len(labels)} labels need chances of shape {(len(gold), len(labels))}, "
-            f"got {chances.shape}."
-        )
-    if gold.min() < 0 or gold.max() >= len(labels):
-        wrong = int(gold.min() if gold.min() < 0 else gold.max())
-        raise InputError(f"the class {wrong} is not one of 0 to {len(labels) - 1}, the numbers of the labels.")
-
-
 # The classes of texts without labels
 
 
@@ -428,7 +411,7 @@ class Named(Result):
 
 def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:
     """Let a classifier name the class of each text; what is longer than it reads is cut, and the result says so."""
-    assert isinstance(run.spec, Classifier)
+    assert isinstance(run.spec, Classifier) and isinstance(run.data, LabelsSpec)
     for place, text in enumerate(texts):
         if not isinstance(text, str):
             raise InputError(f"source {place} is {text!r} ({type(text).__name__}), not a text. Put it in quotes.")
@@ -439,7 +422,15 @@ def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:
     body, tokenizer = run.spec.body, run.tokenizer
     special_tokens = isinstance(body, Transformer)
     room = longest(body) - 2 * special_tokens
-    spoken, heads = _words_and_heads(run, texts)
+    spoken, heads = list(texts), ()
+    if isinstance(body, Tree):  # it reads the words of trees, and their heads
+        if run.data.parser is None:
+            raise RunError(
+                f"{run.path} learned trees that were given, and has no parser to draw those of a text. Evaluate on "
+                f"trees: lemma evaluate {quote(str(run.path))} --labels FILE.conllu"
+            )
+        parsed = parser_trees(Path(run.data.parser), Silent()).parse(texts)
+        spoken, heads = [one.text for one in parsed], [one.heads for one in parsed]
     rows, _ = encode_texts(tokenizer, spoken, lambda size: None)
     kept = fit_rows(rows, tokenizer, longest(body), special_tokens)
     examples = Labelled(kept, np.zeros(len(texts), dtype=np.int64))
@@ -456,17 +447,3 @@ def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:
         by_label = {label: float(chance) for label, chance in zip(run.labels, shares, strict=True)}
         found.append(Named(text, run.labels[int(shares.argmax())], by_label, "; ".join(filter(None, remarks))))
     return found
-
-
-def _words_and_heads(run: Run, texts: Sequence[str]) -> tuple[list[str], Heads]:
-    """The texts as they are read; for a tree body the words of their trees, and the heads of these words."""
-    assert isinstance(run.spec, Classifier) and isinstance(run.data, LabelsSpec)
-    if not isinstance(run.spec.body, Tree):
-        return list(texts), ()
-    if run.data.parser is None:
-        raise RunError(
-            f"{run.path} learned trees that were given, and has no parser to draw those of a text. Evaluate on trees: "
-            f"lemma evaluate {quote(str(run.path))} --labels FILE.conllu"
-        )
-    parsed = parser_trees(Path(run.data.parser), Silent()).parse(texts)
-    return [one.text for one in parsed], [one.heads for one in parsed]

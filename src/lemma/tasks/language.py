@@ -79,16 +79,27 @@ class LanguageTask(TextTask):
 
     def loss(self, model: LanguageModel, recipe: Recipe, batches: Any = None) -> "LanguageLoss":
         """The loss that the recipe asks for; attention can only be shaped where there is some."""
-        refuse_broken(model)
+        spec, tokens = model.spec, torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
+        if isinstance(spec, NewFamily):  # what is wrong with it is said before it is trained
+            with NEW_FAMILIES.blaming(spec.family, spec.model), evaluating(model), torch.no_grad():
+                logits, state = model(tokens)
+            if logits.shape != (1, 2, spec.vocabulary) or not isinstance(state, State):
+                raise PackageError(
+                    f"the family '{spec.family}' gives logits of the shape {tuple(logits.shape)} and a "
+                    f"{type(state).__name__} for one row of two tokens, where (1, 2, {spec.vocabulary}) and a "
+                    "lemma.layers.state.State are expected. lemma.models.contract says more."
+                )
         objective = loss_of(recipe.objective)
         if not (recipe.entropy_penalty or recipe.distance_penalty):
             return LanguageLoss(model, objective)
-        layers = _layers_with_attention(model)
+        with evaluating(model), torch.no_grad(), record_attention() as records:
+            model(tokens)
+        layers = min(len(records), getattr(spec, "depth", 1))  # that attend
         if not layers:
             word = "entropy_penalty" if recipe.entropy_penalty else "distance_penalty"
             raise SpecError(
                 f"recipe.{word} = {getattr(recipe, word)} shapes attention, and a model of the family "
-                f"{model.spec.family} has none. Leave it out, or train a decoder."
+                f"{spec.family} has none. Leave it out, or train a decoder."
             )
         if recipe.distance_penalty and layers < 2:
             raise SpecError(
@@ -100,18 +111,13 @@ class LanguageTask(TextTask):
                 "recipe.compile = true: the penalties record attention while it runs, and compiled code cannot be "
                 "recorded. Leave compile out."
             )
-        if (
-            recipe.sequence_length
-            and model.receptive_field
-            and isinstance(model.spec, Decoder)
-            and recipe.sequence_length > model.receptive_field
-        ):
+        length, most = recipe.sequence_length, model.receptive_field
+        if length and most and length > most and isinstance(spec, Decoder):
             raise SpecError(
-                f"recipe.sequence_length = {recipe.sequence_length} is longer than decoder.context = "
-                f"{model.receptive_field}: attention is penalized within the context only. Leave sequence_length "
-                "out, or raise the context."
+                f"recipe.sequence_length = {length} is longer than decoder.context = {most}: attention is penalized "
+                "within the context only. Leave sequence_length out, or raise the context."
             )
-        return PenalizedLoss(model, recipe.entropy_penalty, recipe.distance_penalty, recipe.distance_max, objective)
+        return PenalizedLoss(model, recipe, objective)
 
     def validate(self, model: LanguageModel, data: Splits[TokenArray], recipe: Recipe) -> "PerplexityScore":
         """Perplexity by a full pass over the validation text."""
@@ -167,13 +173,9 @@ class TextBatches(Batches):
     """The batches of a run on a CPU, cut from the memory-mapped text as needed."""
 
     def __init__(
-        self,
-        tokens: Int[np.ndarray, "length"],
-        order: RandomWindows | Streams,
-        length: int,
-        recipe: Recipe,
-        worker: Worker,
+        self, tokens: Int[np.ndarray, "length"], order: Any, length: int, recipe: Recipe, worker: Worker
     ) -> None:
+        """Cut batches from `tokens` at the places of an order, `RandomWindows` or `Streams`."""
         super().__init__(recipe, worker, length, recipe.batch * length)
         self.tokens, self.order, self.places = tokens, order, np.arange(length + 1)
 
@@ -300,17 +302,9 @@ class PenalizedLoss(LanguageLoss):
 
     compilable = False  # compiled code cannot be recorded
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        entropy: float,
-        distance: float,
-        distance_max: float,
-        objective: LossFunction = causal,
-    ) -> None:
+    def __init__(self, model: LanguageModel, recipe: Recipe, objective: LossFunction = causal) -> None:
         super().__init__(model, objective)
-        self.terms = (*self.terms, "entropy", "distance")
-        self.entropy, self.distance, self.distance_max = entropy, distance, distance_max
+        self.terms, self.recipe = (*self.terms, "entropy", "distance"), recipe
         self.layers: int = getattr(model.spec, "depth", 1)
 
     def forward(
@@ -319,34 +313,12 @@ class PenalizedLoss(LanguageLoss):
         """Return the loss with its penalties; the loss alone and both penalties are reported."""
         with record_attention() as records:
             logits, state = self.model(inputs, state)
-        rows = row_statistics(records, self.distance_max, self.layers)
+        rows = row_statistics(records, self.recipe.distance_max, self.layers)
         objective, terms = self.measured(logits, targets)
-        total = objective + self.entropy * rows.entropy + self.distance * rows.distance
+        entropy, distance = self.recipe.entropy_penalty, self.recipe.distance_penalty
+        total = objective + entropy * rows.entropy + distance * rows.distance
         reported = (*terms, rows.entropy, rows.distance)
         return total.to(objective.dtype), reported, state if self.model.stateful else None
-
-
-def refuse_broken(model: LanguageModel) -> None:
-    """Let another package's model read two tokens, so that what is wrong with it is said before it is trained."""
-    if not isinstance(model.spec, NewFamily):
-        return
-    tokens = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
-    with NEW_FAMILIES.blaming(model.spec.family, model.spec.model), evaluating(model), torch.no_grad():
-        logits, state = model(tokens)
-    if logits.shape != (1, 2, model.spec.vocabulary) or not isinstance(state, State):
-        raise PackageError(
-            f"the family '{model.spec.family}' gives logits of the shape {tuple(logits.shape)} and a "
-            f"{type(state).__name__} for one row of two tokens, where (1, 2, {model.spec.vocabulary}) and a "
-            "lemma.layers.state.State are expected. lemma.models.contract says more."
-        )
-
-
-def _layers_with_attention(model: LanguageModel) -> int:
-    """How many layers attend, found by letting the model read two tokens."""
-    tokens = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
-    with evaluating(model), torch.no_grad(), record_attention() as records:
-        model(tokens)
-    return min(len(records), getattr(model.spec, "depth", 1))
 
 
 # Perplexity
@@ -405,67 +377,51 @@ class TextCut:
         About `positions` tokens are read at once. Streams all run side by side, since the next span needs the
         state of the one before.
         """
+
+        def parts(whole: int, most: int) -> list[range]:
+            return [range(start, min(start + most, whole)) for start in range(0, whole, most)]
+
         together = self.rows if self.carried else max(1, positions // self.length)
-        spans = _parts(self.length, max(1, positions // together))
-        for rows in _parts(self.rows, together):
-            yield rows, spans
-
-
-def _parts(whole: int, most: int) -> list[range]:
-    return [range(start, min(start + most, whole)) for start in range(0, whole, most)]
+        spans = parts(self.length, max(1, positions // together))
+        return ((rows, spans) for rows in parts(self.rows, together))
 
 
 def plan(model: LanguageModel, places: int, context: int | None, stride: int | None, streams: int | None) -> TextCut:
-    """Choose how to read a text: streams where a carried state gives each token its full context, else windows."""
-    context, stride = _settle(model, context, stride)
-    if context == model.receptive_field and stride in (None, 1):
-        length, scored = _stream(places, model.receptive_field, streams)
+    """Choose how to read a text: streams where a carried state gives each token its full context, else windows.
+
+    What is not given is the model's reach, and the stride that it can afford. A Transformer that sees everything gets
+    the context it was trained for, and half of it as its stride, since it reads a window again at each step. Window
+    models see all that counts at stride 1.
+    """
+    reach, decoder = model.receptive_field, model.spec if isinstance(model.spec, Decoder) else None
+    if context is None:
+        context = decoder.context if reach is None and decoder else reach
+    if context is None:
+        if stride is not None:
+            raise InputError(f"stride = {stride} needs a context: this model's memory has no bound. Give context too.")
+    else:
+        if context < 1 or (reach and context > reach):
+            bounds = f"between 1 and {reach}, the tokens the model sees" if reach else "at least 1"
+            raise InputError(f"context = {context} is not {bounds}.")
+        if stride is None:
+            stride = 1 if context == reach and not decoder else max(1, context // 2)
+        if not 1 <= stride <= context:
+            raise InputError(f"stride = {stride} is not between 1 and the context {context}.")
+    if context == reach and stride in (None, 1):
+        warm_up = WARM_UP if reach is None else reach
+        if streams is None:
+            streams = 1 if reach else min(MOST_STREAMS, places // (8 * WARM_UP))
+        elif streams < 1:
+            raise InputError(f"streams = {streams} is less than 1; 1 reads the text in one pass.")
+        length = scored = places
+        if streams > 1 and places > warm_up:
+            scored = -(-(places - warm_up) // streams)
+            length = warm_up + scored
         return TextCut(places, length, scored, True, context, stride)
     if streams is not None:
         raise InputError(f"streams = {streams} needs a carried state, not windows of {context} tokens; leave it out.")
     length = min(context or places, places)
     return TextCut(places, length, min(stride or length, length), False, context, stride)
-
-
-def _settle(model: LanguageModel, context: int | None, stride: int | None) -> tuple[int | None, int | None]:
-    """Fill in what was not given: the model's reach, and the stride that it can afford.
-
-    A Transformer that sees everything gets the context it was trained for, and half of it as its stride, since it reads
-    a window again at each step. Window models see all that counts at stride 1.
-    """
-    transformer = isinstance(model.spec, Decoder)
-    if context is None:
-        context = (
-            model.spec.context
-            if model.receptive_field is None and isinstance(model.spec, Decoder)
-            else model.receptive_field
-        )
-    if context is None:
-        if stride is not None:
-            raise InputError(f"stride = {stride} needs a context: this model's memory has no bound. Give context too.")
-        return None, None
-    field = model.receptive_field
-    if context < 1 or (field and context > field):
-        bounds = f"between 1 and {field}, the tokens the model sees" if field else "at least 1"
-        raise InputError(f"context = {context} is not {bounds}.")
-    if stride is None:
-        stride = 1 if context == model.receptive_field and not transformer else max(1, context // 2)
-    if not 1 <= stride <= context:
-        raise InputError(f"stride = {stride} is not between 1 and the context {context}.")
-    return context, stride
-
-
-def _stream(places: int, reach: int | None, streams: int | None) -> tuple[int, int]:
-    """Return the length of each stream and how much of it is scored."""
-    warm_up = WARM_UP if reach is None else reach
-    if streams is None:
-        streams = 1 if reach else min(MOST_STREAMS, places // (8 * WARM_UP))
-    elif streams < 1:
-        raise InputError(f"streams = {streams} is less than 1; 1 reads the text in one pass.")
-    if streams <= 1 or places <= warm_up:
-        return places, places
-    scored = -(-(places - warm_up) // streams)
-    return warm_up + scored, scored
 
 
 @dataclass(frozen=True)
@@ -598,6 +554,14 @@ def perplexity(
                 exact = logits.float() if logits.dtype == torch.bfloat16 else logits
                 total += causal(exact, targets, reduction="none").sum(dtype=torch.float64)
     known = source or TextSource()
+    left_out = ["the first token, which has nothing before it (its bytes count in bits per byte)"]
+    if known.unknown_characters:
+        left_out.append(f"{known.unknown_characters:,} characters that are not in the tokenizer's alphabet")
+    if cut.rows > 1 and not cut.carried:
+        sees = f"past the first, a token sees {cut.warm_up + 1} to {cut.length} tokens"
+        left_out.append(f"what lies further back than its window: {sees}")
+    elif cut.rows > 1 and cut.context is None:
+        left_out.append(f"what lies further back than the {cut.warm_up} tokens that warm each stream but the first up")
     protocol = Protocol(
         tokenizer=known.tokenizer,
         data_hash=known.data_hash,
@@ -607,22 +571,9 @@ def perplexity(
         streams=cut.rows if cut.carried else None,
         warm_up=cut.warm_up,
         precision=precision,
-        left_out=tuple(_left_out(cut, known)),
+        left_out=tuple(left_out),
     )
     return PerplexityScore(total.item() / cut.places, cut.places, bytes, protocol)
-
-
-def _left_out(cut: TextCut, source: TextSource) -> Iterator[str]:
-    yield "the first token, which has nothing before it (its bytes count in bits per byte)"
-    if source.unknown_characters:
-        yield f"{source.unknown_characters:,} characters that are not in the tokenizer's alphabet"
-    if cut.rows == 1:
-        return
-    if not cut.carried:
-        least = cut.warm_up + 1
-        yield f"what lies further back than its window: past the first, a token sees {least} to {cut.length} tokens"
-    elif cut.context is None:
-        yield f"what lies further back than the {cut.warm_up} tokens that warm each stream but the first up"
 
 
 def perplexity_of_split(

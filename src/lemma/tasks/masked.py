@@ -31,7 +31,6 @@ from lemma.tasks.base import (
     Worker,
     cross_entropy,
     protocol_of,
-    refuse_penalties,
 )
 from lemma.tasks.language import TextTask, text_to_evaluate
 
@@ -52,7 +51,6 @@ class MaskedTask(TextTask):
 
     def loss(self, model: EncoderModel, recipe: Recipe, batches: Any = None) -> "MaskedLoss":
         """The loss of the hidden tokens, of what follows what, or both."""
-        refuse_penalties(self, recipe)
         hidden = masked_windows(model.spec.context, model.spec, recipe.mask_rate).hidden
         return MaskedLoss(model, hidden)
 
@@ -162,13 +160,8 @@ class MaskedScore(Score):
         loss = self.loss if math.isfinite(self.loss) else None
         figures = {"perplexity": None if loss is None else self.perplexity, "loss": loss, "accuracy": self.accuracy}
         follows = {"next_sentence_loss": self.follows_loss, "next_sentence_accuracy": self.follows_accuracy}
-        asked = {"tokens": self.tokens, "windows": self.rows}
-        return {
-            **figures,
-            **(follows if self.follows_loss is not None else {}),
-            **asked,
-            "protocol": dict(self.protocol),
-        }
+        plain = {**figures, **(follows if self.follows_loss is not None else {})}
+        return {**plain, "tokens": self.tokens, "windows": self.rows, "protocol": dict(self.protocol)}
 
     def __str__(self) -> str:
         return lay_out(self._lines())
@@ -176,40 +169,13 @@ class MaskedScore(Score):
     def _lines(self) -> Lines:
         hidden: Lines = []
         if self.accuracy is not None:
-            hidden = [
-                ("perplexity", f"{self.perplexity:,.4f} of hidden tokens"),
-                ("loss", f"{self.loss:.4f} nats/token"),
-            ]
-            hidden += [("accuracy", f"{100 * self.accuracy:.2f} % of {self.tokens:,} hidden tokens")]
+            hidden.append(("perplexity", f"{self.perplexity:,.4f} of hidden tokens"))
+            hidden.append(("loss", f"{self.loss:.4f} nats/token"))
+            hidden.append(("accuracy", f"{100 * self.accuracy:.2f} % of {self.tokens:,} hidden tokens"))
         if self.follows_accuracy is not None:
             share = f"{100 * self.follows_accuracy:.2f} % right of {self.rows:,} windows, half of which follow"
             hidden += [("next sentence", f"{share} ({self.follows_loss:.4f} nats)")]
         return [*hidden, *protocol_lines(self.protocol)]
-
-
-@dataclass
-class Sums:
-    """The losses, the right answers and the questions of what was asked so far."""
-
-    total: float = 0.0
-    right: int = 0
-    asked: int = 0
-
-    def add(self, logits: Float[Tensor, "asked classes"], wanted: Int[Tensor, "asked"]) -> None:
-        """Add some questions."""
-        self.total += functional.cross_entropy(logits.double(), wanted, reduction="sum").item()
-        self.right += int((logits.argmax(-1) == wanted).sum())
-        self.asked += len(wanted)
-
-    @property
-    def loss(self) -> float | None:
-        """The mean loss."""
-        return self.total / self.asked if self.asked else None
-
-    @property
-    def accuracy(self) -> float | None:
-        """The share that was right."""
-        return self.right / self.asked if self.asked else None
 
 
 def score_masked(
@@ -224,7 +190,14 @@ def score_masked(
     marks = 2 if model.spec.objective == "masked" else len(MARKS)
     context = min(model.spec.context, len(tokens) + marks)  # of a shorter text one window that is as long as the text
     windows = MaskedWindows(len(tokens), context, 1, seed, rate, model.spec.objective, model.spec.vocabulary)
-    hidden, follows, rows = Sums(), Sums(), 0
+    sums = {"hidden": [0.0, 0, 0], "follows": [0.0, 0, 0]}  # the loss, the right answers, the questions
+    rows = 0
+
+    def add(what: str, logits: Float[Tensor, "asked classes"], wanted: Int[Tensor, "asked"]) -> None:
+        loss = functional.cross_entropy(logits.double(), wanted, reduction="sum").item()
+        right = int((logits.argmax(-1) == wanted).sum())
+        sums[what] = [old + new for old, new in zip(sums[what], (loss, right, len(wanted)), strict=True)]
+
     with measuring(model) as device:
         together = max(1, positions_on(device, model.spec.vocabulary) // context)  # so that their logits fit
         for numbers in windows.passes(tokens):
@@ -233,10 +206,14 @@ def score_masked(
             for some, wanted in zip(inputs.split(together), targets[:, 1:].split(together), strict=True):
                 if windows.hidden:
                     asked = wanted >= 0
-                    hidden.add(model(some)[:, 1:][asked], wanted[asked])
+                    add("hidden", model(some)[:, 1:][asked], wanted[asked])
             if windows.paired:
-                follows.add(model.follows(inputs), targets[:, 0])
-    loss = hidden.loss if hidden.asked else follows.loss
+                add("follows", model.follows(inputs), targets[:, 0])
+    (loss, accuracy, tokens_asked), (follows_loss, follows_accuracy, _) = (
+        (total / asked if asked else None, right / asked if asked else None, asked)
+        for total, right, asked in sums.values()
+    )
+    loss = follows_loss if loss is None else loss
     how: dict[str, Any] = {"read": f"{rows:,} windows of {context} places, one after the other"}
     if windows.hidden:
         how["hidden"] = f"{windows.hidden} of {windows.taken} tokens a window, seed {seed}"
@@ -244,10 +221,10 @@ def score_masked(
         how["left out"] = f"the last {left:,} tokens"
     return MaskedScore(
         loss=math.nan if loss is None else loss,
-        accuracy=hidden.accuracy,
-        tokens=hidden.asked,
+        accuracy=accuracy,
+        tokens=tokens_asked,
         rows=rows,
-        follows_loss=follows.loss,
-        follows_accuracy=follows.accuracy,
+        follows_loss=follows_loss,
+        follows_accuracy=follows_accuracy,
         protocol={**(protocol or {}), **how},
     )

@@ -18,18 +18,7 @@ from lemma.report.progress import Observer, watched_reading
 from lemma.runs.load import Run
 from lemma.spec.data import GraphSpec
 from lemma.spec.recipe import Recipe
-from lemma.tasks.base import (
-    Batches,
-    DataArgs,
-    LossTerms,
-    Task,
-    TaskLoss,
-    Worker,
-    choose_split,
-    cross_entropy,
-    refuse_penalties,
-    say_skipped,
-)
+from lemma.tasks.base import Batches, DataArgs, SmoothedLoss, Task, Worker, choose_split, say_skipped
 from lemma.tasks.classification import ClassificationScore, score_classes
 
 
@@ -63,10 +52,13 @@ class NodesTask(Task):
         """The whole graph at every step."""
         return GraphBatches(model, examples, recipe, worker)
 
-    def loss(self, model: GraphModel, recipe: Recipe, batches: Any = None) -> "NodesLoss":
-        """The cross-entropy of the labelled nodes' classes, with label smoothing."""
-        refuse_penalties(self, recipe)
-        return NodesLoss(model, batches, recipe.label_smoothing)
+    def loss(self, model: GraphModel, recipe: Recipe, batches: Any = None) -> SmoothedLoss:
+        """The cross-entropy of the labelled nodes' classes, computed through the whole graph, with label smoothing."""
+
+        def predict(model: Any, nodes: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+            return model(batches.features, batches.adjacency)[nodes], classes
+
+        return SmoothedLoss(model, recipe.label_smoothing, predict)
 
     def validate(self, model: GraphModel, data: Splits[GraphNodes], recipe: Recipe) -> ClassificationScore:
         """Classify the validation nodes, without intervals; the graph is laid out for the device only once."""
@@ -117,21 +109,6 @@ class GraphBatches(Batches):
     def batch(self, step: int) -> tuple[Int[Tensor, "nodes"], Int[Tensor, "nodes"]]:
         """Return the labelled nodes, and the class of each."""
         return self.nodes, self.classes
-
-
-class NodesLoss(TaskLoss):
-    """A graph model and the cross-entropy of some nodes' classes, computed through the whole graph."""
-
-    def __init__(self, model: GraphModel, batches: GraphBatches, smoothing: float) -> None:
-        super().__init__()
-        self.model, self.smoothing = model, smoothing
-        self.features, self.adjacency = batches.features, batches.adjacency
-
-    def forward(self, nodes: Int[Tensor, "chosen"], classes: Int[Tensor, "chosen"], state: Any = None) -> LossTerms:
-        """Return the smoothed mean loss, to be minimised, and the true one, to be reported."""
-        logits = self.model(self.features, self.adjacency)[nodes]
-        objective, loss = cross_entropy(logits, classes, self.smoothing)
-        return objective, (loss,), None
 
 
 def classify_nodes(

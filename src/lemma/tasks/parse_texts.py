@@ -19,7 +19,6 @@ from lemma.models.parser import ParserModel, predict_trees
 from lemma.report.progress import Observer
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load, run_hash
-from lemma.spec.data import LabelsSpec
 from lemma.spec.models import BodySpec, Parser, Tree
 
 MOST_WORDS = 257
@@ -61,19 +60,6 @@ def tree_source_for(
             "A CoNLL-U file with a comment '# label = NAME' for each sentence needs no parser."
         )
     return parser_trees(Path(parser), observer)
-
-
-def refuse_misfit(data: LabelsSpec, body: BodySpec) -> None:
-    """Refuse, before anything is read, labelled texts that a tree body cannot learn."""
-    if not isinstance(body, Tree):
-        return
-    if data.tokenizer.kind != "words":
-        raise SpecError(
-            f"tokenizer = {data.tokenizer.kind}: the tokens of a tree are its words. Say tokenizer=words, or leave it "
-            "to the preset: lemma train tree …"
-        )
-    if data.parser is not None and holds_trees(data.labels):
-        raise SpecError(f"{data.labels} holds trees already: nothing is left for the parser. Leave --parser out.")
 
 
 def parser_trees(path: Path, observer: Observer) -> TreeSource:
@@ -162,27 +148,18 @@ def sentences_of(text: str) -> list[list[str]]:
     room = MOST_WORDS
     for line in text.splitlines():
         words = split_sentence(line)[:room]
-        room -= len(words)
-        found += _sentences(words)
+        room, start = room - len(words), 0
+        for place, word in enumerate(words, start=1):
+            after = words[place] if place < len(words) else ""
+            ends = word in ENDS or (word in AFTER_END and place > 1 and words[place - 2] in ENDS)
+            if (ends and after not in ENDS | AFTER_END) or place == len(words) or place - start == LONGEST:
+                found.append(words[start:place])
+                start = place
     return found
 
 
 ENDS = frozenset({".", "!", "?", "...", "…"})
 AFTER_END = frozenset({'"', "'", "”", "’", ")", "]", "}", "»", "''"})
-
-
-def _sentences(words: Sequence[str]) -> Iterator[list[str]]:
-    start = 0
-    for place, word in enumerate(words, start=1):
-        after = words[place] if place < len(words) else ""
-        ended = (word in ENDS or (word in AFTER_END and place > 1 and words[place - 2] in ENDS)) and (
-            after not in ENDS and after not in AFTER_END
-        )
-        if ended or place == len(words) or place - start == LONGEST:
-            yield list(words[start:place])
-            start = place
-
-
 CLITIC = re.compile(r"(?i)(?<=\w)(n['’]t|['’](?:s|re|ve|ll|d|m))$")
 OPENING = re.compile(r"^([\"'“‘¿¡(\[{<«]+)(?=.)")
 CLOSING = re.compile(r"(?<=[^.…])(\.\.\.|…|[.,;:!?\"'”’)\]}>»%])$")
@@ -195,18 +172,17 @@ def split_sentence(line: str) -> list[str]:
     >>> split_sentence("I don't know (yet), Dr. Who.")
     ['I', 'do', "n't", 'know', '(', 'yet', ')', ',', 'Dr.', 'Who', '.']
     """
-    return [word for chunk in line.split() for word in _cut(chunk)]
-
-
-def _cut(chunk: str) -> list[str]:
-    before: list[str] = []
-    after: list[str] = []
-    if opening := OPENING.match(chunk):
-        before, chunk = list(opening[1]), chunk[opening.end() :]
-    while not ABBREVIATION.match(chunk) and not CLITIC.search(chunk) and (closing := CLOSING.search(chunk)):
-        after.insert(0, closing[1])
-        chunk = chunk[: closing.start()]
-    if clitic := CLITIC.search(chunk):
-        after.insert(0, clitic[1])
-        chunk = chunk[: clitic.start()]
-    return [*before, *([chunk] if chunk else []), *after]
+    words: list[str] = []
+    for chunk in line.split():
+        after: list[str] = []
+        if opening := OPENING.match(chunk):
+            words += opening[1]
+            chunk = chunk[opening.end() :]
+        while not ABBREVIATION.match(chunk) and not CLITIC.search(chunk) and (closing := CLOSING.search(chunk)):
+            after.insert(0, closing[1])
+            chunk = chunk[: closing.start()]
+        if clitic := CLITIC.search(chunk):
+            after.insert(0, clitic[1])
+            chunk = chunk[: clitic.start()]
+        words += [*([chunk] if chunk else []), *after]
+    return words

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -15,16 +16,26 @@ from lemma.data.conllu import Sentence
 from lemma.data.corpora import TREEBANKS
 from lemma.data.splits import Splits
 from lemma.data.treebanks import Lexicon, Trees, prepare_treebank, read_trees
-from lemma.errors import InputError, RunError, SpecError
+from lemma.errors import InputError, SpecError
 from lemma.layers.attention import Scores, over_dependents, over_head_words
 from lemma.models.parser import ParserModel, decode, readings
 from lemma.report.progress import Observer, watched_reading
+from lemma.report.statistics import Lines, protocol_lines
 from lemma.report.text import fit, label
 from lemma.runs.load import Run
 from lemma.spec.data import TreebankSpec
 from lemma.spec.models import Parser
 from lemma.spec.recipe import Recipe
-from lemma.tasks.base import DataArgs, ExampleBatches, LossTerms, Score, Task, TaskLoss, Worker, refuse_penalties
+from lemma.tasks.base import (
+    DataArgs,
+    ExampleBatches,
+    LossTerms,
+    Score,
+    Task,
+    TaskLoss,
+    Worker,
+    refuse_changed,
+)
 
 WINDOWS = "trees are of whole sentences; --context and --stride cut running text into windows, for perplexity"
 ONE_TREE = "a parser has one tree per sentence; --layer and --head choose among a language model's heads"
@@ -77,7 +88,6 @@ class ParsingTask(Task):
 
     def loss(self, model: ParserModel, recipe: Recipe, batches: Any = None) -> "ParsingLoss":
         """The cross-entropy of the arcs, and B1's loss of the heads' attention."""
-        refuse_penalties(self, recipe)
         return ParsingLoss(model)
 
     def validate(self, model: ParserModel, data: Splits[Trees], recipe: Recipe) -> "ParsingScore":
@@ -90,23 +100,15 @@ class ParsingTask(Task):
         """Compare a parser's trees with those of a treebank, or of its own test or validation split."""
         limit = checked_limit(settings)
         if given.name is None:
-            trees = self._own_trees(run, split, observer)
+            assert isinstance(run.data, TreebankSpec) and isinstance(run.spec, Parser)
+            data = self.load(run.data, run.spec, run.recipe, observer, run.lexicon)
+            refuse_changed(run, data, run.data.treebank, "treebank", "trees")
+            trees = data.only(split or ("test" if "test" in data.splits else "validation"))
         else:
             trees = read_trees(given.name, watched_reading(observer), split)
         gold = trees.tokens(trees.splits[0]).sentences
         protocol = {"model": run.lexicon.about, **tree_protocol(trees)}
         return score_parser(run.require(ParserModel, "a parser"), run.lexicon, gold[:limit], protocol)
-
-    def _own_trees(self, run: Run, split: str | None, observer: Observer) -> Splits[Trees]:
-        assert isinstance(run.data, TreebankSpec) and isinstance(run.spec, Parser)
-        data = self.load(run.data, run.spec, run.recipe, observer, run.lexicon)
-        if data.hash != run.data_hash:
-            raise RunError(
-                f"{run.path} was trained on trees with SHA-256 {run.data_hash}, but {run.data.treebank} now has "
-                f"{data.hash}: its validation and test splits may contain training data. To evaluate on it anyway, "
-                "name it with --treebank."
-            )
-        return data.only(split or ("test" if "test" in data.splits else "validation"))
 
 
 def checked_limit(settings: Mapping[str, Any]) -> int | None:
@@ -136,7 +138,6 @@ class TreeBatches(ExampleBatches):
 TreeTargets = Int[Tensor, "batch words two"]
 """The head (a place, 0 the root) and the relation of each word; −1 where there is no word or nothing to learn."""
 SCORES_AT_ONCE = 2**23  # 32 MB in float32, of which backward needs several
-Encoded = Float[Tensor, "rows places width"]
 
 
 def arcs(scores: Scores, targets: TreeTargets) -> Float[Tensor, ""]:
@@ -191,25 +192,24 @@ class ParsingLoss(TaskLoss):
         self, rows: Int[Tensor, "rows places columns"], targets: Int[Tensor, "rows words two"], state: Any = None
     ) -> LossTerms:
         """Return the weighted sum of the arcs' and the attention's losses, and each of them."""
-        loss, attended = self._means(self.model.encode(rows), targets)
+        encoded = self.model.encode(rows)
+        step = max(1, SCORES_AT_ONCE // (self.model.spec.relations * encoded.shape[1] ** 2))
+        if step >= len(encoded):
+            loss, attended = self._terms(encoded, targets)
+        else:  # the scores do not fit in memory: part by part, and again for backward
+            means, shares = [], []
+            for part in zip(encoded.split(step), targets.split(step), strict=True):
+                means.append(torch.stack(checkpoint(self._terms, *part, use_reentrant=False)))  # pyright: ignore[reportArgumentType]
+                shares.append((part[1] >= 0).sum((0, 1)).flip(0))  # words with a relation, words
+            parts, words = torch.stack(means), torch.stack(shares)
+            loss, attended = ((parts * words).sum(0) / words.sum(0).clamp(min=1)).unbind()
         if not self.weight:  # the null place is still touched: a team shares the gradients of all parameters
             return loss + 0.0 * self.model.heads.null.sum(), (loss,), None
         return loss + self.weight * attended, (loss, attended), None
 
-    def _means(self, encoded: Encoded, targets: TreeTargets) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        """The mean losses of a batch; where its scores do not fit in memory, part by part and again for backward."""
-        step = max(1, SCORES_AT_ONCE // (self.model.spec.relations * encoded.shape[1] ** 2))
-        if step >= len(encoded):
-            return self._terms(encoded, targets)
-        means, shares = [], []
-        for part in zip(encoded.split(step), targets.split(step), strict=True):
-            means.append(torch.stack(checkpoint(self._terms, *part, use_reentrant=False)))  # pyright: ignore[reportArgumentType]
-            shares.append((part[1] >= 0).sum((0, 1)).flip(0))  # words with a relation, words
-        parts, words = torch.stack(means), torch.stack(shares)
-        loss, attended = ((parts * words).sum(0) / words.sum(0).clamp(min=1)).unbind()
-        return loss, attended
-
-    def _terms(self, encoded: Encoded, targets: TreeTargets) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    def _terms(
+        self, encoded: Float[Tensor, "rows places width"], targets: TreeTargets
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         scores = self.model.heads(encoded).float()
         loss = arcs(scores, targets)
         return loss, attention(scores, self.model.heads.null, targets) if self.weight else torch.zeros_like(loss)
@@ -399,7 +399,7 @@ class ParsingScore(Score):
         lines = [label(name, value, 20) for name, value in self._lines()]
         return fit("\n".join([*lines, *self._table()]))
 
-    def _lines(self) -> list[tuple[str, str]]:
+    def _lines(self) -> Lines:
         lines = [("UAS", f"{self.uas:.2f} %  ({_percent(self.uas_without_punctuation)} without punctuation)")]
         if self.las is not None:
             lines.append(("LAS", f"{self.las:.2f} %  ({_percent(self.las_without_punctuation)} without punctuation)"))
@@ -409,7 +409,7 @@ class ParsingScore(Score):
             lines.append(("heads", f"{self.attended:.2f} % on a right dependent, from words that have one"))
         lines += [(name, f"{value:.2f} % UAS") for name, value in self.baselines.items()]
         lines.append(("words", f"{self.words:,} in {self.sentences:,} sentence{'s' * (self.sentences != 1)}"))
-        return lines + [(name, str(value)) for name, value in self.protocol.items() if value not in (None, (), [])]
+        return lines + protocol_lines(self.protocol)
 
     def _table(self) -> list[str]:
         if self.las is None:
@@ -448,29 +448,36 @@ def score_trees(
         if len(right.words) != len(tree.words):
             raise InputError(f"sentence {place} has {len(right.words)} words, its guessed tree {len(tree.words)}.")
     labelled = any(relation != UNLABELLED for sentence in guessed for relation in sentence.relations)
-    words = [
-        _Word(
-            right.relations[i],
-            tree.relations[i],
-            right.heads[i] == tree.heads[i],
-            right.heads[i] == tree.heads[i] and right.relations[i] == tree.relations[i],
-            mark,
-        )
-        for right, tree in zip(gold, guessed, strict=True)
-        for i, mark in enumerate(right.punctuation())
-    ]
-    plain = [word for word in words if not word.punctuation]
+    wanted = [relation for sentence in gold for relation in sentence.relations]
+    given = [relation for sentence in guessed for relation in sentence.relations]
+    heads = ([head for sentence in some for head in sentence.heads] for some in (gold, guessed))
+    attached = [right == found for right, found in zip(*heads, strict=True)]
+    correct = [there and right == found for there, right, found in zip(attached, wanted, given, strict=True)]
+    plain = [not mark for sentence in gold for mark in sentence.punctuation()]
+
+    def share(hits: Sequence[bool]) -> float | None:
+        """In per cent; None of no words."""
+        return 100 * sum(hits) / len(hits) if hits else None
+
+    counts, guesses = Counter(wanted), Counter(given)
+    hits = Counter(compress(wanted, correct))
+    ranked = sorted({*counts, *guesses}, key=lambda relation: (-counts[relation], relation))
+    arcs = found = 0  # between words, and those that were found in either direction
+    for right, tree in zip(gold, guessed, strict=True):
+        drawn = {frozenset((head, place)) for place, head in enumerate(tree.heads, start=1) if head}
+        between = [frozenset((head, place)) for place, head in enumerate(right.heads, start=1) if head]
+        arcs, found = arcs + len(between), found + sum(arc in drawn for arc in between)
     return ParsingScore(
         sentences=len(gold),
-        words=len(words),
-        uas=_share(words, "attached") or 0.0,
-        las=_share(words, "labelled") if labelled else None,
-        uas_without_punctuation=_share(plain, "attached"),
-        las_without_punctuation=_share(plain, "labelled") if labelled else None,
-        relations=tuple(_by_relation(words)) if labelled else (),
+        words=len(wanted),
+        uas=share(attached) or 0.0,
+        las=share(correct) if labelled else None,
+        uas_without_punctuation=share(list(compress(attached, plain))),
+        las_without_punctuation=share(list(compress(correct, plain))) if labelled else None,
+        relations=tuple(RelationScore(name, counts[name], guesses[name], hits[name]) for name in ranked if labelled),
         baselines=chains(gold),
         protocol={"scored": "all words, punctuation too", **(protocol or {})},
-        uuas=None if labelled else _undirected(gold, guessed),
+        uuas=None if labelled or not arcs else 100 * found / arcs,
     )
 
 
@@ -485,43 +492,6 @@ def chains(gold: Sequence[Sentence]) -> dict[str, float]:
         return 100 * right / total
 
     return {"on the word before": share(before), "on the word after": share(after)}
-
-
-def with_baselines(score: ParsingScore, more: Mapping[str, float]) -> ParsingScore:
-    """Set more baselines next to a score."""
-    return replace(score, baselines={**score.baselines, **more})
-
-
-@dataclass(frozen=True)
-class _Word:
-    relation: str
-    guess: str
-    attached: bool
-    labelled: bool
-    punctuation: bool
-
-
-def _share(words: Sequence[_Word], what: str) -> float | None:
-    """In per cent; None of no words."""
-    return 100 * sum(getattr(word, what) for word in words) / len(words) if words else None
-
-
-def _by_relation(words: Sequence[_Word]) -> list[RelationScore]:
-    count = Counter(word.relation for word in words)
-    guessed = Counter(word.guess for word in words)
-    correct = Counter(word.relation for word in words if word.labelled)
-    ranked = sorted({*count, *guessed}, key=lambda relation: (-count[relation], relation))
-    return [RelationScore(relation, count[relation], guessed[relation], correct[relation]) for relation in ranked]
-
-
-def _undirected(gold: Sequence[Sentence], guessed: Sequence[Sentence]) -> float | None:
-    """The share of the arcs between words that were found in either direction; None if there are no such arcs."""
-    arcs = found = 0
-    for right, tree in zip(gold, guessed, strict=True):
-        drawn = {frozenset((head, place)) for place, head in enumerate(tree.heads, start=1) if head}
-        wanted = [frozenset((head, place)) for place, head in enumerate(right.heads, start=1) if head]
-        arcs, found = arcs + len(wanted), found + sum(arc in drawn for arc in wanted)
-    return 100 * found / arcs if arcs else None
 
 
 def score_parser(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -22,7 +22,6 @@ NUMBERS_AT_ONCE = 2**20  # scores held at a time: 4 MB in float32
 MASKED = -1e30  # in the place of −∞, which times a weight of zero would be NaN
 
 Scores = Float[Tensor, "batch heads rows known"]
-Sums = tuple[Float[Tensor, "heads"], Float[Tensor, "heads"]]
 
 
 @dataclass(frozen=True)
@@ -72,25 +71,11 @@ class AttentionRows:
         return full if self.counted is None else full & self.counted[:, None, rows]
 
 
-class Kernel(Protocol):
-    """The two passes over the rows; a fused kernel for a device would be another one of these."""
+class Blocks:
+    """The two passes over the rows, block by block, on any device; a fused kernel for one would be a subclass."""
 
     def forward(self, rows: AttentionRows, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return, head by head, the sums of entropies and of cut-off squared distances, and the number of rows."""
-        ...
-
-    def backward(
-        self, rows: AttentionRows, queries: Tensor, keys: Tensor, entropy: Tensor, distance: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return the gradients of queries and keys, given those of the two sums of each head."""
-        ...
-
-
-class Blocks:
-    """The passes block by block, on any device."""
-
-    def forward(self, rows: AttentionRows, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Sum up over all blocks."""
         sums = torch.zeros(3, queries.shape[1], dtype=torch.float64, device=queries.device)
         for block in rows.blocks():
             distances = rows.distances(block, queries)
@@ -105,14 +90,23 @@ class Blocks:
     def backward(
         self, rows: AttentionRows, queries: Tensor, keys: Tensor, entropy: Tensor, distance: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Work out every block again, and from it its part of the gradients."""
+        """Return the gradients of queries and keys, given those of the two sums of each head; blocks are made again.
+
+        With respect to the scores it is α(−g(s − E[s]) + g'(δ² − E[δ²])), g' zero beyond the cut.
+        """
         scale = rows.record.scale
         by_queries, by_keys = torch.zeros_like(queries), torch.zeros_like(keys)
         for block in rows.blocks():
             distances = rows.distances(block, queries)
             scores = rows.scores(queries, keys, block, distances)
             counted = rows.count(scores, block)
-            slopes = _slopes(rows, scores, distances.square(), counted, entropy.to(queries), distance.to(queries))
+            _, mean, near, weights = _moments(scores, distances.square())
+            of_entropy = entropy.to(queries)[:, None] * counted
+            of_distance = distance.to(queries)[:, None] * (counted & (near < rows.maximum))
+            slopes = scores.mul_(-of_entropy[..., None]).add_((of_entropy * mean - of_distance * near)[..., None])
+            if of_distance.any():
+                slopes.addcmul_(of_distance[..., None], distances.square())
+            slopes.mul_(weights)
             seen = slopes.shape[-1]
             by_queries[..., block, :] = (slopes @ keys[..., :seen, :]) * scale
             by_keys[..., :seen, :] += slopes.mT @ (queries[..., block, :] * scale)
@@ -126,20 +120,7 @@ def _moments(scores: Scores, squares: Tensor) -> tuple[Tensor, Tensor, Tensor, S
     return total, torch.linalg.vecdot(weights, scores), torch.einsum("bhrk,rk->bhr", weights, squares), weights
 
 
-def _slopes(
-    rows: AttentionRows, scores: Scores, squares: Tensor, counted: Tensor, entropy: Tensor, distance: Tensor
-) -> Scores:
-    """The gradient with respect to the scores: α(−g(s − E[s]) + g'(δ² − E[δ²])), g' zero beyond the cut."""
-    _, mean, near, weights = _moments(scores, squares)
-    of_entropy = entropy[:, None] * counted
-    of_distance = distance[:, None] * (counted & (near < rows.maximum))
-    push = scores.mul_(-of_entropy[..., None]).add_((of_entropy * mean - of_distance * near)[..., None])
-    if of_distance.any():
-        push.addcmul_(of_distance[..., None], squares)
-    return push.mul_(weights)
-
-
-KERNELS: dict[str, Kernel] = {}
+KERNELS: dict[str, Blocks] = {}
 """Kernels of their own by type of device, as in `KERNELS["cuda"] = …`; blocks of rows for all others."""
 
 

@@ -7,7 +7,7 @@ from json import loads
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -27,19 +27,15 @@ from lemma.spec.recipe import Recipe
 from lemma.tasks.base import (
     IGNORED,
     DataArgs,
-    Entropy,
     ExampleBatches,
     Headline,
-    LossTerms,
     Score,
+    SmoothedLoss,
     Task,
-    TaskLoss,
     Worker,
     choose_split,
-    cross_entropy,
     protocol_of,
     refuse_changed,
-    refuse_penalties,
     say_skipped,
 )
 
@@ -77,10 +73,14 @@ class TranslationTask(Task):
         """Pairs of similar length together."""
         return PairBatches(examples, recipe, worker)
 
-    def loss(self, model: EncoderDecoderModel, recipe: Recipe, batches: Any = None) -> "TranslationLoss":
-        """The cross-entropy of the target, with label smoothing."""
-        refuse_penalties(self, recipe)
-        return TranslationLoss(model, recipe.label_smoothing)
+    def loss(self, model: EncoderDecoderModel, recipe: Recipe, batches: Any = None) -> SmoothedLoss:
+        """The cross-entropy of each target token, given the source and the target tokens before it."""
+
+        def predict(model: Any, sources: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            fed, wanted = teacher_forcing(targets)
+            return model(sources, fed), wanted
+
+        return SmoothedLoss(model, recipe.label_smoothing, predict)
 
     def validate(self, model: EncoderDecoderModel, data: Splits[TokenPairs], recipe: Recipe) -> "PairsScore":
         """The loss of the validation targets."""
@@ -142,29 +142,6 @@ def teacher_forcing(targets: Int[Tensor, "batch time"]) -> tuple[Int[Tensor, "ba
     [[[7, 1, 2], [7, 3, 8]], [[1, 2, 8], [3, 8, -1]]]
     """
     return targets[:, :-1], targets[:, 1:]
-
-
-def translation(
-    logits: Float[Tensor, "batch fed vocabulary"], targets: Int[Tensor, "batch time"], smoothing: float = 0.0
-) -> Entropy:
-    """The loss of the logits after each token of whole targets but the last."""
-    return cross_entropy(logits, teacher_forcing(targets)[1], smoothing)
-
-
-class TranslationLoss(TaskLoss):
-    """An encoder–decoder that predicts each target token from the source and the target tokens before it."""
-
-    def __init__(self, model: EncoderDecoderModel, smoothing: float) -> None:
-        super().__init__()
-        self.model, self.smoothing = model, smoothing
-
-    def forward(
-        self, sources: Int[Tensor, "rows source"], targets: Int[Tensor, "rows target"], state: Any = None
-    ) -> LossTerms:
-        """Return the smoothed mean loss, to be minimised, and the true one, to be reported."""
-        fed, _ = teacher_forcing(targets)
-        objective, loss = translation(self.model(sources, fed), targets, self.smoothing)
-        return objective, (loss,), None
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from lemma.adaptation.adapt import merged
 from lemma.data.splits import Splits
 from lemma.errors import DataError, SpecError, unknown
@@ -35,12 +33,11 @@ from lemma.spec.models import (
     TextReader,
 )
 from lemma.spec.recipe import METHODS, Method, Recipe
-from lemma.tasks.base import DataArgs, Score, sized
+from lemma.tasks.base import DataArgs, Score
 from lemma.tasks.classification import ClassificationTask
 from lemma.tasks.registry import evaluate_run, task_for
-from lemma.training.loop import resume, train
+from lemma.training.loop import TrainingResult, resume, train
 from lemma.training.precision import choose_device
-from lemma.training.result import TrainingResult
 
 Describe = Callable[[ModelSpec, Method, tuple[str, ...]], str]
 """From a spec, a method and what is always trained to the formula of the trained parameters; counting comes later in
@@ -150,12 +147,18 @@ def plan_adaptation(
     """
     base = RunFolder.open(Path(run))
     refuse_unfinished(base)
-    model = reranker_spec(base.spec, given) if rerank else adapted_spec(base.spec, given)
+    model = adapted_spec(base.spec, given, rerank)
     refuse_adapters(base)
     if not isinstance(method, Spec) and str(method) not in METHODS:
         raise SpecError(unknown("method", str(method), [*METHODS, "all"]))
     chosen = method if isinstance(method, Spec) else METHODS[method]()
-    refuse_words_of_others(words, chosen, base.spec)
+    known_words = {*type(chosen).known_words(), *Recipe.known_words()}
+    for word in (word for word in words if word not in known_words):
+        owner = next((name for name, kind in METHODS.items() if word in kind.known_words()), None)
+        if owner is not None:
+            raise SpecError(f"adapt: {word} is a setting of the method {owner}, not of {chosen.kind}.")
+        if word in type(base.spec).known_words():
+            raise SpecError(f"adapt: {word} is the base's, and cannot be changed by adapting it.")
     kinds: dict[str, type[Spec]] = {"method": type(chosen), "recipe": Recipe}
     if isinstance(model, CrossAttention | Classifier):  # all other settings of the model are the base's
         kinds["model"] = Reranking if isinstance(model, CrossAttention) else Pooling
@@ -167,12 +170,27 @@ def plan_adaptation(
     assert not isinstance(base.data, TreebankSpec | GraphSpec)  # parsers and graph models were refused
     data_spec = data_spec.replace(tokenizer=base.data.tokenizer.to_dict())
     data = data or task_for(model).load(data_spec, model, known, observer, base.tokenizer())
-    recipe = recipe_for(chosen.kind, model, data, shares["recipe"])
+    task, own = task_for(model), shares["recipe"]
+    batch, steps = own.get("batch", task.adaptation_batch), OTHERWISE
+    if isinstance(task, ClassificationTask):
+        texts = len(data.tokens("train").lengths)
+        steps = min(max(math.ceil(EPOCHS * texts / batch), STEPS[0]), STEPS[1])
+    steps = own.get("steps", steps)
+    usual = {"learning_rate": RATES[chosen.kind], "batch": batch, "steps": steps, "warm_up": max(1, steps // 10)}
+    recipe = Recipe.read({**usual, "weight_decay": 0.01, **own}, "recipe")
     return AdaptationPlan(base, model, chosen.replace(**shares["method"]), recipe, data_spec, data)
 
 
-def adapted_spec(base: ModelSpec, given: DataArgs) -> ModelSpec:
-    """The model that is trained: a classifier with the base for its body, or the base itself."""
+def adapted_spec(base: ModelSpec, given: DataArgs, rerank: bool) -> ModelSpec:
+    """The model that is trained: a classifier with the base for its body, the re-ranker of it, or the base itself."""
+    if rerank:
+        if given.option != "images":
+            raise SpecError("adapt: a re-ranker learns images with captions, as in --rerank --images FOLDER.")
+        if not isinstance(base, DualEncoder):
+            again = " It is one already: leave --rerank out to train it further."
+            more = again if isinstance(base, CrossAttention) else ""
+            raise SpecError(f"adapt: a re-ranker is made of a dual-encoder, not of a model of {base.family}.{more}")
+        return CrossAttention(towers=base)
     if isinstance(base, Parser):
         raise SpecError("a parser reads whole words of a treebank and cannot be adapted. Adapt a language model.")
     if isinstance(base, Graph):
@@ -184,40 +202,6 @@ def adapted_spec(base: ModelSpec, given: DataArgs) -> ModelSpec:
     if isinstance(base, DualEncoder | CrossAttention) and given.option != "images":
         raise SpecError(f"adapt: a model of the family {base.family} learns images, as in --images FOLDER.")
     return base
-
-
-def reranker_spec(base: ModelSpec, given: DataArgs) -> ModelSpec:
-    """The re-ranker of a dual encoder."""
-    if given.option != "images":
-        raise SpecError("adapt: a re-ranker learns images with captions, as in --rerank --images FOLDER.")
-    if not isinstance(base, DualEncoder):
-        more = " It is one already: leave --rerank out to train it further." if base.family == "cross-attention" else ""
-        raise SpecError(f"adapt: a re-ranker is made of a dual-encoder, not of a model of {base.family}.{more}")
-    return CrossAttention(towers=base)
-
-
-def refuse_words_of_others(words: Mapping[str, Any], method: Method, base: ModelSpec) -> None:
-    """Say of a setting that another method or the base itself has, whose it is."""
-    known = {*type(method).known_words(), *Recipe.known_words()}
-    for word in (word for word in words if word not in known):
-        owner = next((name for name, kind in METHODS.items() if word in kind.known_words()), None)
-        if owner is not None:
-            raise SpecError(f"adapt: {word} is a setting of the method {owner}, not of {method.kind}.")
-        if word in type(base).known_words():
-            raise SpecError(f"adapt: {word} is the base's, and cannot be changed by adapting it.")
-
-
-def recipe_for(method: str, model: ModelSpec, data: Splits[Any], words: Mapping[str, Any]) -> Recipe:
-    """The recipe of an adaptation: what was asked for, or else what suits the method and the amount of data."""
-    task = task_for(model)
-    batch = words.get("batch", task.adaptation_batch)
-    steps = OTHERWISE
-    if isinstance(task, ClassificationTask):
-        texts = len(data.tokens("train").lengths)
-        steps = min(max(math.ceil(EPOCHS * texts / batch), STEPS[0]), STEPS[1])
-    steps = words.get("steps", steps)
-    own = {"learning_rate": RATES[method], "batch": batch, "steps": steps, "warm_up": max(1, steps // 10)}
-    return Recipe.read({**own, "weight_decay": 0.01, **words}, "recipe")
 
 
 def adapt_run(
@@ -260,7 +244,7 @@ def is_same(plan: AdaptationPlan, out: Path) -> bool:
     folder = RunFolder.open(out)
     ours = (plan.recipe, plan.data_spec, plan.data.hash, adaptation_of(plan.base, out, plan.method))
     same = (folder.recipe, folder.data, folder.data_hash, folder.adaptation) == ours
-    return same and folder.spec == sized(plan.model, plan.data)
+    return same and folder.spec == plan.model.sized(plan.data.sizes())
 
 
 def evaluated(plan: AdaptationPlan, out: Path, training: TrainingResult, describe: Describe) -> Adapted:
@@ -335,18 +319,13 @@ class AdaptedBase:
         if self.run is None:
             return None
         folds = run.adaptation is not None and run.adaptation.method.kind != "adapters"
-        whole = as_base(merged(run.module) if folds else run.module, self.run.module)
+        whole: Any = merged(run.module) if folds else run.module
+        if isinstance(whole, ClassifierModel):  # its body gets back what it had left out of the base
+            whole = whole.body
+            for name in type(whole).output_modules:
+                setattr(whole, name, deepcopy(getattr(self.run.module, name)))  # a copy: the base is to stay as it is
+            if getattr(whole.spec, "tied", False) and whole.output is not None:
+                whole.output.weight = whole.embedding.weight  # what was learned of the one holds for the other
+            whole.eval()
         score = task_for(self.run.spec).validate(whole, self.data, self.run.recipe)
         return Forgetting(self.before, float(score.perplexity))
-
-
-def as_base(whole: nn.Module, base: nn.Module) -> Any:
-    """The base's own kind of model with the adapted weights: a classifier's body gets back what it had left out."""
-    if not isinstance(whole, ClassifierModel):
-        return whole
-    body: Any = whole.body
-    for name in type(body).output_modules:
-        setattr(body, name, deepcopy(getattr(base, name)))  # a copy: the base is to stay as it is
-    if getattr(body.spec, "tied", False) and body.output is not None:
-        body.output.weight = body.embedding.weight  # what was learned of the one holds for the other
-    return body.eval()

@@ -19,7 +19,6 @@ from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImport
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from lemma.errors import SpecError
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import Worker
 from lemma.training.precision import choose_device
@@ -85,17 +84,6 @@ class Distributed(Worker):
 def without_sync(module: nn.Module) -> AbstractContextManager[None]:
     """Let gradients add up before they are averaged over the processes."""
     return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
-
-
-def refuse_uneven(recipe: Recipe, processes: Distributed) -> None:
-    """Refuse a batch that cannot be cut into equal parts for every process."""
-    cuts = processes.size * recipe.accumulate
-    if recipe.batch % cuts:
-        nearest = max(1, round(recipe.batch / cuts)) * cuts
-        raise SpecError(
-            f"recipe.batch = {recipe.batch} cannot be cut into equal parts for {processes.size} processes × "
-            f"accumulate {recipe.accumulate}. Nearest batch: {nearest}."
-        )
 
 
 @contextmanager

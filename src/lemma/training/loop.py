@@ -1,6 +1,7 @@
 """Training: one loop, from a new model or a checkpoint to a finished run."""
 
 import ctypes
+import math
 import shutil
 import signal
 import sys
@@ -8,11 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 
@@ -20,25 +22,28 @@ from lemma.data.splits import Splits
 from lemma.errors import SpecError
 from lemma.models.base import count_parameters
 from lemma.report.progress import Observer, Silent
+from lemma.report.result import Block, Result, Text
+from lemma.report.text import label
 from lemma.runs.checkpoint import put_weights, weights_of
-from lemma.runs.folder import RunFolder, only_writer, refuse_occupied
+from lemma.runs.folder import TENSORBOARD, RunFolder, only_writer, refuse_occupied
 from lemma.runs.load import first_model
 from lemma.spec.data import AnyDataSpec
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import AdaptationSpec, Recipe
-from lemma.tasks.base import sized
-from lemma.tasks.registry import OPTIONS, task_for
+from lemma.tasks.base import Task
+from lemma.tasks.registry import OPTIONS, task_for, task_of_family
 from lemma.training.distributed import Distributed, joined
 from lemma.training.optimizer import logs, saves, validates
-from lemma.training.precision import fork_random, matrix_products, product_precision
-from lemma.training.progress import MetricsLog, tensorboard_writer
-from lemma.training.result import TrainingResult
-from lemma.training.session import Session, refuse_finished, refuse_other_data, restore_latest, save_session
+from lemma.training.precision import fork_random, matrix_products
+from lemma.training.session import Session, refuse_to_resume, restore_latest, save_session
 
 Evaluate = Callable[[Any], Any]
 """What validates a model: its result has a `loss`, a `perplexity` and, if it wants, `figures`."""
 Sample = Callable[[Any], list[str]]
 Stopped = Literal["done", "early", "interrupted"]
+OF_STATE = ("tokens", "seconds", "training_loss", "validation_loss", "perplexity", "figures")
+OF_STATE += ("best_loss", "best_perplexity", "best_step", "best_figures")
+"""What the result of a run takes from its state."""
 AGREE_EVERY = 10  # steps after which several processes ask whether one of them was told to stop
 
 
@@ -54,7 +59,7 @@ def train(
     observer: Observer | None = None,
     overwrite: bool = False,
     adaptation: AdaptationSpec | None = None,
-) -> TrainingResult:
+) -> "TrainingResult":
     """Train a new model into the folder `out`; its sizes are those of its data.
 
     With an `adaptation` it starts from the weights of a base, and keeps only what it changed. The model's task
@@ -64,16 +69,8 @@ def train(
     if not isinstance(data_spec, task.data_spec):
         other = next(other.learns for other in OPTIONS.values() if isinstance(data_spec, other.data_spec))
         raise SpecError(f"a model of the family {model_spec.family} learns {task.learns}, not {other}.")
-    with _environment(recipe) as processes:
-        if processes.leads:
-            refuse_occupied(out, overwrite)
-        folder = RunFolder(out, sized(model_spec, data), recipe, data_spec, data.hash, adaptation)
-        begin = time.perf_counter()
-        session = _session(folder, data, processes, observer)
-        if processes.leads:
-            folder.create(data.tokenizer, overwrite, data.labels)
-        setup_seconds = time.perf_counter() - begin
-        return _complete(session, folder, data, evaluate, sample, observer, setup_seconds)
+    folder = RunFolder(out, model_spec.sized(data.sizes()), recipe, data_spec, data.hash, adaptation)
+    return _run(folder, data, evaluate, sample, observer, overwrite)
 
 
 def resume(
@@ -84,25 +81,26 @@ def resume(
     sample: Sample | None = None,
     observer: Observer | None = None,
     changes: Mapping[str, Any] | None = None,
-) -> TrainingResult:
+) -> "TrainingResult":
     """Resume a run from its last good checkpoint, or from the start if it had none; `changes` are recipe settings."""
     observer = observer or Silent()
     folder = RunFolder.open(path)
-    refuse_finished(folder)
-    refuse_other_data(folder, data)
+    refuse_to_resume(folder, data)
     folder = replace(folder, recipe=folder.recipe.replace(**(changes or {})))
-    with _environment(folder.recipe) as processes:
-        begin = time.perf_counter()
-        session = _session(folder, data, processes, observer)
-        restore_latest(session, folder)
-        setup_seconds = time.perf_counter() - begin
-        return _complete(session, folder, data, evaluate, sample, observer, setup_seconds)
+    return _run(folder, data, evaluate, sample, observer, None)
 
 
-def run_steps(session: Session, folder: RunFolder, log: MetricsLog, evaluate: Evaluate, stop: "Stop") -> Stopped:
-    """The loop: step after step until all are taken, validation stops improving, or someone asks to stop."""
-    recipe, state = session.recipe, session.state
-    while not (stopped := reason_to_stop(session, stop)):
+def run_steps(session: Session, folder: RunFolder, log: "MetricsLog", evaluate: Evaluate, stop: "Stop") -> Stopped:
+    """The loop: step after step until all are taken, validation stops improving, or someone asks to stop.
+
+    Every process ends at the same step, for the same reason.
+    """
+    recipe, state, processes = session.recipe, session.state, session.processes
+    while state.step < recipe.steps:
+        if recipe.patience and state.without_better >= recipe.patience:
+            return "early"
+        if (processes.size == 1 or state.step % AGREE_EVERY == 0) and processes.any(stop.asked):
+            return "interrupted"
         session.step()
         log.observer.advance(state.step)
         if logs(recipe, state.step):
@@ -112,63 +110,66 @@ def run_steps(session: Session, folder: RunFolder, log: MetricsLog, evaluate: Ev
             log.write(row)
         if saves(recipe, state.step):
             save_session(session, folder)
-    return stopped
+    return "done"
 
 
-def reason_to_stop(session: Session, stop: "Stop") -> Stopped | None:
-    """Say why the loop ends here, or None if it continues; every process says the same."""
-    recipe, state, processes = session.recipe, session.state, session.processes
-    if state.step >= recipe.steps:
-        return "done"
-    if recipe.patience and state.without_better >= recipe.patience:
-        return "early"
-    if processes.size > 1 and state.step % AGREE_EVERY:
-        return None
-    return "interrupted" if processes.any(stop.asked) else None
-
-
-@contextmanager
-def _environment(recipe: Recipe) -> Iterator[Distributed]:
-    """Join the other processes, and leave the program's random state and arithmetic as they were."""
-    with (
-        joined(recipe) as processes,
-        fork_random(processes.device),
-        steady_heap(processes.device),
-        matrix_products(product_precision(processes.device)),
-    ):
-        yield processes
-
-
-def _session(folder: RunFolder, data: Splits[Any], processes: Distributed, observer: Observer) -> Session:
-    if folder.recipe.tensorboard:
-        tensorboard_writer()  # an early word if it is missing
-    tell = observer.say if processes.leads else Silent().say
-    return Session(folder.spec, folder.recipe, data.tokens("train"), processes, tell, partial(first_model, folder))
-
-
-def _complete(
-    session: Session,
+def _run(
     folder: RunFolder,
     data: Splits[Any],
     evaluate: Evaluate | None,
     sample: Sample | None,
     observer: Observer,
-    setup_seconds: float,
-) -> TrainingResult:
-    """Run the loop to its end, save a checkpoint, and finish the run unless it was interrupted."""
-    task, processes = session.task, session.processes
+    overwrite: bool | None,
+) -> "TrainingResult":
+    """Begin a run, or go on with it if `overwrite` is None; take all steps, save, and finish unless it was interrupted.
+
+    The program's random state and arithmetic are left as they were.
+    """
+    recipe = folder.recipe
     with ExitStack() as stack:
+        processes = stack.enter_context(joined(recipe))
+        stack.enter_context(fork_random(processes.device))
+        stack.enter_context(steady_heap(processes.device))
+        on_gpu = processes.device.type == "cuda"
+        stack.enter_context(matrix_products("high" if on_gpu else "highest"))  # TF32 on a GPU
+        if overwrite is not None and processes.leads:
+            refuse_occupied(folder.path, overwrite)
+        if recipe.tensorboard:
+            tensorboard_writer()  # an early word if it is missing
+        begin = time.perf_counter()
+        tell = observer.say if processes.leads else Silent().say
+        session = Session(folder.spec, recipe, data.tokens("train"), processes, tell, partial(first_model, folder))
+        if overwrite is None:
+            restore_latest(session, folder)
+        elif processes.leads:
+            folder.create(data.tokenizer, overwrite, data.labels)
+        setup_seconds = time.perf_counter() - begin
         if processes.leads:
             stack.enter_context(only_writer(folder.path))
         stack.enter_context(closing(session.batches))
         stop = stack.enter_context(stoppable(processes.size > 1))
         log = stack.enter_context(closing(MetricsLog(folder, observer, processes, session.state.step)))
         session.restart_clock()
+        task = session.task
         validation = evaluate or (lambda model: task.validate(model, data, session.recipe))
         stopped = run_steps(session, folder, log, validation, stop)
         if session.saved != session.state.step:
             save_session(session, folder)
-        result = _result(session, folder, stopped, setup_seconds)
+        state = session.state
+        result = TrainingResult(
+            path=folder.path,
+            family=folder.spec.family,
+            steps=state.step,
+            planned_steps=folder.recipe.steps,
+            stopped=stopped,
+            parameters=count_parameters(session.model),
+            learned=sum(tensor.numel() for tensor in session.model.parameters() if tensor.requires_grad),
+            setup_seconds=setup_seconds,
+            tokens_per_second=state.tokens / state.seconds if state.seconds else None,
+            data_hash=folder.data_hash,
+            warnings=tuple(state.warnings.values()),
+            **{name: getattr(state, name) for name in OF_STATE},
+        )
         if stopped == "interrupted" or not processes.leads:
             return result
         weights = session.best if session.best and folder.recipe.keep == "best" else weights_of(session.model)
@@ -180,33 +181,6 @@ def _complete(
         if folder.adaptation:  # many tasks on one base are to be small on the disk
             shutil.rmtree(folder.checkpoints, ignore_errors=True)
         return result
-
-
-def _result(session: Session, folder: RunFolder, stopped: Stopped, setup_seconds: float) -> TrainingResult:
-    state = session.state
-    return TrainingResult(
-        path=folder.path,
-        family=folder.spec.family,
-        steps=state.step,
-        planned_steps=folder.recipe.steps,
-        stopped=stopped,
-        parameters=count_parameters(session.model),
-        learned=sum(tensor.numel() for tensor in session.model.parameters() if tensor.requires_grad),
-        tokens=state.tokens,
-        training_loss=state.training_loss,
-        validation_loss=state.validation_loss,
-        perplexity=state.perplexity,
-        best_loss=state.best_loss,
-        best_perplexity=state.best_perplexity,
-        best_step=state.best_step,
-        seconds=state.seconds,
-        setup_seconds=setup_seconds,
-        tokens_per_second=state.tokens / state.seconds if state.seconds else None,
-        data_hash=folder.data_hash,
-        warnings=tuple(state.warnings.values()),
-        figures=dict(state.figures),
-        best_figures=dict(state.best_figures),
-    )
 
 
 # Memory that is freed and allocated at every step stays with the process while a model is trained on a CPU. Otherwise
@@ -222,23 +196,18 @@ USUAL = {TRIM_THRESHOLD: 128 << 10, MMAP_THRESHOLD: 128 << 10}
 @contextmanager
 def steady_heap(device: torch.device) -> Iterator[None]:
     """Keep up to a gigabyte of freed memory; where the C library is not glibc, do nothing."""
-    if device.type != "cpu" or not sys.platform.startswith("linux"):
+    glibc = device.type == "cpu" and sys.platform.startswith("linux")
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if glibc else None
+    if mallopt is None:
         yield
         return
-    _set(KEPT)
     try:
+        for name, value in KEPT.items():
+            mallopt(name, value)
         yield
     finally:
-        _set(USUAL)
-
-
-def _set(options: dict[int, int]) -> None:
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:  # another C library
-        return
-    for name, value in options.items():
-        mallopt(name, value)
+        for name, value in USUAL.items():
+            mallopt(name, value)
 
 
 # Ctrl-C and SIGTERM: ask training to stop after the current step.
@@ -276,3 +245,163 @@ def stoppable(several: bool = False) -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+# What is written while a model is trained: metrics.jsonl, TensorBoard, the observer.
+
+
+class MetricsLog:
+    """Writes the rows of a run to metrics.jsonl, TensorBoard if asked, and an observer; only the first process does."""
+
+    def __init__(self, folder: RunFolder, observer: Observer, processes: Distributed, step: int) -> None:
+        self.metrics, self.leads = folder.metrics, processes.leads
+        self.observer = observer if self.leads else Silent()
+        # a graph's steps read all of it, so that its few labelled nodes per second say nothing
+        self.hidden = {"tokens_per_second"} if task_for(folder.spec).counts != "tokens" else set()
+        boards = self.leads and folder.recipe.tensorboard
+        self.board = tensorboard_writer()(str(folder.path / TENSORBOARD), purge_step=step + 1) if boards else None
+        self.observer.begin("training", folder.recipe.steps, "steps", step)
+
+    def write(self, row: Mapping[str, float]) -> None:
+        """Write a row of metrics; what is infinite or NaN has no place in JSON and is left out."""
+        if not self.leads:
+            return
+        finite = {name: value for name, value in row.items() if math.isfinite(value)}
+        self.metrics.append(finite)
+        self.observer.report({name: value for name, value in finite.items() if name not in self.hidden})
+        if self.board:
+            for name, value in finite.items():
+                self.board.add_scalar(name, value, finite["step"])
+
+    def close(self) -> None:
+        """End the observer's phase and the TensorBoard file."""
+        self.observer.end()
+        if self.board:
+            self.board.close()
+
+
+def tensorboard_writer() -> type[Any]:
+    """Return TensorBoard's writer, or say how to get it."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise SpecError(
+            "recipe.tensorboard = true: TensorBoard is not installed. "
+            "pip install 'lemma[tensorboard]', or leave it out: metrics.jsonl is always written."
+        ) from None
+    return SummaryWriter
+
+
+# What a run came to.
+
+
+@dataclass(frozen=True)
+class TrainingResult(Result):
+    """The figures of a run that is done, stopped early or was interrupted."""
+
+    title = "Training run"
+
+    path: Path
+    family: str
+    steps: int
+    planned_steps: int
+    stopped: Literal["done", "early", "interrupted"]
+    parameters: int
+    """All of the model, trained or not."""
+    learned: int
+    """Those that are trained; fewer where a base is adapted."""
+    tokens: int
+    training_loss: float | None
+    """Mean loss of the steps since the last row of metrics."""
+    validation_loss: float | None
+    perplexity: float | None
+    """Of the last validation, as the line above."""
+    best_loss: float | None
+    best_perplexity: float | None
+    best_step: int | None
+    seconds: float
+    """Of the training steps alone, over all sessions of the run."""
+    setup_seconds: float
+    """Until the first step of this session: building, moving the text, compiling."""
+    tokens_per_second: float | None
+    data_hash: str
+    warnings: tuple[str, ...] = ()
+    samples: tuple[str, ...] = ()
+    figures: dict[str, float] = field(default_factory=dict)
+    """What else the last validation came to, such as UAS and LAS."""
+    best_figures: dict[str, float] = field(default_factory=dict)
+    """The same of the best validation."""
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` wrote into a summary."""
+        own = {name: values.get(name) for name in cls.__dataclass_fields__ if name != "figures"}
+        own |= {"path": Path(str(own["path"])), "best_figures": dict(own["best_figures"] or {})}
+        own |= {name: tuple(own[name] or ()) for name in ("warnings", "samples")}
+        figures = {name: value for name, value in values.items() if name not in own and isinstance(value, float)}
+        return cls(**own, figures=figures)  # pyright: ignore[reportArgumentType]
+
+    @property
+    def task(self) -> Task:
+        """The task of its family."""
+        return task_of_family(self.family)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was stopped from outside, and can go on."""
+        return self.stopped == "interrupted"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that are good JSON: None for what is infinite or NaN."""
+        plain = {**asdict(self), "path": str(self.path), "warnings": list(self.warnings), "samples": list(self.samples)}
+        plain |= plain.pop("figures")
+        if not self.task.has_perplexity:
+            del plain["perplexity"], plain["best_perplexity"]
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in plain.items()
+        }
+
+    def blocks(self) -> Iterator[Block]:
+        """All figures, a line each, and what to type next."""
+        task = self.task
+        ways = {"done": "done", "early": "stopped early, since validation no longer improved"}
+        learned = f", of which {self.learned:,} are trained" if self.learned < self.parameters else ""
+        steps = f"{self.steps:,} of {self.planned_steps:,} steps, {ways.get(self.stopped, 'interrupted')}"
+        shown = self.tokens_per_second and task.counts == "tokens"  # a graph's steps read all of it, not its few nodes
+        speed = f" ({self.tokens_per_second:,.0f} tokens/s)" if shown else ""
+        lines = [
+            f"{self.family}, {self.parameters:,} parameters{learned}: {steps}",
+            f"time        {self.seconds:.1f} s for {self.tokens:,} {task.counts}{speed}, {self.setup_seconds:.1f} s of "
+            "set-up",
+        ]
+        if self.training_loss is not None:
+            lines.append(f"training    loss {self.training_loss:.4f} {task.unit}")
+        if self.validation_loss is not None:
+            lines.append(f"validation  {self._loss(self.validation_loss, self.perplexity)}")
+        if self.figures:
+            lines.append(f"validation  {', '.join(_figure(name, value) for name, value in self.figures.items())}")
+        if self.best_loss is not None:
+            best = self._loss(self.best_loss, self.best_perplexity)
+            figures = "".join(f", {_figure(name, value)}" for name, value in self.best_figures.items())
+            lines.append(f"best        {best}{figures}, at step {self.best_step:,}")
+        lines.append(f"data        {self.data_hash}")
+        lines += [label("warning", warning, 11) for warning in self.warnings]
+        lines += [label("sample", repr(sample), 11, anywhere=True) for sample in self.samples]
+        path = quote(str(self.path))
+        if self.interrupted:
+            lines.append(f"To resume: lemma train --resume {path}")
+        else:
+            lines.append(f"The run is in {self.path}. To evaluate it: lemma evaluate {path}")
+        yield Text("\n".join(lines))
+
+    def _loss(self, loss: float, perplexity: float | None) -> str:
+        if self.task.has_perplexity:
+            return f"loss {loss:.4f}, perplexity {perplexity:,.2f}"
+        return f"loss {loss:.4f} {self.task.unit}"
+
+
+def _figure(name: str, value: float) -> str:
+    """A figure of a validation: shares to three places, percentages to two."""
+    shown = name.replace("_at_", "@").replace("_", " ")
+    return f"{name.upper()} {value:.2f}" if name in ("uas", "las") else f"{shown} {value:.3f}"

@@ -1,7 +1,7 @@
 """AdamW, its state by parameter name, and the learning-rate schedule."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from torch import Tensor, nn
 from torch.optim import AdamW
@@ -9,16 +9,21 @@ from torch.optim import AdamW
 from lemma.layers.positions import LearnedPart
 from lemma.spec.recipe import Recipe
 
-# AdamW with decay where decay belongs (Loshchilov & Hutter 2019), and its memory by parameter name.
-
-
 BETA1 = 0.9
 TABLES = (nn.Embedding, LearnedPart)  # their rows are looked up, not multiplied
 
 
 def optimizer_for(model: nn.Module, recipe: Recipe) -> AdamW:
-    """Build AdamW with two groups: matrices decay; biases, norms, embeddings and positions do not."""
-    tables = {id(parameter) for parameter in _tables(model)}
+    """Build AdamW with two groups: matrices decay; biases, norms, embeddings and positions do not.
+
+    Decay is apart from the gradient (Loshchilov & Hutter 2019).
+    """
+    tables = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, TABLES)
+        for parameter in module.parameters(recurse=False)
+    }
     groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
     for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
         groups[parameter.dim() >= 2 and id(parameter) not in tables].append(parameter)
@@ -29,12 +34,6 @@ def optimizer_for(model: nn.Module, recipe: Recipe) -> AdamW:
         betas=(BETA1, recipe.beta2),
         fused=True,
     )
-
-
-def set_rate(optimizer: AdamW, rate: float) -> None:
-    """Set the learning rate of every group."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
 
 
 def clip(model: nn.Module, largest: float) -> Tensor:
@@ -64,15 +63,7 @@ def restore_memory(optimizer: AdamW, model: nn.Module, memory: Mapping[str, Tens
         optimizer.state[parameter][quantity] = tensor.to(parameter.device, copy=True)
 
 
-def _tables(model: nn.Module) -> Iterator[nn.Parameter]:
-    for module in model.modules():
-        if isinstance(module, TABLES):
-            yield from module.parameters(recurse=False)
-
-
-# What a recipe plans for each step: the learning rate, and when to log, validate and save.
-#
-# Steps count from 1 once taken: step 1 is the first.
+# What a recipe plans for each step, counted from 1: the learning rate, and when to log, validate and save.
 
 
 LOGS = 100
@@ -100,7 +91,7 @@ def logs(recipe: Recipe, step: int) -> bool:
 
 def validates(recipe: Recipe, step: int) -> bool:
     """Whether a validation follows this step; one follows the last in any case."""
-    return step % (recipe.evaluate_every or _tenth(recipe)) == 0 or step == recipe.steps
+    return step % (recipe.evaluate_every or math.ceil(recipe.steps / VALIDATIONS)) == 0 or step == recipe.steps
 
 
 def saves(recipe: Recipe, step: int) -> bool:
@@ -108,7 +99,3 @@ def saves(recipe: Recipe, step: int) -> bool:
     if recipe.checkpoint_every is None:
         return validates(recipe, step)
     return step % recipe.checkpoint_every == 0 or step == recipe.steps
-
-
-def _tenth(recipe: Recipe) -> int:
-    return math.ceil(recipe.steps / VALIDATIONS)

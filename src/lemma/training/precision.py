@@ -55,11 +55,6 @@ def matrix_products(precision: Literal["high", "highest"]) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def product_precision(device: torch.device) -> Literal["high", "highest"]:
-    """TF32 while training on a GPU; on a CPU nothing but float32."""
-    return "high" if device.type == "cuda" else "highest"
-
-
 def fork_random(device: torch.device) -> AbstractContextManager[None]:
     """Give the context after which the random states are as they were before."""
     return torch.random.fork_rng([device] if device.type == "cuda" else [])
@@ -67,7 +62,8 @@ def fork_random(device: torch.device) -> AbstractContextManager[None]:
 
 def choose_arithmetic(recipe: Recipe, device: torch.device, compilable: bool) -> Arithmetic:
     """Settle what a recipe leaves to `auto`: on a GPU bfloat16, in long runs a compiled model; elsewhere neither."""
-    exact = recipe.precision == "float32" or (recipe.precision == "auto" and not _has_bfloat16(device))
+    fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    exact = recipe.precision == "float32" or (recipe.precision == "auto" and not fast)
     pays = device.type == "cuda" and compilable and recipe.steps >= WORTH_COMPILING
     compiles = pays if recipe.compile == "auto" else recipe.compile
     return Arithmetic(device, torch.float32 if exact else torch.bfloat16, compiles)
@@ -107,7 +103,3 @@ def compiled(
         tell(f"torch.compile is not possible here ({reason}); training goes on uncompiled.")
         return module
     return fast
-
-
-def _has_bfloat16(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)

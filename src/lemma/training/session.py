@@ -12,16 +12,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lemma.data.splits import Splits
-from lemma.errors import RunError
+from lemma.errors import RunError, SpecError, TrainingError
 from lemma.layers.state import State
 from lemma.models.build import build
 from lemma.runs.checkpoint import Checkpoint, latest_good, put_weights, refuse_other_spec, save, weights_of
 from lemma.runs.folder import RunFolder, only_writer
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Recipe
+from lemma.tasks.base import refuse_penalties
 from lemma.tasks.registry import task_for
-from lemma.training.distributed import Distributed, refuse_uneven, without_sync
-from lemma.training.optimizer import clip, learning_rate, memory_of, optimizer_for, restore_memory, set_rate
+from lemma.training.distributed import Distributed, without_sync
+from lemma.training.optimizer import clip, learning_rate, memory_of, optimizer_for, restore_memory
 from lemma.training.precision import (
     Forward,
     choose_arithmetic,
@@ -30,10 +31,6 @@ from lemma.training.precision import (
     matrix_products,
     refuse_missing_kernels,
 )
-from lemma.training.progress import nothing_learned, read_too_often, refuse_no_number, too_good
-
-# A model in training: its optimizer, its batches, its loss, and the moves that the loop is made of.
-
 
 SEED_STEP = 1_000_003  # between the random states of two processes, whose dropout is not to be the same
 
@@ -72,37 +69,6 @@ class TrainingState:
         return better
 
 
-class StepSums:
-    """Sums of loss, gradient norm and other terms since the last row, on the device: no step waits for them."""
-
-    def __init__(self, processes: Distributed, terms: Sequence[str] = ()) -> None:
-        self.processes, self.terms = processes, tuple(terms)
-        self.reset(0.0)
-
-    def reset(self, seconds: float, sums: Sequence[float] | None = None, steps: int = 0) -> None:
-        """Begin again, or where a checkpoint left off."""
-        count = 2 + len(self.terms)
-        known = list(sums or ())[:count]  # a resumed run may report other terms than before
-        self.sums = torch.tensor(
-            known + [0.0] * (count - len(known)), dtype=torch.float64, device=self.processes.device
-        )
-        self.steps, self.since = steps, seconds
-
-    def add(self, loss: Float[Tensor, ""], norm: Float[Tensor, ""], terms: Sequence[Float[Tensor, ""]] = ()) -> None:
-        """Count one step."""
-        self.sums += torch.stack((loss, norm, *terms))
-        self.steps += 1
-
-    def totals(self) -> list[float]:
-        """Return the sums, averaged over the processes; this waits for the device."""
-        return self.processes.mean(self.sums).tolist()
-
-    def means(self) -> tuple[float, float, dict[str, float]]:
-        """Return the mean loss, gradient norm and other terms since the last row."""
-        loss, norm, *terms = (total / max(1, self.steps) for total in self.totals())
-        return loss, norm, dict(zip(self.terms, terms, strict=True))
-
-
 class Session:
     """A model in training."""
 
@@ -116,7 +82,12 @@ class Session:
         first: Callable[[float], nn.Module] | None = None,
     ) -> None:
         """Begin with what `first` makes for a dropout, or else with a new model of the spec."""
-        refuse_uneven(recipe, processes)
+        cuts = processes.size * recipe.accumulate
+        if recipe.batch % cuts:
+            raise SpecError(
+                f"recipe.batch = {recipe.batch} cannot be cut into equal parts for {processes.size} processes × "
+                f"accumulate {recipe.accumulate}. Nearest batch: {max(1, round(recipe.batch / cuts)) * cuts}."
+            )
         torch.manual_seed(recipe.seed)
         self.task, self.processes, self.tell = task_for(spec), processes, tell
         model: Any = first(recipe.dropout) if first else build(spec, recipe.dropout)
@@ -126,9 +97,10 @@ class Session:
         if self.batches.note:
             tell(self.batches.note)
         self.optimizer = optimizer_for(self.model, recipe)
+        refuse_penalties(self.task, recipe)
         loss = self.task.loss(self.model, recipe, self.batches)
-        self.chance = loss.chance
-        self.state, self.sums = TrainingState(), StepSums(processes, loss.terms[1:])
+        self.chance, self.terms, self.state = loss.chance, loss.terms[1:], TrainingState()
+        self.reset_sums(0.0)
         self.carried: list[State | None] = [None] * recipe.accumulate
         self.best: dict[str, Tensor] | None = None
         self.saved = 0
@@ -147,15 +119,27 @@ class Session:
     def step(self) -> None:
         """One step: the batch's gradients, clipped, move the weights."""
         self.state.step += 1
-        set_rate(self.optimizer, learning_rate(self.recipe, self.state.step))
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.recipe, self.state.step)
         loss, *others = self.gradients()
         norm = clip(self.model, self.recipe.clip)
-        self.sums.add(loss, norm, others)
+        self.sums += torch.stack((loss, norm, *others))
+        self.summed += 1
         self.state.tokens += self.batches.tokens_per_step
         if self.processes.device.type == "cpu" and not math.isfinite(float(loss + norm)):  # looking costs nothing there
             self.refuse_no_number(float(loss), float(norm), 1)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+
+    def reset_sums(self, seconds: float, sums: Sequence[float] = (), steps: int = 0) -> None:
+        """Begin a row of metrics, or go on with that of a checkpoint.
+
+        The sums of loss, gradient norm and other terms are on the device, so that no step waits for them.
+        """
+        count = 2 + len(self.terms)
+        known = [*sums, *[0.0] * count][:count]  # a resumed run may report other terms than before
+        self.sums = torch.tensor(known, dtype=torch.float64, device=self.processes.device)
+        self.summed, self.since = steps, seconds
 
     def gradients(self) -> list[Float[Tensor, ""]]:
         """Read the step's batch, part by part, and leave its gradients; return its loss and other terms."""
@@ -163,7 +147,7 @@ class Session:
         if self.batches.restarts(step):
             self.carried = [None] * parts
         inputs, targets = (tensor.chunk(parts) for tensor in self.batches.batch(step))
-        totals = [torch.zeros((), device=self.processes.device) for _ in range(1 + len(self.sums.terms))]
+        totals = [torch.zeros((), device=self.processes.device) for _ in range(1 + len(self.terms))]
         for part in range(parts):
             with without_sync(self.shared) if part < parts - 1 else nullcontext():
                 with self.arithmetic.autocast():
@@ -183,12 +167,13 @@ class Session:
 
     def settle(self) -> tuple[float, float, dict[str, float]]:
         """Wait for the device, stop the clock, and return the mean loss, gradient norm and terms since the last row."""
-        loss, norm, terms = self.sums.means()
-        self.refuse_no_number(loss, norm, max(1, self.sums.steps))
+        steps = max(1, self.summed)
+        loss, norm, *terms = (self.processes.mean(self.sums) / steps).tolist()
+        self.refuse_no_number(loss, norm, steps)
         now = time.perf_counter()
         self.state.seconds += now - self.mark
         self.mark = now
-        return loss, norm, terms
+        return loss, norm, dict(zip(self.terms, terms, strict=True))
 
     def restart_clock(self) -> None:
         """Count the seconds of training from here on."""
@@ -197,10 +182,10 @@ class Session:
     def measure(self) -> dict[str, float]:
         """Return a row of metrics over the steps since the last row."""
         loss, norm, terms = self.settle()
-        state, steps = self.state, self.sums.steps
+        state = self.state
         state.training_loss = loss
-        speed = steps * self.batches.tokens_per_step / (state.seconds - self.sums.since)
-        self.sums.reset(state.seconds)
+        speed = self.summed * self.batches.tokens_per_step / (state.seconds - self.since)
+        self.reset_sums(state.seconds)
         if self.chance:
             self.warn("nothing_learned", nothing_learned(self.recipe, state.step, loss, *self.chance))
         return {
@@ -270,7 +255,7 @@ class Session:
 def save_session(session: Session, folder: RunFolder) -> None:
     """Save a checkpoint of a session; all processes take part and the first one writes."""
     session.settle()
-    state, sums, processes = session.state, session.sums, session.processes
+    state, processes = session.state, session.processes
     random = {"cpu": torch.get_rng_state()}
     if processes.device.type == "cuda":
         random["cuda"] = torch.cuda.get_rng_state(processes.device)
@@ -287,7 +272,11 @@ def save_session(session: Session, folder: RunFolder) -> None:
         tensors["best"] = session.best
     values = {
         "standing": asdict(state),
-        "meter": {"seconds": sums.since, "sums": sums.totals(), "steps": sums.steps},
+        "meter": {
+            "seconds": session.since,
+            "sums": processes.mean(session.sums).tolist(),
+            "steps": session.summed,
+        },
         "reading": _reading(session),
         "spec": session.model.spec.to_dict(),
         "threads": torch.get_num_threads(),
@@ -299,15 +288,11 @@ def save_session(session: Session, folder: RunFolder) -> None:
     session.restart_clock()
 
 
-def refuse_finished(folder: RunFolder) -> None:
-    """Refuse to resume a finished run without a checkpoint: it would begin again and lose its weights."""
+def refuse_to_resume(folder: RunFolder, data: Splits[Any]) -> None:
+    """Refuse a finished run without a checkpoint, which would lose its weights; other data, or another tokenizer."""
     if folder.finished and not any(folder.checkpoints.glob("step-*")):
         how = "Adapt its base again with more steps." if folder.adaptation else "Train a new run, or adapt this one."
         raise RunError(f"{folder.path} is finished, and keeps no checkpoint to resume from. {how}")
-
-
-def refuse_other_data(folder: RunFolder, data: Splits[Any]) -> None:
-    """Refuse to resume with other data, or with the same data cut by another tokenizer."""
     if data.hash != folder.data_hash:
         what = task_for(folder.spec).option
         raise RunError(
@@ -324,7 +309,7 @@ def restore_latest(session: Session, folder: RunFolder) -> None:
     damage: list[str] = []
     checkpoint = latest_good(folder.checkpoints, damage.append)
     if checkpoint:
-        restore_session(session, checkpoint, folder)
+        _restore(session, checkpoint, folder)
     for message in damage:
         session.warn(message, message)
     session.processes.any(True)  # all have read before the first one tidies up
@@ -333,8 +318,7 @@ def restore_latest(session: Session, folder: RunFolder) -> None:
             folder.rewind(session.state.step)
 
 
-def restore_session(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> None:
-    """Put a session where a checkpoint was saved."""
+def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> None:
     where = folder.checkpoints / f"step-{checkpoint.step}"
     state, tensors, processes = checkpoint.state, checkpoint.tensors, session.processes
     refuse_other_spec(where, state["spec"], folder.spec)
@@ -343,7 +327,7 @@ def restore_session(session: Session, checkpoint: Checkpoint, folder: RunFolder)
     before = session.state.warnings
     session.state = TrainingState(**state["standing"])
     session.state.warnings |= before
-    session.sums.reset(**state["meter"])
+    session.reset_sums(**state["meter"])
     session.best = dict(tensors.get("best", tensors["model"])) if session.state.best_step is not None else None
     session.saved = checkpoint.step
     threads = torch.get_num_threads()  # of another number sums are split, and so rounded, differently
@@ -354,9 +338,16 @@ def restore_session(session: Session, checkpoint: Checkpoint, folder: RunFolder)
             f"{threads}, so the run may not continue bit for bit; set OMP_NUM_THREADS={saved_with} for that."
         )
         session.warn(message, message)
-    reading = {_FORMER.get(name, name): value for name, value in state["reading"].items()}
-    if reading == _reading(session) and tensors.get("carried"):
-        _restore_carried(session, dict(tensors["carried"]))
+    former = {"stretch": "sequence_length"}  # the name in checkpoints of version 0.1
+    reading = {former.get(name, name): value for name, value in state["reading"].items()}
+    carried, parts = tensors.get("carried"), session.recipe.accumulate
+    if reading == _reading(session) and carried:
+        with session.evaluating():  # a state of the model's own kind, to be filled with the saved tensors
+            kind = session.model(torch.zeros(1, 1, dtype=torch.long, device=processes.device))[1]
+        rows = processes.rows(session.recipe.batch)
+        cut = {name: carried[name][rows].to(processes.device).chunk(parts) for name in kind.tensors()}
+        # copied, as a part of a tensor may be misaligned in memory, which kernels round differently
+        session.carried = [kind.with_tensors({name: cut[name][part].clone() for name in cut}) for part in range(parts)]
     random = tensors["random"]
     if len(random["cpu"]) == processes.size:
         torch.set_rng_state(random["cpu"][processes.rank])
@@ -364,20 +355,61 @@ def restore_session(session: Session, checkpoint: Checkpoint, folder: RunFolder)
             torch.cuda.set_rng_state(random["cuda"][processes.rank], processes.device)
 
 
-_FORMER = {"stretch": "sequence_length"}
-"""Names in checkpoints of version 0.1."""
-
-
 def _reading(session: Session) -> dict[str, int]:
     recipe = session.recipe
     return {"batch": recipe.batch, "sequence_length": session.batches.length, "seed": recipe.seed}
 
 
-def _restore_carried(session: Session, tensors: dict[str, Tensor]) -> None:
-    device, parts = session.processes.device, session.recipe.accumulate
-    with session.evaluating():  # a state of the model's own kind, to be filled with the saved tensors
-        kind = session.model(torch.zeros(1, 1, dtype=torch.long, device=device))[1]
-    rows = session.processes.rows(session.recipe.batch)
-    cut = {name: tensors[name][rows].to(device).chunk(parts) for name in kind.tensors()}
-    # copied, as a part of a tensor may be misaligned in memory, which kernels round differently
-    session.carried = [kind.with_tensors({name: cut[name][part].clone() for name in cut}) for part in range(parts)]
+# Sanity checks that save a day.
+
+
+GUESSING = 0.98  # a loss above this share of the logarithm of all choices is no better than guessing
+FAR_BELOW = 0.8  # validation below this share of the training loss, and by this many nats, is too good to be true
+NATS = 0.2
+READINGS = 200  # more passes through the same text than this are absurd
+
+
+def nothing_learned(
+    recipe: Recipe, step: int, loss: float, choices: int, what: str = "tokens", letter: str = "V"
+) -> str | None:
+    """Warn of a loss that still stands at chance after a fifth of the steps, the warm-up twice over and fifty steps.
+
+    Chance is the logarithm of the choices: ln V among V tokens, ln B among the B captions of a batch.
+    """
+    guess = math.log(choices)
+    if step < max(recipe.steps / 5, 2 * recipe.warm_up, 50) or loss < GUESSING * guess:
+        return None
+    return (
+        f"Nothing is learned: at step {step} the loss is {loss:.3f}, guessing among {choices} {what} gives "
+        f"ln {letter} = {guess:.3f}. Try another learning_rate (now {recipe.learning_rate:g}), and look at the "
+        f"{'text' if what == 'tokens' else what}."
+    )
+
+
+def too_good(recipe: Recipe, step: int, validation: float, training: float) -> str | None:
+    """Warn of a validation loss far below the training loss, once the first third is over and both move slowly."""
+    if step <= recipe.steps / 3 or validation >= min(FAR_BELOW * training, training - NATS):
+        return None
+    cause = f"; dropout = {recipe.dropout:g} may be too much" if recipe.dropout >= 0.3 else ""
+    return (
+        f"Validation is much better than training: loss {validation:.3f} against {training:.3f} at step {step}. "
+        f"Is the held-out text easier, or of another kind{cause}?"
+    )
+
+
+def read_too_often(recipe: Recipe, tokens: int, sequence_length: int) -> str | None:
+    """Warn of a text so short that the run reads it hundreds of times."""
+    times = recipe.steps * recipe.batch * sequence_length / tokens
+    if times < READINGS:
+        return None
+    return f"The training text has only {tokens:,} tokens: this run reads them {times:,.0f} times over."
+
+
+def refuse_no_number(loss: float, norm: float, steps: range, rate: float, saved: int) -> None:
+    """Stop with a TrainingError where the loss or the gradient is infinite or NaN."""
+    if math.isfinite(loss) and math.isfinite(norm):
+        return
+    what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
+    where = f"At step {steps[-1]}" if len(steps) == 1 else f"Between steps {steps[0]} and {steps[-1]}"
+    kept = f"The checkpoint of step {saved} is good" if saved else "No checkpoint had been saved before"
+    raise TrainingError(f"{where} {what} (learning rate {rate:.3g}). {kept}. Try a lower learning_rate.")

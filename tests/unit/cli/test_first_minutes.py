@@ -19,7 +19,7 @@ from lemma.cli.main import app, main
 from lemma.errors import SpecError
 from lemma.report.curves import Curve, Plot
 from lemma.spec.studies import read_study
-from lemma.training.result import TrainingResult
+from lemma.training.loop import TrainingResult
 
 BOOK = "the cat sat on the mat and the dog sat on the log\n" * 300
 SMALL = ["batch=8", "sequence_length=16", "hidden=16", "width=8", "V=300"]

@@ -42,9 +42,8 @@ from lemma.studies.classifiers import (
     over_texts,
     report_classifiers,
 )
-from lemma.studies.experiment import paired
+from lemma.studies.experiment import paired, run_study
 from lemma.studies.result import StudyResult
-from lemma.studies.run import run_study
 
 Make = Callable[..., ClassifiersStudy]
 TINY = {"width": 6, "hidden": 8, "steps": 12, "batch": 8, "device": "cpu", "learning_rate": 0.02}
@@ -124,7 +123,7 @@ def test_a_finished_study_is_neither_trained_nor_timed_again(
     for module, name in (
         (experiment, "train"),
         (experiment, "resume"),
-        (classifiers, "measure"),
+        (classifiers, "classify"),
         (classifiers, "race"),
     ):
         monkeypatch.setattr(module, name, never)
@@ -161,7 +160,7 @@ def test_any_error_becomes_a_reason_and_the_next_call_tries_again(
     small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(classifiers, "measure", lambda *given: (_ for _ in ()).throw(MemoryError("no room")))
+        patch.setattr(classifiers, "classify", lambda *given: (_ for _ in ()).throw(MemoryError("no room")))
         broken = run_study(small(), tmp_path / "out")
     assert {run.reason for run in broken.runs} == {"MemoryError: no room"}
     assert "nothing to compare" in str(broken) or "was not measured" in str(broken)

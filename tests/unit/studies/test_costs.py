@@ -15,9 +15,9 @@ from lemma.models.base import count_parameters
 from lemma.spec.base import to_toml
 from lemma.spec.studies import STUDIES, read_study
 from lemma.studies import costs
+from lemma.studies.budget import race
 from lemma.studies.costs import bare_attention, explicit, layer_of
 from lemma.studies.result import StudyResult
-from lemma.studies.timing import race
 
 TINY: dict[str, dict[str, Any]] = {
     "heads": {"d": 8, "h": [1, 2, 4], "T": [4, 6], "B": 2, "repetitions": 2},

@@ -10,7 +10,7 @@ from lemma.errors import DataError, RunError, SpecError
 from lemma.report.progress import Silent
 from lemma.report.statistics import estimate
 from lemma.spec.studies import GraphStudy, read_study
-from lemma.studies.run import run_study
+from lemma.studies.experiment import run_study
 
 WORDS = {"steps": 15, "device": "cpu"}
 

@@ -14,8 +14,8 @@ from lemma.data.store import prepare
 from lemma.errors import RunError
 from lemma.runs.folder import RunFolder, is_begun
 from lemma.spec.studies import ComparedModel, GridStudy, read_study
+from lemma.studies.experiment import run_study
 from lemma.studies.result import StudyResult
-from lemma.studies.run import run_study
 
 MakeStudy = Callable[..., GridStudy]
 GONE = 2**22 + 1  # more than any process has for a number

@@ -19,8 +19,8 @@ from lemma.report.curves import Curve, Plot
 from lemma.spec.models import Decoder, Lstm
 from lemma.spec.studies import ComparedModel, GridStudy, read_study
 from lemma.studies import experiment
+from lemma.studies.experiment import run_study
 from lemma.studies.measures import (
-    PositionsView,
     Row,
     by_length,
     habits,
@@ -30,9 +30,9 @@ from lemma.studies.measures import (
     over_heads,
     plot_heads,
     shaping_effects,
+    view_positions,
     windows_of,
 )
-from lemma.studies.run import run_study
 
 MakeStudy = Callable[..., GridStudy]
 SMALL = {"width": 8, "depth": 2, "heads": 2, "context": 8}
@@ -106,7 +106,7 @@ def test_a_study_of_positions_draws_losses_past_the_trained_length(tiny_study: M
     assert [one is None for one in by_length(rows["learned"])] == [False, True, True]
     for kind in set(KINDS) - {"learned"}:
         assert all(one and math.isfinite(one.mean) and one.count == 2 for one in by_length(rows[kind]))
-    (plot,) = PositionsView(result.rows).plots()
+    (plot,) = view_positions(result.rows).plots
     assert plot.rule == 8
     assert max(plot.curves[0].x) <= 24
     assert len(plot.curves[1].x) * 3 == len(plot.curves[0].x)

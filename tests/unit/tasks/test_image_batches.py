@@ -19,8 +19,7 @@ from lemma.tasks.augmentation import YIQ, augment, changes
 from lemma.tasks.image_text import ImageBatches, contrastive
 from lemma.tasks.registry import task_for
 from lemma.training.distributed import Distributed
-from lemma.training.progress import nothing_learned
-from lemma.training.session import Session
+from lemma.training.session import Session, nothing_learned
 
 CPU = Distributed(torch.device("cpu"))
 RECIPE = Recipe(batch=6, seed=3, steps=100)

@@ -6,7 +6,7 @@ import pytest
 
 from lemma.errors import TrainingError
 from lemma.spec.recipe import Recipe
-from lemma.training.progress import nothing_learned, read_too_often, refuse_no_number, too_good
+from lemma.training.session import nothing_learned, read_too_often, refuse_no_number, too_good
 
 RECIPE = Recipe(steps=1000, warm_up=50)
 
