@@ -73,6 +73,31 @@ Objective = Annotated[
 ]
 
 
+class AdamWSpec(Spec):
+    """AdamW (Loshchilov & Hutter 2019) for all parameters."""
+
+    kind: Literal["adamw"] = "adamw"
+
+
+class MuonSpec(Spec):
+    """Muon (Jordan et al. 2024) for the matrices inside the model; AdamW for embeddings, outputs, norms and biases.
+
+    The momentum of a matrix is made orthogonal, so that every direction of it learns at the same rate.
+    """
+
+    kind: Literal["muon"] = "muon"
+    learning_rate: float = Field(default=0.02, gt=0)
+    """Peak learning rate of the matrices; that of all else is the recipe's."""
+    momentum: float = Field(default=0.95, ge=0, lt=1)
+    """Decay of the gradients' running mean (Nesterov's momentum)."""
+
+
+OPTIMIZERS = {"adamw": AdamWSpec, "muon": MuonSpec}
+Optimizer = Annotated[
+    AdamWSpec | MuonSpec, Field(discriminator="kind"), by_name("optimizer", OPTIMIZERS, default="adamw")
+]
+
+
 class Recipe(Spec):
     """How a model is trained: one frozen set of settings, the same on the command line and in Python."""
 
@@ -94,9 +119,14 @@ class Recipe(Spec):
     learning_rate: float = Field(default=2e-3, gt=0)
     """Peak learning rate, reached after the warm-up."""
     final_rate: float = Field(default=0.1, ge=0, le=1)
-    """Learning rate at the end of the cosine schedule, as a share of the peak (Loshchilov & Hutter 2017)."""
+    """Learning rate at the end of the schedule, as a share of the peak."""
     warm_up: int = Field(default=50, ge=0)
     """Steps of linear warm-up."""
+    schedule: Literal["cosine", "linear", "wsd", "constant"] = "cosine"
+    """From the peak to the final rate by a cosine (Loshchilov & Hutter 2017), by a line, or, in wsd, by a line over the
+    last fifth of the steps (Hu et al. 2024); constant stays at the peak."""
+    optimizer: Optimizer = AdamWSpec()
+    """adamw, or muon for the matrices inside the model and adamw for the rest."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Weight decay of AdamW (Loshchilov & Hutter 2019) on matrices; not on biases, norms and embeddings."""
     beta2: float = Field(default=0.99, ge=0, lt=1)

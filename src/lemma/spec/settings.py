@@ -13,6 +13,8 @@ class RecipeSettings(TypedDict, total=False):
     learning_rate: float
     final_rate: float
     warm_up: int
+    schedule: Literal["cosine", "linear", "wsd", "constant"]
+    optimizer: Any
     weight_decay: float
     beta2: float
     clip: float

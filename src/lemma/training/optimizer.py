@@ -1,13 +1,17 @@
-"""AdamW, its state by parameter name, and the learning-rate schedule."""
+"""AdamW and Muon, their state by parameter name, and the learning-rate schedule."""
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import AdamW
 
 from lemma.layers.positions import LearnedPart
-from lemma.spec.recipe import Recipe
+from lemma.spec.recipe import MuonSpec, Recipe
 
 BETA1 = 0.9
 TABLES = (nn.Embedding, LearnedPart)  # their rows are looked up, not multiplied
@@ -16,7 +20,8 @@ TABLES = (nn.Embedding, LearnedPart)  # their rows are looked up, not multiplied
 def optimizer_for(model: nn.Module, recipe: Recipe) -> AdamW:
     """Build AdamW with two groups: matrices decay; biases, norms, embeddings and positions do not.
 
-    Decay is apart from the gradient (Loshchilov & Hutter 2019).
+    Decay is apart from the gradient (Loshchilov & Hutter 2019). With Muon the matrices inside the model are a group of
+    its own; the output layer stays with AdamW.
     """
     tables = {
         id(parameter)
@@ -28,12 +33,74 @@ def optimizer_for(model: nn.Module, recipe: Recipe) -> AdamW:
     for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
         groups[parameter.dim() >= 2 and id(parameter) not in tables].append(parameter)
     decay = {True: recipe.weight_decay, False: 0.0}
-    return AdamW(
-        [{"params": group, "weight_decay": decay[decays]} for decays, group in groups.items() if group],
-        lr=recipe.learning_rate,
-        betas=(BETA1, recipe.beta2),
-        fused=True,
-    )
+    chosen: list[dict[str, Any]] = [
+        {"params": group, "weight_decay": decay[decays]} for decays, group in groups.items() if group
+    ]
+    settings: dict[str, Any] = {"lr": recipe.learning_rate, "betas": (BETA1, recipe.beta2), "fused": True}
+    if not isinstance(recipe.optimizer, MuonSpec):
+        return AdamW(chosen, **settings)
+    ends = [end for name in ("output", "head") if isinstance(end := getattr(model, name, None), nn.Linear)]
+    last = {id(parameter) for end in ends for parameter in end.parameters()}
+    inside = [matrix for matrix in groups[True] if matrix.dim() == 2 and id(matrix) not in last]
+    moved = {id(matrix) for matrix in inside}
+    for group in chosen:
+        group["params"] = [parameter for parameter in group["params"] if id(parameter) not in moved]
+    chosen = [group for group in chosen if group["params"]]
+    if inside:
+        ratio = recipe.optimizer.learning_rate / recipe.learning_rate
+        muon = {"momentum": recipe.optimizer.momentum, "ratio": ratio, "weight_decay": recipe.weight_decay}
+        chosen.append({"params": inside, **muon})
+    return Muon(chosen, **settings)
+
+
+class Muon(AdamW):
+    """Muon (Jordan et al. 2024) for groups with a `momentum`, AdamW for the others.
+
+    M ← μM + (1−μ)G; the step is that of Nesterov's momentum, (1−μ)G + μM, with all its singular values near 1, times
+    √max(1, rows/columns). Matrices of one shape are made orthogonal in one batch. `ratio` times the learning rate is
+    that of these groups.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Move the weights by their gradients."""
+        every = self.param_groups
+        try:
+            self.param_groups = [group for group in every if "momentum" not in group]
+            loss = super().step(closure)
+        finally:
+            self.param_groups = every
+        for group in (group for group in every if "momentum" in group):
+            shapes: defaultdict[torch.Size, list[nn.Parameter]] = defaultdict(list)
+            for matrix in group["params"]:
+                if matrix.grad is not None:
+                    shapes[matrix.shape].append(matrix)
+            rate = group["lr"] * group["ratio"]
+            for (rows, columns), matrices in shapes.items():
+                gradients = [matrix.grad for matrix in matrices]
+                means = [self.state[matrix].setdefault("mean", torch.zeros_like(matrix)) for matrix in matrices]
+                torch._foreach_lerp_(means, gradients, 1 - group["momentum"])
+                steps = orthogonal(torch.stack(torch._foreach_lerp(gradients, means, group["momentum"])))
+                torch._foreach_mul_(matrices, 1 - rate * group["weight_decay"])
+                size = -rate * math.sqrt(max(1, rows / columns))
+                torch._foreach_add_(matrices, list(steps.to(matrices[0].dtype).unbind()), alpha=size)
+        return loss
+
+
+def orthogonal(matrices: Float[Tensor, "count rows columns"]) -> Float[Tensor, "count rows columns"]:
+    """Bring all singular values near 1 (0.7 to 1.2) by five steps of Newton and Schulz, in bfloat16.
+
+    X ← aX + (bXXᵀ + c(XXᵀ)²)X has the same singular vectors; a, b, c are Jordan's, chosen for the steepest rise.
+    """
+    wide = matrices.mT if matrices.shape[-2] > matrices.shape[-1] else matrices
+    found = wide.bfloat16()
+    found = found / found.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    for _ in range(5):
+        square = found @ found.mT
+        found = torch.baddbmm(
+            found, torch.baddbmm(square, square, square, beta=-4.7750, alpha=2.0315), found, beta=3.4445
+        )
+    return found.mT if wide is not matrices else found
 
 
 def clip(model: nn.Module, largest: float) -> Tensor:
@@ -66,22 +133,33 @@ def restore_memory(optimizer: AdamW, model: nn.Module, memory: Mapping[str, Tens
 # What a recipe plans for each step, counted from 1: the learning rate, and when to log, validate and save.
 
 
+DECAYED = 0.2  # of all steps, in which wsd goes down
 LOGS = 100
 VALIDATIONS = 10
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
-    """The rate of a step: linear from 0 through the warm-up, then a cosine down to its final share.
+    """The rate of a step: linear from 0 through the warm-up, then down to its final share as the schedule says.
 
     >>> recipe = Recipe(steps=100, warm_up=10, learning_rate=1.0, final_rate=0.1)
     >>> [round(learning_rate(recipe, step), 3) for step in (1, 10, 55, 100)]
     [0.1, 1.0, 0.55, 0.1]
+    >>> [round(learning_rate(recipe.replace(schedule="wsd"), step), 3) for step in (11, 80, 90, 100)]
+    [1.0, 1.0, 0.55, 0.1]
     """
     if step <= recipe.warm_up:
         return recipe.learning_rate * step / recipe.warm_up
     done = (step - recipe.warm_up) / (recipe.steps - recipe.warm_up)
-    share = recipe.final_rate + (1 - recipe.final_rate) * (1 + math.cos(math.pi * done)) / 2
-    return recipe.learning_rate * share
+    match recipe.schedule:
+        case "cosine":
+            left = (1 + math.cos(math.pi * done)) / 2
+        case "linear":
+            left = 1 - done
+        case "wsd":
+            left = min(1.0, (recipe.steps - step) / (recipe.steps * DECAYED))
+        case "constant":
+            return recipe.learning_rate
+    return recipe.learning_rate * (recipe.final_rate + (1 - recipe.final_rate) * left)
 
 
 def logs(recipe: Recipe, step: int) -> bool:

@@ -120,7 +120,7 @@ class Session:
         """One step: the batch's gradients, clipped, move the weights."""
         self.state.step += 1
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.recipe, self.state.step)
+            group["lr"] = learning_rate(self.recipe, self.state.step)  # Muon's groups have a `ratio` to it
         loss, *others = self.gradients()
         norm = clip(self.model, self.recipe.clip)
         self.sums += torch.stack((loss, norm, *others))

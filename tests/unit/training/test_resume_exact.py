@@ -39,6 +39,7 @@ TEXT: dict[str, tuple[str, dict[str, Any]]] = {
     "feed-forward": ("feed-forward", {"width": 7, "hidden": 9, "context": 3, "batch": 3, "sequence_length": 7}),
     "attentive": ("attentive", {"width": 7, "hidden": 9, "context": 3, "batch": 3, "sequence_length": 7}),
     "decoder": ("decoder", {"width": 9, "depth": 2, "batch": 3, **TRANSFORMER}),
+    "decoder, muon": ("decoder", {"width": 9, "depth": 2, "batch": 3, **TRANSFORMER, "optimizer": "muon"}),
     "encoder": ("encoder", {"width": 10, "depth": 1, "batch": 3, **TRANSFORMER}),
     "table-a5": ("table-a5", {"embedding": 5, "width": 9, "heads": 1, "feed_forward": 7, "context": 5, "batch": 3}),
 }

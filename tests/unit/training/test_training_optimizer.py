@@ -5,7 +5,7 @@ import torch
 
 from lemma.models.build import build
 from lemma.spec.recipe import Recipe
-from lemma.training.optimizer import clip, memory_of, optimizer_for, restore_memory
+from lemma.training.optimizer import Muon, clip, memory_of, optimizer_for, orthogonal, restore_memory
 
 from families import SMALL
 
@@ -74,3 +74,40 @@ def test_clipping_bounds_the_norm_and_0_leaves_the_gradient_alone() -> None:
         assert clip(model, largest).item() == pytest.approx(5.0)
         norm = torch.cat([model.weight.grad.flatten(), model.bias.grad]).norm().item()
         assert norm == pytest.approx(left, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["decoder-none", "lstm-tied", "attentive"])
+def test_muon_takes_the_matrices_inside_and_adamw_the_rest(name: str) -> None:
+    model = build(SMALL[name])
+    groups = optimizer_for(model, Recipe(optimizer="muon", learning_rate=0.002)).param_groups
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    moved = {names[id(p)] for group in groups if "momentum" in group for p in group["params"]}
+    assert moved == DECAYING[name] - {"output.weight"}
+    members = [id(parameter) for group in groups for parameter in group["params"]]
+    assert sorted(members) == sorted(id(parameter) for parameter in model.parameters())
+    assert [group["ratio"] for group in groups if "momentum" in group] == [pytest.approx(10)]
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this version of PyTorch has no Muon")
+def test_muon_is_that_of_pytorch_to_the_rounding_of_bfloat16() -> None:
+    shapes = [(6, 10), (10, 6), (6, 10), (8, 8)]
+    ours, theirs = ([torch.nn.Parameter(torch.randn(shape)) for shape in shapes] for _ in range(2))
+    for one, other in zip(ours, theirs, strict=True):
+        other.data.copy_(one.data)
+    groups = [{"params": ours, "momentum": 0.9, "ratio": 2.0, "weight_decay": 0.2}]
+    mine = Muon(groups, lr=0.05)
+    peer = torch.optim.Muon(theirs, lr=0.1, weight_decay=0.2, momentum=0.9)
+    for _ in range(4):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        mine.step()
+        peer.step()
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=5e-3)  # four steps of about 0.1 each
+
+
+def test_orthogonal_brings_all_singular_values_near_one() -> None:
+    for shape in ((3, 20, 8), (2, 8, 20), (1, 16, 16)):
+        values = torch.linalg.svdvals(orthogonal(torch.randn(shape)).float())
+        assert values.min() > 0.5 and values.max() < 1.3

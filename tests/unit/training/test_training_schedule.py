@@ -47,3 +47,12 @@ def test_a_run_has_ten_validations_a_hundred_logs_and_ends_with_all_three(steps:
 def test_given_dates_are_kept() -> None:
     recipe = Recipe(steps=20, evaluate_every=6, checkpoint_every=8)
     assert due(validates, recipe) == [6, 12, 18, 20] and due(saves, recipe) == [8, 16, 20]
+
+
+def test_the_other_schedules_are_lines() -> None:
+    recipe = Recipe(steps=100, warm_up=20, learning_rate=1.0, final_rate=0.2)
+    linear = [learning_rate(recipe.replace(schedule="linear"), step) for step in range(20, 101)]
+    assert linear == pytest.approx([1 - 0.8 * done / 80 for done in range(81)])
+    wsd = [learning_rate(recipe.replace(schedule="wsd"), step) for step in range(20, 101)]
+    assert wsd == pytest.approx([1.0] * 61 + [1 - 0.8 * done / 20 for done in range(1, 21)])
+    assert {learning_rate(recipe.replace(schedule="constant"), step) for step in range(20, 101)} == {1.0}
