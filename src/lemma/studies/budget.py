@@ -98,7 +98,7 @@ def _free_sizes(model: ModelSpec, fixed: Collection[str]) -> dict[str, int]:
 
 
 def _step_of(model: ModelSpec, name: str) -> int:
-    """What a size must be a multiple of: the heads, where they share it, twice that where rotary positions turn pairs."""
+    """What a size must be a multiple of: the heads, where they share it, more where rotary positions turn pairs."""
     heads = getattr(model, "heads", 1)
     shared = "attention_width" if getattr(model, "attention_width", None) else "width"
     if name == shared:
