@@ -14,7 +14,7 @@ from lemma.generation.beam import Beam, translate
 from lemma.generation.decode import Sampling, generate
 from lemma.hub.architectures import config_from_spec, spec_from_config, weights_from, weights_to
 from lemma.layers.recording import record_attention
-from lemma.models.build import build
+from lemma.models.build import blank, build
 from lemma.models.contract import broken_promises
 from lemma.runs.checkpoint import weights_of
 from lemma.spec.models import Decoder, Encoder, EncoderDecoder, Lstm
@@ -121,7 +121,7 @@ def theirs(name: str) -> nn.Module:
 def ours(model: Any) -> Any:
     """The same model as one of ours."""
     config = model.config.to_dict()
-    made = build(spec_from_config(config)).eval()
+    made = blank(spec_from_config(config)).eval()
     weights = dict(weights_from(config, model.state_dict()))
     own = weights_of(made)
     assert own.keys() == weights.keys()

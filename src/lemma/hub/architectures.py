@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from lemma.errors import RunError, SpecError
-from lemma.models.build import build
+from lemma.models.build import blank
 from lemma.runs.checkpoint import weights_of
 from lemma.spec.models import Decoder, Encoder, EncoderDecoder, ModelSpec
 from lemma.spec.positions import LinearScaling, Llama3Scaling, Relative, Rotary, YarnScaling
@@ -674,7 +674,7 @@ def weights_from(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[tupl
 def shapes_of(spec: ModelSpec) -> dict[str, Shape]:
     """The shapes of a model's weights by name, a tied one once; read off the model on the meta device."""
     with torch.device("meta"):
-        return {name: tuple(tensor.shape) for name, tensor in weights_of(build(spec), frozen=True).items()}
+        return {name: tuple(tensor.shape) for name, tensor in weights_of(blank(spec), frozen=True).items()}
 
 
 def _sized(shape: Collection[int]) -> str:
