@@ -1,6 +1,7 @@
 """What is counted: something that builds a module from sizes, found by the name that a person gave."""
 
 import inspect
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -12,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 import lemma.spec.models as specs
 from lemma.adaptation.adapt import adapt_model
@@ -20,7 +20,7 @@ from lemma.counting.examples import EXAMPLES
 from lemma.counting.polynomial import Polynomial
 from lemma.counting.probe import DIVISORS, Values, fit
 from lemma.errors import InputError, LedgerError, SpecError, unknown
-from lemma.models.build import build
+from lemma.models.build import NoFilling, build
 from lemma.models.classifier import TreeModel
 from lemma.models.dual_encoder import CrossAttentionModel
 from lemma.models.transformer import EncoderModel
@@ -33,7 +33,6 @@ from lemma.spec.recipe import Method
 
 BATCH, TIME, SOURCE, NODES = "B", "T", "S", "n"
 SEQUENCE = 64  # tokens per sequence of a model without a context of its own
-FILLING = {"normal_", "uniform_", "fill_", "zero_", "constant_", "xavier_uniform_", "kaiming_uniform_", "trunc_normal_"}
 FEW_LAYERS = [2, 3, 4, 5]  # layers take time, and are never multiplied with each other
 WINDOW_SIZES = {"N": [3, 4, 5, 6, 7, 8], TIME: [12, 13, 14, 15, 16, 18]}
 """With one word before it a window needs no mask, and none may be longer than the text."""
@@ -107,17 +106,6 @@ class Subject:
     def sizes(self, running: bool) -> dict[str, int]:
         """The symbols of the module, and if wanted those of its inputs."""
         return {**self.symbols, **(self.running if running else {})}
-
-
-class NoFilling(TorchFunctionMode):
-    """Leaves out the filling of new tensors: on the meta device there is nothing to fill, yet it takes most time."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Return the tensor of a filling function as it is; call any other."""
-        kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in FILLING:
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **kwargs)
 
 
 def sizes_in_words(values: Values) -> str:
@@ -266,6 +254,8 @@ def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], 
     if isinstance(spec, specs.EncoderDecoder) and running[SOURCE] > spec.context:
         raise InputError(f"S = {running[SOURCE]}: no source is longer than the context, T = {spec.context}.")
     sizes, body = spec.sizes(), body_of(spec)
+    if "w" in sizes and not _slides(body):
+        del sizes["w"]  # a window that no text fills changes nothing
     follows = {"D": "d"} if getattr(body, "tied", False) and "D" in sizes else {}  # one size by two names
     symbols = {letter: value for letter, value in sizes.items() if letter not in follows}
 
@@ -357,7 +347,8 @@ def _defaults(spec: ModelSpec) -> dict[str, Polynomial]:
     unset = [letter for letter, name in letters.items() if getattr(spec, name) is None and letter in spec.sizes()]
     if not unset:
         return {}
-    widths = {"d": [12, 24, 36, 48, 60]} if "d" in letters and "d" not in unset else {}
+    step = math.lcm(12, _head_multiple(spec))
+    widths = {"d": [step * n for n in range(1, 6)]} if "d" in letters and "d" not in unset else {}
     one_head = {letter: 1 for letter in ("h", "h_kv") if letter in spec.sizes()}
 
     def sample(values: Values) -> dict[str, int]:
@@ -365,6 +356,16 @@ def _defaults(spec: ModelSpec) -> dict[str, Polynomial]:
         return {letter: sizes[letter] for letter in unset}
 
     return fit(sample, widths)
+
+
+def _slides(spec: ModelSpec) -> bool:
+    """Whether a sliding window is shorter than the context, so that it slides at all."""
+    return isinstance(spec, specs.Decoder) and spec.window is not None and spec.window <= spec.context
+
+
+def _head_multiple(spec: ModelSpec) -> int:
+    """What the width of a head must be a multiple of: 2 where pairs are rotated, more where only some of them are."""
+    return getattr(getattr(spec, "positions", None), "head_multiple", 1)
 
 
 def _probe_sizes(spec: ModelSpec) -> dict[str, list[int]]:
@@ -378,11 +379,14 @@ def _probe_sizes(spec: ModelSpec) -> dict[str, list[int]]:
     if "N" in body.sizes():
         return {**WINDOW_SIZES, **images}
     heads: dict[str, list[int]] = {}
-    grouped, turned = getattr(body, "key_value_heads", None), getattr(getattr(body, "positions", None), "paired", False)
-    if grouped or turned:  # much to divide: heads in groups, or the pairs that rotary positions turn
+    grouped, turned = getattr(body, "key_value_heads", None), _head_multiple(body)
+    if grouped or turned > 1:  # much to divide: heads in groups, or the pairs that rotary positions turn
         many, most = ([12, 24, 36, 48, 72], 144) if grouped else (DIVISORS, 12)
-        widths = [most * (2 if turned else 1) * step for step in range(1, 9)]
+        widths = [most * turned * step for step in range(1, 9)]
         heads = {"h": many, "h_kv": DIVISORS, "d_h": widths, "d_v": widths}
+    if isinstance(body, specs.Decoder) and body.window:  # what it keeps depends on which of the two is longer
+        beyond = {"w": [3, 4, 5, 6, 7, 8], TIME: [12, 13, 14, 15, 16, 18]}
+        heads |= beyond if _slides(body) else {TIME: list(range(2, body.window))[:8]}
     return {**(TRANSFORMER_SIZES if isinstance(body, specs.Transformer) else {}), **heads, **images}
 
 

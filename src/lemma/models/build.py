@@ -1,9 +1,10 @@
 """From a spec to a module with its initial weights."""
 
 from contextlib import nullcontext
-from typing import overload
+from typing import Any, overload
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from lemma.errors import PackageError
 from lemma.models.base import Backbone, LanguageModel, count_parameters
@@ -81,6 +82,30 @@ def build(spec: ModelSpec, dropout: float = 0.0) -> Model:
     model = _module(spec, dropout)
     _init_weights(model)
     return model
+
+
+class NoFilling(TorchFunctionMode):
+    """Leaves out the filling of new tensors, which takes most of the time where nobody reads what they hold."""
+
+    SKIPPED = frozenset(
+        {"normal_", "uniform_", "fill_", "zero_", "xavier_uniform_", "kaiming_uniform_", "trunc_normal_", "constant_"}
+    )
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Return the tensor of a filling function as it is; call any other."""
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in self.SKIPPED:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+def blank(spec: ModelSpec, dropout: float = 0.0) -> Model:
+    """Build the model a spec describes without drawing weights: they hold anything until others are put in.
+
+    Memory that is not written to takes none, so that a model can be filled tensor by tensor.
+    """
+    with NoFilling():
+        return _module(spec, dropout)
 
 
 def parameters_of(spec: ModelSpec) -> int:

@@ -75,9 +75,9 @@ def fit_parameters(model: ModelSpec, budget: int, fixed: Collection[str] = ()) -
             "Leave one of them free, or take the budget away."
         )
     heads, positions = getattr(model, "heads", 1), getattr(model, "positions", None)
-    turned = isinstance(positions, PositionsSpec) and positions.paired  # rotary turns pairs
+    multiple = positions.head_multiple if isinstance(positions, PositionsSpec) else 1  # rotary turns pairs
     shared = "attention_width" if getattr(model, "attention_width", None) else "width"
-    multiples = {"value_width": heads, shared: 2 * heads if turned else heads}
+    multiples = {"value_width": heads, shared: heads * multiple}
     steps = [multiples.get(name, 1) for name in sizes]
 
     def at(factor: float) -> tuple[int, ...]:

@@ -1,0 +1,452 @@
+"""Hugging Face's architectures as our models, against transformers itself: tiny random ones, nothing downloaded."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from lemma.counting.count import count
+from lemma.counting.subject import subject_of
+from lemma.errors import RunError
+from lemma.generation.beam import Beam, translate
+from lemma.generation.decode import Sampling, generate
+from lemma.hub.architectures import config_from_spec, spec_from_config, weights_from, weights_to
+from lemma.layers.recording import record_attention
+from lemma.models.build import blank, build
+from lemma.models.contract import broken_promises
+from lemma.runs.checkpoint import weights_of
+from lemma.spec.models import Decoder, Encoder, EncoderDecoder, Lstm
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+TOKENS = torch.randint(37, (2, 23), generator=torch.Generator().manual_seed(3))
+NO_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+SIZES = {
+    "vocab_size": 37,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "intermediate_size": 20,
+    "max_position_embeddings": 64,
+    **NO_TOKENS,
+}
+GROUPED = {**SIZES, "num_key_value_heads": 2}
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+GPT2 = {"vocab_size": 37, "n_embd": 24, "n_layer": 3, "n_head": 3, "n_positions": 64, **NO_TOKENS}
+DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("GPT2", {**GPT2, "n_inner": 20}),
+    "gpt2-relu-untied": ("GPT2", {**GPT2, "activation_function": "relu", "tie_word_embeddings": False}),
+    "llama": ("Llama", {**GROUPED, "head_dim": 6, "rms_norm_eps": 1e-3}),
+    "llama-biases": ("Llama", {**GROUPED, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    "llama3": ("Llama", {**GROUPED, "rope_parameters": {"rope_type": "llama3", "rope_theta": 500.0, **LLAMA3}}),
+    "llama-linear": (
+        "Llama",
+        {**GROUPED, "rope_parameters": {"rope_type": "linear", "rope_theta": 99.0, "factor": 2.0}},
+    ),
+    "llama-yarn": (
+        "Llama",
+        {
+            **GROUPED,
+            "head_dim": 12,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1000.0,
+                "factor": 4.0,
+                "beta_fast": 4.0,
+                "original_max_position_embeddings": 16,
+            },
+        },
+    ),
+    "mistral": ("Mistral", {**GROUPED, "sliding_window": 5}),
+    "mistral-whole": ("Mistral", {**GROUPED, "sliding_window": None, "head_dim": 10}),
+    "qwen2": ("Qwen2", GROUPED),
+    "qwen2-window": ("Qwen2", {**GROUPED, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0}),
+    "qwen3": ("Qwen3", {**GROUPED, "head_dim": 10}),
+    "qwen3-biases": ("Qwen3", {**GROUPED, "head_dim": 4, "attention_bias": True, "tie_word_embeddings": True}),
+    "neox": ("GPTNeoX", {**SIZES, "hidden_size": 32, "num_attention_heads": 4}),
+    "neox-sequential": (
+        "GPTNeoX",
+        {
+            **SIZES,
+            "num_attention_heads": 3,
+            "use_parallel_residual": False,
+            "attention_bias": False,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "gemma": ("Gemma", {**GROUPED, "head_dim": 6, "num_key_value_heads": 1}),
+}
+
+
+BERT = {**SIZES, "num_attention_heads": 3}
+T5 = {"vocab_size": 37, "d_model": 24, "d_kv": 10, "d_ff": 20, "num_heads": 3, "num_layers": 2, "num_decoder_layers": 3}
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("BertForMaskedLM", BERT),
+    "bert-relu-untied": ("BertForMaskedLM", {**BERT, "hidden_act": "relu", "tie_word_embeddings": False}),
+    "bert-both": ("BertForPreTraining", BERT),
+    "t5": ("T5ForConditionalGeneration", {**T5, "decoder_start_token_id": 0}),
+    "t5-few-buckets": (
+        "T5ForConditionalGeneration",
+        {**T5, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 12, "decoder_start_token_id": 0},
+    ),
+    "t5-v1.1": (
+        "T5ForConditionalGeneration",
+        {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "decoder_start_token_id": 0},
+    ),
+}
+
+
+def theirs(name: str) -> nn.Module:
+    """A model of transformers with random weights, norms and biases too."""
+    kind, settings = DECODERS.get(name) or OTHERS[name]
+    torch.manual_seed(7)
+    if name in DECODERS:
+        config = getattr(transformers, f"{kind}Config")(**settings)
+        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    else:
+        config = getattr(transformers, f"{kind.partition('For')[0]}Config")(**settings)
+        config._attn_implementation = "eager"
+        model = getattr(transformers, kind)(config).eval()
+    model.config.architectures = [type(model).__name__]
+    if name == "t5-v1.1":  # which has an output matrix of its own
+        model.lm_head.weight = nn.Parameter(torch.empty(37, 24))
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def ours(model: Any) -> Any:
+    """The same model as one of ours."""
+    config = model.config.to_dict()
+    made = blank(spec_from_config(config)).eval()
+    weights = dict(weights_from(config, model.state_dict()))
+    own = weights_of(made)
+    assert own.keys() == weights.keys()
+    with torch.no_grad():
+        for path, weight in own.items():
+            weight.copy_(weights[path])
+    return made
+
+
+def near(one: Tensor, other: Tensor) -> None:
+    assert one.shape == other.shape
+    assert (one - other).abs().max().item() < 1e-5
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_logits_are_theirs_at_once_and_token_by_token(name: str) -> None:
+    model = theirs(name)
+    mine = ours(model)
+    with torch.no_grad():
+        wanted = model(TOKENS).logits
+        near(mine(TOKENS)[0], wanted)
+        state, steps = None, []
+        for step in TOKENS.split(1, dim=1):
+            logits, state = mine(step, state)
+            steps.append(logits)
+    near(torch.cat(steps, dim=1), wanted)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_greedy_text_is_theirs(name: str) -> None:
+    model: Any = theirs(name)
+    prompt = TOKENS[:1, :7]
+    wanted = model.generate(prompt, do_sample=False, max_new_tokens=25)[0, 7:].tolist()
+    [got] = generate(ours(model), prompt.tolist(), Sampling(tokens=25, temperature=0))
+    assert list(got.tokens) == wanted
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_recorded_attention_is_theirs(name: str) -> None:
+    model = theirs(name)
+    mine = ours(model)
+    with torch.no_grad():
+        wanted = model(TOKENS, output_attentions=True).attentions
+        with record_attention(mine) as records:
+            mine(TOKENS)
+    assert [record.name for record in records] == [f"layers.{layer}.attention" for layer in range(3)]
+    for record, weights in zip(records, wanted, strict=True):
+        near(record.weights(), weights)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_model_of_their_architecture_keeps_the_contract(name: str) -> None:
+    model: Any = theirs(name)
+    assert broken_promises(build(spec_from_config(model.config.to_dict()))) == {}
+
+
+@pytest.mark.parametrize("name", [*DECODERS, *OTHERS])
+def test_parameters_are_as_many_as_theirs(name: str) -> None:
+    model = theirs(name)
+    unused = {"bert": 37, "bert-relu-untied": 37, "bert-both": 37}.get(name, 0)  # a second bias that nothing reads
+    unused = unused if "cls.predictions.decoder.bias" in dict(model.named_parameters()) else 0
+    assert sum(p.numel() for p in ours(model).parameters()) == sum(p.numel() for p in model.parameters()) - unused
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "qwen2", "qwen3", "neox", "gemma", "bert", "t5-v1.1"])
+def test_counting_proves_a_formula_of_their_parameters(name: str) -> None:
+    model: Any = theirs(name)
+    account = count(subject_of(spec_from_config(model.config.to_dict())), ["parameters"])
+    assert not account.parameters.quantity.refused
+    assert account.parameters.total == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_a_sliding_window_keeps_no_more_than_it_needs() -> None:
+    mine = ours(theirs("mistral"))
+    with torch.no_grad():
+        _, state = mine(TOKENS)
+        _, state = mine(TOKENS[:, :1], state)
+    assert {tensor.shape[-2] for name, tensor in state.tensors().items() if name != "seen"} == {4}  # w − 1
+    assert mine.receptive_field == 3 * 4 + 1
+
+
+def test_a_checkpoint_of_earlier_versions_is_read_too() -> None:
+    model: Any = theirs("llama3")
+    config = model.config.to_dict()
+    told = config.pop("rope_parameters")
+    scaling = {("type" if word == "rope_type" else word): value for word, value in told.items() if word != "rope_theta"}
+    old = {**config, "rope_theta": told["rope_theta"], "rope_scaling": scaling}
+    assert spec_from_config(old) == spec_from_config(model.config.to_dict())
+    gpt2: Any = theirs("gpt2")
+    bare = {name.removeprefix("transformer."): tensor for name, tensor in gpt2.state_dict().items()}
+    bare["h.0.attn.bias"] = torch.ones(1, 1, 64, 64)  # the causal mask, once stored next to the weights
+    weights = dict(weights_from(gpt2.config.to_dict(), bare))
+    near(weights["layers.0.attention.output.weight"], bare["h.0.attn.c_proj.weight"].T)
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if name.startswith("bert")])
+def test_an_encoder_is_theirs_with_its_segments_and_padding(name: str) -> None:
+    model = theirs(name)
+    mine = ours(model)
+    ends = (mine.spec.marks[1] == TOKENS).long()
+    padded = torch.nn.functional.pad(TOKENS, (0, 5), value=-1)
+    seen = padded >= 0
+    types = torch.nn.functional.pad((ends.cumsum(1) - ends).clamp(max=1), (0, 5))
+    assert types.max() == 1
+    with torch.no_grad():
+        wanted = model(padded.clamp(min=0), attention_mask=seen.long(), token_type_ids=types, output_attentions=True)
+        logits = wanted.prediction_logits if name == "bert-both" else wanted.logits
+        near(mine(padded)[:, :23], logits[:, :23])
+        with record_attention(mine) as records:
+            mine(TOKENS)
+        if name == "bert-both":  # where 0 is that it follows
+            near(mine.follows(padded), wanted.seq_relationship_logits.flip(1))
+    for record, weights in zip(records, wanted.attentions, strict=True):
+        near(record.weights(), weights[:, :, :23, :23])
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if name.startswith("t5")])
+def test_an_encoder_decoder_is_theirs_at_once_and_token_by_token(name: str) -> None:
+    model = theirs(name)
+    mine = ours(model)
+    source, target = TOKENS.clone(), TOKENS[:, :17].flip(1)
+    source[1, 19:] = -1
+    seen = (source >= 0).long()
+    with torch.no_grad():
+        wanted = model(source.clamp(min=0), seen, target, output_attentions=True)
+        near(mine(source, target), wanted.logits)
+        state, steps = mine.begin(source), []
+        for step in target.split(1, dim=1):
+            logits, state = mine.step(step, state)
+            steps.append(logits)
+        near(torch.cat(steps, dim=1), wanted.logits)
+        with record_attention(mine) as records:
+            mine(source, target)
+    by_name = {record.name: record.weights() for record in records}
+    for side, weights in (("encoder", wanted.encoder_attentions), ("decoder", wanted.decoder_attentions)):
+        for layer, one in enumerate(weights):
+            rows = slice(19) if side == "encoder" else slice(None)  # nothing reads the rows of padding
+            near(by_name[f"{side}.layers.{layer}.attention"][:, :, rows], one[:, :, rows])
+    for layer, one in enumerate(wanted.cross_attentions):
+        near(by_name[f"decoder.layers.{layer}.source_attention"], one)
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if name.startswith("t5")])
+def test_what_an_encoder_decoder_writes_is_theirs(name: str) -> None:
+    model: Any = theirs(name)
+    mine = ours(model)
+    source = [int(token) for token in TOKENS[0] if token > 1]
+    ids = torch.tensor([[*source, 1]])
+    settings = {"do_sample": False, "max_new_tokens": 20, "bad_words_ids": [[0]], "use_cache": False}
+    wanted = model.generate(ids, **settings)[0, 1:].tolist()
+    [got] = translate(mine, [source], Beam(beam=1, tokens=20))
+    assert [*got.tokens, *([1] if got.finished else [])] == wanted
+
+
+def test_an_output_matrix_that_is_not_shared_though_the_configuration_says_so_is_refused() -> None:
+    model: Any = theirs("gpt2")
+    tensors = model.state_dict() | {"lm_head.weight": torch.zeros(37, 24)}
+    with pytest.raises(RunError, match="tie_word_embeddings"):
+        list(weights_from(model.config.to_dict(), tensors))
+
+
+LLAMA = {"model_type": "llama", **SIZES}
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "mamba"}, "'mamba' model, which is not supported. Supported: GPT-2, Llama"),
+        ({}, "no model_type"),
+        ({**LLAMA, "auto_map": {"AutoModel": "x.y"}}, "code of its own"),
+        ({**LLAMA, "quantization_config": {"bits": 4}}, "quantized"),
+        ({**LLAMA, "architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
+        ({**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' is not supported"),
+        ({**LLAMA, "rope_scaling": {"type": "longrope"}}, "'longrope' is not supported. Supported: default, linear"),
+        ({**LLAMA, "hidden_act": "mish"}, "'mish' is not supported"),
+        ({**LLAMA, "hidden_size": None}, "does not say hidden_size"),
+        ({**LLAMA, "hidden_size": "wide"}, "hidden_size = 'wide'"),
+        ({**LLAMA, "num_attention_heads": 5, "head_dim": 5}, "even width"),
+        ({**LLAMA, "model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1}, "some layers only"),
+        ({"model_type": "gpt2", **GPT2, "scale_attn_by_inverse_layer_idx": True}, "one scale in all layers"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_the_reason(config: dict[str, Any], words: str) -> None:
+    with pytest.raises(RunError, match=words.replace("(", r"\(")):
+        spec_from_config(config)
+
+
+def test_wrong_tensors_are_refused_by_name_and_shape() -> None:
+    model: Any = theirs("llama")
+    config, tensors = model.config.to_dict(), model.state_dict()
+    name = "model.layers.1.self_attn.k_proj.weight"
+    with pytest.raises(RunError, match=f"{name} is missing"):
+        list(weights_from(config, {path: tensor for path, tensor in tensors.items() if path != name}))
+    with pytest.raises(RunError, match=f"{name} has the shape 5 × 24, expected 12 × 24"):
+        list(weights_from(config, tensors | {name: torch.zeros(5, 24)}))
+    with pytest.raises(RunError, match=r"model\.extra\.weight is not part of a Llama .* 7 × 2"):
+        list(weights_from(config, tensors | {"model.extra.weight": torch.zeros(7, 2)}))
+
+
+def test_tensors_are_looked_up_one_at_a_time() -> None:
+    model: Any = theirs("llama")
+    asked: list[str] = []
+
+    class Lazy(dict[str, Tensor]):
+        def __getitem__(self, name: str) -> Tensor:
+            asked.append(name)
+            return super().__getitem__(name)
+
+    weights = weights_from(model.config.to_dict(), Lazy(model.state_dict()))
+    assert next(weights)[0] == "embedding.weight" and asked == ["model.embed_tokens.weight"]
+    list(weights)
+    assert sorted(asked) == sorted(model.state_dict())
+
+
+OURS: dict[str, tuple[str, Any]] = {
+    "encoder": (
+        "bert",
+        Encoder(
+            vocabulary=37, width=24, depth=2, heads=3, context=30, positions="learned", norm_place="post", tied=False,
+            embedding_norm=True, output_transform=True, bias=False, activation="silu",
+        ),
+    ),
+    "encoder-decoder": (
+        "t5",
+        EncoderDecoder(
+            vocabulary=37, width=24, heads=3, encoder_depth=2, decoder_depth=1, positions="relative", norm="rms",
+            bias=False, scaled_scores=False, scaled_output=True, gated=True, activation="silu",
+        ),
+    ),
+    "plain": ("gpt2", Decoder(vocabulary=37, width=24, depth=2, heads=3, context=30)),
+    "no positions, no biases": (
+        "gpt2",
+        Decoder(vocabulary=37, width=24, depth=2, heads=3, context=30, bias=False, positions="none", tied=False),
+    ),
+    "exact gelu": ("gpt2", Decoder(vocabulary=37, width=24, depth=1, heads=3, context=30, activation="gelu-exact")),
+    "pairs": (
+        "llama",
+        Decoder(
+            vocabulary=37, width=24, depth=2, heads=6, key_value_heads=2, context=30, positions="rotary", norm="rms",
+            gated=True, activation="silu", bias=False,
+        ),
+    ),
+    "pairs and norms of queries": (
+        "qwen3",
+        Decoder(
+            vocabulary=37, width=24, depth=2, heads=3, context=30, norm="rms", gated=True, query_key_norm=True,
+            positions="rotary", bias=False, query_key_value_bias=True, window=6,
+        ),
+    ),
+    "partial pairs": (
+        "gpt_neox",
+        Decoder(vocabulary=37, width=24, depth=2, heads=3, context=30, positions={"kind": "rotary", "share": 0.5}),
+    ),
+    "some biases": (
+        "llama",
+        Decoder(
+            vocabulary=37, width=24, depth=2, heads=3, context=30, positions="rotary", norm="rms", gated=True,
+            attention_output_bias=False,
+        ),
+    ),
+}  # fmt: skip
+
+
+def in_transformers(spec: Any, weights: dict[str, Tensor], folder: Path) -> Any:
+    """A native model of transformers read from a folder of ours; no weight may be missing or too many."""
+    config = config_from_spec(spec)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    save_file(dict(weights_to(spec, weights)), folder / "model.safetensors", {"format": "pt"})
+    kind = getattr(transformers, config["architectures"][0])
+    model, found = kind.from_pretrained(folder, output_loading_info=True)
+    assert not found["unexpected_keys"] and not found["missing_keys"] and not found["mismatched_keys"]
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_model_of_ours_computes_the_same_in_transformers(name: str, tmp_path: Path) -> None:
+    kind, spec = OURS[name]
+    torch.manual_seed(1)
+    mine = build(spec).eval()
+    for parameter in mine.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    model = in_transformers(spec, weights_of(mine), tmp_path)
+    assert model.config.model_type == kind
+    pair = (TOKENS, TOKENS[:, :9]) if kind == "t5" else (TOKENS,)
+    more = {"attention_mask": torch.ones_like(TOKENS), "decoder_input_ids": pair[1]} if kind == "t5" else {}
+    with torch.no_grad():
+        logits = mine(*pair)
+        near(model(TOKENS, **more).logits, logits[0] if isinstance(logits, tuple) else logits)
+
+
+SAME_BIASES: dict[str, dict[str, bool]] = {  # unset is as `bias`, which is off
+    "mistral-whole": dict.fromkeys(("query_key_value_bias", "attention_output_bias", "feed_forward_bias"), False)
+}
+
+
+@pytest.mark.parametrize("name", [*DECODERS, *OTHERS])
+def test_out_and_in_again_is_the_same(name: str, tmp_path: Path) -> None:
+    model: Any = theirs(name)
+    mine = ours(model)
+    spec, weights = mine.spec, weights_of(mine)
+    config = config_from_spec(spec)
+    assert config["model_type"] == ("llama" if name == "mistral-whole" else model.config.model_type)
+    assert spec_from_config(config).to_dict() == {**spec.to_dict(), **SAME_BIASES.get(name, {})}
+    again = dict(weights_from(config, dict(weights_to(spec, weights))))
+    assert again.keys() == weights.keys()
+    assert all(torch.equal(again[path], weights[path]) for path in weights)
+    more = {"decoder_input_ids": TOKENS[:, :9]} if name.startswith("t5") else {}
+    with torch.no_grad():
+        near(in_transformers(spec, weights, tmp_path)(TOKENS, **more)[0], model(TOKENS, **more)[0])
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (Lstm(), "family lstm cannot be written .* Families that have one: decoder"),
+        (Decoder(positions="alibi"), "nearest is GPT-2, which needs positions=learned. Train"),
+        (Decoder(norm="rms", bias=False, positions="rotary"), "nearest is Llama, which needs gated=true"),
+        (Decoder(value_output="merged"), "GPT-2, which needs value_output=separate"),
+        (Decoder(logit_cap=30.0), "GPT-2, which needs no logit_cap"),
+        (Encoder(positions="learned", norm_place="post"), "BERT, which needs embedding_norm=true, output_transform"),
+        (EncoderDecoder(norm="rms", bias=False, positions="relative"), "T5, which needs scaled_scores=false, scaled_o"),
+    ],
+)
+def test_what_has_no_native_class_is_refused_with_the_nearest(spec: Any, words: str) -> None:
+    with pytest.raises(RunError, match=words):
+        config_from_spec(spec)
