@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from hashlib import blake2b
 from numbers import Integral, Real
 from types import FunctionType
@@ -142,12 +142,12 @@ class Sampling:
         """Whether the most likely token is always taken."""
         return self.temperature == 0
 
-    @property
+    @cached_property
     def never_repeats(self) -> str:
         """The setting that depends on all tokens so far, so that no state is ever the same again; empty without one."""
         return "no_repeat_ngram" if self.no_repeat_ngram else "frequency_penalty" if self.frequency_penalty else ""
 
-    @property
+    @cached_property
     def looks_back(self) -> bool:
         """Whether the next token depends on earlier ones also past the model's own state."""
         return bool(self.never_repeats or self.repetition_penalty != 1 or self.presence_penalty)
@@ -543,15 +543,14 @@ def generate(
     """
     if settings.stop:
         raise InputError(f"stop = {settings.stop!r}: stop strings need a tokenizer. Use generate_text, or stop_tokens.")
-    return driven(stream(model, prompts, settings, eos=eos), on_token)
+    return driven(_steps(model, prompts, settings, eos=eos), on_token)
 
 
 Held = Callable[[int], bytes]
 """What the end of a row depends on besides the model's state, as bytes."""
 
 
-@torch.inference_mode()
-def stream(
+def _steps(
     model: LanguageModel,
     prompts: Sequence[Sequence[int] | np.ndarray],
     settings: Sampling,
@@ -578,6 +577,7 @@ Piece = TypeVar("Piece")
 Done = TypeVar("Done")
 
 
+@torch.inference_mode()
 def driven(steps: Generator[tuple[int, Piece], object, Done], tell: Callable[[int, Piece], object] | None) -> Done:
     """Run a generation to its end, telling each piece as it comes; return its result."""
     answer: object = None
@@ -761,16 +761,21 @@ def generate_text(
     A prompt without tokens starts from `<eos>`; if the tokenizer has none, from a newline; if its alphabet has none,
     from token 0.
     """
-    return driven(stream_text(model, tokenizer, prompts, settings, whole=on_text is None), on_text)
+    return driven(_pieces(model, tokenizer, prompts, settings, whole=on_text is None), on_text)
 
 
+@torch.inference_mode()
 def stream_text(
+    model: LanguageModel, tokenizer: Tokenizer, prompts: Sequence[str], settings: Sampling
+) -> Generator[tuple[int, str], object, list[Generation]]:
+    """Yield each text's number and its next piece, whole characters only; True sent back ends that text there."""
+    return (yield from _pieces(model, tokenizer, prompts, settings))
+
+
+def _pieces(
     model: LanguageModel, tokenizer: Tokenizer, prompts: Sequence[str], settings: Sampling, whole: bool = False
 ) -> Generator[tuple[int, str], object, list[Generation]]:
-    """Yield each text's number and its next piece, whole characters only; True sent back ends that text there.
-
-    With `whole` no piece is needed, and each text is spelled at its end.
-    """
+    """The pieces of all texts as they come; with `whole` none is needed, and each text is spelled at its end."""
     for prompt in prompts:
         refuse_type("prompt", prompt, str, "a text")
     encoded = [tokenizer.encode(prompt).tolist() for prompt in prompts]
@@ -778,7 +783,7 @@ def stream_text(
     befores = [ids[-1:] for ids in encoded for _ in range(settings.samples)]  # it may call for a space
     spellings = [Spelling(tokenizer, before) for before in befores]
     stops, texts = [StopStrings(settings.stop) for _ in befores], [""] * len(befores)
-    steps = stream(
+    steps = _steps(
         model,
         starts,
         replace(settings, stop=()),
