@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from lemma.studies.result import StudyResult
     from lemma.tasks.base import DataArgs, Score
     from lemma.tasks.classification import Named
+    from lemma.tasks.harness import HarnessScore
     from lemma.training.adapt import Adapted
     from lemma.training.result import TrainingResult
 
@@ -447,9 +448,10 @@ def evaluate(
     images: str | Path | None = None,
     graph: str | Path | None = None,
     split: str | None = None,
+    harness: str | Path | Sequence[str | Path] | None = None,
     progress: bool = True,
     **settings: Unpack[EvaluateSettings],
-) -> Score:
+) -> Score | HarnessScore:
     """Evaluate a run on its own test (or validation) split, or on other data.
 
     Args:
@@ -457,6 +459,8 @@ def evaluate(
         text, treebank, pairs, labels, images: Other data of the kind that the run was trained on; with a `treebank` a
             language model's attention is compared with the trees.
         split: Which split of the run's own data: train, validation or test.
+        harness: A task file of lm_eval (YAML), or several: a language model is measured by that harness instead, on
+            the first `limit` examples if that is given. lm_eval imports the code that a task file names.
         settings: context and stride (language models); layer, head and limit (attention as trees); beam,
             length_penalty and limit (translators); columns of files as in `train`.
 
@@ -472,6 +476,15 @@ def evaluate(
     loaded, observer = opened(run), watch(progress)
     kinds = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images, "graph": graph}
     others: dict[str, Any] = {**settings}
+    if harness is not None:
+        given = {name: value for name, value in {**kinds, "split": split, **others}.items() if value is not None}
+        limit = given.pop("limit", None)
+        if given:
+            raise SpecError(f"evaluate: {', '.join(given)}: not with harness, whose tasks bring their own data.")
+        _refuse_without("evaluate with a harness", "lm_eval", extra="harness")
+        from lemma.tasks.harness import evaluate_tasks
+
+        return evaluate_tasks(loaded, [harness] if isinstance(harness, str | Path) else harness, limit)
     given = data_args({**kinds, **_data_settings(others)})
     known = {name: value for name, value in others.items() if value is not None}
     if treebank is not None and type(task_for(loaded.spec)) is LanguageTask:
@@ -987,7 +1000,7 @@ def _account_page(run: Run) -> str:
     return count(run.path)._repr_html_()
 
 
-def _refuse_without(verb: str, *packages: str) -> None:
+def _refuse_without(verb: str, *packages: str, extra: str = "serve") -> None:
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
-        raise InputError(f"{verb} needs {' and '.join(missing)}, not installed here: pip install 'lemma[serve]'")
+        raise InputError(f"{verb} needs {' and '.join(missing)}, not installed here: pip install 'lemma[{extra}]'")

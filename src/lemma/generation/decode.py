@@ -755,13 +755,14 @@ def generate_text(
     prompts: Sequence[str],
     settings: Sampling,
     on_text: OnText | None = None,
+    longest: int | None = None,
 ) -> list[Generation]:
     """Continue each prompt, `settings.samples` times; the texts of a prompt follow each other.
 
     A prompt without tokens starts from `<eos>`; if the tokenizer has none, from a newline; if its alphabet has none,
-    from token 0.
+    from token 0. Of a prompt with more than `longest` tokens, only the last ones are read.
     """
-    return driven(_pieces(model, tokenizer, prompts, settings, whole=on_text is None), on_text)
+    return driven(_pieces(model, tokenizer, prompts, settings, on_text is None, longest), on_text)
 
 
 @torch.inference_mode()
@@ -773,13 +774,18 @@ def stream_text(
 
 
 def _pieces(
-    model: LanguageModel, tokenizer: Tokenizer, prompts: Sequence[str], settings: Sampling, whole: bool = False
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    settings: Sampling,
+    whole: bool = False,
+    longest: int | None = None,
 ) -> Generator[tuple[int, str], object, list[Generation]]:
     """The pieces of all texts as they come; with `whole` none is needed, and each text is spelled at its end."""
     for prompt in prompts:
         refuse_type("prompt", prompt, str, "a text")
-    encoded = [tokenizer.encode(prompt).tolist() for prompt in prompts]
-    starts = [ids or [_beginning(tokenizer)] for ids in encoded]
+    encoded = [tokenizer.encode(prompt)[-longest if longest else 0 :].tolist() for prompt in prompts]
+    starts = [ids or [beginning(tokenizer)] for ids in encoded]
     befores = [ids[-1:] for ids in encoded for _ in range(settings.samples)]  # it may call for a space
     spellings = [Spelling(tokenizer, before) for before in befores]
     stops, texts = [StopStrings(settings.stop) for _ in befores], [""] * len(befores)
@@ -818,7 +824,8 @@ def _pieces(
     return found
 
 
-def _beginning(tokenizer: Tokenizer) -> int:
+def beginning(tokenizer: Tokenizer) -> int:
+    """The token that a text without a prompt starts from: `<eos>`, a newline, or token 0."""
     if tokenizer.eos is not None:
         return tokenizer.eos
     try:
