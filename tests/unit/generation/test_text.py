@@ -162,6 +162,12 @@ def test_a_text_ends_before_the_stop_that_is_complete_first_in_whatever_pieces_i
     assert told == (text[: min(places)[1]] if places else text)
 
 
+@pytest.mark.parametrize("pieces", [["abcd"], ["ab", "cd"], ["a", "b", "c", "d"]])
+def test_of_overlapping_stops_the_one_that_is_complete_first_counts(pieces: list[str]) -> None:
+    stops = StopStrings(["abcd", "bc"])
+    assert "".join(map(stops.add, pieces)) == "a" and stops.found
+
+
 PAIRS = train_tokenizer(BytePairs(vocabulary=300), LINES)
 
 
