@@ -438,6 +438,24 @@ def viewed(view: Callable[..., Any], given: tuple[Any, ...], settings: dict[str,
     return view(*given, **settings)
 
 
+@overload
+def evaluate(
+    run: Path | str | Run, *, harness: str | Path | Sequence[str | Path], limit: int | None = None
+) -> HarnessScore: ...
+@overload
+def evaluate(
+    run: Path | str | Run,
+    text: Texts | None = None,
+    *,
+    treebank: str | Path | None = None,
+    pairs: str | Path | None = None,
+    labels: str | Path | None = None,
+    images: str | Path | None = None,
+    graph: str | Path | None = None,
+    split: str | None = None,
+    progress: bool = True,
+    **settings: Unpack[EvaluateSettings],
+) -> Score: ...
 def evaluate(
     run: Path | str | Run,
     text: Texts | None = None,
@@ -450,7 +468,7 @@ def evaluate(
     split: str | None = None,
     harness: str | Path | Sequence[str | Path] | None = None,
     progress: bool = True,
-    **settings: Unpack[EvaluateSettings],
+    **settings: Any,
 ) -> Score | HarnessScore:
     """Evaluate a run on its own test (or validation) split, or on other data.
 
@@ -505,17 +523,13 @@ def generate(
 ) -> list[Translated] | list[Named]: ...
 @overload
 def generate(
-    run: Path | str | Run, prompt: str = "", *, stream: Literal[True], **settings: Unpack[SamplingSettings]
-) -> Iterator[str]: ...
-@overload
-def generate(
     run: Path | str | Run,
     prompt: str | Sequence[str] = "",
     *,
     samples: int | None = None,
     stream: Literal[True],
     **settings: Unpack[SamplingSettings],
-) -> Iterator[tuple[int, str]]: ...
+) -> Iterator[Any]: ...
 @overload
 def generate(
     run: Path | str | Run,
@@ -528,9 +542,18 @@ def generate(
 @overload
 def generate(
     run: Path | str | Run,
+    prompt: Sequence[str],
+    *,
+    on_text: OnText | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    **settings: Unpack[SamplingSettings],
+) -> list[Generation]: ...
+@overload
+def generate(
+    run: Path | str | Run,
     prompt: str | Sequence[str] = "",
     *,
-    samples: int | None = None,
+    samples: int,
     on_text: OnText | None = None,
     defaults: Mapping[str, Any] | None = None,
     **settings: Unpack[SamplingSettings],

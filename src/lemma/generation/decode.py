@@ -217,11 +217,10 @@ def probabilities(
     if top_k is not None and top_k < logits.shape[-1]:
         scaled = scaled.masked_fill(~top_k_mask(scaled, top_k), -math.inf)
     chances = scaled.softmax(-1)
-    cuts = top_p is not None and top_p < 1
-    kept = chances * top_p_mask(chances, top_p) if cuts else chances
+    kept = chances if top_p is None or top_p == 1 else chances * top_p_mask(chances, top_p)
     if min_p:
         kept = kept * (kept >= min_p * kept.amax(-1, keepdim=True))
-    return kept / kept.sum(-1, keepdim=True) if cuts or min_p else chances
+    return chances if kept is chances else kept / kept.sum(-1, keepdim=True)
 
 
 def top_k_mask(logits: Float[Tensor, "rows vocabulary"], count: int) -> Bool[Tensor, "rows vocabulary"]:

@@ -18,9 +18,9 @@ from torch import Tensor
 from lemma.errors import InputError
 from lemma.generation.decode import Sampling, beginning, generate_text
 from lemma.models.base import by_length, measuring, positions_on
-from lemma.models.decoder import DecoderModel
 from lemma.report.result import Block, Result, Table, Text
 from lemma.runs.load import Run, load
+from lemma.spec.models import Decoder
 
 try:
     import lm_eval
@@ -41,7 +41,6 @@ KNOWN = {
 """What a task's `generation_kwargs` are called in `Sampling`."""
 
 
-@register_model("lemma")
 class HarnessModel(TemplateLM):
     """A run as `lm_eval` sees a model; on equal weights its answers are those of lm_eval's own `hf`.
 
@@ -57,7 +56,7 @@ class HarnessModel(TemplateLM):
         device = "cpu" if device.startswith("cuda") and not torch.cuda.is_available() else device
         self.run = load(run, device) if isinstance(run, str | Path) else run
         self.model, self.words = self.run.model, self.run.tokenizer
-        self.max_length = self.model.spec.context if isinstance(self.model, DecoderModel) else None
+        self.max_length = self.run.spec.context if isinstance(self.run.spec, Decoder) else None
 
     @property
     def eot_token_id(self) -> int:
@@ -157,7 +156,7 @@ class HarnessModel(TemplateLM):
             groups[repr(sorted(request.args[1].items()))].append(number)
         found: dict[int, str] = {}
         for numbers in groups.values():
-            given = dict(normalize_gen_kwargs(requests[numbers[0]].args[1], default))
+            given: dict[str, Any] = {**normalize_gen_kwargs(requests[numbers[0]].args[1], default)}
             tokens, until, _ = given.pop("max_gen_toks"), given.pop("until"), given.pop("do_sample")
             if unknown := sorted(set(given) - set(KNOWN)):
                 raise InputError(
@@ -181,6 +180,9 @@ class HarnessModel(TemplateLM):
                     written = generate_text(self.model, self.words, prompts, sampling, longest=longest)
                 found |= {number: result.text for number, result in zip(batch, written, strict=True)}
         return [found[number] for number in range(len(requests))]
+
+
+register_model("lemma")(HarnessModel)
 
 
 @dataclass(frozen=True)
@@ -240,9 +242,8 @@ def evaluate_tasks(run: Run, tasks: Sequence[str | Path], limit: int | None = No
             loaded += manager.load(str(path))["tasks"].values()
         except Exception as error:  # of lm_eval, of datasets, or of the task's own code
             raise InputError(f"{path}: lm_eval cannot load this task ({type(error).__name__}: {error}).") from error
-    found: Any = lm_eval.simple_evaluate(
-        model=HarnessModel(run), tasks=loaded, task_manager=manager, limit=limit, log_samples=False
-    )
+    measure: Any = lm_eval.simple_evaluate
+    found = measure(model=HarnessModel(run), tasks=loaded, task_manager=manager, limit=limit, log_samples=False)
     results = {
         task: {name: value for name, value in metrics.items() if "," in name}
         for task, metrics in found["results"].items()
