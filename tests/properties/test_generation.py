@@ -1,12 +1,14 @@
 """Properties of generation: it is a function of the prompt, the seed and the model alone."""
 
 import functools
+from typing import Any
 
 import hypothesis.strategies as st
 import torch
 from hypothesis import given, settings
 
 from lemma.data.tokenizers import train_tokenizer
+from lemma.errors import InputError
 from lemma.generation.decode import Sampling, Spelling, choose, generate, probabilities
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
@@ -33,14 +35,45 @@ def model_of(name: str) -> LanguageModel:
     return model.double()
 
 
-@settings(deadline=None, max_examples=40)
-@given(NAMES, PROMPTS, st.sampled_from([0, 0.5, 1.5]), st.integers(0, 99))
-def test_each_row_is_what_it_would_be_alone(name: str, prompts: list[list[int]], temperature: float, seed: int) -> None:
-    model = model_of(name)
-    together = generate(model, prompts, Sampling(tokens=8, temperature=temperature, seed=seed), eos=3)
+CHANGES = st.fixed_dictionaries(
+    {},
+    optional={
+        "repetition_penalty": st.sampled_from([0.8, 1.3]),
+        "frequency_penalty": st.sampled_from([-0.2, 0.6]),
+        "presence_penalty": st.sampled_from([0.5]),
+        "no_repeat_ngram": st.integers(2, 3),
+        "logit_bias": st.sampled_from([{1: 2.0, 4: -3.0}]),
+        "min_p": st.sampled_from([0.1]),
+        "stop_tokens": st.sampled_from([(5, 6)]),
+    },
+)
+
+
+@settings(deadline=None, max_examples=80)
+@given(NAMES, PROMPTS, st.sampled_from([0, 0.5, 1.5]), st.integers(0, 99), CHANGES)
+def test_each_row_is_what_it_would_be_alone(
+    name: str, prompts: list[list[int]], temperature: float, seed: int, changes: dict[str, Any]
+) -> None:
+    model, wanted = model_of(name), functools.partial(Sampling, tokens=8, temperature=temperature, **changes)
+    together = generate(model, prompts, wanted(seed=seed), eos=3)
     for row, prompt in enumerate(prompts):
-        [alone] = generate(model, [prompt], Sampling(tokens=8, temperature=temperature, seed=seed + row), eos=3)
+        [alone] = generate(model, [prompt], wanted(seed=seed + row), eos=3)
         assert (together[row].tokens, together[row].stopped) == (alone.tokens, alone.stopped)
+
+
+@settings(deadline=None, max_examples=60)
+@given(NAMES, st.lists(TOKENS, min_size=1, max_size=6), CHANGES)
+def test_a_proved_loop_goes_on_whatever_the_settings(name: str, prompt: list[int], changes: dict[str, Any]) -> None:
+    model, wanted = model_of(name), functools.partial(Sampling, temperature=0, **changes)
+    try:
+        [text] = generate(model, [prompt], wanted(tokens=40))
+        [longer] = generate(model, [prompt], wanted(tokens=90))
+    except InputError:  # no n-gram is left
+        return
+    assert longer.tokens[:40] == text.tokens
+    if text.loop and text.loop.proved:
+        onset, period = text.loop.onset, text.loop.period
+        assert longer.tokens[onset:-period] == longer.tokens[onset + period :] and len(longer.tokens) == 90
 
 
 @settings(deadline=None, max_examples=40)

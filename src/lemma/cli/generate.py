@@ -1,16 +1,19 @@
 """`lemma generate`: text from a run, streamed."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import Json, given, say, to_json
+from lemma.cli.common import Json, to_json
 from lemma.errors import SpecError
+from lemma.report.text import set_to, width_of
 
-TOKENS, TEMPERATURE, SEED = 200, 0.8, 1
-"""What is taken where an option is not given; None in the signature tells that it was not."""
+TOKENS = 200
+"""What is taken where --tokens is not given."""
+CHOICE, ENDING = "Choice of tokens", "End"
 
 
 def generate(
@@ -30,15 +33,60 @@ def generate(
         float | None,
         typer.Option(help="0 always takes the most likely token; 1 is the model's own; 0.8 if not given."),
     ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Choose among the k most likely tokens only.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Choose among the most likely tokens that make up p.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Fixes the random choices; 1 if not given.")] = None,
-    samples: Annotated[int | None, typer.Option(help="How many texts for each prompt; 1 if not given.")] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="Choose among the k most likely tokens only.", rich_help_panel=CHOICE)
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Choose among the most likely tokens that make up p.", rich_help_panel=CHOICE)
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option(help="Choose among tokens with this share of the highest probability.", rich_help_panel=CHOICE),
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None,
+        typer.Option(help="Above 1: tokens of prompt and text become less likely.", rich_help_panel=CHOICE),
+    ] = None,
+    frequency_penalty: Annotated[
+        float | None,
+        typer.Option(help="Subtracted from a token's logit for each time it was generated.", rich_help_panel=CHOICE),
+    ] = None,
+    presence_penalty: Annotated[
+        float | None,
+        typer.Option(help="Subtracted from a token's logit once it was generated.", rich_help_panel=CHOICE),
+    ] = None,
+    no_repeat_ngram: Annotated[
+        int | None, typer.Option(help="Never write the same N tokens in a row twice.", rich_help_panel=CHOICE)
+    ] = None,
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID=NUMBER",
+            help="Added to the logit of a token, as in 17=-5; 17=-inf forbids it; may be given again.",
+            rich_help_panel=CHOICE,
+        ),
+    ] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="End before this text; may be given again.", rich_help_panel=ENDING),
+    ] = None,
+    stop_token: Annotated[
+        list[int] | None,
+        typer.Option(help="End before the token with this id; may be given again.", rich_help_panel=ENDING),
+    ] = None,
     stop_at_loop: Annotated[
-        bool | None, typer.Option(help="At temperature 0, stop when a loop is proved; no if not given.")
+        bool | None,
+        typer.Option(help="At temperature 0, stop when a loop is proved; no if not given.", rich_help_panel=ENDING),
     ] = None,
     ignore_eos: Annotated[
-        bool | None, typer.Option(help="Write on past the end-of-sentence token; no if not given.")
+        bool | None,
+        typer.Option(help="Write on past the end-of-sentence token; no if not given.", rich_help_panel=ENDING),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Fixes the random choices; 1 if not given.")] = None,
+    samples: Annotated[int | None, typer.Option(help="How many texts for each prompt; 1 if not given.")] = None,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(help="Show the model's log-probability of each token, and of the N most likely ones."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -46,42 +94,93 @@ def generate(
 
     At temperature 0 it says where the text loops, and whether that is proved.
     """
-    from lemma.api import generate as write
-
-    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    sampling |= {"stop_at_loop": stop_at_loop, "ignore_eos": ignore_eos, "samples": samples}
+    sampling = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "frequency_penalty": frequency_penalty,
+        "presence_penalty": presence_penalty,
+        "no_repeat_ngram": no_repeat_ngram,
+        "logit_bias": logit_bias,
+        "stop": stop,
+        "stop_token": stop_token,
+        "stop_at_loop": stop_at_loop,
+        "ignore_eos": ignore_eos,
+        "seed": seed,
+        "samples": samples,
+        "logprobs": logprobs,
+    }
     beams = {"beam": beam, "length_penalty": length_penalty}
     if source:
         _refuse(sampling | {"prompt": prompt}, "for text after a prompt, not for --source")
-        answers = write(run, source=source, **given(beams | {"tokens": tokens}))
-        return _print(answers, "answers", "\n", json)
-    _refuse(beams, "for translations, which need --source")
-    settings = {"tokens": TOKENS, "temperature": TEMPERATURE, "seed": SEED, **given(sampling | {"tokens": tokens})}
-    times, ignores = settings.pop("samples", 1), settings.pop("ignore_eos", False)
-    prompts = [text for text in prompt or [""] for _ in range(max(1, times))]
-    before = [prompts[0]]
+        _answer(run, source, _given(beams | {"tokens": tokens}), json)
+    else:
+        _refuse(beams, "for translations, which need --source")
+        _write(run, prompt or [""], _given(sampling | {"tokens": tokens}), json)
 
-    def echo(_: int, piece: str) -> None:
-        """Print the prompt before the first piece: by then, all that can be wrong with the request has been told."""
-        typer.echo((before.pop() if before else "") + piece, nl=False)
 
-    alone = not json and len(prompts) == 1  # printed as it is written
-    results = write(run, prompts, stop_at_eos=not ignores, on_text=echo if alone else None, **settings)
-    if not alone:
-        return _print(results, "generations", "\n\n---\n\n", json)
-    echo(0, "")
-    return say("\n" + results[0].remark if results[0].remark else "")
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value not in (None, [])}
 
 
 def _refuse(options: dict[str, Any], why: str) -> None:
-    if names := [f"--{name.replace('_', '-')}" for name in given(options)]:
+    if names := [f"--{name.replace('_', '-')}" for name in _given(options)]:
         raise SpecError(f"{', '.join(names)}: {why}. Leave out the one or the other.")
 
 
-def _print(results: Sequence[Any], name: str, between: str, as_json: bool) -> None:
-    """Print results; as JSON a single one as it is, several under a name."""
-    if as_json:
-        values = [result.to_dict() for result in results]
-        typer.echo(to_json(values[0] if len(values) == 1 else {name: values}))
+def _write(run: Path, prompts: list[str], settings: dict[str, Any], json: bool) -> None:
+    """Continue prompts; a single one as it is written."""
+    from lemma.api import generate as write
+
+    samples = settings.pop("samples", 1)
+    if "logit_bias" in settings:
+        settings["logit_bias"] = dict(map(_bias, settings["logit_bias"]))
+    if "stop_token" in settings:
+        settings["stop_tokens"] = settings.pop("stop_token")
+    if "ignore_eos" in settings:
+        settings["stop_at_eos"] = not settings.pop("ignore_eos")
+    echo = None if json or len(prompts) * samples > 1 else _echo(prompts[0])
+    results = write(run, prompts, samples=samples, on_text=echo, defaults={"tokens": TOKENS}, **settings)
+    if json:
+        _print_json([result.to_dict() for result in results], "generations")
+        return
+    with set_to(width_of(sys.stdout)):
+        if echo:
+            echo(0, "")
+            typer.echo("\n" + results[0].notes if results[0].notes else "")
+        else:
+            typer.echo("\n\n---\n\n".join(str(result) for result in results))
+
+
+def _bias(written: str) -> tuple[int, float]:
+    token, _, value = written.partition("=")
+    try:
+        return int(token), float(value)
+    except ValueError:
+        raise SpecError(f"--logit-bias {written}: expected a token's id and a number, as in 17=-5.") from None
+
+
+def _echo(prompt: str) -> Callable[[int, str], None]:
+    """Print the prompt before the first piece: by then, all that can be wrong with the request has been told."""
+    before = [prompt]
+
+    def echo(_: int, piece: str) -> None:
+        typer.echo((before.pop() if before else "") + piece, nl=False)
+
+    return echo
+
+
+def _answer(run: Path, sources: list[str], settings: dict[str, Any], json: bool) -> None:
+    from lemma.api import generate as write
+
+    results = write(run, source=sources, **settings)
+    if json:
+        _print_json([result.to_dict() for result in results], "answers")
     else:
-        typer.echo(between.join(map(str, results)))
+        typer.echo("\n".join(str(result) for result in results))
+
+
+def _print_json(values: list[dict[str, Any]], name: str) -> None:
+    typer.echo(to_json(values[0] if len(values) == 1 else {name: values}))

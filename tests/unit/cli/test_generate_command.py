@@ -1,0 +1,143 @@
+"""`lemma generate` and `lemma.generate`: every setting reaches the model, and what does not apply is refused."""
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import lemma
+from lemma.cli.main import app
+from lemma.errors import InputError, LemmaError, SpecError
+from lemma.generation.decode import Sampling
+from lemma.runs.load import Run, load
+from lemma.spec.settings import SamplingSettings
+from served_runs import untrained
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    folder = tmp_path_factory.mktemp("runs")
+    return {kind: load(untrained(folder, kind)) for kind in ("trigram", "decoder", "bytes", "spanish", "mood")}
+
+
+def typed(run: Run, *words: str) -> Any:
+    done = CliRunner().invoke(app, ["generate", str(run.path), *words, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "min_p": (["--min-p", "0.3"], {"min_p": 0.3}),
+    "repetition_penalty": (["--repetition-penalty", "3"], {"repetition_penalty": 3.0}),
+    "frequency_penalty": (["--frequency-penalty", "2.5"], {"frequency_penalty": 2.5}),
+    "presence_penalty": (["--presence-penalty", "4"], {"presence_penalty": 4.0}),
+    "no_repeat_ngram": (["--no-repeat-ngram", "1", "--tokens", "9"], {"no_repeat_ngram": 1, "tokens": 9}),
+    "logit_bias": (["--logit-bias", "3=9", "--logit-bias", "0=-inf"], {"logit_bias": {3: 9.0, 0: float("-inf")}}),
+    "stop": (["--stop", "e", "--stop", "t"], {"stop": ["e", "t"]}),
+    "stop_tokens": (["--stop-token", "3", "--stop-token", "4"], {"stop_tokens": [3, 4]}),
+    "logprobs": (["--logprobs", "2"], {"logprobs": 2}),
+    "top_k": (["--top-k", "2"], {"top_k": 2}),
+    "top_p": (["--top-p", "0.4"], {"top_p": 0.4}),
+}
+
+
+@pytest.mark.parametrize("kind", ["trigram", "decoder", "bytes"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_is_the_setting_of_the_same_name(kind: str, name: str, runs: dict[str, Run]) -> None:
+    words, settings = OPTIONS[name]
+    run = runs[kind]
+    found = typed(run, "--prompt", "the", "--temperature", "1.5", *words)
+    result = lemma.generate(run, "the", **{"tokens": 200, "temperature": 1.5, **settings})
+    plain = result.to_dict()
+    assert found.pop("tokens_per_second") > 0 and plain.pop("tokens_per_second") > 0
+    assert found == json.loads(json.dumps(plain))
+    if name != "logprobs":
+        without = lemma.generate(run, "the", tokens=settings.get("tokens", 200), temperature=1.5)
+        assert result.tokens != without.tokens
+    assert result.stopped == ("stop" if "stop" in name else "length")
+
+
+def test_the_settings_that_editors_complete_are_those_of_sampling_and_beam() -> None:
+    known = set(Sampling.__dataclass_fields__) | {"beam", "length_penalty"}
+    assert set(SamplingSettings.__annotations__) == known - {"samples"}  # an argument of its own
+
+
+def test_samples_are_listed_prompt_by_prompt(runs: dict[str, Run]) -> None:
+    run = runs["bytes"]
+    found = typed(run, "--prompt", "a", "--prompt", "the", "--samples", "2", "--tokens", "8", "--seed", "5")
+    assert [one["prompt"] for one in found["generations"]] == ["a", "a", "the", "the"]
+    again = lemma.generate(run, ["a", "the"], samples=2, tokens=8, seed=5)
+    assert [one["tokens"] for one in found["generations"]] == [list(one.tokens) for one in again]
+    assert again[0].tokens == lemma.generate(run, "a", tokens=8, seed=5).tokens
+    assert again[1].tokens == lemma.generate(run, "a", tokens=8, seed=6).tokens
+    assert len(lemma.generate(run, "a", samples=1, tokens=1)) == 1  # a list, since samples are asked for
+
+
+def test_a_stream_yields_the_text_in_whole_characters(runs: dict[str, Run]) -> None:
+    run = runs["bytes"]
+    text = lemma.generate(run, "the", tokens=60, temperature=2.0).text
+    pieces = list(lemma.generate(run, "the", tokens=60, temperature=2.0, stream=True))
+    assert "".join(pieces) == text and len(pieces) > 5
+    several = lemma.generate(run, ["the", "a"], tokens=9, stream=True)
+    texts = ["", ""]
+    for number, piece in several:
+        texts[number] += piece
+    assert texts == [one.text for one in lemma.generate(run, ["the", "a"], tokens=9)]
+    numbered = list(lemma.generate(run, "the", tokens=9, samples=1, stream=True))
+    assert {number for number, _ in numbered} == {0}
+
+
+def test_defaults_hold_where_nothing_is_given(runs: dict[str, Run]) -> None:
+    run = runs["decoder"]
+    chosen = lemma.generate(run, "the", temperature=0.0, defaults={"tokens": 7, "temperature": 1.0, "logprobs": 0})
+    assert len(chosen.tokens) == 7 and chosen.logprobs is not None
+    assert chosen.tokens == lemma.generate(run, "the", temperature=0.0, tokens=7).tokens
+
+
+def test_on_a_terminal_the_text_comes_first_and_then_its_log_probabilities(runs: dict[str, Run]) -> None:
+    words = ["generate", str(runs["trigram"].path), "--prompt", "the", "--tokens", "4", "--logprobs", "1"]
+    done = CliRunner().invoke(app, words)
+    result = lemma.generate(runs["trigram"], "the", tokens=4, logprobs=1)
+    assert done.stdout.startswith(f"the{result.text}\n") and "most likely" in done.stdout
+    assert done.stdout.rstrip("\n") == str(result).rstrip("\n")
+
+
+REFUSED: list[tuple[str, dict[str, Any], type[LemmaError], str]] = [
+    ("spanish", {"source": "a", "min_p": 0.1}, SpecError, "min_p: for text after a prompt. A source is translated by"),
+    ("spanish", {"source": "a", "stop": "x", "samples": 2}, SpecError, "stop, samples: for text after a prompt"),
+    ("spanish", {"source": "a", "stream": True}, SpecError, "stream: for text after a prompt"),
+    ("spanish", {"source": "a", "on_text": print}, SpecError, "on_text: for text after a prompt"),
+    ("spanish", {"source": "a", "prompt": "x"}, SpecError, "prompt: for text after a prompt"),
+    ("mood", {"source": "a", "logprobs": 1}, SpecError, "a classifier has no use for logprobs"),
+    ("bytes", {"prompt": "a", "beam": 3}, SpecError, "beam: for translations, which need source"),
+    ("bytes", {"prompt": "a", "length_penalty": 1.0}, SpecError, "length_penalty: for translations"),
+    ("bytes", {"prompt": "a", "stream": True, "on_text": print}, SpecError, "stream returns the pieces"),
+    ("bytes", {"prompt": "a", "minp": 0.1}, SpecError, "Did you mean 'min_p'"),
+    ("bytes", {"prompt": "a", "stop_tokens": [10**6]}, InputError, "stop_tokens: token 1000000 is outside"),
+]
+
+
+@pytest.mark.parametrize(("kind", "words", "error", "message"), REFUSED, ids=lambda value: str(value)[:40])
+def test_what_does_not_apply_is_refused(
+    kind: str, words: dict[str, Any], error: type[LemmaError], message: str, runs: dict[str, Run]
+) -> None:
+    with pytest.raises(error, match=message):
+        lemma.generate(runs[kind], **words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--source", "a", "--min-p", "0.1", "--stop", "x"],
+            "--min-p, --stop: for text after a prompt, not for --source",
+        ),
+        (["--prompt", "a", "--beam", "2"], "--beam: for translations, which need --source"),
+        (["--logit-bias", "x=3"], "--logit-bias x=3: expected a token's id and a number, as in 17=-5"),
+        (["--logit-bias", "3"], "--logit-bias 3: expected a token's id and a number, as in 17=-5"),
+    ],
+)
+def test_the_command_line_refuses_what_does_not_apply(words: list[str], message: str, runs: dict[str, Run]) -> None:
+    with pytest.raises(SpecError, match=message):
+        CliRunner().invoke(app, ["generate", str(runs["bytes"].path), *words], catch_exceptions=False)
