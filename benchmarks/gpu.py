@@ -1,14 +1,24 @@
-"""On one GPU: how long until a decoder reaches a validation loss of 1.47 on the characters of Shakespeare."""
+"""On one GPU: a training step with penalties on attention against one without, and a decoder on Shakespeare.
 
+`python -m benchmarks gpu` prints both; `python -m benchmarks.gpu penalties` or `shakespeare` one of them.
+"""
+
+import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 import lemma
-from benchmarks.compare import machine
+from benchmarks.compare import Comparison, compare
+from lemma.models.build import build
+from lemma.spec.models import Decoder
+from lemma.spec.recipe import Recipe
+from lemma.tasks.language import LanguageTask
 
 TARGET = 1.47
 WORDS = {
@@ -26,12 +36,48 @@ WORDS = {
 }
 
 
-def main(arguments: list[str]) -> int:
-    """Train it and print the loss and the seconds; exits with 1 if the loss stays above the target."""
-    if not torch.cuda.is_available():
-        print("This benchmark needs a CUDA device.")
-        return 0
-    print(machine(), flush=True)
+PENALTIES = {1024: (16, 1.3), 4096: (4, 1.4), 8192: (2, 1.5)}
+"""By length: the batch, and how many times as long a step with both penalties may take."""
+MEMORY = 1.1
+
+
+def step(loss: nn.Module, tokens: Tensor) -> None:
+    """Forward and backward in bfloat16, to its end."""
+    with torch.autocast("cuda", torch.bfloat16):
+        total = loss(tokens, tokens, None)[0]
+    total.backward()
+    loss.zero_grad(set_to_none=True)
+    torch.cuda.synchronize()
+
+
+def penalties() -> int:
+    """A compiled step with both penalties and the same step without, in turns; the peak memory of each."""
+    missed = 0
+    for length, (batch, slowest) in PENALTIES.items():
+        torch.manual_seed(0)
+        model = build(Decoder(vocabulary=256, width=512, depth=4, heads=8, context=length)).cuda()
+        tokens = torch.randint(256, (batch, length), device="cuda")
+        recipes = {"with both penalties": Recipe(entropy_penalty=0.01, distance_penalty=0.001), "without": Recipe()}
+        peers, peaks = {}, {}
+        for name, recipe in recipes.items():
+            loss = torch.compile(LanguageTask().loss(model, recipe), dynamic=False)
+            step(loss, tokens)
+            torch.cuda.reset_peak_memory_stats()
+            step(loss, tokens)
+            peers[name], peaks[name] = partial(step, loss, tokens), torch.cuda.max_memory_allocated()
+        title = f"a training step, 4 layers, width 512, 8 heads, bfloat16, T = {length}, batch {batch}"
+        found: Comparison = compare(title, peers, work=batch * length, unit="tokens/s", target={"without": 1 / slowest})
+        memory = peaks["with both penalties"] / peaks["without"]
+        ratio = 1 / found.ratios["without"][1]
+        print(
+            f"{found}\n  {ratio:.2f} × the time (target ≤ {slowest}), {memory:.2f} × the memory (target ≤ {MEMORY})\n"
+        )
+        missed += not found.met or memory > MEMORY
+    return int(missed > 0)
+
+
+def shakespeare() -> int:
+    """How long until a decoder reaches a validation loss of 1.47 on the characters of Shakespeare; 1 if it does not."""
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = lemma.train("decoder", text="shakespeare", out=Path(folder) / "run", **WORDS)
@@ -45,5 +91,14 @@ def main(arguments: list[str]) -> int:
     return int(score.loss > TARGET)
 
 
+def main(names: tuple[str, ...] = ()) -> int:
+    """Run those named, or all; without a GPU there is nothing to measure."""
+    if not torch.cuda.is_available():
+        print("The rows of a GPU need a CUDA device.")
+        return 0
+    every = {"penalties": penalties, "shakespeare": shakespeare}
+    return max(every[name]() for name in names or every)
+
+
 if __name__ == "__main__":
-    raise SystemExit(main([]))
+    raise SystemExit(main(tuple(sys.argv[1:])))

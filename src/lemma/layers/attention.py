@@ -8,7 +8,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lemma.layers.positions import part_of
+from lemma.layers.fused import attend_with_rows
+from lemma.layers.positions import AlibiPart, part_of
 from lemma.layers.recording import LISTENERS, AttentionRecord, announce, bias_of, spread
 from lemma.layers.state import present, slide
 from lemma.spec.positions import NoPositions, Positions
@@ -227,6 +228,8 @@ class Attention(nn.Module):
     """
 
     query_key_value: nn.Linear
+    rows: list[tuple[Tensor, Tensor]] | None = None
+    """Where a fused kernel leaves the entropy and the squared distance of every row, while penalties need them."""
 
     def __init__(self, shape: AttentionShape, dropout: float = 0.0) -> None:
         super().__init__()
@@ -289,12 +292,31 @@ class Attention(nn.Module):
             line = self.biases(distances_of(queries.shape[2], keys.shape[2], keys.device))
         if self.window is not None and (known := keys.shape[2]) > self.window:
             mask = within_window(queries.shape[2], known, self.window, keys.device, mask)
-        mixed = attend(queries, keys, values, self.scale, self.causal, mask, line, dropout, self.alike)
+        if self.rows is not None:
+            slopes = self.biases.slopes if isinstance(self.biases, AlibiPart) else None
+            mixed, entropy, distance = attend_with_rows(queries, keys, values, self.scale, self.causal, slopes)
+            self.rows.append((entropy, distance))
+        else:
+            mixed = attend(queries, keys, values, self.scale, self.causal, mask, line, dropout, self.alike)
         if self.window is not None and memory[0].shape[-2] >= self.window:  # the next token takes one place
             begin = memory[0].shape[-2] - self.window + 1
             memory = tuple(tensor.narrow(-2, begin, self.window - 1) for tensor in memory)
         joined = mixed.transpose(1, 2).flatten(2)
         return self.output(joined) if self.maps_out else joined, memory
+
+    def has_fused_rows(self) -> bool:
+        """Whether the kernel of `layers/fused.py` covers this attention: its own past only, and no dropout."""
+        shape, biased = self.shape, self.biases is not None or self.shape.positions.shared
+        return (
+            not self.crosses
+            and shape.key_query == "separate"
+            and shape.value_output != "merged"
+            and shape.window is None
+            and shape.head_width == shape.head_value_width
+            and 16 <= shape.head_width <= 128
+            and (isinstance(self.biases, AlibiPart) or not biased)
+            and not self.dropout
+        )
 
     def _packed(self, stream: Stream, past: Memory | None) -> tuple[Tensor, Tensor, Tensor, Memory]:
         """Queries, keys and values of one shape; keys and values are kept in one tensor."""
@@ -308,9 +330,7 @@ class Attention(nn.Module):
             queries, (keys, values) = joined.select(1, 0), memory.unbind(1)
         return queries, keys, values, (memory,)
 
-    def _within(
-        self, stream: Stream, past: Memory | None, start: int | None
-    ) -> tuple[Tensor, Tensor, Tensor, Memory]:
+    def _within(self, stream: Stream, past: Memory | None, start: int | None) -> tuple[Tensor, Tensor, Tensor, Memory]:
         start = (past[0].shape[-2] if past else 0) if start is None else start
         if self.joint and self.query_norm is None and self.turns is not None:
             joined = self.query_key_value(stream).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
