@@ -116,8 +116,11 @@ def test_the_fused_kernel_gives_the_rows_and_gradients_of_float64(
         inputs = [tensor.detach().to(kind).requires_grad_() for tensor in given]
         outputs = attend(*inputs, width**-0.5, causal, slopes, lengths)
         torch.manual_seed(1)
-        pushes = [torch.randn(one.shape, device="cuda") * scale for one, scale in zip(outputs, (1, 0.5, 10 / time**2))]
-        gradients = torch.autograd.grad(outputs, inputs, [push.to(one) for push, one in zip(pushes, outputs)])
+        sizes = (1, 0.5, 10 / time**2)
+        pushes = [torch.randn(one.shape, device="cuda") * scale for one, scale in zip(outputs, sizes, strict=True)]
+        gradients = torch.autograd.grad(
+            outputs, inputs, [push.to(one) for push, one in zip(pushes, outputs, strict=True)]
+        )
         found.append([*outputs, *gradients])
     for expected, got in zip(*found, strict=True):
         errors.append(((got.double() - expected).norm() / expected.norm()).item())
