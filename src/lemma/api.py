@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from lemma.studies.result import StudyResult
     from lemma.tasks.base import DataArgs, Score
     from lemma.tasks.classification import Named
+    from lemma.tasks.harness import HarnessScore
     from lemma.training.adapt import Adapted
     from lemma.training.result import TrainingResult
 
@@ -447,9 +448,10 @@ def evaluate(
     images: str | Path | None = None,
     graph: str | Path | None = None,
     split: str | None = None,
+    harness: str | Path | Sequence[str | Path] | None = None,
     progress: bool = True,
     **settings: Unpack[EvaluateSettings],
-) -> Score:
+) -> Score | HarnessScore:
     """Evaluate a run on its own test (or validation) split, or on other data.
 
     Args:
@@ -457,6 +459,8 @@ def evaluate(
         text, treebank, pairs, labels, images: Other data of the kind that the run was trained on; with a `treebank` a
             language model's attention is compared with the trees.
         split: Which split of the run's own data: train, validation or test.
+        harness: A task file of lm_eval (YAML), or several: a language model is measured by that harness instead, on
+            the first `limit` examples if that is given. lm_eval imports the code that a task file names.
         settings: context and stride (language models); layer, head and limit (attention as trees); beam,
             length_penalty and limit (translators); columns of files as in `train`.
 
@@ -472,6 +476,15 @@ def evaluate(
     loaded, observer = opened(run), watch(progress)
     kinds = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images, "graph": graph}
     others: dict[str, Any] = {**settings}
+    if harness is not None:
+        given = {name: value for name, value in {**kinds, "split": split, **others}.items() if value is not None}
+        limit = given.pop("limit", None)
+        if given:
+            raise SpecError(f"evaluate: {', '.join(given)}: not with harness, whose tasks bring their own data.")
+        _refuse_without("evaluate with a harness", "lm_eval", extra="harness")
+        from lemma.tasks.harness import evaluate_tasks
+
+        return evaluate_tasks(loaded, [harness] if isinstance(harness, str | Path) else harness, limit)
     given = data_args({**kinds, **_data_settings(others)})
     known = {name: value for name, value in others.items() if value is not None}
     if treebank is not None and type(task_for(loaded.spec)) is LanguageTask:
@@ -479,6 +492,9 @@ def evaluate(
 
         return evaluate_attention(loaded, given, split, known, observer)
     return evaluate_run(loaded, given, split, known, observer)
+
+
+OnText = Callable[[int, str], object]
 
 
 @overload
@@ -489,18 +505,34 @@ def generate(
 ) -> list[Translated] | list[Named]: ...
 @overload
 def generate(
+    run: Path | str | Run, prompt: str = "", *, stream: Literal[True], **settings: Unpack[SamplingSettings]
+) -> Iterator[str]: ...
+@overload
+def generate(
+    run: Path | str | Run,
+    prompt: str | Sequence[str] = "",
+    *,
+    samples: int | None = None,
+    stream: Literal[True],
+    **settings: Unpack[SamplingSettings],
+) -> Iterator[tuple[int, str]]: ...
+@overload
+def generate(
     run: Path | str | Run,
     prompt: str = "",
     *,
-    on_text: Callable[[int, str], object] | None = None,
+    on_text: OnText | None = None,
+    defaults: Mapping[str, Any] | None = None,
     **settings: Unpack[SamplingSettings],
 ) -> Generation: ...
 @overload
 def generate(
     run: Path | str | Run,
-    prompt: Sequence[str],
+    prompt: str | Sequence[str] = "",
     *,
-    on_text: Callable[[int, str], object] | None = None,
+    samples: int | None = None,
+    on_text: OnText | None = None,
+    defaults: Mapping[str, Any] | None = None,
     **settings: Unpack[SamplingSettings],
 ) -> list[Generation]: ...
 def generate(
@@ -508,7 +540,10 @@ def generate(
     prompt: str | Sequence[str] = "",
     *,
     source: str | Sequence[str] | None = None,
-    on_text: Callable[[int, str], object] | None = None,
+    samples: int | None = None,
+    stream: bool = False,
+    on_text: OnText | None = None,
+    defaults: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Any:
     """Generate text from a prompt, or from each of several; at temperature 0 detect and prove its loop.
@@ -517,27 +552,52 @@ def generate(
         run: A run folder, or a loaded run.
         prompt: One prompt, or several.
         source: A text to translate (translators) or to classify (classifiers), or several.
-        on_text: Called with the number of the prompt and each new piece of text; returning True ends that text.
-        settings: tokens, temperature, top_k, top_p, seed, stop_at_loop, stop_at_eos; for translators beam,
-            length_penalty, tokens.
+        samples: Texts for each prompt, in one batch. If given, or with several prompts, a list is returned, in which
+            the texts of a prompt follow each other.
+        stream: Return an iterator over the pieces of the text as they are generated, whole characters only; for
+            several texts, over pairs of the text's number and the piece.
+        on_text: Called with the number of the text and each new piece of it; returning True ends that text.
+        defaults: Settings that hold where the call gives none.
+        settings: tokens, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty,
+            no_repeat_ngram, logit_bias, stop, stop_tokens, logprobs, seed, stop_at_loop, stop_at_eos
+            (`lemma.generation.decode.Sampling` says what each does); for translators beam, length_penalty, tokens.
 
     >>> lemma.generate("runs/a", prompt="The", temperature=0.0).loop  # doctest: +SKIP
+    >>> for piece in lemma.generate("runs/a", prompt="The", stream=True):  # doctest: +SKIP
+    ...     print(piece, end="", flush=True)
     """
-    from lemma.generation.decode import Sampling, generate_text
+    from lemma.generation.beam import Beam
+    from lemma.generation.decode import Sampling, generate_text, stream_text
 
     loaded = opened(run)
     if source is not None:
-        return _answer(loaded, source, settings)
-    prompts: list[Any] = list(prompt) if isinstance(prompt, list | tuple) else [prompt]
+        others = {"prompt": prompt or None, "samples": samples, "stream": stream or None, "on_text": on_text}
+        return _answer(loaded, source, settings | {name: value for name, value in others.items() if value is not None})
+    if beams := [name for name in settings if name in Beam.__dataclass_fields__.keys() - {"tokens"}]:
+        raise SpecError(f"generate: {', '.join(beams)}: for translations, which need source. Leave out the one.")
+    if stream and on_text is not None:
+        raise SpecError("generate: stream returns the pieces that on_text would be called with. Leave out the one.")
     refuse_unknown(settings, Sampling.__dataclass_fields__, "generate")
+    chosen = Sampling(**{**(defaults or {}), **settings, **({} if samples is None else {"samples": samples})})
+    one = isinstance(prompt, str) and samples is None
+    prompts: list[Any] = list(prompt) if isinstance(prompt, list | tuple) else [prompt]
+
+    def pieces() -> Iterator[Any]:
+        with loaded.folded():
+            for number, piece in stream_text(loaded.model, loaded.tokenizer, prompts, chosen):
+                yield piece if one else (number, piece)
+
+    if stream:
+        return pieces()
     with loaded.folded():
-        written = generate_text(loaded.model, loaded.tokenizer, prompts, Sampling(**settings), on_text)
-    return written[0] if isinstance(prompt, str) else written
+        written = generate_text(loaded.model, loaded.tokenizer, prompts, chosen, on_text)
+    return written[0] if one else written
 
 
 def _answer(run: Run, source: str | Sequence[str], settings: dict[str, Any]) -> Any:
     """What a translator makes of a source, or what a classifier calls it."""
     from lemma.generation.beam import Beam, translate_texts
+    from lemma.generation.decode import Sampling
     from lemma.models.encoder_decoder import EncoderDecoderModel
     from lemma.tasks.classification import ClassificationTask, name_texts
     from lemma.tasks.registry import task_for
@@ -548,7 +608,14 @@ def _answer(run: Run, source: str | Sequence[str], settings: dict[str, Any]) -> 
             raise SpecError(f"generate: a classifier has no use for {', '.join(settings)}: it names a source's class.")
         answers: list[Any] = list(name_texts(run, sources))
     else:
-        refuse_unknown(settings, Beam.__dataclass_fields__, "generate")
+        known = Beam.__dataclass_fields__
+        of_prompts = {*Sampling.__dataclass_fields__, "prompt", "stream", "on_text"} - {*known}
+        if sampling := [name for name in settings if name in of_prompts]:
+            raise SpecError(
+                f"generate: {', '.join(sampling)}: for text after a prompt. A source is translated by beam search, "
+                f"which knows {', '.join(known)}. Leave out the one or the other."
+            )
+        refuse_unknown(settings, known, "generate")
         with run.folded():
             model = run.require(EncoderDecoderModel, "a translator, which answers a source")
             answers = list(translate_texts(model, run.tokenizer, sources, Beam(**settings)))
@@ -933,7 +1000,7 @@ def _account_page(run: Run) -> str:
     return count(run.path)._repr_html_()
 
 
-def _refuse_without(verb: str, *packages: str) -> None:
+def _refuse_without(verb: str, *packages: str, extra: str = "serve") -> None:
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
-        raise InputError(f"{verb} needs {' and '.join(missing)}, not installed here: pip install 'lemma[serve]'")
+        raise InputError(f"{verb} needs {' and '.join(missing)}, not installed here: pip install 'lemma[{extra}]'")

@@ -17,7 +17,12 @@ def evaluate(
     context: Annotated[int | None, typer.Option(help="Tokens per window. Default: the model's context.")] = None,
     stride: Annotated[int | None, typer.Option(help="Tokens scored per window. Default: half the context.")] = None,
     limit: Annotated[
-        int | None, typer.Option(help="Evaluate on the first N sentences of the treebank or pairs.")
+        int | None,
+        typer.Option(help="Evaluate on the first N sentences of the treebank or pairs, or examples of a task."),
+    ] = None,
+    harness: Annotated[
+        list[Path] | None,
+        typer.Option(help="A task file of lm_eval, measured by that harness instead; may be given again."),
     ] = None,
     layer: Annotated[
         int | None, typer.Option(help="Attention as trees: the layer, counted from 0.", rich_help_panel=PARSE)
@@ -42,6 +47,6 @@ def evaluate(
     from lemma.api import evaluate as measure
 
     settings = {"layer": layer, "head": head, "context": context, "stride": stride}
-    settings |= {"beam": beam, "length_penalty": length_penalty, "limit": limit}
+    settings |= {"beam": beam, "length_penalty": length_penalty, "limit": limit, "harness": harness or None}
     given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     show(measure(run, split=split, **data, **given), json)

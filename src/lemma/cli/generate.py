@@ -1,16 +1,19 @@
 """`lemma generate`: text from a run, streamed."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import Json, say, to_json
+from lemma.cli.common import Json, to_json
 from lemma.errors import SpecError
+from lemma.report.text import set_to, width_of
 
-TOKENS, TEMPERATURE, SEED = 200, 0.8, 1
-"""What is taken where an option is not given; None in the signature tells that it was not."""
+TOKENS = 200
+"""What is taken where --tokens is not given."""
+CHOICE, ENDING = "Choice of tokens", "End"
 
 
 def generate(
@@ -30,15 +33,60 @@ def generate(
         float | None,
         typer.Option(help="0 always takes the most likely token; 1 is the model's own; 0.8 if not given."),
     ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Choose among the k most likely tokens only.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Choose among the most likely tokens that make up p.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Fixes the random choices; 1 if not given.")] = None,
-    samples: Annotated[int | None, typer.Option(help="How many texts for each prompt; 1 if not given.")] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="Choose among the k most likely tokens only.", rich_help_panel=CHOICE)
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Choose among the most likely tokens that make up p.", rich_help_panel=CHOICE)
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option(help="Choose among tokens with this share of the highest probability.", rich_help_panel=CHOICE),
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None,
+        typer.Option(help="Above 1: tokens of prompt and text become less likely.", rich_help_panel=CHOICE),
+    ] = None,
+    frequency_penalty: Annotated[
+        float | None,
+        typer.Option(help="Subtracted from a token's logit for each time it was generated.", rich_help_panel=CHOICE),
+    ] = None,
+    presence_penalty: Annotated[
+        float | None,
+        typer.Option(help="Subtracted from a token's logit once it was generated.", rich_help_panel=CHOICE),
+    ] = None,
+    no_repeat_ngram: Annotated[
+        int | None, typer.Option(help="Never write the same N tokens in a row twice.", rich_help_panel=CHOICE)
+    ] = None,
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID=NUMBER",
+            help="Added to the logit of a token, as in 17=-5; 17=-inf forbids it; may be given again.",
+            rich_help_panel=CHOICE,
+        ),
+    ] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="End before this text; may be given again.", rich_help_panel=ENDING),
+    ] = None,
+    stop_token: Annotated[
+        list[int] | None,
+        typer.Option(help="End before the token with this id; may be given again.", rich_help_panel=ENDING),
+    ] = None,
     stop_at_loop: Annotated[
-        bool | None, typer.Option(help="At temperature 0, stop when a loop is proved; no if not given.")
+        bool | None,
+        typer.Option(help="At temperature 0, stop when a loop is proved; no if not given.", rich_help_panel=ENDING),
     ] = None,
     ignore_eos: Annotated[
-        bool | None, typer.Option(help="Write on past the end-of-sentence token; no if not given.")
+        bool | None,
+        typer.Option(help="Write on past the end-of-sentence token; no if not given.", rich_help_panel=ENDING),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Fixes the random choices; 1 if not given.")] = None,
+    samples: Annotated[int | None, typer.Option(help="How many texts for each prompt; 1 if not given.")] = None,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(help="Show the model's log-probability of each token, and of the N most likely ones."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -46,8 +94,24 @@ def generate(
 
     At temperature 0 it says where the text loops, and whether that is proved.
     """
-    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    sampling |= {"stop_at_loop": stop_at_loop, "ignore_eos": ignore_eos, "samples": samples}
+    sampling = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "frequency_penalty": frequency_penalty,
+        "presence_penalty": presence_penalty,
+        "no_repeat_ngram": no_repeat_ngram,
+        "logit_bias": logit_bias,
+        "stop": stop,
+        "stop_token": stop_token,
+        "stop_at_loop": stop_at_loop,
+        "ignore_eos": ignore_eos,
+        "seed": seed,
+        "samples": samples,
+        "logprobs": logprobs,
+    }
     beams = {"beam": beam, "length_penalty": length_penalty}
     if source:
         _refuse(sampling | {"prompt": prompt}, "for text after a prompt, not for --source")
@@ -58,7 +122,7 @@ def generate(
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
+    return {name: value for name, value in options.items() if value not in (None, [])}
 
 
 def _refuse(options: dict[str, Any], why: str) -> None:
@@ -66,22 +130,36 @@ def _refuse(options: dict[str, Any], why: str) -> None:
         raise SpecError(f"{', '.join(names)}: {why}. Leave out the one or the other.")
 
 
-def _write(run: Path, prompts: list[str], given: dict[str, Any], json: bool) -> None:
+def _write(run: Path, prompts: list[str], settings: dict[str, Any], json: bool) -> None:
     """Continue prompts; a single one as it is written."""
     from lemma.api import generate as write
 
-    settings = {"tokens": TOKENS, "temperature": TEMPERATURE, "seed": SEED, **given}
-    samples, ignores = settings.pop("samples", 1), settings.pop("ignore_eos", False)
-    prompts = [text for text in prompts for _ in range(max(1, samples))]
-    echo = None if json or len(prompts) > 1 else _echo(prompts[0])
-    results = write(run, prompts, stop_at_eos=not ignores, on_text=echo, **settings)
+    samples = settings.pop("samples", 1)
+    if "logit_bias" in settings:
+        settings["logit_bias"] = dict(map(_bias, settings["logit_bias"]))
+    if "stop_token" in settings:
+        settings["stop_tokens"] = settings.pop("stop_token")
+    if "ignore_eos" in settings:
+        settings["stop_at_eos"] = not settings.pop("ignore_eos")
+    echo = None if json or len(prompts) * samples > 1 else _echo(prompts[0])
+    results = write(run, prompts, samples=samples, on_text=echo, defaults={"tokens": TOKENS}, **settings)
     if json:
         _print_json([result.to_dict() for result in results], "generations")
-    elif echo:
-        echo(0, "")
-        say("\n" + results[0].remark if results[0].remark else "")
-    else:
-        typer.echo("\n\n---\n\n".join(str(result) for result in results))
+        return
+    with set_to(width_of(sys.stdout)):
+        if echo:
+            echo(0, "")
+            typer.echo("\n" + results[0].notes if results[0].notes else "")
+        else:
+            typer.echo("\n\n---\n\n".join(str(result) for result in results))
+
+
+def _bias(written: str) -> tuple[int, float]:
+    token, _, value = written.partition("=")
+    try:
+        return int(token), float(value)
+    except ValueError:
+        raise SpecError(f"--logit-bias {written}: expected a token's id and a number, as in 17=-5.") from None
 
 
 def _echo(prompt: str) -> Callable[[int, str], None]:

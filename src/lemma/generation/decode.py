@@ -4,13 +4,14 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from functools import cache
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, cached_property
 from hashlib import blake2b
 from numbers import Integral, Real
 from types import FunctionType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -22,10 +23,11 @@ from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, InputError, SpecError
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel, evaluating
-from lemma.report.result import Block, Pre, Result, Text
+from lemma.report.numbers import visible
+from lemma.report.result import Block, Pre, Result, Table, Text, as_text
 from lemma.report.text import fit
 
-# From logits to the next token: temperature, top-k and top-p.
+# From logits to the next token: bias, penalties, temperature, top-k, top-p and min-p.
 
 
 def refuse_type(name: str, value: Any, kind: type, wanted: str) -> None:
@@ -44,28 +46,66 @@ COLDEST = 1e-200  # so that no logit overflows; below it, no probability changes
 
 @dataclass(frozen=True)
 class Sampling:
-    """How much to generate and how to choose each token.
+    """How much to generate, how to choose each token and where to end.
 
-    Temperature divides the logits; then top-k keeps the k most likely tokens, and top-p (Holtzman et al. 2020), of
-    what is left, the fewest most likely that together reach p. Temperature 0 always takes the most likely token. Of
-    equally likely tokens the lowest id comes first.
+    The logits go through these in the order of transformers, and what is not set changes nothing:
+
+    1. `logit_bias` is added to the logits of single tokens; −inf forbids one.
+    2. `repetition_penalty` θ (Keskar et al. 2019): of each token in the prompt or the text so far, a positive logit is
+       divided by θ and a negative one multiplied with it.
+    3. `frequency_penalty` α and `presence_penalty` β, as OpenAI defines them: a token that was generated c times loses
+       α·c, and β if c > 0. The prompt does not count.
+    4. `no_repeat_ngram` n: what would complete an n-gram that prompt and text already have is forbidden.
+    5. `temperature` divides the logits. 0 takes the most likely token here, of equally likely ones the lowest id.
+    6. `top_k` keeps the k most likely tokens.
+    7. `top_p` (Holtzman et al. 2020) keeps, of what is left, the fewest most likely that together reach p.
+    8. `min_p` (Nguyen et al. 2024) keeps, of what is left, those with at least this share of the highest probability.
     """
 
     tokens: int = 100
     temperature: float = 0.8
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    no_repeat_ngram: int | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    stop: str | Sequence[str] = ()
+    """Texts before which a text ends; looked for in what is generated, wherever tokens begin."""
+    stop_tokens: Sequence[int] = ()
+    """Tokens before which a text ends, besides the tokenizer's own `<eos>`."""
+    logprobs: int | None = None
+    """Record the model's own log-probability of each token, and those of this many most likely ones next to it."""
+    samples: int = 1
+    """Texts for each prompt."""
     seed: int = 1
     stop_at_loop: bool = False
     stop_at_eos: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "top_k", "seed"):
+        for name in ("tokens", "top_k", "no_repeat_ngram", "logprobs", "samples", "seed"):
             if getattr(self, name) is not None:
                 refuse_type(name, getattr(self, name), Integral, "a whole number")
-        for name in ("temperature", "top_p"):
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty"):
             if getattr(self, name) is not None:
                 refuse_type(name, getattr(self, name), Real, "a number")
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        refuse_type("stop", stop, Iterable, "a text or a list of texts")
+        refuse_type("stop_tokens", self.stop_tokens, Iterable, "a list of token ids")
+        refuse_type("logit_bias", self.logit_bias, Mapping, "a mapping from token ids to numbers")
+        object.__setattr__(self, "stop", tuple(stop))
+        object.__setattr__(self, "stop_tokens", tuple(self.stop_tokens))
+        object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+        for text in self.stop:
+            refuse_type("stop", text, str, "a text")
+        for token in (*self.stop_tokens, *self.logit_bias):
+            refuse_type("token", token, Integral, "the id of a token")
+        for token, value in self.logit_bias.items():
+            refuse_type(f"logit_bias[{token}]", value, Real, "a number")
+            if not value < math.inf:
+                raise InputError(f"logit_bias[{token}] = {value} is not a number below inf; -inf forbids a token.")
         if self.tokens < 1:
             raise InputError(f"tokens = {self.tokens} is less than 1: say how many tokens to generate.")
         if not 0 <= self.temperature < math.inf:
@@ -74,17 +114,96 @@ class Sampling:
             raise InputError(f"top_k = {self.top_k} is less than 1; leave it out to keep every token.")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise InputError(f"top_p = {self.top_p} is not above 0 and up to 1; leave it out to keep every token.")
+        if self.min_p is not None and not 0 <= self.min_p <= 1:
+            raise InputError(f"min_p = {self.min_p} is not from 0 to 1; leave it out to keep every token.")
+        if not 0 < self.repetition_penalty < math.inf:
+            raise InputError(f"repetition_penalty = {self.repetition_penalty} is not above 0; 1 changes nothing.")
+        for name in ("frequency_penalty", "presence_penalty"):
+            if not math.isfinite(getattr(self, name)):
+                raise InputError(f"{name} = {getattr(self, name)} is not a finite number; 0 changes nothing.")
+        if self.no_repeat_ngram is not None and self.no_repeat_ngram < 1:
+            raise InputError(f"no_repeat_ngram = {self.no_repeat_ngram} is less than 1; leave it out to allow all.")
+        if "" in self.stop:
+            raise InputError("stop = '': an empty stop string would end the text at once. Leave it out.")
+        if self.logprobs is not None and self.logprobs < 0:
+            raise InputError(f"logprobs = {self.logprobs} is less than 0, which records the chosen token alone.")
+        if self.samples < 1:
+            raise InputError(f"samples = {self.samples} is less than 1: say how many texts to write for each prompt.")
         if self.stop_at_loop and not self.greedy:
             raise InputError(f"stop_at_loop needs temperature 0, got {self.temperature}: sampling breaks every loop.")
+        if self.stop_at_loop and self.never_repeats:
+            raise InputError(
+                f"stop_at_loop: with {self.never_repeats} the next token depends on all tokens so far, so that no loop "
+                "can be proved. Leave out the one or the other."
+            )
 
     @property
     def greedy(self) -> bool:
         """Whether the most likely token is always taken."""
         return self.temperature == 0
 
+    @cached_property
+    def never_repeats(self) -> str:
+        """The setting that depends on all tokens so far, so that no state is ever the same again; empty without one."""
+        return "no_repeat_ngram" if self.no_repeat_ngram else "frequency_penalty" if self.frequency_penalty else ""
+
+    @cached_property
+    def looks_back(self) -> bool:
+        """Whether the next token depends on earlier ones also past the model's own state."""
+        return bool(self.never_repeats or self.repetition_penalty != 1 or self.presence_penalty)
+
+
+def adjusted(
+    logits: Float[Tensor, "rows vocabulary"], settings: Sampling, read: Int[Tensor, "rows read"], generated: int
+) -> Float[Tensor, "rows vocabulary"]:
+    """Apply bias and penalties, in the order of `Sampling`; temperature 0 takes the highest of what this returns.
+
+    Args:
+        logits: The model's own.
+        read: The tokens before, of the prompt too; used by what looks back.
+        generated: How many of these, at the end, were generated.
+
+    >>> logits = torch.tensor([[2.0, -1.0, 3.0]])
+    >>> adjusted(logits, Sampling(repetition_penalty=2.0), torch.tensor([[0, 1]]), 1).tolist()
+    [[1.0, -2.0, 3.0]]
+    >>> adjusted(logits, Sampling(no_repeat_ngram=2, logit_bias={2: 0.5}), torch.tensor([[0, 1, 0]]), 1).tolist()
+    [[2.0, -inf, 3.5]]
+    """
+    if not settings.logit_bias and not settings.looks_back:
+        return logits
+    logits = logits.double()
+    if settings.logit_bias:
+        ids = torch.tensor(list(settings.logit_bias), device=logits.device)
+        bias = torch.tensor(list(settings.logit_bias.values()), dtype=torch.float64, device=logits.device)
+        logits = logits.index_add(1, ids, bias.expand(len(logits), -1))
+    if settings.repetition_penalty != 1:
+        found, penalty = logits.gather(1, read), settings.repetition_penalty
+        logits = logits.scatter(1, read, torch.where(found < 0, found * penalty, found / penalty))
+    if settings.frequency_penalty or settings.presence_penalty:
+        new = read[:, read.shape[1] - generated :]
+        counts = torch.zeros_like(logits).scatter_add(1, new, torch.ones_like(new, dtype=logits.dtype))
+        logits = logits - settings.frequency_penalty * counts - settings.presence_penalty * counts.clamp(max=1)
+    size = settings.no_repeat_ngram
+    if size and read.shape[1] >= size:
+        ngrams = read.unfold(1, size, 1)
+        begun = (ngrams[..., :-1] == read[:, None, read.shape[1] - size + 1 :]).all(-1)
+        rows, places = begun.nonzero(as_tuple=True)
+        logits = logits.index_put((rows, ngrams[rows, places, -1]), logits.new_tensor(-math.inf))
+    if bool(logits.isneginf().all(-1).any()):
+        forbidding = [name for name in ("no_repeat_ngram", "logit_bias") if getattr(settings, name)]
+        raise InputError(
+            f"no token is left to choose after {generated} generated ones: {' and '.join(forbidding)} forbid all "
+            f"{logits.shape[1]}. Generate fewer tokens, or forbid less."
+        )
+    return logits
+
 
 def probabilities(
-    logits: Float[Tensor, "rows vocabulary"], temperature: float, top_k: int | None = None, top_p: float | None = None
+    logits: Float[Tensor, "rows vocabulary"],
+    temperature: float,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
 ) -> Float[Tensor, "rows vocabulary"]:
     """Return the probability with which each token is chosen, in float64; temperature 0 puts all on the most likely.
 
@@ -98,10 +217,11 @@ def probabilities(
     if top_k is not None and top_k < logits.shape[-1]:
         scaled = scaled.masked_fill(~top_k_mask(scaled, top_k), -math.inf)
     chances = scaled.softmax(-1)
-    if top_p is None or top_p == 1:
-        return chances
-    kept = chances * top_p_mask(chances, top_p)
-    return kept / kept.sum(-1, keepdim=True)
+    cuts = top_p is not None and top_p < 1
+    kept = chances * top_p_mask(chances, top_p) if cuts else chances
+    if min_p:
+        kept = kept * (kept >= min_p * kept.amax(-1, keepdim=True))
+    return kept / kept.sum(-1, keepdim=True) if cuts or min_p else chances
 
 
 def top_k_mask(logits: Float[Tensor, "rows vocabulary"], count: int) -> Bool[Tensor, "rows vocabulary"]:
@@ -123,12 +243,14 @@ def choose(
 ) -> Int[Tensor, "rows"]:
     """Choose each row's next token by a random number from [0, 1): where the cumulative probability passes it.
 
+    The logits are those that `adjusted` returns.
+
     >>> choose(torch.tensor([[1.0, 3.0]]).log().repeat(2, 1), Sampling(temperature=1.0), [0.2, 0.3]).tolist()
     [0, 1]
     """
     if settings.greedy:
         return logits.argmax(-1)
-    sums = probabilities(logits, settings.temperature, settings.top_k, settings.top_p).cumsum(-1)
+    sums = probabilities(logits, settings.temperature, settings.top_k, settings.top_p, settings.min_p).cumsum(-1)
     # Scaled by the sum's own end, so that rounding never leads past the last token that can be chosen.
     places = torch.tensor(chances, dtype=torch.float64, device=logits.device)[:, None] * sums[:, -1:]
     return torch.searchsorted(sums, places, right=True).squeeze(-1)
@@ -139,6 +261,11 @@ def choose(
 # Each token is a function of the state before it, and so is the next state. When a whole state comes back, all that
 # followed it repeats for ever: a model whose memory is its last N−1 tokens has at most V^(N−1) full states, so it
 # always ends in a loop.
+#
+# What depends on more than the model's state belongs to the state that must come back. Repetition and presence
+# penalties depend on which tokens have been used: a set that only grows, so that it is the same where its size is.
+# Stop strings depend on the end of the text that may still become one. Frequency penalties count every token, and
+# each token adds an n-gram that `no_repeat_ngram` forbids from then on: nothing comes back, and no loop is proved.
 
 
 @dataclass(frozen=True)
@@ -223,8 +350,8 @@ def _onset(tokens: Sequence[int], known: int, period: int) -> int:
 # Generation: read the prompt once, then one token at a time through the state.
 
 
-Stopped = Literal["length", "eos", "loop", "told"]
-"""Why a text ends; `told`: the callback asked for it."""
+Stopped = Literal["length", "eos", "stop", "loop", "told"]
+"""Why a text ends; `stop`: at a stop string or stop token; `told`: the callback asked for it."""
 OnToken = Callable[[int, int], object]
 """Is called with a row's number and its next token as soon as that is chosen; True ends the row there."""
 OnText = Callable[[int, str], object]
@@ -235,18 +362,42 @@ NOT_NUMBERS = "the model's logits are not numbers (NaN): its weights are damaged
 
 
 @dataclass(frozen=True)
+class TokenLogprob:
+    """A token with its log-probability in nats: the model's own, before temperature, bias, penalties and cuts."""
+
+    token: int
+    logprob: float
+    top: tuple["TokenLogprob", ...] = ()
+    """The most likely tokens at this place, as many as were asked for."""
+    text: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        plain = {"token": self.token, "text": self.text, "logprob": self.logprob}
+        return plain | ({"top": [one.to_dict() for one in self.top]} if self.top else {})
+
+    def spelled(self, tokenizer: Tokenizer) -> "TokenLogprob":
+        """Return the same with the texts of its tokens, each decoded alone."""
+        top = tuple(one.spelled(tokenizer) for one in self.top)
+        return replace(self, text=tokenizer.decode([self.token]), top=top)
+
+
+@dataclass(frozen=True)
 class Generated:
-    """The tokens generated after a prompt, `<eos>` left out, and why they end."""
+    """The tokens generated after a prompt, without the `<eos>` or stop token, and why they end."""
 
     prompt_tokens: tuple[int, ...]
     tokens: tuple[int, ...]
     loop: TextLoop | None
     stopped: Stopped
     seconds: float
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return {**asdict(self), "prompt_tokens": list(self.prompt_tokens), "tokens": list(self.tokens)}
+        logprobs = None if self.logprobs is None else [one.to_dict() for one in self.logprobs]
+        plain = {"prompt_tokens": list(self.prompt_tokens), "tokens": list(self.tokens), "logprobs": logprobs}
+        return {**asdict(self), **plain}
 
 
 @dataclass(frozen=True)
@@ -256,9 +407,12 @@ class Generation(Result):
     prompt: str
     text: str
     tokens: tuple[int, ...]
+    """All generated tokens: also those that spell a stop string, before which the text ends."""
     loop: TextLoop | None
     stopped: Stopped
     tokens_per_second: float
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    """Of each of the tokens, if they were asked for."""
 
     @property
     def title(self) -> str:
@@ -270,18 +424,37 @@ class Generation(Result):
         """One line about the loop; empty without one."""
         return f"loop: {self.loop}" if self.loop else ""
 
+    @property
+    def notes(self) -> str:
+        """What is printed below the text: the loop, and the log-probabilities."""
+        tables = as_text(self._tables())
+        return "\n".join(([fit(self.remark)] if self.remark else []) + (["", tables] if tables else []))
+
+    def _tables(self) -> list[Block]:
+        def shown(one: TokenLogprob) -> str:
+            return f"{visible(one.text)} {one.logprob:.3f}"
+
+        if self.logprobs is None:
+            return []
+        rows = [(visible(one.text), f"{one.logprob:.3f}", ", ".join(map(shown, one.top))) for one in self.logprobs]
+        wide = 3 if any(one.top for one in self.logprobs) else 2
+        header = ("token", "log p", "most likely")
+        return [Table(header[:wide], [row[:wide] for row in rows], left=(0, 2), flexible=(2,) if wide == 3 else ())]
+
     def blocks(self) -> Iterable[Block]:
-        """The prompt with the text that continues it, and the loop."""
+        """The prompt with the text that continues it, the loop and the log-probabilities."""
         yield Pre([(self.prompt, "prompt"), (self.text, "")])
         if self.remark:
             yield Text(self.remark, "note")
+        yield from self._tables()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return {**asdict(self), "tokens": list(self.tokens)}
+        logprobs = None if self.logprobs is None else [one.to_dict() for one in self.logprobs]
+        return {**asdict(self), "tokens": list(self.tokens), "logprobs": logprobs}
 
     def __str__(self) -> str:  # the text as it is, never wrapped
-        return f"{self.prompt}{self.text}\n{fit(self.remark)}".rstrip("\n")
+        return f"{self.prompt}{self.text}\n{self.notes}".rstrip("\n")
 
 
 class Continuation:
@@ -291,8 +464,10 @@ class Continuation:
         self.number, self.prompt, self.settings = number, tuple(prompt), settings
         self.random = random.Random(settings.seed + number)
         self.tokens: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
         self.stopped: Stopped | None = None
         self.begun = self.ended = 0.0
+        self._used, self._generated = set(prompt), set[int]()
         self._history = StateHistory()
         self._loop: TextLoop | None = None
         self._about = ""
@@ -301,28 +476,42 @@ class Continuation:
         """End here, and stop the clock."""
         self.stopped, self.ended = why, time.perf_counter()
 
-    def take(self, token: int, eos: int | None) -> bool:
-        """Take the next token; return whether it belongs to the text, which `<eos>` does not."""
-        if token == eos and self.settings.stop_at_eos:
-            self.stop("eos")
+    def take(self, token: int, logprob: TokenLogprob | None, eos: int | None) -> bool:
+        """Take the next token; return whether it belongs to the text, which `<eos>` and a stop token do not."""
+        if token == eos:
+            ends = "eos" if self.settings.stop_at_eos else None
+        else:
+            ends = "stop" if token in self.settings.stop_tokens else None
+        if ends:
+            self.stop(ends)
             return False
         self.tokens.append(token)
+        self.logprobs += [logprob] if logprob else []
+        self._used.add(token)
+        self._generated.add(token)
         if len(self.tokens) == self.settings.tokens:
             self.stop("length")
         return True
 
-    def look_for_loop(self, state: State, row: int, receptive_field: int | None) -> None:
-        """See whether the state of this row of the batch has been the same before.
+    def look_for_loop(self, state: State, row: int, receptive_field: int | None, held: bytes | None) -> None:
+        """See whether the state of this row of the batch, with all else the text depends on, has been the same before.
 
         As long as a bounded memory is not full, its length alone distinguishes each state from all others.
         """
-        step, self._about = len(self.tokens), state.about
+        step, settings = len(self.tokens), self.settings
+        if settings.never_repeats:
+            self._about = f"the text so far, on which {settings.never_repeats} depends,"
+            return
+        also = ["the set of tokens used"] if settings.looks_back else []
+        also += ["what may become a stop string"] if held is not None else []
+        self._about = " and ".join([state.about, *also])
         if self._loop or len(self.prompt) + step < (receptive_field or 0):
             return
-        first = self._history.earlier(state.signature(row), step)
+        used = f"{len(self._used)},{len(self._generated)};".encode() if settings.looks_back else b""
+        first = self._history.earlier(used + (held or b"") + state.signature(row), step)
         if first is not None:
             self._loop = proved_loop(self.tokens, first, step, self._about)
-            if self.settings.stop_at_loop:
+            if settings.stop_at_loop:
                 self.stop("loop")
 
     def result(self) -> Generated:
@@ -331,10 +520,10 @@ class Continuation:
         loop = self._loop
         if loop is None and self.settings.greedy and self.stopped == "length":
             loop = observed_loop(self.tokens, self._about)
-        return Generated(self.prompt, tuple(self.tokens), loop, self.stopped, self.ended - self.begun)
+        logprobs = None if self.settings.logprobs is None else tuple(self.logprobs)
+        return Generated(self.prompt, tuple(self.tokens), loop, self.stopped, self.ended - self.begun, logprobs)
 
 
-@torch.inference_mode()
 def generate(
     model: LanguageModel,
     prompts: Sequence[Sequence[int] | np.ndarray],
@@ -343,77 +532,152 @@ def generate(
     eos: int | None = None,
     on_token: OnToken | None = None,
 ) -> list[Generated]:
-    """Continue each prompt through the model's state, never reading a token twice.
+    """Continue each prompt, `settings.samples` times, through the model's state, never reading a token twice.
 
     (A decoder whose window is full moves all its positions at each token, and therefore reads its window again.)
 
-    Prompts of equal length run as one batch. Each row has random numbers of its own, seeded by seed + row, and does not
-    depend on other rows. Only the rounding of batched matrix products may differ in the last bit from that of the row
-    alone: so a choice can differ where tokens are equally likely up to that bit, and nowhere else.
+    Prompts of equal length run as one batch, and equal ones are read once. Each row has random numbers of its own,
+    seeded by seed + row, and does not depend on other rows. Only the rounding of batched matrix products may differ in
+    the last bit from that of the row alone: so a choice can differ where tokens are equally likely up to that bit, and
+    nowhere else.
     """
-    rows = [Continuation(number, _checked(model, prompt, number), settings) for number, prompt in enumerate(prompts)]
+    if settings.stop:
+        raise InputError(f"stop = {settings.stop!r}: stop strings need a tokenizer. Use generate_text, or stop_tokens.")
+    return driven(_steps(model, prompts, settings, eos=eos), on_token)
+
+
+Held = Callable[[int], bytes]
+"""What the end of a row depends on besides the model's state, as bytes."""
+
+
+def _steps(
+    model: LanguageModel,
+    prompts: Sequence[Sequence[int] | np.ndarray],
+    settings: Sampling,
+    *,
+    eos: int | None = None,
+    held: Held | None = None,
+) -> Generator[tuple[int, int], object, list[Generated]]:
+    """Yield each row's number and its next token as soon as that is chosen; True sent back ends the row there."""
+    for name, tokens in (("stop_tokens", settings.stop_tokens), ("logit_bias", settings.logit_bias)):
+        refuse_tokens(name, tokens, model.spec.vocabulary)
+    checked = [_checked(model, prompt, number) for number, prompt in enumerate(prompts)]
+    repeated = [prompt for prompt in checked for _ in range(settings.samples)]
+    rows = [Continuation(number, prompt, settings) for number, prompt in enumerate(repeated)]
     groups: defaultdict[int, list[Continuation]] = defaultdict(list)
     for row in rows:
         groups[len(row.prompt)].append(row)
     with evaluating(model):
         for group in groups.values():
-            _run(model, group, settings, eos, on_token)
+            yield from _run(model, group, settings, eos, held)
     return [row.result() for row in rows]
+
+
+Piece = TypeVar("Piece")
+Done = TypeVar("Done")
+
+
+@torch.inference_mode()
+def driven(steps: Generator[tuple[int, Piece], object, Done], tell: Callable[[int, Piece], object] | None) -> Done:
+    """Run a generation to its end, telling each piece as it comes; return its result."""
+    answer: object = None
+    with closing(steps):
+        while True:
+            try:
+                number, piece = steps.send(answer)
+            except StopIteration as end:
+                return end.value
+            answer = tell(number, piece) if tell else None
 
 
 def _checked(model: LanguageModel, prompt: Sequence[int] | np.ndarray, number: int) -> list[int]:
     ids = [int(token) for token in prompt]
     if not ids:
         raise InputError(f"prompt {number} has no tokens; a model needs at least one to start from, such as <eos>.")
-    wrong = next((token for token in ids if not 0 <= token < model.spec.vocabulary), None)
-    if wrong is not None:
-        raise InputError(
-            f"prompt {number}: token {wrong} is outside the model's vocabulary of {model.spec.vocabulary}. "
-            "Use the tokenizer it was trained with."
-        )
+    refuse_tokens(f"prompt {number}", ids, model.spec.vocabulary)
     return ids
 
 
+def refuse_tokens(where: str, tokens: Iterable[int], vocabulary: int) -> None:
+    """Refuse tokens that a model does not have."""
+    wrong = next((token for token in tokens if not 0 <= token < vocabulary), None)
+    if wrong is not None:
+        raise InputError(
+            f"{where}: token {wrong} is outside the model's vocabulary of {vocabulary}. "
+            "Use the tokenizer it was trained with."
+        )
+
+
 def _run(
-    model: LanguageModel, rows: list[Continuation], settings: Sampling, eos: int | None, on_token: OnToken | None
-) -> None:
+    model: LanguageModel, rows: list[Continuation], settings: Sampling, eos: int | None, held: Held | None
+) -> Generator[tuple[int, int], object, None]:
     """Continue prompts of equal length until every row has stopped."""
     for row in rows:
         row.begun = time.perf_counter()
     logits, state = _read_prompts(model, rows)
-    step = bare(model)
+    read, generated, step = torch.tensor([row.prompt for row in rows], device=logits.device), 0, bare(model)
     while True:
         if settings.greedy:
             for place, row in enumerate(rows):
-                row.look_for_loop(state, place, model.receptive_field)
+                row.look_for_loop(state, place, model.receptive_field, held(row.number) if held else None)
         running = [place for place, row in enumerate(rows) if not row.stopped]
         if not running:
             return
         if len(running) < len(rows):
             index = torch.tensor(running, dtype=torch.long, device=logits.device)
             rows, logits, state = [rows[place] for place in running], logits[index], state.rows(index)
-        tokens = choose(logits, settings, () if settings.greedy else [row.random.random() for row in rows])
-        for row, token in zip(rows, tokens.tolist(), strict=True):
-            if row.take(token, eos) and on_token and on_token(row.number, token) is True:
+            read = read[index]
+        chances = () if settings.greedy else [row.random.random() for row in rows]
+        tokens = choose(adjusted(logits, settings, read, generated), settings, chances)
+        asked = settings.logprobs
+        logprobs = [None] * len(rows) if asked is None else logprobs_of(logits, tokens, asked)
+        for row, token, logprob in zip(rows, tokens.tolist(), logprobs, strict=True):
+            if row.take(token, logprob, eos) and (yield row.number, token) is True:
                 row.stop("told")
         if all(row.stopped for row in rows):
             return
         logits, state = step(tokens.unsqueeze(1), state)
-        logits = logits.select(1, -1)
+        logits, generated = logits.select(1, -1), generated + 1
+        read = torch.cat([read, tokens.unsqueeze(1)], dim=1) if settings.looks_back else read
+
+
+def logprobs_of(
+    logits: Float[Tensor, "rows vocabulary"], tokens: Int[Tensor, "rows"], count: int
+) -> list[TokenLogprob]:
+    """The log-probability of each row's token, and the `count` most likely tokens, of equals the lowest ids first.
+
+    >>> [found] = logprobs_of(torch.tensor([[1.0, 3.0]]).log(), torch.tensor([0]), 1)
+    >>> round(math.exp(found.logprob), 6), found.top[0].token, round(math.exp(found.top[0].logprob), 6)
+    (0.25, 1, 0.75)
+    """
+    logs, ids = logits.double().log_softmax(-1), tokens.unsqueeze(1)
+    if count:
+        ids = torch.cat([ids, logs.argsort(dim=-1, descending=True, stable=True)[:, :count]], dim=1)
+    pairs = zip(ids.tolist(), logs.gather(1, ids).tolist(), strict=True)
+    rows = [[TokenLogprob(*pair) for pair in zip(*row, strict=True)] for row in pairs]
+    return [replace(chosen, top=tuple(top)) for chosen, *top in rows]
 
 
 def _read_prompts(model: LanguageModel, rows: list[Continuation]) -> tuple[Float[Tensor, "rows vocabulary"], State]:
-    """Read what the model can see of the prompts, in pieces whose logits fit in memory; return the last logits."""
+    """Read what the model can see of the prompts, in pieces whose logits fit in memory; return the last logits.
+
+    Equal prompts are read once.
+    """
     field = model.receptive_field
     seen = [row.prompt[-field:] if field else row.prompt for row in rows]
-    tokens = torch.tensor(seen, device=next(model.parameters()).device)
+    places = {prompt: place for place, prompt in enumerate(dict.fromkeys(seen))}
+    tokens = torch.tensor(list(places), device=next(model.parameters()).device)
     logits, state = None, None
-    for piece in tokens.split(max(1, LOGITS_AT_ONCE // (len(rows) * model.spec.vocabulary)), dim=1):
+    for piece in tokens.split(max(1, LOGITS_AT_ONCE // (len(places) * model.spec.vocabulary)), dim=1):
         logits, state = model(piece, state)
     assert logits is not None and state is not None
-    if logits[:, -1].isnan().any():
+    logits = logits[:, -1]
+    if logits.isnan().any():
         raise InputError(NOT_NUMBERS)
-    return logits[:, -1], state
+    if len(places) < len(rows):
+        index = torch.tensor([places[prompt] for prompt in seen], device=logits.device)
+        logits, state = logits[index], state.rows(index)
+    return logits, state
 
 
 class Spelling:
@@ -439,9 +703,50 @@ class Spelling:
         self._told = self._tokenizer.decode(self._tokens)
         return piece
 
+    @property
+    def pending(self) -> tuple[int, ...]:
+        """The tokens on which the next piece depends."""
+        return tuple(self._tokens)
+
     def rest(self) -> str:
         """Return what is left at the end, complete or not."""
         return self._tokenizer.decode(self._tokens)[len(self._told) :]
+
+
+class StopStrings:
+    """Lets text pass until a stop string comes; what may still become one is held back.
+
+    The text ends before the stop string that is complete first, of several the one that begins first: so what passes
+    depends on the text alone, not on the pieces in which it comes.
+
+    >>> stops = StopStrings(["###"])
+    >>> [stops.add(piece) for piece in ("a#", "#b", "c##", "# d")], stops.found, stops.rest()
+    (['a', '##b', 'c', ''], True, '')
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops, self.held, self.found = tuple(stops), "", False
+
+    def add(self, piece: str) -> str:
+        """Take a piece and return what can be told by now; nothing after the stop."""
+        if self.found:
+            return ""
+        text = self.held + piece
+        places = [(place + len(stop), place) for stop in self._stops if (place := text.find(stop)) >= 0]
+        self.found = bool(places)
+        end = min(places)[1] if places else len(text) - self._beginning(text)
+        self.held = "" if places else text[end:]
+        return text[:end]
+
+    def rest(self) -> str:
+        """Return what is still held back at the end."""
+        return self.held
+
+    def _beginning(self, text: str) -> int:
+        """How many characters at the end are the beginning of a stop string."""
+        longest = max((len(stop) for stop in self._stops), default=1) - 1
+        lengths = range(min(longest, len(text)), 0, -1)
+        return next((size for size in lengths if any(stop.startswith(text[-size:]) for stop in self._stops)), 0)
 
 
 def generate_text(
@@ -450,37 +755,77 @@ def generate_text(
     prompts: Sequence[str],
     settings: Sampling,
     on_text: OnText | None = None,
+    longest: int | None = None,
 ) -> list[Generation]:
-    """Continue each prompt.
+    """Continue each prompt, `settings.samples` times; the texts of a prompt follow each other.
 
     A prompt without tokens starts from `<eos>`; if the tokenizer has none, from a newline; if its alphabet has none,
-    from token 0.
+    from token 0. Of a prompt with more than `longest` tokens, only the last ones are read.
     """
+    return driven(_pieces(model, tokenizer, prompts, settings, on_text is None, longest), on_text)
+
+
+@torch.inference_mode()
+def stream_text(
+    model: LanguageModel, tokenizer: Tokenizer, prompts: Sequence[str], settings: Sampling
+) -> Generator[tuple[int, str], object, list[Generation]]:
+    """Yield each text's number and its next piece, whole characters only; True sent back ends that text there."""
+    return (yield from _pieces(model, tokenizer, prompts, settings))
+
+
+def _pieces(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    settings: Sampling,
+    whole: bool = False,
+    longest: int | None = None,
+) -> Generator[tuple[int, str], object, list[Generation]]:
+    """The pieces of all texts as they come; with `whole` none is needed, and each text is spelled at its end."""
     for prompt in prompts:
         refuse_type("prompt", prompt, str, "a text")
-    encoded = [tokenizer.encode(prompt).tolist() for prompt in prompts]
-    spellings = [Spelling(tokenizer, ids) for ids in encoded]
-
-    def tell(row: int, piece: str) -> bool:
-        return on_text is not None and bool(piece) and on_text(row, piece) is True
-
-    def spell(row: int, token: int) -> bool:
-        return tell(row, spellings[row].add(token))
-
-    starts = [ids or [_beginning(tokenizer)] for ids in encoded]
-    results = generate(model, starts, settings, eos=tokenizer.eos, on_token=spell if on_text else None)
-    for row, spelling in enumerate(spellings):
-        tell(row, spelling.rest())
+    encoded = [tokenizer.encode(prompt)[-longest if longest else 0 :].tolist() for prompt in prompts]
+    starts = [ids or [beginning(tokenizer)] for ids in encoded]
+    befores = [ids[-1:] for ids in encoded for _ in range(settings.samples)]  # it may call for a space
+    spellings = [Spelling(tokenizer, before) for before in befores]
+    stops, texts = [StopStrings(settings.stop) for _ in befores], [""] * len(befores)
+    steps = _steps(
+        model,
+        starts,
+        replace(settings, stop=()),
+        eos=tokenizer.eos,
+        held=(lambda row: f"{spellings[row].pending!r}{stops[row].held!r}".encode()) if settings.stop else None,
+    )
+    answer: object = None
+    spell = bool(settings.stop) or not whole
+    with closing(steps):
+        while True:
+            try:
+                row, token = steps.send(answer)
+            except StopIteration as end:
+                results: list[Generated] = end.value
+                break
+            piece = stops[row].add(spellings[row].add(token)) if spell else ""
+            texts[row] += piece
+            answer = (bool(piece) and (yield row, piece) is True) or stops[row].found
     found: list[Generation] = []
-    for prompt, ids, result in zip(prompts, encoded, results, strict=True):
-        last = ids[-1:]  # the prompt's last token may call for a space
-        text = tokenizer.decode([*last, *result.tokens])[len(tokenizer.decode(last)) :]
+    for row, (before, result) in enumerate(zip(befores, results, strict=True)):
+        if spell:
+            rest = stops[row].add(spellings[row].rest()) + stops[row].rest()
+            texts[row] += rest
+            if rest:
+                yield row, rest
+        else:
+            texts[row] = tokenizer.decode([*before, *result.tokens])[len(tokenizer.decode(before)) :]
         speed = len(result.tokens) / result.seconds if result.seconds else 0.0
-        found.append(Generation(prompt, text, result.tokens, result.loop, result.stopped, speed))
+        logprobs = result.logprobs and tuple(one.spelled(tokenizer) for one in result.logprobs)
+        prompt, stopped = prompts[row // settings.samples], "stop" if stops[row].found else result.stopped
+        found.append(Generation(prompt, texts[row], result.tokens, result.loop, stopped, speed, logprobs))
     return found
 
 
-def _beginning(tokenizer: Tokenizer) -> int:
+def beginning(tokenizer: Tokenizer) -> int:
+    """The token that a text without a prompt starts from: `<eos>`, a newline, or token 0."""
     if tokenizer.eos is not None:
         return tokenizer.eos
     try:

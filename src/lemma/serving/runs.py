@@ -103,39 +103,6 @@ def find_run(served: dict[str, ServedRun], name: str | None) -> ServedRun:
     return served[name]
 
 
-class StopStrings:
-    """Lets text pass until a stop string comes; what may still become one is held back.
-
-    >>> stops = StopStrings(["###"])
-    >>> [stops.add(piece) for piece in ("a#", "#b", "c##", "# d")], stops.found, stops.rest()
-    (['a', '##b', 'c', ''], True, '')
-    """
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops, self._held, self.found = tuple(stops), "", False
-
-    def add(self, piece: str) -> str:
-        """Take a piece and return what can be sent by now; nothing after the stop."""
-        if self.found:
-            return ""
-        text = self._held + piece
-        places = [place for place in map(text.find, self._stops) if place >= 0]
-        self.found = bool(places)
-        end = min(places) if places else len(text) - self._beginning(text)
-        self._held = "" if places else text[end:]
-        return text[:end]
-
-    def rest(self) -> str:
-        """Return what is still held back at the end."""
-        return self._held
-
-    def _beginning(self, text: str) -> int:
-        """How many characters at the end are the beginning of a stop string."""
-        longest = max((len(stop) for stop in self._stops), default=1) - 1
-        lengths = range(min(longest, len(text)), 0, -1)
-        return next((size for size in lengths if any(stop.startswith(text[-size:]) for stop in self._stops)), 0)
-
-
 @dataclass(frozen=True)
 class FinishedText:
     """How one text ended."""
@@ -208,20 +175,14 @@ class GenerationJob:
     def _write(self, send: Send) -> list[FinishedText]:
         """Continue each prompt, once for each choice; text i is row i of one call of `generate`."""
         request = self.request
-        prompts = [prompt for prompt in self.prompts for _ in range(request.choices)]
-        stops = [StopStrings(request.stops) for _ in prompts]
-
-        def on_text(row: int, piece: str) -> bool:
-            gone = send(row, stops[row].add(piece))
-            return gone or stops[row].found
-
-        settings = {**request.sampling(request.tokens()), "seed": self.seed}
-        results = self.served.verbs.generate(self.served.run, prompts, on_text=on_text, **settings)
+        settings = {**request.sampling(request.tokens()), "seed": self.seed, "stop": request.stops}
+        results = self.served.verbs.generate(
+            self.served.run, self.prompts, on_text=send, samples=request.choices, **settings
+        )
         finished = []
-        for row, (result, stop) in enumerate(zip(results, stops, strict=True)):
-            send(row, stop.rest())
+        for result in results:
             loop = {"loop": {**result.loop.to_dict(), "remark": result.remark}} if result.loop else {}
-            reason = "length" if result.stopped == "length" and not stop.found else "stop"
+            reason = "length" if result.stopped == "length" else "stop"
             finished.append(FinishedText(reason, len(result.tokens), loop))
         return finished
 

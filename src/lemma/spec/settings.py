@@ -1,5 +1,6 @@
 """Settings as typed keyword arguments, so that editors complete them. A test keeps them equal to the specs."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 
@@ -165,6 +166,15 @@ class SamplingSettings(TypedDict, total=False):
     temperature: float
     top_k: int | None
     top_p: float | None
+    min_p: float | None
+    repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    no_repeat_ngram: int | None
+    logit_bias: Mapping[int, float]
+    stop: str | Sequence[str]
+    stop_tokens: Sequence[int]
+    logprobs: int | None
     seed: int
     stop_at_loop: bool
     stop_at_eos: bool

@@ -65,7 +65,7 @@ def test_generate_streams_and_repeats_itself_with_a_seed(folder: Path) -> None:
 def test_generate_at_zero_reports_its_loop(folder: Path) -> None:
     words = ["generate", "runs/a", "--prompt", "the", "--tokens", "400", "--temperature", "0", "--json"]
     result = json.loads(lemma(*words, folder=folder).stdout)
-    assert set(result) == {"prompt", "text", "tokens", "loop", "stopped", "tokens_per_second"}
+    assert set(result) == {"prompt", "text", "tokens", "loop", "stopped", "tokens_per_second", "logprobs"}
     loop, tokens = result["loop"], result["tokens"]
     if loop is not None:
         assert tokens[loop["onset"] : -loop["period"]] == tokens[loop["onset"] + loop["period"] :]

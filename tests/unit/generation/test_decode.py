@@ -134,7 +134,7 @@ def test_generation_switches_dropout_off_and_leaves_the_model_as_it_was() -> Non
 def test_the_result_is_plain_and_complete() -> None:
     [result] = generate(Script(3, [0, 1, 1, 1]), [[2]], Sampling(tokens=4, temperature=0))
     plain = result.to_dict()
-    assert list(plain) == ["prompt_tokens", "tokens", "loop", "stopped", "seconds"]
+    assert list(plain) == ["prompt_tokens", "tokens", "loop", "stopped", "seconds", "logprobs"]
     assert plain["tokens"] == [0, 1, 1, 1] and plain["prompt_tokens"] == [2]
     assert plain["loop"] == {"onset": 1, "period": 1, "proved": False, "state": "the number of tokens"}
     assert 0 < result.seconds < 10

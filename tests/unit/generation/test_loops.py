@@ -1,20 +1,26 @@
 """Onset, period and proof of loops, against brute force over the whole sequence."""
 
 import random
+from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
+import torch
 
+from lemma.data.tokenizers import train_tokenizer
 from lemma.generation.decode import (
     Generated,
     Sampling,
     StateHistory,
     TextLoop,
     generate,
+    generate_text,
     observed_loop,
     smallest_period,
 )
-from stand_ins import Script, Table
+from lemma.spec.data import Characters
+from stand_ins import Known, Script, Table
 
 
 def greedy(model: Table | Script, prompt: list[int], tokens: int, stop_at_loop: bool = False) -> Generated:
@@ -131,3 +137,79 @@ def test_a_loop_in_words() -> None:
         == "from the first token the text repeats every token so far (not proved: the hidden vectors did not repeat)"
     )
     assert proved.to_dict() == {"onset": 37, "period": 12, "proved": True, "state": "the last 2 tokens"}
+
+
+class Ranked(Table):
+    """As `Table`, but the second choice is not far behind the first: the next token, counted on from it."""
+
+    def certain(self, tokens: torch.Tensor) -> torch.Tensor:
+        size = self.spec.vocabulary
+        ranks = (torch.arange(size) - tokens[..., None]) % size
+        return 2.0 - 0.1 * ranks.double()
+
+
+def futures(model: Known, settings: Sampling, tokens: int) -> list[int]:
+    """What comes if one just goes on and on."""
+    [result] = generate(model, [[0]], replace(settings, tokens=tokens, stop_at_loop=False))
+    return list(result.tokens)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "words", [{"repetition_penalty": 1.02}, {"presence_penalty": 0.15}, {"repetition_penalty": 1.1}]
+)
+def test_a_loop_proved_under_a_penalty_on_the_set_of_tokens_holds(seed: int, words: dict[str, float]) -> None:
+    """The state alone may come back long before the text repeats, since the penalty has changed in between."""
+    chance = random.Random(seed)
+    table = {window: chance.randrange(7) for window in range(7)}
+    model = Ranked(7, 1, lambda window: table[window[-1]])
+    settings = Sampling(tokens=200, temperature=0, stop_at_loop=True, **words)
+    [result] = generate(model, [[0]], settings)
+    loop, later = result.loop, futures(model, settings, 400)
+    assert result.stopped == "loop" and loop is not None and loop.proved
+    assert loop.state == "the last token and the set of tokens used"
+    assert later[loop.onset : -loop.period] == later[loop.onset + loop.period :]
+
+
+def test_a_state_that_comes_back_under_a_penalty_is_no_loop_until_the_set_of_tokens_stays() -> None:
+    """Without the set, 1 after 1 would be a proof at the second token; the penalty then takes it to 2, 3, …"""
+    model = Ranked(5, 1, lambda window: 1)
+    settings = Sampling(tokens=12, temperature=0, presence_penalty=0.15)
+    [result] = generate(model, [[1]], settings)
+    assert result.tokens[:3] != (1, 1, 1) and result.loop is not None and result.loop.proved
+    assert result.loop.onset > 1
+
+
+@pytest.mark.parametrize(
+    ("words", "name"), [({"frequency_penalty": 1e-9}, "frequency_penalty"), ({"no_repeat_ngram": 9}, "no_repeat_ngram")]
+)
+def test_what_depends_on_every_token_leaves_a_loop_unproved(words: dict[str, Any], name: str) -> None:
+    model = Table(3, 1, lambda window: (window[-1] + 1) % 3)
+    [result] = generate(model, [[0]], Sampling(tokens=9, temperature=0, **words))
+    about = f"the text so far, on which {name} depends,"
+    assert result.loop == TextLoop(onset=0, period=3, proved=False, state=about)
+
+
+def test_a_bias_is_part_of_the_model_and_leaves_the_proof() -> None:
+    model = Ranked(4, 1, lambda window: (window[-1] + 1) % 4)
+    [result] = generate(model, [[0]], Sampling(tokens=9, temperature=0, logit_bias={1: -5.0}))
+    assert 1 not in result.tokens and result.loop == TextLoop(0, 3, True, "the last token")
+
+
+LETTERS = train_tokenizer(Characters(), ["abx"])
+
+
+@pytest.mark.parametrize(
+    ("stop", "text", "stopped"),
+    [("abababab", "", "stop"), ("bababa", "a", "stop"), ("abx", "aba", "loop"), (["xx", "aa"], "ab", "loop")],
+)
+def test_a_loop_that_a_stop_string_would_end_is_not_proved(stop: Any, text: str, stopped: str) -> None:
+    model = Table(3, 1, lambda window: 1 - window[-1] % 2)  # b a b a …
+    settings = Sampling(tokens=30, temperature=0, stop_at_loop=True, stop=stop)
+    [result] = generate_text(model, LETTERS, ["b"], settings)
+    assert result.stopped == stopped and result.text.startswith(text)
+    if stopped == "stop":
+        assert result.text == text and result.loop is None
+    else:
+        assert result.loop and result.loop.proved
+        assert result.loop.state == "the last token and what may become a stop string"

@@ -1,13 +1,19 @@
-"""Temperature, top-k and top-p against their definitions in plain Python."""
+"""What is done to logits, against definitions in plain Python and against transformers' own processors."""
 
 import math
 import random
+from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from lemma.errors import InputError
-from lemma.generation.decode import Sampling, choose, probabilities
+from lemma.errors import InputError, SpecError
+from lemma.generation.decode import Sampling, adjusted, choose, generate, logprobs_of, probabilities
+from lemma.models.build import build
+
+from families import SMALL
 
 
 def by_definition(
@@ -84,10 +90,183 @@ def test_the_ends_of_chance_never_choose_what_is_impossible() -> None:
         ({"top_k": 0}, "top_k = 0 is less than 1"),
         ({"top_p": 0.0}, "top_p = 0.0 is not"),
         ({"top_p": 1.1}, "top_p = 1.1 is not"),
+        ({"min_p": 1.5}, "min_p = 1.5 is not"),
+        ({"min_p": -0.1}, "min_p = -0.1 is not"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty = 0.0 is not above 0"),
+        ({"frequency_penalty": math.nan}, "frequency_penalty = nan is not"),
+        ({"presence_penalty": math.inf}, "presence_penalty = inf is not"),
+        ({"no_repeat_ngram": 0}, "no_repeat_ngram = 0 is less than 1"),
+        ({"logit_bias": {3: math.inf}}, r"logit_bias\[3\] = inf is not"),
+        ({"logit_bias": {3: math.nan}}, r"logit_bias\[3\] = nan is not"),
+        ({"stop": ["a", ""]}, "empty stop string"),
+        ({"logprobs": -1}, "logprobs = -1 is less than 0"),
+        ({"samples": 0}, "samples = 0 is less than 1"),
         ({"tokens": 0}, "tokens = 0 is less than 1"),
         ({"stop_at_loop": True}, "stop_at_loop needs temperature 0, got 0.8"),
+        ({"stop_at_loop": True, "temperature": 0, "no_repeat_ngram": 3}, "stop_at_loop: with no_repeat_ngram"),
+        ({"stop_at_loop": True, "temperature": 0, "frequency_penalty": 0.1}, "stop_at_loop: with frequency_penalty"),
     ],
 )
 def test_settings_out_of_bounds_are_refused(words: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         Sampling(**words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"stop": 5}, "stop = 5 .int. is not a text or a list of texts"),
+        ({"stop": ["a", 5]}, "stop = 5 .int. is not a text"),
+        ({"stop_tokens": 5}, "stop_tokens = 5 .int. is not a list of token ids"),
+        ({"stop_tokens": ["a"]}, "token = 'a' .str. is not the id of a token"),
+        ({"logit_bias": [1]}, "logit_bias = .* is not a mapping"),
+        ({"logit_bias": {"a": 1.0}}, "token = 'a' .str. is not the id of a token"),
+        ({"logit_bias": {1: "a"}}, "logit_bias.1. = 'a' .str. is not a number"),
+        ({"min_p": "a"}, "min_p = 'a' .str. is not a number"),
+        ({"no_repeat_ngram": 2.5}, "no_repeat_ngram = 2.5 .float. is not a whole number"),
+    ],
+)
+def test_settings_of_a_wrong_kind_are_refused(words: dict, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        Sampling(**words)
+
+
+VOCABULARY = 40
+
+
+def their_scores(settings: Sampling, read: Tensor, logits: Tensor) -> Tensor:
+    """The logits after transformers' processors, which its own `generate` puts in order."""
+    pytest.importorskip("transformers")
+    from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
+
+    config = GenerationConfig(
+        do_sample=not settings.greedy,
+        temperature=settings.temperature or None,
+        top_k=settings.top_k or 0,
+        top_p=settings.top_p or 1.0,
+        min_p=settings.min_p,
+        repetition_penalty=settings.repetition_penalty,
+        no_repeat_ngram_size=settings.no_repeat_ngram or 0,
+        sequence_bias=[[[token], value] for token, value in settings.logit_bias.items()] or None,
+    )
+    tiny = GPT2LMHeadModel(GPT2Config(vocab_size=logits.shape[1], n_embd=2, n_layer=1, n_head=1))
+    processors = tiny._get_logits_processor(config, input_ids_seq_length=read.shape[1], logits_processor=[])
+    names = ("logit_bias", "no_repeat_ngram", "top_k", "top_p", "min_p")
+    wanted = sum(bool(getattr(settings, name)) for name in names) + (settings.repetition_penalty != 1)
+    assert len(processors) == wanted + (settings.temperature not in (0, 1))
+    return processors(read, logits)
+
+
+PROCESSED: list[dict[str, Any]] = [
+    {"repetition_penalty": 1.3},
+    {"repetition_penalty": 0.7},
+    {"no_repeat_ngram": 1},
+    {"no_repeat_ngram": 2},
+    {"no_repeat_ngram": 3},
+    {"logit_bias": {3: 2.5, 7: -1.5, 0: -10.0}},
+    {"min_p": 0.2, "temperature": 0.7},
+    {"min_p": 1.0, "temperature": 0.7},
+    {"top_k": 5, "temperature": 1.0},
+    {"top_p": 0.6, "temperature": 1.3},
+    {"top_k": 9, "top_p": 0.8, "min_p": 0.15, "temperature": 0.6},
+    {"logit_bias": {3: 4.0}, "repetition_penalty": 1.7, "no_repeat_ngram": 2, "top_k": 12, "top_p": 0.9, "min_p": 0.05},
+]
+
+
+@pytest.mark.parametrize("words", PROCESSED, ids=str)
+@pytest.mark.parametrize("length", [1, 2, 30])
+def test_chances_are_those_of_transformers_processors(words: dict[str, Any], length: int) -> None:
+    torch.manual_seed(3)
+    logits = 3 * torch.randn(50, VOCABULARY, dtype=torch.float64)
+    read = torch.randint(8, (50, length)) if "no_repeat_ngram" in words else torch.randint(VOCABULARY, (50, length))
+    settings = Sampling(**words)
+    theirs = their_scores(settings, read, logits.clone()).softmax(-1)
+    chosen = settings.temperature, settings.top_k, settings.top_p, settings.min_p
+    ours = probabilities(adjusted(logits, settings, read, generated=length // 2), *chosen)
+    assert torch.equal(ours > 0, theirs > 0)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(
+    "words", [{"repetition_penalty": 1.3}, {"no_repeat_ngram": 2}, {"logit_bias": {3: 2.5}}], ids=str
+)
+def test_at_temperature_zero_the_highest_of_transformers_scores_is_taken(words: dict[str, Any]) -> None:
+    torch.manual_seed(4)
+    logits, read = torch.randn(50, VOCABULARY, dtype=torch.float64), torch.randint(6, (50, 20))
+    settings = Sampling(temperature=0, **words)
+    theirs = their_scores(settings, read, logits.clone()).argmax(-1)
+    assert torch.equal(choose(adjusted(logits, settings, read, 3), settings, ()), theirs)
+
+
+def test_frequency_and_presence_penalties_are_those_that_openai_defines() -> None:
+    torch.manual_seed(5)
+    logits, read, generated = torch.randn(9, 6, dtype=torch.float64), torch.randint(6, (9, 12)), 7
+    found = adjusted(logits, Sampling(frequency_penalty=0.3, presence_penalty=-0.8), read, generated)
+    for row in range(9):
+        for token in range(6):
+            count = read[row, -generated:].tolist().count(token)
+            expected = logits[row, token].item() - 0.3 * count - (-0.8) * (count > 0)
+            assert found[row, token].item() == pytest.approx(expected, abs=1e-12)
+    assert torch.equal(adjusted(logits, Sampling(frequency_penalty=0.3), read, 0), logits)  # the prompt does not count
+
+
+def test_what_is_not_set_leaves_the_models_logits_as_they_are() -> None:
+    logits = torch.randn(2, 5)
+    assert adjusted(logits, Sampling(), torch.zeros(2, 3, dtype=torch.long), 1) is logits
+    before = logits.double()
+    adjusted(before, Sampling(logit_bias={0: 5.0}, repetition_penalty=2.0), torch.zeros(2, 3, dtype=torch.long), 1)
+    assert torch.equal(before, logits.double())  # a new tensor is returned
+
+
+def test_when_every_token_is_forbidden_the_setting_is_named() -> None:
+    model = build(SMALL["lstm"])
+    with pytest.raises(InputError, match="after 10 generated ones: no_repeat_ngram forbid all 11"):
+        generate(model, [[1]], Sampling(tokens=20, no_repeat_ngram=1))
+    never = dict.fromkeys(range(11), -math.inf)
+    with pytest.raises(InputError, match="after 0 generated ones: logit_bias forbid all 11"):
+        generate(model, [[1]], Sampling(tokens=20, logit_bias=never))
+
+
+@pytest.mark.parametrize("name", ["lstm", "decoder", "feed-forward", "decoder-rotary"])
+def test_generation_applies_the_settings_to_the_whole_text(name: str) -> None:
+    """Token by token through the state, against transformers' processors on the logits of all that was read."""
+    torch.manual_seed(6)
+    model = build(SMALL[name]).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.8)
+    words: dict[str, Any] = {"repetition_penalty": 1.4, "no_repeat_ngram": 2, "logit_bias": {4: 1.0}}
+    settings = Sampling(tokens=25, temperature=0, **words)
+    for result in generate(model, [[1, 2, 3], [4], [1, 2, 3]], settings):
+        read = list(result.prompt_tokens)
+        for token in result.tokens:
+            with torch.no_grad():
+                logits = model.eval()(torch.tensor([read]))[0][:, -1]
+            assert token == their_scores(settings, torch.tensor([read]), logits).argmax().item()
+            read.append(token)
+        assert len(result.tokens) == 25 and len(set(pairwise(read))) == len(read) - 1
+
+
+@pytest.mark.parametrize("name", ["lstm", "decoder"])
+def test_logprobs_are_the_models_own_whatever_is_sampled(name: str) -> None:
+    model = build(SMALL[name]).double()
+    settings = Sampling(tokens=12, temperature=3.0, repetition_penalty=1.5, top_k=9, logprobs=3)
+    results = generate(model, [[1, 2], [3, 4]], settings, eos=5)
+    for result in results:
+        assert result.logprobs is not None and [one.token for one in result.logprobs] == list(result.tokens)
+        with torch.no_grad():
+            logits, _ = model.eval()(torch.tensor([[*result.prompt_tokens, *result.tokens]]))
+        logs = logits[0].log_softmax(-1)
+        for place, one in enumerate(result.logprobs, len(result.prompt_tokens) - 1):
+            assert one.logprob == pytest.approx(logs[place, one.token].item(), abs=1e-9)
+            values, ids = logs[place].topk(3)
+            assert [other.token for other in one.top] == ids.tolist()
+            assert [other.logprob for other in one.top] == pytest.approx(values.tolist(), abs=1e-9)
+    [plain] = generate(model, [[1, 2]], Sampling(tokens=3))
+    assert plain.logprobs is None
+
+
+def test_of_equally_likely_tokens_the_lowest_id_is_listed_first() -> None:
+    [found] = logprobs_of(torch.zeros(1, 6), torch.tensor([4]), 3)
+    assert found.token == 4 and [one.token for one in found.top] == [0, 1, 2]
+    assert logprobs_of(torch.zeros(1, 6), torch.tensor([4]), 0)[0].top == ()

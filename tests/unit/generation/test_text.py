@@ -1,12 +1,26 @@
 """From prompt to text with every kind of tokenizer, streamed and whole."""
 
 import json
+import random
+from typing import Any
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
-from lemma.errors import DataError
-from lemma.generation.decode import Generation, Sampling, TextLoop, generate_text
+from lemma.errors import DataError, InputError
+from lemma.generation.decode import (
+    Generation,
+    Sampling,
+    StopStrings,
+    TextLoop,
+    TokenLogprob,
+    generate,
+    generate_text,
+    stream_text,
+)
 from lemma.report.text import fit
 from lemma.spec.data import BytePairs, Characters, Words
 from stand_ins import Script
@@ -116,7 +130,7 @@ def test_the_result_tells_its_loop_in_terminal_notebook_and_json() -> None:
     assert str(result) == f"<a> & b\n{fit(line)}" and result.remark == line
     assert "&lt;a&gt;</" in (page := result._repr_html_()) and " &amp; b" in page and line in page
     plain = json.loads(json.dumps(result.to_dict()))
-    assert list(plain) == ["prompt", "text", "tokens", "loop", "stopped", "tokens_per_second"]
+    assert list(plain) == ["prompt", "text", "tokens", "loop", "stopped", "tokens_per_second", "logprobs"]
     assert plain["loop"] == {"onset": 37, "period": 12, "proved": True, "state": "the last 2 tokens"}
     assert plain["tokens"] == [1, 2]
 
@@ -130,3 +144,135 @@ def test_without_a_loop_only_the_text_is_told() -> None:
 def test_speed_is_tokens_over_seconds() -> None:
     [result] = generate_text(Script(CHARACTERS.vocabulary, [1, 2, 3]), CHARACTERS, ["t"], GREEDY)
     assert 10 < result.tokens_per_second < 1e6
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text("ab#", max_size=30), st.lists(st.text("ab#", min_size=1, max_size=4), max_size=3), st.data())
+def test_a_text_ends_before_the_stop_that_is_complete_first_in_whatever_pieces_it_comes(
+    text: str, stops: list[str], data: Any
+) -> None:
+    ending, told, rest = StopStrings(stops), "", text
+    while rest and not ending.found:
+        size = data.draw(st.integers(1, len(rest)))
+        told, rest = told + ending.add(rest[:size]), rest[size:]
+        assert not any(stop in told for stop in stops)
+    told += ending.rest()
+    places = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
+    assert ending.found == bool(places)
+    assert told == (text[: min(places)[1]] if places else text)
+
+
+PAIRS = train_tokenizer(BytePairs(vocabulary=300), LINES)
+
+
+@pytest.mark.parametrize("stop", ["at o", ["log", "sat"], "e c", ["\n"], "x"])
+@pytest.mark.parametrize("tokenizer", [CHARACTERS, PAIRS, BYTES], ids=["characters", "pairs", "bytes"])
+def test_text_ends_before_a_stop_string_also_across_tokens(tokenizer: Tokenizer, stop: Any) -> None:
+    text = " cat sat on the mat\nthe dog sat on the log\n"
+    script = tokenizer.encode(text).tolist()
+    model = Script(tokenizer.vocabulary, [0] * (len(tokenizer.encode("the")) - 1) + script)
+    wanted = Sampling(tokens=len(script), temperature=0, stop=stop)
+    told: list[str] = []
+    [result] = generate_text(model, tokenizer, ["the"], wanted, on_text=lambda row, piece: told.append(piece))
+    [silent] = generate_text(model, tokenizer, ["the"], wanted)
+    stops = [stop] if isinstance(stop, str) else stop
+    place = min((text.find(one) for one in stops if one in text), default=len(text))
+    assert result.text == silent.text == "".join(told) == text[:place]
+    assert result.stopped == silent.stopped == ("stop" if place < len(text) else "length")
+    spelled = tokenizer.decode(result.tokens)  # the tokens end with the one that completes the stop
+    assert any(one in spelled for one in stops) == (result.stopped == "stop")
+    assert not any(one in tokenizer.decode(result.tokens[:-1]) for one in stops)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_stop_strings_end_a_text_where_transformers_criteria_do(seed: int) -> None:
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer as Engine
+
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=Engine.from_str(PAIRS._json))
+    chance = random.Random(seed)
+    words = " ".join(chance.choice(["the", "cat", "sat", "on", "mat", "log", "dog"]) for _ in range(30))
+    stops = [words[place : place + chance.randint(2, 9)] for place in (chance.randint(20, 60), chance.randint(20, 60))]
+    criteria = transformers.StopStringCriteria(fast, stops)
+    script = PAIRS.encode(words).tolist()
+    ends = next(n for n in range(1, len(script) + 1) if criteria(torch.tensor([script[:n]]), None).item())
+    wanted = Sampling(tokens=len(script), temperature=0, stop=stops)
+    [result] = generate_text(Script(PAIRS.vocabulary, script), PAIRS, ["\n"], wanted)
+    assert len(result.tokens) == ends and result.stopped == "stop"
+
+
+def test_a_stop_string_of_half_characters_and_one_in_the_prompt() -> None:
+    script = BYTES.encode("ñ€x😀").tolist()
+    model = Script(BYTES.vocabulary, script)
+    wanted = Sampling(tokens=len(script), temperature=0, stop="x😀")
+    [result] = generate_text(model, BYTES, ["x"], wanted)
+    assert (result.text, result.stopped) == ("ñ€", "stop")
+    [other] = generate_text(model, BYTES, ["x"], Sampling(tokens=len(script), temperature=0, stop=["xñ", "😀!"]))
+    assert (other.text, other.stopped) == ("ñ€x😀", "length")  # only what is generated can stop it
+
+
+def test_a_stop_token_ends_a_text_before_it_and_eos_is_told_from_it() -> None:
+    script = [*WORDS.encode("the cat sat"), WORDS.eos]
+    model, cat = Script(WORDS.vocabulary, script), int(WORDS.encode("cat")[0])
+    [result] = generate_text(model, WORDS, ["on"], Sampling(tokens=9, temperature=0, stop_tokens=[cat]))
+    assert (result.text, result.stopped) == (" the", "stop")
+    [ended] = generate_text(model, WORDS, ["on"], Sampling(tokens=9, temperature=0, stop_tokens=[WORDS.eos or 0]))
+    assert (ended.text, ended.stopped) == (" the cat sat", "eos")
+    with pytest.raises(InputError, match="stop_tokens: token 999 is outside"):
+        generate_text(model, WORDS, ["on"], Sampling(stop_tokens=[999]))
+    with pytest.raises(InputError, match="logit_bias: token 999 is outside"):
+        generate_text(model, WORDS, ["on"], Sampling(logit_bias={999: 1.0}))
+    with pytest.raises(InputError, match="stop strings need a tokenizer"):
+        generate(model, [[1]], Sampling(stop="a"))
+
+
+def test_samples_follow_each_other_and_are_read_as_one_prompt() -> None:
+    sizes: list[tuple[int, ...]] = []
+    model = Flat(CHARACTERS.vocabulary)
+    model.register_forward_pre_hook(lambda module, given: sizes.append(tuple(given[0].shape)))
+    wanted = Sampling(tokens=8, temperature=1.0, samples=3)
+    results = generate_text(model, CHARACTERS, ["the", "cat"], wanted)
+    assert [result.prompt for result in results] == ["the"] * 3 + ["cat"] * 3
+    assert len({result.text for result in results}) == 6
+    assert sizes[0] == (2, 3) and set(sizes[1:]) == {(6, 1)}
+    once = generate_text(
+        model, CHARACTERS, [prompt for prompt in ("the", "cat") for _ in range(3)], Sampling(tokens=8, temperature=1.0)
+    )
+    assert [result.tokens for result in once] == [result.tokens for result in results]
+
+
+class Flat(Script):
+    """Every token is equally likely."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__(vocabulary, [0])
+
+    def certain(self, tokens: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(*tokens.shape, self.spec.vocabulary)
+
+
+def test_a_stream_is_what_is_told_and_can_be_left() -> None:
+    script = BYTES.encode("ñ€x😀 and more").tolist()
+    model = Script(BYTES.vocabulary, script).train()
+    wanted = Sampling(tokens=len(script), temperature=0)
+    assert list(stream_text(model, BYTES, ["a"], wanted))[:4] == [(0, "ñ"), (0, "€"), (0, "x"), (0, "😀")]
+    stream = stream_text(model, BYTES, ["a"], wanted)
+    assert next(stream) == (0, "ñ") and not torch.is_inference_mode_enabled()
+    stream.close()
+    assert model.training  # as it was
+
+
+def test_log_probabilities_come_with_their_texts() -> None:
+    script = WORDS.encode("the cat").tolist()
+    model = Script(WORDS.vocabulary, [*script, WORDS.eos])
+    [result] = generate_text(model, WORDS, ["on"], Sampling(tokens=5, temperature=0, logprobs=2))
+    assert result.logprobs is not None and result.stopped == "eos"
+    assert [one.text for one in result.logprobs] == ["the", "cat"] and len(result.tokens) == 2
+    plain = json.loads(json.dumps(result.to_dict()))["logprobs"]
+    assert [list(one) for one in plain] == [["token", "text", "logprob", "top"]] * 2
+    assert [one["text"] for one in plain[0]["top"]] == ["the", WORDS.decode([0])] and plain[0]["logprob"] > -1e-9
+    shown = str(result)
+    assert shown.startswith("on the cat\n") and "log p" in shown and "the 0.000, <unk> -50.000" in shown
+    bare = Generation("a", "b", (1,), None, "eos", 1.0, (TokenLogprob(1, -0.5, text="b"),))
+    assert bare.to_dict()["logprobs"] == [{"token": 1, "text": "b", "logprob": -0.5}]
+    assert "most likely" not in str(bare)

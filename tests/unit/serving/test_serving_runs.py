@@ -12,32 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lemma.runs.load import load
-from lemma.serving.runs import StopStrings
 from served_runs import running
 from stand_ins import Script
 
 pytest.importorskip("fastapi", reason="needs FastAPI")
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.text("ab#", max_size=30), st.lists(st.text("ab#", min_size=1, max_size=4), max_size=3), st.data())
-def test_an_ending_tells_all_that_stands_before_the_first_stop(text: str, stops: list[str], data: Any) -> None:
-    ending, told, rest = StopStrings(stops), "", text
-    while rest and not ending.found:
-        size = data.draw(st.integers(1, len(rest)))
-        told, rest = told + ending.add(rest[:size]), rest[size:]
-        assert not any(stop in told for stop in stops)
-    told += ending.rest()
-    places = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
-    assert ending.found == bool(places)
-    if not places:
-        assert told == text
-    else:  # the stop that is seen first is the one that ends first; pieces may bring several at once
-        assert text.startswith(told) and len(told) <= min(places)[1]
 
 
 def pieces(address: str, **words: Any) -> list[str]:

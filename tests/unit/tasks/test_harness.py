@@ -1,0 +1,334 @@
+"""Runs judged by lm_eval: against its own `hf` model on the same weights, and against plain whole-text scoring."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+pytest.importorskip("lm_eval", reason="needs lm_eval")
+
+from lm_eval import simple_evaluate
+from lm_eval.api.instance import Instance
+from lm_eval.tasks import TaskManager
+from typer.testing import CliRunner
+
+import lemma
+from lemma.cli.main import app
+from lemma.data.tokenizers import train_tokenizer
+from lemma.errors import InputError, RunError, SpecError
+from lemma.models.build import build
+from lemma.runs.checkpoint import weights_of
+from lemma.runs.folder import RunFolder
+from lemma.runs.load import Run, load
+from lemma.spec.data import BytePairs, Characters, DataSpec
+from lemma.spec.models import Decoder, FeedForward, Lstm, ModelSpec
+from lemma.spec.recipe import Recipe
+from lemma.tasks.harness import HarnessModel
+from served_runs import untrained
+
+LINES = ["the cat sat on the mat and the dog sat on the log\n", "a dog and a cat, a log and a mat\n"] * 3
+WORDS = ["the", "cat", "sat", "on", "mat", "and", "dog", "log", "a"]
+SPECS: dict[str, tuple[ModelSpec, Any]] = {
+    "decoder": (Decoder(width=16, depth=2, heads=2, context=32), BytePairs(vocabulary=290)),
+    "rotary": (Decoder(width=16, depth=1, heads=2, context=32, positions="rotary"), BytePairs(vocabulary=290)),
+    "lstm": (Lstm(width=8, hidden=12), Characters()),
+    "window": (FeedForward(width=6, hidden=9, context=4), Characters()),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("harness")
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> dict[str, Run]:
+    """Untrained runs with something to say."""
+    made = {}
+    for name, (spec, words) in SPECS.items():
+        tokenizer = train_tokenizer(words, LINES)
+        sized = spec.sized({"vocabulary": tokenizer.vocabulary})
+        torch.manual_seed(3)
+        model = build(sized, 0.0)
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.4)
+        run = RunFolder(folder / name, sized, Recipe(device="cpu"), DataSpec(text=("x",)), "0").create(tokenizer)
+        run.finish(weights_of(model, frozen=True), {"steps": 1})
+        made[name] = load(folder / name)
+    return made
+
+
+@pytest.fixture(scope="module")
+def tasks(folder: Path, runs: dict[str, Run]) -> dict[str, Path]:
+    """One task file of each kind, with its own small data."""
+    chance = random.Random(5)
+
+    def text(count: int) -> str:
+        return " ".join(chance.choice(WORDS) for _ in range(count))
+
+    def write(name: str, settings: str, rows: list[dict[str, Any]]) -> Path:
+        data, path = folder / f"{name}.jsonl", folder / f"{name}.yaml"
+        data.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+        files = f"dataset_kwargs:\n  data_files:\n    test: {data}\n  cache_dir: {folder / 'cache'}\n"
+        head = f"task: {name}\ndataset_path: json\n{files}test_split: test\n"
+        path.write_text(head + settings, encoding="utf-8")
+        return path
+
+    choices = [
+        {"question": text(3 + number), "choices": [" cat", " " + text(2), " " + text(4)], "answer": number % 3}
+        for number in range(12)
+    ]
+    settings = """output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: choices
+doc_to_target: answer
+target_delimiter: ""
+metric_list:
+  - metric: acc
+  - metric: acc_norm
+"""
+    texts = [{"text": text(count)} for count in (1, 20, 45, 80)]
+    rolling = """output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{text}}"
+metric_list:
+  - metric: word_perplexity
+  - metric: byte_perplexity
+  - metric: bits_per_byte
+"""
+    questions = [text(2 + 3 * number) for number in range(8)]
+    until = {"until": ["at", "e t"], "max_gen_toks": 12}
+    said = as_gpt2(runs["decoder"]).generate_until(requests("generate_until", *[(one, until) for one in questions]))
+    answers = [answer if number % 3 else "og" for number, answer in enumerate(said)]
+    asked = [{"question": one, "answer": answer} for one, answer in zip(questions, answers, strict=True)]
+    generating = """output_type: generate_until
+doc_to_text: "{{question}}"
+doc_to_target: "{{answer}}"
+generation_kwargs:
+  until: ["at", "e t"]
+  max_gen_toks: 12
+metric_list:
+  - metric: exact_match
+"""
+    return {
+        "choice": write("choice", settings, choices),
+        "rolling": write("rolling", rolling, texts),
+        "generate": write("generate", generating, asked),
+    }
+
+
+def requests(kind: str, *arguments: tuple[Any, ...]) -> list[Instance]:
+    return [Instance(kind, {}, given, number) for number, given in enumerate(arguments)]
+
+
+def pairs() -> list[tuple[str, str]]:
+    """Contexts and continuations, long ones, empty ones and ones that share a context."""
+    chance = random.Random(9)
+    texts = [" ".join(chance.choice(WORDS) for _ in range(count)) for count in (1, 3, 6, 12, 30, 40)]
+    ends = [" cat", " mat and the dog", "a", " log, a"]
+    return [(text, end) for text in texts for end in ends] + [("", "the cat"), ("", "a"), ("a cat ", "and")]
+
+
+def scored_plainly(run: Run, context: list[int], continuation: list[int]) -> tuple[float, bool]:
+    """One pair alone, its whole text read at once, in float64."""
+    longest = run.spec.context if isinstance(run.spec, Decoder) else 10**9  # pyright: ignore
+    whole = (context + continuation)[-longest - 1 :]
+    with torch.no_grad():
+        logits, _ = run.model(torch.tensor([whole[:-1]]))
+    logs, count = logits[0].double().log_softmax(-1)[-len(continuation) :], len(continuation)
+    total = sum(logs[place, token].item() for place, token in enumerate(continuation))
+    return total, logs.argmax(-1).tolist() == whole[-count:]
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_likelihoods_are_those_of_each_pair_read_alone(name: str, runs: dict[str, Run]) -> None:
+    run, given = runs[name], pairs()
+    found = HarnessModel(run).loglikelihood(requests("loglikelihood", *given))
+    encode = run.tokenizer.encode
+    start = run.tokenizer.eos if run.tokenizer.eos is not None else int(encode("\n")[0])
+    for (context, continuation), (total, greedy) in zip(given, found, strict=True):
+        if context.endswith(" "):
+            context, continuation = context[:-1], " " + continuation
+        whole, before = encode(context + continuation).tolist(), encode(context).tolist()
+        expected = scored_plainly(run, before or [start], whole[len(before) :])
+        assert total == pytest.approx(expected[0], abs=1e-4) and greedy == expected[1]
+
+
+def test_a_continuation_that_greedy_decoding_gives_is_called_greedy(runs: dict[str, Run]) -> None:
+    run = runs["lstm"]
+    written = lemma.generate(run, "the cat", tokens=6, temperature=0.0).text
+    (_, greedy), (_, other) = HarnessModel(run).loglikelihood(
+        requests(
+            "loglikelihood", ("the cat", written), ("the cat", written[:-1] + ("a" if written[-1] != "a" else "c"))
+        )
+    )
+    assert greedy and not other
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_text_is_scored_whole_or_in_lm_evals_windows(name: str, runs: dict[str, Run]) -> None:
+    run = runs[name]
+    texts = ["the cat sat", "", " ".join(WORDS * 12)]
+    found = HarnessModel(run).loglikelihood_rolling(requests("loglikelihood_rolling", *[(text,) for text in texts]))
+    start = run.tokenizer.eos if run.tokenizer.eos is not None else int(run.tokenizer.encode("\n")[0])
+    for text, total in zip(texts, found, strict=True):
+        ids = run.tokenizer.encode(text).tolist()
+        longest = 32 if isinstance(run.spec, Decoder) else max(1, len(ids))
+        expected, done = 0.0, 0
+        while done < len(ids):  # each window predicts as many new tokens as fit, the last one with a full context
+            end = min(len(ids), done + longest)
+            before = ([start, *ids])[: done + 1] if done == 0 else ids[max(0, end - longest - 1) : done]
+            expected += scored_plainly(run, before, ids[done:end])[0]
+            done = end
+        assert total == pytest.approx(expected, abs=1e-3)
+
+
+def test_long_texts_are_read_in_pieces(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    given, lm = requests("loglikelihood", *pairs()), HarnessModel(runs["lstm"])
+    whole = lm.loglikelihood(given)
+    monkeypatch.setattr("lemma.tasks.harness.positions_on", lambda device, logits: 7)
+    assert [score for score, _ in lm.loglikelihood(given)] == pytest.approx([score for score, _ in whole], abs=1e-5)
+
+
+def as_gpt2(run: Run) -> Any:
+    """transformers' GPT-2 with the weights of our decoder, behind lm_eval's own model class."""
+    transformers = pytest.importorskip("transformers")
+    from lm_eval.models.huggingface import HFLM
+    from tokenizers import Tokenizer as Engine
+
+    spec, ours = run.model.spec, run.model.state_dict()
+    eos = run.tokenizer.eos
+    config = transformers.GPT2Config(
+        vocab_size=spec.vocabulary, n_embd=16, n_layer=2, n_head=2, n_positions=32, eos_token_id=eos, bos_token_id=eos
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+    names = {"wte.weight": "embedding.weight", "wpe.weight": "positions.weight"}
+    names |= {f"ln_f.{kind}": f"norm.{kind}" for kind in ("weight", "bias")}
+    parts = {
+        "ln_1": "attention_norm",
+        "attn.c_attn": "attention.query_key_value",
+        "attn.c_proj": "attention.output",
+        "ln_2": "feed_forward_norm",
+        "mlp.c_fc": "feed_forward.widen",
+        "mlp.c_proj": "feed_forward.narrow",
+    }
+    for layer in range(2):
+        for theirs, own in parts.items():
+            names |= {f"h.{layer}.{theirs}.{kind}": f"layers.{layer}.{own}.{kind}" for kind in ("weight", "bias")}
+    linear = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # stored transposed
+    weights = {name: ours[own].T if name.endswith(linear) else ours[own] for name, own in names.items()}
+    model.transformer.load_state_dict(weights)
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Engine.from_str(run.tokenizer._json), eos_token="<eos>"
+    )
+    return HFLM(pretrained=model, tokenizer=fast, batch_size=4, device="cpu", backend="causal")
+
+
+def test_answers_are_those_of_lm_evals_own_model_on_the_same_weights(runs: dict[str, Run]) -> None:
+    ours, theirs = HarnessModel(runs["decoder"]), as_gpt2(runs["decoder"])
+    given = requests("loglikelihood", *pairs())
+    for (one, greedy), (other, theirs_greedy) in zip(
+        ours.loglikelihood(given), theirs.loglikelihood(given), strict=True
+    ):
+        assert one == pytest.approx(other, abs=1e-4) and greedy == theirs_greedy
+    texts = requests("loglikelihood_rolling", ("the cat",), (" ".join(WORDS * 9),), ("a",))
+    assert ours.loglikelihood_rolling(texts) == pytest.approx(theirs.loglikelihood_rolling(texts), abs=1e-3)
+    kinds: list[dict[str, Any]] = [
+        {"until": ["\n", " c"], "max_gen_toks": 9},
+        {"until": "at", "max_gen_toks": 20},
+        {"until": [], "max_gen_toks": 5, "repetition_penalty": 1.5},
+        {"until": ["e"], "max_gen_toks": 16, "no_repeat_ngram_size": 2},
+    ]
+    for settings in kinds:
+        prompts = [(text, settings) for text, _ in pairs() if text]
+        asked = requests("generate_until", *prompts)
+        assert ours.generate_until(asked) == theirs.generate_until(asked)
+
+
+@pytest.mark.parametrize("kind", ["choice", "rolling", "generate"])
+def test_scores_of_a_task_are_those_of_lm_evals_own_model(
+    kind: str, runs: dict[str, Run], tasks: dict[str, Path]
+) -> None:
+    score: Any = lemma.evaluate(runs["decoder"], harness=tasks[kind])
+    manager = TaskManager(include_defaults=False)
+    theirs: Any = simple_evaluate(model=as_gpt2(runs["decoder"]), tasks=[str(tasks[kind])], task_manager=manager)
+    expected = {name: value for name, value in theirs["results"][kind].items() if "," in name}
+    assert set(score.results[kind]) == set(expected) and len(expected) >= 2
+    for name, value in expected.items():
+        exact = kind != "rolling"
+        found = score.results[kind][name]
+        assert found == value if exact or isinstance(value, str) else found == pytest.approx(value, rel=1e-5)
+    if kind == "generate":
+        assert 0.5 < score.results[kind]["exact_match,none"] < 1
+    assert score.examples[kind] == {"choice": 12, "rolling": 4, "generate": 8}[kind]
+
+
+def test_all_families_are_measured_on_all_kinds_of_tasks(runs: dict[str, Run], tasks: dict[str, Path]) -> None:
+    for name in ("lstm", "window", "rotary"):
+        score: Any = lemma.evaluate(runs[name], harness=list(tasks.values()), limit=3)
+        assert list(score.results) == ["choice", "rolling", "generate"] and score.examples["choice"] == 3
+        assert 0 <= score.results["choice"]["acc,none"] <= 1
+        assert "word_perplexity" in str(score) and "measured by lm_eval" in str(score)
+        assert json.loads(json.dumps(score.to_dict()))["results"]["rolling"]["bits_per_byte,none"] > 0
+
+
+def test_the_command_line_prints_one_object(runs: dict[str, Run], tasks: dict[str, Path]) -> None:
+    words = ["evaluate", str(runs["lstm"].path), "--harness", str(tasks["choice"]), "--limit", "5", "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    score: Any = lemma.evaluate(runs["lstm"], harness=tasks["choice"], limit=5)
+    assert json.loads(done.stdout) == score.to_dict() and score.examples == {"choice": 5}
+
+
+@pytest.mark.slow  # lm_eval reads all of its own task files first
+def test_lm_evals_own_command_knows_the_model(folder: Path, runs: dict[str, Run], tasks: dict[str, Path]) -> None:
+    words = ["run", "--model", "lemma", "--model_args", "run=lstm", "--tasks", str(tasks["choice"])]
+    command = [sys.executable, "-m", "lemma.tasks.harness", *words, "--output_path", "out"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    (path,) = (folder / "out").rglob("results_*.json")
+    score: Any = lemma.evaluate(runs["lstm"], harness=tasks["choice"])
+    assert json.loads(path.read_text())["results"]["choice"]["acc,none"] == score.results["choice"]["acc,none"]
+    assert "acc_norm" in done.stdout
+
+
+def test_a_task_may_name_code_next_to_it(folder: Path, runs: dict[str, Run], tasks: dict[str, Path]) -> None:
+    (folder / "ours.py").write_text("def question(doc):\n    return 'the ' + doc['question']\n", encoding="utf-8")
+    changed = tasks["choice"].read_text().replace('"{{question}}"', "!function ours.question")
+    (folder / "coded.yaml").write_text(changed.replace("task: choice", "task: coded"), encoding="utf-8")
+    score: Any = lemma.evaluate(runs["lstm"], harness=folder / "coded.yaml")
+    assert list(score.results) == ["coded"]
+
+
+def test_what_cannot_be_done_is_refused_with_the_reason(
+    folder: Path, runs: dict[str, Run], tasks: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="hellaswag: not a YAML file of a task"):
+        lemma.evaluate(runs["lstm"], harness="hellaswag")
+    (folder / "bad.yaml").write_text("task: bad\ndataset_path: json\ndataset_kwargs: {data_files: none.jsonl}\n")
+    with pytest.raises(InputError, match=r"bad.yaml: lm_eval cannot load this task"):
+        lemma.evaluate(runs["lstm"], harness=folder / "bad.yaml")
+    with pytest.raises(SpecError, match="evaluate: text, split: not with harness"):
+        lemma.evaluate(runs["lstm"], text="x.txt", split="test", harness=tasks["choice"])
+    with pytest.raises(RunError, match="a translator"):
+        lemma.evaluate(untrained(folder, "spanish"), harness=tasks["choice"])
+    lm = HarnessModel(runs["decoder"])
+    with pytest.raises(InputError, match=r"a continuation has .* tokens, more than the context of 32"):
+        lm.loglikelihood(requests("loglikelihood", ("a", " zebra" * 40)))
+    with pytest.raises(InputError, match="num_beams is unknown"):
+        lm.generate_until(requests("generate_until", ("a", {"until": ["b"], "num_beams": 4})))
+    with pytest.raises(InputError, match="max_gen_toks = 32 leaves no room"):
+        lm.generate_until(requests("generate_until", ("a", {"until": ["b"], "max_gen_toks": 32})))
+    with pytest.raises(InputError, match="model_args: pretrained is unknown"):
+        HarnessModel(runs["lstm"], pretrained="gpt2")
+    monkeypatch.setattr("lemma.api.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"needs lm_eval, not installed here: pip install 'lemma\[harness\]'"):
+        lemma.evaluate(runs["lstm"], harness=tasks["choice"])
