@@ -1,6 +1,6 @@
-"""On one GPU: a training step with penalties on attention against one without, and a decoder on Shakespeare.
+"""On one GPU: a training step with penalties on attention, decoding GPT-2, and a decoder on Shakespeare.
 
-`python -m benchmarks gpu` prints both; `python -m benchmarks.gpu penalties` or `shakespeare` one of them.
+`python -m benchmarks gpu` prints all; `python -m benchmarks.gpu penalties|decoding|shakespeare` one of them.
 """
 
 import sys
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import lemma
 from benchmarks.compare import Comparison, compare
+from lemma.generation.decode import Sampling, generate
 from lemma.models.build import build
 from lemma.spec.models import Decoder
 from lemma.spec.recipe import Recipe
@@ -76,6 +77,40 @@ def penalties() -> int:
     return int(missed > 0)
 
 
+DECODED = 256
+RATES = {1: 3000, 32: 60_000}
+"""Tokens per second that are aimed at, by batch."""
+
+
+def decoding() -> int:
+    """GPT-2 of 124 M parameters, greedy, against transformers' generate with its own and with a static cache."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    model = build(Decoder(vocabulary=50_257, width=768, depth=12, heads=12, context=1024)).cuda().eval()
+    peer = GPT2LMHeadModel(GPT2Config()).cuda().bfloat16().eval()
+    settings = Sampling(tokens=DECODED, temperature=0.0, stop_at_eos=False)
+    missed = 0
+    for batch, wanted in RATES.items():
+        prompts = torch.randint(50_257, (batch, 16), device="cuda")
+
+        def ours(prompts: Tensor = prompts) -> None:
+            generate(model, prompts.tolist(), settings)
+
+        def theirs(prompts: Tensor = prompts, **settings: Any) -> None:
+            with torch.inference_mode():
+                tokens = {"max_new_tokens": DECODED, "min_new_tokens": DECODED, "do_sample": False, "pad_token_id": 0}
+                peer.generate(prompts, attention_mask=torch.ones_like(prompts), **tokens, **settings)
+
+        peers = {"Lemma": ours, "transformers": theirs}
+        peers["transformers, static cache"] = partial(theirs, cache_implementation="static")
+        title = f"GPT-2 124 M, bfloat16, greedy, {DECODED} tokens, batch {batch}"
+        found = compare(title, peers, work=batch * DECODED, unit="tokens/s", rounds=5)
+        print(f"{found}\n  target: {wanted:,} tokens/s\n", flush=True)
+        missed += found.rates["Lemma"] < wanted
+    return int(missed > 0)
+
+
 def shakespeare() -> int:
     """How long until a decoder reaches a validation loss of 1.47 on the characters of Shakespeare; 1 if it does not."""
     begin = time.perf_counter()
@@ -96,7 +131,7 @@ def main(names: tuple[str, ...] = ()) -> int:
     if not torch.cuda.is_available():
         print("The rows of a GPU need a CUDA device.")
         return 0
-    every = {"penalties": penalties, "shakespeare": shakespeare}
+    every = {"penalties": penalties, "decoding": decoding, "shakespeare": shakespeare}
     return max(every[name]() for name in names or every)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lemma.layers.fused import attend_with_rows
-from lemma.layers.positions import AlibiPart, part_of
+from lemma.layers.positions import AlibiPart, Start, part_of
 from lemma.layers.recording import LISTENERS, AttentionRecord, announce, bias_of, spread
 from lemma.layers.state import present, slide
 from lemma.spec.positions import NoPositions, Positions
@@ -132,6 +132,32 @@ Memory = tuple[Float[Tensor, "..."], ...]
 
 Keys and values, stacked in one tensor where their shapes allow it; inputs instead of what is merged.
 """
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Room for what one attention keeps of several texts, each of its own length: given as `past` for one token a text.
+
+    The new token of each text is written at its place, in memory that is there already, so that every step has the same
+    shapes and can be replayed as a CUDA graph. A mask hides what lies past the place.
+    """
+
+    kept: Memory
+    places: Int[Tensor, "batch"]
+    """Where the next token of each text goes: how many it has."""
+
+    def write(self, new: Memory) -> Memory:
+        """Put each text's new token at its place; return all that there is room for."""
+        texts = torch.arange(len(self.places), device=self.places.device)
+        for kept, one in zip(self.kept, new, strict=True):
+            kept.movedim(-2, 1)[texts, self.places] = one.squeeze(-2)
+        return self.kept
+
+    def bias(self, biases: nn.Module, mask: Bool[Tensor, "batch 1 1 room"]) -> Float[Tensor, "batch heads 1 room"]:
+        """What positions add to the scores by distance, −∞ where a mask hides a token."""
+        distances = self.places[:, None] - torch.arange(mask.shape[-1], device=mask.device)
+        added = biases(distances.flatten()).unflatten(-1, distances.shape).movedim(0, 1)[:, :, None]
+        return added.masked_fill(~mask, -torch.inf)
 
 
 @dataclass(frozen=True)
@@ -269,10 +295,10 @@ class Attention(nn.Module):
     def forward(
         self,
         stream: Stream,
-        past: Memory | None = None,
+        past: Memory | Slots | None = None,
         source: Float[Tensor, "batch known source_width"] | None = None,
         mask: Bool[Tensor, "..."] | None = None,
-        start: int | None = None,
+        start: Start | None = None,
         line: Line | None = None,
     ) -> tuple[Stream, Memory]:
         """Attend from every vector of the stream, to the past and itself or to the source; return what to keep.
@@ -281,6 +307,8 @@ class Attention(nn.Module):
         that source: give it once, then only `past`. `start` is the position of the first vector, where a sliding window
         has left out some of the past; `line` what positions add to the scores that all layers share.
         """
+        if isinstance(past, Slots):
+            return self._from_slots(stream, past, mask), past.kept
         if self.packed:
             queries, keys, values, memory = self._packed(stream, past)
         elif self.crosses:
@@ -303,6 +331,21 @@ class Attention(nn.Module):
             memory = tuple(tensor.narrow(-2, begin, self.window - 1) for tensor in memory)
         joined = mixed.transpose(1, 2).flatten(2)
         return self.output(joined) if self.maps_out else joined, memory
+
+    def _from_slots(self, stream: Stream, slots: Slots, mask: Tensor | None) -> Stream:
+        """Attend from one token of each text, to all of its tokens and itself."""
+        if self.packed:
+            joined = self.query_key_value(stream).view(len(stream), 1, 3, self.heads, -1).permute(0, 2, 3, 1, 4)
+            queries, (keys, values) = joined.select(1, 0), slots.write((joined.narrow(1, 1, 2),))[0].unbind(1)
+        else:
+            queries, _, _, new = self._within(stream, None, slots.places)
+            kept = slots.write(new)
+            keys, values = kept[0], kept[-1]
+        assert mask is not None
+        bias = mask if self.biases is None else slots.bias(self.biases, mask).to(queries.dtype)
+        mixed = attend(queries, keys, values, self.scale, False, bias)
+        joined = mixed.transpose(1, 2).flatten(2)
+        return self.output(joined) if self.maps_out else joined
 
     def has_fused_rows(self) -> bool:
         """Whether the kernel of `layers/fused.py` covers this attention: its own past only, and no dropout."""
@@ -330,7 +373,9 @@ class Attention(nn.Module):
             queries, (keys, values) = joined.select(1, 0), memory.unbind(1)
         return queries, keys, values, (memory,)
 
-    def _within(self, stream: Stream, past: Memory | None, start: int | None) -> tuple[Tensor, Tensor, Tensor, Memory]:
+    def _within(
+        self, stream: Stream, past: Memory | None, start: Start | None
+    ) -> tuple[Tensor, Tensor, Tensor, Memory]:
         start = (past[0].shape[-2] if past else 0) if start is None else start
         if self.joint and self.query_norm is None and self.turns is not None:
             joined = self.query_key_value(stream).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
