@@ -59,7 +59,7 @@ class GraphedStep:
         """Read one token of each text."""
         if not isinstance(state, DecoderSlots):
             return self.beyond(tokens, state)
-        if state.count == state.room:
+        if state.full:
             return self.beyond(tokens, state.cache())
         if state is not self.slots:  # some texts have ended: fewer rows, other shapes
             self._record(state)
@@ -79,9 +79,9 @@ def fast_step(
     fits = isinstance(model, DecoderModel) and isinstance(state, Cache) and model.has_slots() and bool(state.layers)
     if not fits or not state.seen.is_cuda or tokens < WORTH_RECORDING:
         return beyond, state
-    room = state.seen.shape[1] + tokens
-    room = room if model.window is None else min(room, model.window)
-    if room - state.seen.shape[1] < WORTH_RECORDING:
+    limit = state.seen.shape[1] + tokens
+    limit = limit if model.window is None else min(limit, model.window)
+    if limit - state.seen.shape[1] < WORTH_RECORDING:
         return beyond, state
     if dtype is not None and dtype != next(model.parameters()).dtype:
         model = deepcopy(model).to(dtype)
@@ -89,6 +89,6 @@ def fast_step(
         state = Cache(state.seen, state.window, layers)
     for part in model.modules():
         if isinstance(part, RotaryPart):
-            part.reach(room)
-    slots = DecoderSlots(state, -(-room // 64) * 64 if model.window is None else room)
+            part.reach(limit)
+    slots = DecoderSlots(state, limit)
     return GraphedStep(model, slots, beyond), slots

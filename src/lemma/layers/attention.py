@@ -143,21 +143,21 @@ class Slots:
     """
 
     kept: Memory
+    texts: Int[Tensor, "batch"]
+    """0, 1, …, to choose by."""
     places: Int[Tensor, "batch"]
     """Where the next token of each text goes: how many it has."""
 
     def write(self, new: Memory) -> Memory:
         """Put each text's new token at its place; return all that there is room for."""
-        texts = torch.arange(len(self.places), device=self.places.device)
         for kept, one in zip(self.kept, new, strict=True):
-            kept.movedim(-2, 1)[texts, self.places] = one.squeeze(-2)
+            kept.movedim(-2, 1)[self.texts, self.places] = one.squeeze(-2)
         return self.kept
 
-    def bias(self, biases: nn.Module, mask: Bool[Tensor, "batch 1 1 room"]) -> Float[Tensor, "batch heads 1 room"]:
-        """What positions add to the scores by distance, −∞ where a mask hides a token."""
-        distances = self.places[:, None] - torch.arange(mask.shape[-1], device=mask.device)
-        added = biases(distances.flatten()).unflatten(-1, distances.shape).movedim(0, 1)[:, :, None]
-        return added.masked_fill(~mask, -torch.inf)
+    def bias(self, biases: nn.Module, hidden: Float[Tensor, "batch 1 1 room"]) -> Float[Tensor, "batch heads 1 room"]:
+        """What positions add to the scores by distance, and −∞ for what is hidden."""
+        distances = self.places[:, None] - torch.arange(hidden.shape[-1], device=hidden.device)
+        return biases(distances.flatten()).unflatten(-1, distances.shape).movedim(0, 1)[:, :, None] + hidden
 
 
 @dataclass(frozen=True)
@@ -341,7 +341,7 @@ class Attention(nn.Module):
             queries, _, _, new = self._within(stream, None, slots.places)
             kept = slots.write(new)
             keys, values = kept[0], kept[-1]
-        assert mask is not None
+        assert mask is not None  # 0 where a token is seen, −∞ where it is hidden
         bias = mask if self.biases is None else slots.bias(self.biases, mask).to(queries.dtype)
         mixed = attend(queries, keys, values, self.scale, False, bias)
         joined = mixed.transpose(1, 2).flatten(2)

@@ -16,6 +16,7 @@ from lemma.models.transformer import layer_shape, new_layers, shared_biases
 from lemma.spec.models import Decoder
 from lemma.spec.positions import NewPositions
 
+ALIGNED = 64  # fused attention wants masks whose rows begin at multiples of 16 bytes
 WINDOWS_AT_ONCE = 16_384  # tokens read at once when many full windows are read again
 Tokens = Int[Tensor, "batch time"]
 Stream = Float[Tensor, "batch time width"]
@@ -61,23 +62,30 @@ class Cache(State):
 
 
 class DecoderSlots(State):
-    """Texts of one length that are being written, with room for more tokens: what `DecoderModel.step` reads and fills.
+    """Texts of one length that are being written, up to `limit` tokens: what `DecoderModel.step` reads and fills.
 
-    Unlike a cache it is no value: a step changes it. It has the shapes of its end from the beginning.
+    Unlike a cache it is not a value: a step changes it. It has the shapes of its end from the beginning.
     """
 
-    def __init__(self, cache: Cache, room: int) -> None:
+    def __init__(self, cache: Cache, limit: int) -> None:
         batch, self.count = cache.seen.shape
-        self.window, self.room = cache.window, room
-        self.seen = cache.seen.new_zeros(batch, room)
+        self.window, self.limit = cache.window, limit
+        self.room = -(-limit // ALIGNED) * ALIGNED
+        self.seen = cache.seen.new_zeros(batch, self.room)
         self.seen[:, : self.count] = cache.seen
-        self.places = torch.full((batch,), self.count, device=cache.seen.device)
+        self.texts = torch.arange(batch, device=cache.seen.device)
+        self.places = torch.full_like(self.texts, self.count)
         self.layers: list[Slots] = []
         for layer in cache.layers:
-            kept = tuple(one.new_zeros(*one.shape[:-2], room, one.shape[-1]) for one in layer)
+            kept = tuple(one.new_zeros(*one.shape[:-2], self.room, one.shape[-1]) for one in layer)
             for wide, one in zip(kept, layer, strict=True):
                 wide[..., self.count - one.shape[-2] : self.count, :] = one  # a sliding window has left some out
-            self.layers.append(Slots(kept, self.places))
+            self.layers.append(Slots(kept, self.texts, self.places))
+
+    @property
+    def full(self) -> bool:
+        """Whether no more tokens can be written."""
+        return self.count == self.limit
 
     @property
     def about(self) -> str:
@@ -98,8 +106,9 @@ class DecoderSlots(State):
 
     def rows(self, index: Tensor) -> "DecoderSlots":
         """Return the slots of some texts, with the same room."""
-        copy = DecoderSlots(Cache(self.seen[index, : self.count], self.window), self.room)
-        copy.layers = [Slots(tuple(one[index] for one in layer.kept), copy.places) for layer in self.layers]
+        copy = DecoderSlots(Cache(self.seen[index, : self.count], self.window), self.limit)
+        for layer in self.layers:
+            copy.layers.append(Slots(tuple(one[index] for one in layer.kept), copy.texts, copy.places))
         return copy
 
     def signature(self, row: int = 0) -> bytes:
@@ -182,8 +191,9 @@ class DecoderModel(LanguageModel):
         if self.spec.window is not None:
             seen &= columns > slots.places[:, None] - self.spec.window
         slots.seen.scatter_(1, slots.places[:, None], tokens)
+        hidden = torch.zeros_like(seen, dtype=stream.dtype).masked_fill(~seen, -torch.inf)[:, None, None]
         for layer, past in zip(self.layers, slots.layers, strict=True):
-            stream, _ = layer(stream, (past, None), mask=seen[:, None, None], start=slots.places)
+            stream, _ = layer(stream, (past, None), mask=hidden, start=slots.places)
         slots.places += 1
         return self.logits_of(self.norm(stream))
 

@@ -38,7 +38,7 @@ def test_steps_through_slots_give_the_logits_of_the_cache(name: str) -> None:
     prompt, tokens = torch.randint(11, (3, 7)), torch.randint(11, (3, 12))
     with torch.no_grad():
         _, cache = model(prompt)
-        slots = DecoderSlots(cache, room=20)
+        slots = DecoderSlots(cache, limit=20)
         found = []
         for token in tokens.split(1, dim=1):
             found.append(model.step(token, slots))
@@ -52,7 +52,7 @@ def test_rows_of_slots_go_on_alone_and_their_signature_is_the_tokens() -> None:
     model = build(Decoder(vocabulary=11, width=16, depth=2, heads=4, context=24, positions="rotary")).eval()
     with torch.no_grad():
         _, cache = model(torch.randint(11, (3, 7)))
-        slots, token = DecoderSlots(cache, room=20), torch.tensor([[1], [2], [3]])
+        slots, token = DecoderSlots(cache, limit=20), torch.tensor([[1], [2], [3]])
         part = slots.rows(torch.tensor([2]))
         alone = model.step(token[2:], part)
         together = model.step(token, slots)
