@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks import counting, graph, memory, penalties, searching
+from benchmarks import counting, gpu, graph, memory, penalties, searching
 from benchmarks.compare import machine
 from benchmarks.speed import ALL
 
@@ -12,6 +12,7 @@ OTHERS = {
     "memory": lambda: memory.main([]),
     "search": searching.main,
     "graph": graph.main,
+    "gpu": gpu.main,
 }
 
 

@@ -588,7 +588,7 @@ def generate(
         on_text: Called with the number of the text and each new piece of it; returning True ends that text.
         defaults: Settings that hold where the call gives none.
         settings: tokens, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty,
-            no_repeat_ngram, logit_bias, stop, stop_tokens, logprobs, seed, stop_at_loop, stop_at_eos
+            no_repeat_ngram, logit_bias, stop, stop_tokens, logprobs, seed, stop_at_loop, stop_at_eos, precision
             (`lemma.generation.decode.Sampling` says what each does); for translators beam, length_penalty, tokens.
 
     >>> lemma.generate("runs/a", prompt="The", temperature=0.0).loop  # doctest: +SKIP

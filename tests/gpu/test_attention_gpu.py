@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lemma.layers.fused import attend_with_rows
 from lemma.layers.recording import record_attention
 from lemma.models.build import build
 from lemma.models.merging import merge
@@ -70,3 +71,75 @@ def test_long_texts_are_shaped_in_little_memory() -> None:
     )
     criterion(tokens, tokens, None)[0].backward()
     assert torch.cuda.max_memory_allocated() < 4 * 4 * time**2  # less than one layer's weights
+
+
+def exact_rows(queries, keys, values, scale, causal, slopes, lengths):
+    """Attention and both statistics of its rows in float64, from all weights at once."""
+    queries, keys, values = (tensor.double() for tensor in (queries, keys, values))
+    keys, values = (tensor.repeat_interleave(queries.shape[1] // keys.shape[1], 1) for tensor in (keys, values))
+    places = torch.arange(queries.shape[2], device=queries.device)
+    apart = (places[:, None] - places).double()
+    scores = queries @ keys.mT * scale
+    if slopes is not None:
+        scores = scores - slopes.double()[:, None, None] * apart.abs()
+    hidden = (apart < 0) & torch.tensor(causal, device=queries.device)
+    if lengths is not None:
+        hidden = hidden | (places >= lengths[:, None, None, None])
+    logs = scores.masked_fill(hidden, -1e30).log_softmax(-1)
+    weights = logs.exp()
+    return weights @ values, -(weights * logs.clamp(min=-1e9)).sum(-1), (weights * apart**2).sum(-1)
+
+
+CASES = [  # heads, groups, time, width, causal, alibi, padding, size of the queries
+    (4, 4, 200, 64, True, False, False, 1.0),
+    (4, 4, 1000, 64, True, False, False, 6.0),  # sharp heads: scores up to 40
+    (6, 2, 130, 32, True, True, False, 1.0),
+    (4, 4, 77, 80, False, False, True, 1.0),
+    (2, 1, 256, 128, True, False, True, 1.0),
+    (2, 2, 64, 48, False, True, True, 2.0),
+]
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("heads", "groups", "time", "width", "causal", "alibi", "padding", "size"), CASES)
+def test_the_fused_kernel_gives_the_rows_and_gradients_of_float64(
+    heads: int, groups: int, time: int, width: int, causal: bool, alibi: bool, padding: bool, size: float, precision
+) -> None:
+    torch.manual_seed(0)
+    shapes = ((2, heads, time, width), (2, groups, time, width), (2, groups, time, width))
+    given = [torch.randn(shape, device="cuda").to(precision) for shape in shapes]
+    given[0] = given[0] * size
+    slopes = torch.rand(heads, device="cuda") * 0.3 if alibi else None
+    lengths = torch.tensor([time, time - 13], device="cuda", dtype=torch.int32) if padding else None
+    found, errors = [], []
+    for attend, kind in ((exact_rows, torch.float64), (attend_with_rows, precision)):
+        inputs = [tensor.detach().to(kind).requires_grad_() for tensor in given]
+        outputs = attend(*inputs, width**-0.5, causal, slopes, lengths)
+        torch.manual_seed(1)
+        sizes = (1, 0.5, 10 / time**2)
+        pushes = [torch.randn(one.shape, device="cuda") * scale for one, scale in zip(outputs, sizes, strict=True)]
+        gradients = torch.autograd.grad(
+            outputs, inputs, [push.to(one) for push, one in zip(pushes, outputs, strict=True)]
+        )
+        found.append([*outputs, *gradients])
+    for expected, got in zip(*found, strict=True):
+        errors.append(((got.double() - expected).norm() / expected.norm()).item())
+    assert max(errors) < (1e-5 if precision == torch.float32 else 0.01), errors
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary", "alibi"])
+def test_a_penalized_step_is_compiled_and_gives_the_same_gradients(positions: str) -> None:
+    spec = Decoder(vocabulary=11, width=64, depth=2, heads=2, context=128, positions=positions)
+    torch.manual_seed(0)
+    model, tokens = build(spec).cuda(), torch.randint(11, (2, 128), device="cuda")
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    loss = LanguageTask().loss(model, Recipe(entropy_penalty=1.0, distance_penalty=0.1))
+    assert loss.compilable
+    gradients = []
+    for step in (loss, torch.compile(loss, fullgraph=True)):
+        step(tokens, tokens, None)[0].backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+        model.zero_grad()
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)

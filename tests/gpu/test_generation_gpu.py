@@ -1,12 +1,14 @@
-"""Generation on a GPU: the tokens of the CPU, whatever is done to the logits."""
+"""Generation on a GPU: the tokens of the CPU, and replayed steps that write those of the model's own cache."""
 
 from typing import Any
 
 import pytest
 import torch
 
+from lemma.generation import decode
 from lemma.generation.decode import Sampling, generate
 from lemma.models.build import build
+from lemma.spec.models import Decoder
 
 from families import SMALL
 
@@ -30,3 +32,40 @@ def test_tokens_are_those_of_the_cpu(name: str, words: dict[str, Any]) -> None:
         for device in ("cpu", "cuda")
     ]
     assert [one.tokens for one in found[0]] == [one.tokens for one in found[1]]
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "learned": {},
+    "rotary": {"positions": "rotary", "key_value_heads": 2},
+    "alibi": {"positions": "alibi"},
+    "window": {"positions": "rotary", "window": 9, "query_key_norm": True},
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_replayed_steps_write_the_tokens_of_the_cache(
+    name: str, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model = build(Decoder(vocabulary=31, width=64, depth=3, heads=4, context=64, **SHAPES[name])).cuda()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    prompts = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    settings = Sampling(tokens=80, temperature=temperature, precision="float32", stop_at_eos=True)
+    fast = generate(model, prompts, settings, eos=7)  # 80 tokens pass the context of 64, and rows end at token 7
+    monkeypatch.setattr(decode, "fast_step", lambda model, state, beyond, *_: (beyond, state))
+    slow = generate(model, prompts, settings, eos=7)
+    assert [row.tokens for row in fast] == [row.tokens for row in slow]
+    assert [row.stopped for row in fast] == [row.stopped for row in slow]
+    assert [row.loop for row in fast] == [row.loop for row in slow]
+
+
+def test_bfloat16_is_the_default_and_leaves_the_model_as_it_was() -> None:
+    torch.manual_seed(0)
+    model = build(Decoder(vocabulary=31, width=64, depth=2, heads=4, context=128, positions="rotary")).cuda()
+    before = {name: one.clone() for name, one in model.state_dict().items()}
+    [row] = generate(model, [[1, 2, 3]], Sampling(tokens=60, temperature=0.0, stop_at_eos=False))
+    assert len(row.tokens) == 60
+    for name, one in model.state_dict().items():
+        assert one.dtype == before[name].dtype and torch.equal(one, before[name])

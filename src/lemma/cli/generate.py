@@ -88,6 +88,10 @@ def generate(
         int | None,
         typer.Option(help="Show the model's log-probability of each token, and of the N most likely ones."),
     ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="On a GPU: auto (bfloat16 after the prompt), float32 or bfloat16; auto if not given."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Write text from a run, or a source's translation or class.
@@ -111,6 +115,7 @@ def generate(
         "seed": seed,
         "samples": samples,
         "logprobs": logprobs,
+        "precision": precision,
     }
     beams = {"beam": beam, "length_penalty": length_penalty}
     if source:

@@ -20,9 +20,11 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from lemma.data.tokenizers import Tokenizer
-from lemma.errors import DataError, InputError, SpecError
+from lemma.errors import DataError, InputError, SpecError, unknown
+from lemma.generation.engine import fast_step, steady_attention
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel, evaluating
+from lemma.models.decoder import DecoderSlots
 from lemma.report.numbers import visible
 from lemma.report.result import Block, Pre, Result, Table, Text, as_text
 from lemma.report.text import fit
@@ -83,6 +85,8 @@ class Sampling:
     seed: int = 1
     stop_at_loop: bool = False
     stop_at_eos: bool = True
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """The type in which a decoder computes on a GPU once the prompt is read: bfloat16 if it is left to auto."""
 
     def __post_init__(self) -> None:
         for name in ("tokens", "top_k", "no_repeat_ngram", "logprobs", "samples", "seed"):
@@ -106,6 +110,8 @@ class Sampling:
             refuse_type(f"logit_bias[{token}]", value, Real, "a number")
             if not value < math.inf:
                 raise InputError(f"logit_bias[{token}] = {value} is not a number below inf; -inf forbids a token.")
+        if self.precision not in ("auto", "float32", "bfloat16"):
+            raise SpecError(unknown("precision", str(self.precision), ("auto", "float32", "bfloat16")))
         if self.tokens < 1:
             raise InputError(f"tokens = {self.tokens} is less than 1: say how many tokens to generate.")
         if not 0 <= self.temperature < math.inf:
@@ -136,6 +142,11 @@ class Sampling:
                 f"stop_at_loop: with {self.never_repeats} the next token depends on all tokens so far, so that no loop "
                 "can be proved. Leave out the one or the other."
             )
+
+    def dtype(self, device: torch.device) -> torch.dtype | None:
+        """The type in which a decoder computes on a device; None is that of its weights."""
+        half = self.precision == "bfloat16" or (self.precision == "auto" and device.type == "cuda")
+        return torch.bfloat16 if half and device.type == "cuda" else None
 
     @property
     def greedy(self) -> bool:
@@ -566,7 +577,7 @@ def _steps(
     groups: defaultdict[int, list[Continuation]] = defaultdict(list)
     for row in rows:
         groups[len(row.prompt)].append(row)
-    with evaluating(model):
+    with evaluating(model), steady_attention():
         for group in groups.values():
             yield from _run(model, group, settings, eos, held)
     return [row.result() for row in rows]
@@ -614,15 +625,18 @@ def _run(
     for row in rows:
         row.begun = time.perf_counter()
     logits, state = _read_prompts(model, rows)
-    read, generated, step = torch.tensor([row.prompt for row in rows], device=logits.device), 0, bare(model)
+    read, generated = torch.tensor([row.prompt for row in rows], device=logits.device), 0
+    step, state = fast_step(model, state, bare(model), settings.tokens, settings.dtype(logits.device))
     while True:
         if settings.greedy:
             for place, row in enumerate(rows):
-                row.look_for_loop(state, place, model.receptive_field, held(row.number) if held else None)
+                if not row.stopped:
+                    row.look_for_loop(state, place, model.receptive_field, held(row.number) if held else None)
         running = [place for place, row in enumerate(rows) if not row.stopped]
         if not running:
             return
-        if len(running) < len(rows):
+        # slots keep their rows until half of them have ended: another number of rows is another graph
+        if len(running) < len(rows) and not (isinstance(state, DecoderSlots) and 2 * len(running) > len(rows)):
             index = torch.tensor(running, dtype=torch.long, device=logits.device)
             rows, logits, state = [rows[place] for place in running], logits[index], state.rows(index)
             read = read[index]
@@ -631,7 +645,7 @@ def _run(
         asked = settings.logprobs
         logprobs = [None] * len(rows) if asked is None else logprobs_of(logits, tokens, asked)
         for row, token, logprob in zip(rows, tokens.tolist(), logprobs, strict=True):
-            if row.take(token, logprob, eos) and (yield row.number, token) is True:
+            if not row.stopped and row.take(token, logprob, eos) and (yield row.number, token) is True:
                 row.stop("told")
         if all(row.stopped for row in rows):
             return

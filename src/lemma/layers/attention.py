@@ -8,7 +8,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lemma.layers.positions import part_of
+from lemma.layers.fused import attend_with_rows
+from lemma.layers.positions import AlibiPart, Start, part_of
 from lemma.layers.recording import LISTENERS, AttentionRecord, announce, bias_of, spread
 from lemma.layers.state import present, slide
 from lemma.spec.positions import NoPositions, Positions
@@ -134,6 +135,32 @@ Keys and values, stacked in one tensor where their shapes allow it; inputs inste
 
 
 @dataclass(frozen=True)
+class Slots:
+    """Room for what one attention keeps of several texts, each of its own length: given as `past` for one token a text.
+
+    The new token of each text is written at its place, in memory that is there already, so that every step has the same
+    shapes and can be replayed as a CUDA graph. A mask hides what lies past the place.
+    """
+
+    kept: Memory
+    texts: Int[Tensor, "batch"]
+    """0, 1, …, to choose by."""
+    places: Int[Tensor, "batch"]
+    """Where the next token of each text goes: how many it has."""
+
+    def write(self, new: Memory) -> Memory:
+        """Put each text's new token at its place; return all that there is room for."""
+        for kept, one in zip(self.kept, new, strict=True):
+            kept.movedim(-2, 1)[self.texts, self.places] = one.squeeze(-2)
+        return self.kept
+
+    def bias(self, biases: nn.Module, hidden: Float[Tensor, "batch 1 1 room"]) -> Float[Tensor, "batch heads 1 room"]:
+        """What positions add to the scores by distance, and −∞ for what is hidden."""
+        distances = self.places[:, None] - torch.arange(hidden.shape[-1], device=hidden.device)
+        return biases(distances.flatten()).unflatten(-1, distances.shape).movedim(0, 1)[:, :, None] + hidden
+
+
+@dataclass(frozen=True)
 class AttentionShape:
     """The choices of an attention module.
 
@@ -227,6 +254,8 @@ class Attention(nn.Module):
     """
 
     query_key_value: nn.Linear
+    rows: list[tuple[Tensor, Tensor]] | None = None
+    """Where a fused kernel leaves the entropy and the squared distance of every row, while penalties need them."""
 
     def __init__(self, shape: AttentionShape, dropout: float = 0.0) -> None:
         super().__init__()
@@ -266,10 +295,10 @@ class Attention(nn.Module):
     def forward(
         self,
         stream: Stream,
-        past: Memory | None = None,
+        past: Memory | Slots | None = None,
         source: Float[Tensor, "batch known source_width"] | None = None,
         mask: Bool[Tensor, "..."] | None = None,
-        start: int | None = None,
+        start: Start | None = None,
         line: Line | None = None,
     ) -> tuple[Stream, Memory]:
         """Attend from every vector of the stream, to the past and itself or to the source; return what to keep.
@@ -278,6 +307,8 @@ class Attention(nn.Module):
         that source: give it once, then only `past`. `start` is the position of the first vector, where a sliding window
         has left out some of the past; `line` what positions add to the scores that all layers share.
         """
+        if isinstance(past, Slots):
+            return self._from_slots(stream, past, mask), past.kept
         if self.packed:
             queries, keys, values, memory = self._packed(stream, past)
         elif self.crosses:
@@ -289,12 +320,46 @@ class Attention(nn.Module):
             line = self.biases(distances_of(queries.shape[2], keys.shape[2], keys.device))
         if self.window is not None and (new := queries.shape[2]) > 1 and keys.shape[2] >= self.window:
             mask = within_window(new, keys.shape[2], self.window, keys.device, mask)  # one query sees all that is kept
-        mixed = attend(queries, keys, values, self.scale, self.causal, mask, line, dropout, self.alike)
+        if self.rows is not None:
+            slopes = self.biases.slopes if isinstance(self.biases, AlibiPart) else None
+            mixed, entropy, distance = attend_with_rows(queries, keys, values, self.scale, self.causal, slopes)
+            self.rows.append((entropy, distance))
+        else:
+            mixed = attend(queries, keys, values, self.scale, self.causal, mask, line, dropout, self.alike)
         if self.window is not None and memory[0].shape[-2] >= self.window:  # the next token takes one place
             begin = memory[0].shape[-2] - self.window + 1
             memory = tuple(tensor.narrow(-2, begin, self.window - 1) for tensor in memory)
         joined = mixed.transpose(1, 2).flatten(2)
         return self.output(joined) if self.maps_out else joined, memory
+
+    def _from_slots(self, stream: Stream, slots: Slots, mask: Tensor | None) -> Stream:
+        """Attend from one token of each text, to all of its tokens and itself."""
+        if self.packed:
+            joined = self.query_key_value(stream).view(len(stream), 1, 3, self.heads, -1).permute(0, 2, 3, 1, 4)
+            queries, (keys, values) = joined.select(1, 0), slots.write((joined.narrow(1, 1, 2),))[0].unbind(1)
+        else:
+            queries, _, _, new = self._within(stream, None, slots.places)
+            kept = slots.write(new)
+            keys, values = kept[0], kept[-1]
+        assert mask is not None  # 0 where a token is seen, −∞ where it is hidden
+        bias = mask if self.biases is None else slots.bias(self.biases, mask).to(queries.dtype)
+        mixed = attend(queries, keys, values, self.scale, False, bias)
+        joined = mixed.transpose(1, 2).flatten(2)
+        return self.output(joined) if self.maps_out else joined
+
+    def has_fused_rows(self) -> bool:
+        """Whether the kernel of `layers/fused.py` covers this attention: its own past only, and no dropout."""
+        shape, biased = self.shape, self.biases is not None or self.shape.positions.shared
+        return (
+            not self.crosses
+            and shape.key_query == "separate"
+            and shape.value_output != "merged"
+            and shape.window is None
+            and shape.head_width == shape.head_value_width
+            and 16 <= shape.head_width <= 128
+            and (isinstance(self.biases, AlibiPart) or not biased)
+            and not self.dropout
+        )
 
     def _packed(self, stream: Stream, past: Memory | None) -> tuple[Tensor, Tensor, Tensor, Memory]:
         """Queries, keys and values of one shape; keys and values are kept in one tensor."""
@@ -308,7 +373,9 @@ class Attention(nn.Module):
             queries, (keys, values) = joined.select(1, 0), memory.unbind(1)
         return queries, keys, values, (memory,)
 
-    def _within(self, stream: Stream, past: Memory | None, start: int | None) -> tuple[Tensor, Tensor, Tensor, Memory]:
+    def _within(
+        self, stream: Stream, past: Memory | None, start: Start | None
+    ) -> tuple[Tensor, Tensor, Tensor, Memory]:
         start = (past[0].shape[-2] if past else 0) if start is None else start
         if self.joint and self.query_norm is None and self.turns is not None:
             joined = self.query_key_value(stream).unflatten(-1, (-1, self.head_width)).transpose(1, 2)

@@ -36,13 +36,22 @@ from lemma.spec.positions import (
 )
 
 Hook = Literal["adds", "rotates", "biases"]
+Start = int | Int[Tensor, "batch"]
+"""The position of the first vector, or of each row's only one."""
 ROWS = 4096  # of a table of rotations at first; a context may be much longer than what is ever read
+
+
+def _rows_at(table: Float[Tensor, "context width"], start: Start, time: int) -> Float[Tensor, "..."]:
+    """The rows of positions start, start+1, …, or of each row's own."""
+    return table[start][:, None] if isinstance(start, Tensor) else table[start : start + time]
 
 
 class NoPart(nn.Module):
     """No positions: the embedding is left as it is."""
 
-    def forward(self, vectors: Float[Tensor, "batch time width"], start: int = 0) -> Float[Tensor, "batch time width"]:
+    def forward(
+        self, vectors: Float[Tensor, "batch time width"], start: Start = 0
+    ) -> Float[Tensor, "batch time width"]:
         """Return the vectors unchanged."""
         return vectors
 
@@ -54,9 +63,11 @@ class LearnedPart(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(context, width))
 
-    def forward(self, vectors: Float[Tensor, "batch time width"], start: int = 0) -> Float[Tensor, "batch time width"]:
+    def forward(
+        self, vectors: Float[Tensor, "batch time width"], start: Start = 0
+    ) -> Float[Tensor, "batch time width"]:
         """Add the vectors of positions start, start+1, …."""
-        return vectors + self.weight[start : start + vectors.shape[1]]
+        return vectors + _rows_at(self.weight, start, vectors.shape[1])
 
 
 class SinusoidalPart(nn.Module):
@@ -68,9 +79,11 @@ class SinusoidalPart(nn.Module):
         super().__init__()
         self.register_buffer("table", sinusoids(context, width, base, first), persistent=False)
 
-    def forward(self, vectors: Float[Tensor, "batch time width"], start: int = 0) -> Float[Tensor, "batch time width"]:
+    def forward(
+        self, vectors: Float[Tensor, "batch time width"], start: Start = 0
+    ) -> Float[Tensor, "batch time width"]:
         """Add the table's rows of positions start, start+1, …."""
-        return vectors + self.table[start : start + vectors.shape[1]]
+        return vectors + _rows_at(self.table, start, vectors.shape[1])
 
 
 class RotaryPart(nn.Module):
@@ -98,13 +111,18 @@ class RotaryPart(nn.Module):
         self.register_buffer("table", self._rows(0, min(context, ROWS)), persistent=False)
 
     def forward(
-        self, vectors: Float[Tensor, "*batch time width"], start: int = 0
+        self, vectors: Float[Tensor, "*batch time width"], start: Start = 0
     ) -> Float[Tensor, "*batch time width"]:
-        """Rotate vectors at positions start, start+1, …, past the table's end too."""
-        stop = start + vectors.shape[-2]
-        if vectors.dtype == torch.float64:  # a table of single precision would shift scores with the position
-            rows = self._rows(start, stop, vectors.device, torch.float64)
+        """Rotate vectors at positions start, start+1, …, past the table's end too; or each row's at its own.
+
+        Positions by row must be within the table: `reach` makes it long enough.
+        """
+        if isinstance(start, Tensor):
+            rows = self.table[start][:, None, None]
+        elif vectors.dtype == torch.float64:  # a table of single precision would shift scores with the position
+            rows = self._rows(start, start + vectors.shape[-2], vectors.device, torch.float64)
         else:
+            stop = start + vectors.shape[-2]
             rows = self.table[start:stop] if stop <= len(self.table) else self._later(start, stop, vectors.device)
         turn = rotate_halves if self.halves else rotate
         if not self.rest:
@@ -116,9 +134,14 @@ class RotaryPart(nn.Module):
         """Rows past the table's end; the table grows, except in compiled code."""
         if torch.compiler.is_compiling():
             return self._rows(start, stop, device)
-        with torch.inference_mode(False):  # a tensor of inference mode could not be trained with later
-            self.table = self._rows(0, 2 * stop, device).to(self.table.dtype)
+        self.reach(2 * stop)
         return self.table[start:stop]
+
+    def reach(self, length: int) -> None:
+        """Make the table long enough for this many positions."""
+        if len(self.table) < length:
+            with torch.inference_mode(False):  # a tensor of inference mode could not be trained with later
+                self.table = self._rows(0, length, self.table.device).to(self.table.dtype)
 
     def _rows(
         self, start: int, stop: int, device: torch.device | None = None, dtype: torch.dtype | None = None

@@ -8,13 +8,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lemma.layers.attention import Memory, distances_of
+from lemma.layers.attention import Memory, Slots, distances_of
 from lemma.layers.positions import positions
 from lemma.layers.state import State, bytes_of
 from lemma.models.base import LanguageModel, widened, within
 from lemma.models.transformer import layer_shape, new_layers, shared_biases
 from lemma.spec.models import Decoder
+from lemma.spec.positions import NewPositions
 
+ALIGNED = 64  # fused attention wants masks whose rows begin at multiples of 16 bytes
 WINDOWS_AT_ONCE = 16_384  # tokens read at once when many full windows are read again
 Tokens = Int[Tensor, "batch time"]
 Stream = Float[Tensor, "batch time width"]
@@ -57,6 +59,61 @@ class Cache(State):
     def signature(self, row: int = 0) -> bytes:
         """The tokens say it all: while the window fills, no state comes again; once full, it is read again."""
         return bytes_of(self.seen[row])
+
+
+class DecoderSlots(State):
+    """Texts of one length that are being written, up to `limit` tokens: what `DecoderModel.step` reads and fills.
+
+    Unlike a cache it is not a value: a step changes it. It has the shapes of its end from the beginning.
+    """
+
+    def __init__(self, cache: Cache, limit: int) -> None:
+        batch, self.count = cache.seen.shape
+        self.window, self.limit = cache.window, limit
+        self.room = -(-limit // ALIGNED) * ALIGNED
+        self.seen = cache.seen.new_zeros(batch, self.room)
+        self.seen[:, : self.count] = cache.seen
+        self.texts = torch.arange(batch, device=cache.seen.device)
+        self.places = torch.full_like(self.texts, self.count)
+        self.layers: list[Slots] = []
+        for layer in cache.layers:
+            kept = tuple(one.new_zeros(*one.shape[:-2], self.room, one.shape[-1]) for one in layer)
+            for wide, one in zip(kept, layer, strict=True):
+                wide[..., self.count - one.shape[-2] : self.count, :] = one  # a sliding window has left some out
+            self.layers.append(Slots(kept, self.texts, self.places))
+
+    @property
+    def full(self) -> bool:
+        """Whether no more tokens can be written."""
+        return self.count == self.limit
+
+    @property
+    def about(self) -> str:
+        """What it is, in words."""
+        return self.cache().about
+
+    def cache(self) -> Cache:
+        """The tokens alone, as a cache whose window is full."""
+        return Cache(self.seen[:, : self.count], self.window)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tokens."""
+        return {"seen": self.seen[:, : self.count]}
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "DecoderSlots":
+        """Slots are not made of tensors: a cache is."""
+        raise NotImplementedError("make slots of a cache.")
+
+    def rows(self, index: Tensor) -> "DecoderSlots":
+        """Return the slots of some texts, with the same room."""
+        copy = DecoderSlots(Cache(self.seen[index, : self.count], self.window), self.limit)
+        for layer in self.layers:
+            copy.layers.append(Slots(tuple(one[index] for one in layer.kept), copy.texts, copy.places))
+        return copy
+
+    def signature(self, row: int = 0) -> bytes:
+        """The tokens say it all."""
+        return bytes_of(self.seen[row, : self.count])
 
 
 class DecoderModel(LanguageModel):
@@ -115,6 +172,30 @@ class DecoderModel(LanguageModel):
         slid = self._slide(joined, self.window)
         logits = slid if begun is None else torch.cat([begun, slid], dim=1)
         return logits, Cache(joined[:, -self.window :], self.window)
+
+    def has_slots(self) -> bool:
+        """Whether `step` can run: positions must know how to take each text's own place."""
+        return not isinstance(self.spec.positions, NewPositions) and self.biases is None
+
+    def step(self, tokens: Int[Tensor, "batch 1"], slots: DecoderSlots) -> Logits:
+        """Predict the token after the next one of each text, which is written into its slot; there must be room.
+
+        All shapes are those of the whole room, whatever the texts' lengths: nothing here depends on numbers that the
+        device holds, so that a step can be captured as a CUDA graph.
+        """
+        embedded = self.embedding(tokens)
+        embedded = embedded if self.scale is None else embedded * self.scale
+        stream = self.positions(embedded, start=slots.places)
+        columns = torch.arange(slots.room, device=tokens.device)
+        seen = columns <= slots.places[:, None]
+        if self.spec.window is not None:
+            seen &= columns > slots.places[:, None] - self.spec.window
+        slots.seen.scatter_(1, slots.places[:, None], tokens)
+        hidden = torch.zeros_like(seen, dtype=stream.dtype).masked_fill(~seen, -torch.inf)[:, None, None]
+        for layer, past in zip(self.layers, slots.layers, strict=True):
+            stream, _ = layer(stream, (past, None), mask=hidden, start=slots.places)
+        slots.places += 1
+        return self.logits_of(self.norm(stream))
 
     def vectors(self, tokens: Tokens) -> Stream:
         """Read one sequence, at most as long as the context; what comes before padding does not see it."""

@@ -8,16 +8,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lemma.errors import SpecError
-from lemma.layers.attention import NOWHERE, Attention, AttentionShape, Line, Memory, distances_of
+from lemma.layers.attention import NOWHERE, Attention, AttentionShape, Line, Memory, Slots, distances_of
 from lemma.layers.feed_forward import ACTIVATIONS, FeedForwardPart, norm
-from lemma.layers.positions import RotaryPart, part_of, positions
+from lemma.layers.positions import RotaryPart, Start, part_of, positions
 from lemma.models.base import Backbone, seen_of, widened, within
 from lemma.spec.models import Decoder, Encoder, Transformer
 
 Tokens = Int[Tensor, "batch time"]
 Stream = Float[Tensor, "batch time width"]
 Mask = Bool[Tensor, "batch 1 1 known"]
-Past = tuple[Memory | None, Memory | None]
+Past = tuple[Memory | Slots | None, Memory | None]
 """What a layer's self-attention keeps, and what its attention to the source keeps."""
 NOTHING: Past = (None, None)
 INITIAL_STD = 0.02  # of embeddings and outputs
@@ -86,7 +86,7 @@ class TransformerLayer(nn.Module):
         mask: Mask | None = None,
         source: Float[Tensor, "batch known width"] | None = None,
         source_mask: Mask | None = None,
-        start: int | None = None,
+        start: Start | None = None,
         line: Line | None = None,
     ) -> tuple[Stream, Past]:
         """Let each part add to the stream; a source is given once, then only what is kept of it."""

@@ -197,6 +197,7 @@ class SamplingSettings(TypedDict, total=False):
     seed: int
     stop_at_loop: bool
     stop_at_eos: bool
+    precision: Literal["auto", "float32", "bfloat16"]
     beam: int
     length_penalty: float
 

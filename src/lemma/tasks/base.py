@@ -127,7 +127,7 @@ class TaskLoss(nn.Module):
     `forward(inputs, targets, state)` returns `LossTerms`; the names of the reported terms are in `terms`.
     """
 
-    compilable: ClassVar[bool] = True
+    compilable: bool = True
     terms: tuple[str, ...] = ("loss",)
     chance: tuple[int, str, str] | None = None
     """Among how many, and of what, an untrained model guesses; and the symbol of that number."""

@@ -19,6 +19,8 @@ from lemma.data.splits import Splits
 from lemma.data.store import TokenArray, prepare, read_tokens
 from lemma.errors import DataError, InputError, PackageError, SpecError
 from lemma.generation.decode import Sampling, generate_text
+from lemma.layers.attention import Attention
+from lemma.layers.fused import available
 from lemma.layers.recording import record_attention
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel, evaluating, positions_on
@@ -30,7 +32,7 @@ from lemma.spec.data import DataSpec
 from lemma.spec.models import NEW_FAMILIES, Decoder, Encoder, ModelSpec, NewFamily
 from lemma.spec.recipe import OBJECTIVES, ChosenObjective, Recipe
 from lemma.tasks.base import Batches, DataArgs, LossTerms, Score, Task, TaskLoss, Worker, choose_split, refuse_changed
-from lemma.tasks.penalties import row_statistics
+from lemma.tasks.penalties import Shape, row_statistics
 
 SAMPLES, SAMPLE_TOKENS = 3, 60
 
@@ -106,18 +108,20 @@ class LanguageTask(TextTask):
                 f"recipe.distance_penalty = {recipe.distance_penalty} leaves the last layer out, and this model "
                 "has only one. Try depth=2."
             )
-        if recipe.compile is True:
-            raise SpecError(
-                "recipe.compile = true: the penalties record attention while it runs, and compiled code cannot be "
-                "recorded. Leave compile out."
-            )
         length, most = recipe.sequence_length, model.receptive_field
         if length and most and length > most and isinstance(spec, Decoder):
             raise SpecError(
                 f"recipe.sequence_length = {length} is longer than decoder.context = {most}: attention is penalized "
                 "within the context only. Leave sequence_length out, or raise the context."
             )
-        return PenalizedLoss(model, recipe, objective)
+        loss = PenalizedLoss(model, recipe, objective)
+        if recipe.compile is True and not loss.compilable:
+            raise SpecError(
+                "recipe.compile = true: here the penalties record attention while it runs, and compiled code cannot be "
+                "recorded. Leave compile out. (On a GPU with Triton a fused kernel needs no recording, without dropout "
+                "and for heads of width 16 to 128.)"
+            )
+        return loss
 
     def validate(self, model: LanguageModel, data: Splits[TokenArray], recipe: Recipe) -> "PerplexityScore":
         """Perplexity by a full pass over the validation text."""
@@ -298,22 +302,39 @@ class LanguageLoss(TaskLoss):
 
 
 class PenalizedLoss(LanguageLoss):
-    """With penalties on attention: L = L_LM + entropy_penalty · L_focus + distance_penalty · L_near."""
+    """With penalties on attention: L = L_LM + entropy_penalty · L_focus + distance_penalty · L_near.
 
-    compilable = False  # compiled code cannot be recorded
+    On a GPU the kernel of `layers/fused.py` gives entropy and distance of every row along with attention itself, and is
+    compiled with the model. Elsewhere attention is recorded, and penalized in blocks of rows.
+    """
 
     def __init__(self, model: LanguageModel, recipe: Recipe, objective: LossFunction = causal) -> None:
         super().__init__(model, objective)
         self.terms, self.recipe = (*self.terms, "entropy", "distance"), recipe
         self.layers: int = getattr(model.spec, "depth", 1)
+        attention = [part for part in model.modules() if isinstance(part, Attention)]
+        fused = len(attention) == self.layers and all(part.has_fused_rows() for part in attention)
+        self.fused = attention if fused and available(next(model.parameters()).device) else []
+        self.compilable = bool(self.fused)  # compiled code cannot be recorded
 
     def forward(
         self, inputs: Int[Tensor, "rows length"], targets: Int[Tensor, "rows length"], state: State | None
     ) -> LossTerms:
         """Return the loss with its penalties; the loss alone and both penalties are reported."""
-        with record_attention() as records:
+        if self.fused:
+            collected: list[tuple[Tensor, Tensor]] = []
+            for attention in self.fused:
+                attention.rows = collected
             logits, state = self.model(inputs, state)
-        rows = row_statistics(records, self.recipe.distance_max, self.layers)
+            for attention in self.fused:
+                attention.rows = None
+            entropy = torch.stack([rows.mean() for rows, _ in collected]).mean()
+            near = [rows.clamp(max=self.recipe.distance_max).mean() for _, rows in collected[:-1]]
+            rows = Shape(entropy, torch.stack(near).mean() if near else torch.zeros_like(entropy))
+        else:
+            with record_attention() as records:
+                logits, state = self.model(inputs, state)
+            rows = row_statistics(records, self.recipe.distance_max, self.layers)
         objective, terms = self.measured(logits, targets)
         entropy, distance = self.recipe.entropy_penalty, self.recipe.distance_penalty
         total = objective + entropy * rows.entropy + distance * rows.distance

@@ -1,0 +1,392 @@
+"""Attention with the entropy and the expected squared distance of every row, in one Triton kernel (problems B2, B3).
+
+For scores s_ij = scale · q_i·k_j − slope · |i − j| and weights p = softmax(s), the forward pass of FlashAttention
+(Dao 2023) keeps two more accumulators per row: Σ p s, which with the log-sum-exp gives the entropy
+H_i = lse_i − Σ_j p_ij s_ij, and Δ_i = Σ_j p_ij (i − j)². Their gradients need no matrix product of their own:
+
+    dS_ij = p_ij [dP_ij − g_H log p_ij + g_Δ (i − j)² − (dO_i·O_i + g_H H_i + g_Δ Δ_i)],   log p_ij = s_ij − lse_i.
+
+The kernels are custom operators, so that `torch.compile` takes them into its graph. Triton comes with PyTorch for CUDA;
+where it is missing, and for attention that the kernels do not cover, `tasks/penalties.py` computes the same in blocks
+of rows.
+"""
+
+import math
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+TRITON = find_spec("triton") is not None  # CPU builds of PyTorch come without it
+Rows = Float[Tensor, "batch heads time"]
+
+
+def available(device: torch.device) -> bool:
+    """Whether the kernels run on a device: a GPU of compute capability 8.0 or later, and Triton is installed."""
+    return TRITON and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def attend_with_rows(
+    queries: Float[Tensor, "batch heads time width"],
+    keys: Float[Tensor, "batch groups time width"],
+    values: Float[Tensor, "batch groups time width"],
+    scale: float,
+    causal: bool = True,
+    slopes: Float[Tensor, "heads"] | None = None,
+    lengths: Int[Tensor, "batch"] | None = None,
+) -> tuple[Float[Tensor, "batch heads time width"], Rows, Rows]:
+    """Return Σ_j p_ij v_j, and each row's entropy in nats and expected squared distance, all differentiable.
+
+    `slopes` are ALiBi's; only the first `lengths` keys of each text are seen.
+    """
+    mixed, _, entropy, distance = _forward(queries, keys, values, scale, causal, slopes, lengths)
+    return mixed, entropy, distance
+
+
+if TYPE_CHECKING or TRITON:
+    import triton  # pyright: ignore[reportMissingImports]
+    import triton.language as tl  # pyright: ignore[reportMissingImports]
+
+    @triton.jit
+    def _scores(q, k, rows, columns, slope, scale2, BIASED: tl.constexpr, PRECISION: tl.constexpr):
+        """Scores in units of log 2, and i − j."""
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale2
+        apart = rows[:, None] - columns[None, :]
+        if BIASED:
+            scores -= slope * tl.abs(apart)
+        return scores, apart
+
+    @triton.jit
+    def _forward_kernel(
+        Q, K, V, OUT, LSE, ENTROPY, DISTANCE, SLOPES, LENGTHS,
+        q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, o_b, o_h, o_t,
+        scale2, heads, group, time,
+        WIDTH: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+        CAUSAL: tl.constexpr, BIASED: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr,
+    ):  # fmt: skip
+        block = tl.program_id(0)
+        row = tl.program_id(1)
+        b, h = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
+        rows, width = block * M + tl.arange(0, M), tl.arange(0, D)
+        inside = width < WIDTH
+        q = tl.load(
+            Q + b * q_b + h * q_h + rows[:, None] * q_t + width[None, :],
+            mask=(rows[:, None] < time) & inside[None, :], other=0.0,
+        )  # fmt: skip
+        k_base, v_base = K + b * k_b + (h // group) * k_h, V + b * v_b + (h // group) * v_h
+        slope = tl.load(SLOPES + h) * 1.4426950408889634 if BIASED else 0.0
+        known = tl.load(LENGTHS + b) if PADDED else time
+        places = rows.to(tl.float32)
+        best = tl.full([M], -1e30, tl.float32)
+        total = tl.zeros([M], tl.float32)
+        logs = tl.zeros([M], tl.float32)
+        squares = tl.zeros([M], tl.float32)
+        mixed = tl.zeros([M, D], tl.float32)
+        stop = tl.minimum((block + 1) * M, known) if CAUSAL else known
+        full = tl.minimum(block * M, known) // N * N if CAUSAL else known // N * N
+        for start in range(0, full, N):  # blocks without a mask
+            columns = start + tl.arange(0, N)
+            k = tl.load(k_base + columns[:, None] * k_t + width[None, :], mask=inside[None, :], other=0.0)
+            scores, apart = _scores(q, k, places, columns.to(tl.float32), slope, scale2, BIASED, PRECISION)
+            highest = tl.maximum(best, tl.max(scores, 1))
+            scores -= highest[:, None]
+            weights = tl.exp2(scores)
+            fade = tl.exp2(best - highest)
+            logs = fade * (logs + (best - highest) * total) + tl.sum(weights * scores, 1)
+            squares = fade * squares + tl.sum(weights * (apart * apart), 1)
+            total = fade * total + tl.sum(weights, 1)
+            v = tl.load(v_base + columns[:, None] * v_t + width[None, :], mask=inside[None, :], other=0.0)
+            mixed = tl.dot(weights.to(v.dtype), v, mixed * fade[:, None], input_precision=PRECISION)
+            best = highest
+        for start in range(full, stop, N):
+            columns = start + tl.arange(0, N)
+            seen = (columns[:, None] < known) & inside[None, :]
+            k = tl.load(k_base + columns[:, None] * k_t + width[None, :], mask=seen, other=0.0)
+            scores, apart = _scores(q, k, places, columns.to(tl.float32), slope, scale2, BIASED, PRECISION)
+            allowed = columns[None, :] < known
+            if CAUSAL:
+                allowed = allowed & (rows[:, None] >= columns[None, :])
+            highest = tl.maximum(best, tl.max(tl.where(allowed, scores, -1e30), 1))
+            scores = tl.where(allowed, scores - highest[:, None], 0.0)
+            weights = tl.where(allowed, tl.exp2(scores), 0.0)
+            fade = tl.exp2(best - highest)
+            logs = fade * (logs + (best - highest) * total) + tl.sum(weights * scores, 1)
+            squares = fade * squares + tl.sum(weights * (apart * apart), 1)
+            total = fade * total + tl.sum(weights, 1)
+            v = tl.load(v_base + columns[:, None] * v_t + width[None, :], mask=seen, other=0.0)
+            mixed = tl.dot(weights.to(v.dtype), v, mixed * fade[:, None], input_precision=PRECISION)
+            best = highest
+        here, some = rows < time, total > 0
+        total = tl.where(some, total, 1.0)
+        spot = row.to(tl.int64) * time + rows
+        tl.store(LSE + spot, tl.where(some, best + tl.log2(total), 0.0), mask=here)
+        tl.store(ENTROPY + spot, (tl.log2(total) - logs / total) * 0.6931471805599453, mask=here)
+        tl.store(DISTANCE + spot, squares / total, mask=here)
+        tl.store(
+            OUT + b * o_b + h * o_h + rows[:, None] * o_t + width[None, :],
+            (mixed / total[:, None]).to(OUT.dtype.element_ty), mask=here[:, None] & inside[None, :],
+        )  # fmt: skip
+
+    @triton.jit
+    def _sums_kernel(
+        OUT, D_OUT, ENTROPY, DISTANCE, G_ENTROPY, G_DISTANCE, SUMS,
+        o_b, o_h, o_t, d_b, d_h, d_t, heads, time,
+        WIDTH: tl.constexpr, D: tl.constexpr, M: tl.constexpr,
+    ):  # fmt: skip
+        """dO·O + g_H H + g_Δ Δ of each row."""
+        row = tl.program_id(1)
+        b, h = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
+        rows, width = tl.program_id(0) * M + tl.arange(0, M), tl.arange(0, D)
+        here = rows < time
+        mask = here[:, None] & (width < WIDTH)[None, :]
+        out = tl.load(OUT + b * o_b + h * o_h + rows[:, None] * o_t + width[None, :], mask=mask, other=0.0)
+        d_out = tl.load(D_OUT + b * d_b + h * d_h + rows[:, None] * d_t + width[None, :], mask=mask, other=0.0)
+        spot = row.to(tl.int64) * time + rows
+        sums = tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1)
+        sums += tl.load(G_ENTROPY + spot, mask=here, other=0.0) * tl.load(ENTROPY + spot, mask=here, other=0.0)
+        sums += tl.load(G_DISTANCE + spot, mask=here, other=0.0) * tl.load(DISTANCE + spot, mask=here, other=0.0)
+        tl.store(SUMS + spot, sums, mask=here)
+
+    @triton.jit
+    def _slopes_of(
+        q, k, v, d_out, lse, sums, g_entropy, g_distance, rows, columns, known, time, slope, scale2,
+        CAUSAL: tl.constexpr, BIASED: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+    ):  # fmt: skip
+        """The weights and the gradient of the scores, of one block."""
+        scores, apart = _scores(q, k, rows.to(tl.float32), columns.to(tl.float32), slope, scale2, BIASED, PRECISION)
+        scores -= lse[:, None]
+        if MASKED:
+            allowed = (columns[None, :] < known) & (rows[:, None] < time)
+            if CAUSAL:
+                allowed = allowed & (rows[:, None] >= columns[None, :])
+            scores = tl.where(allowed, scores, 0.0)
+            weights = tl.where(allowed, tl.exp2(scores), 0.0)
+        else:
+            weights = tl.exp2(scores)
+        slopes = tl.dot(d_out, tl.trans(v), input_precision=PRECISION) - sums[:, None]
+        slopes += g_distance[:, None] * (apart * apart) - (g_entropy * 0.6931471805599453)[:, None] * scores
+        return weights, weights * slopes
+
+    @triton.jit
+    def _keys_kernel(
+        Q, K, V, D_OUT, D_K, D_V, LSE, SUMS, G_ENTROPY, G_DISTANCE, SLOPES, LENGTHS,
+        q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, d_b, d_h, d_t,
+        scale, scale2, heads, group, time,
+        WIDTH: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+        CAUSAL: tl.constexpr, BIASED: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr,
+    ):  # fmt: skip
+        """Gradients of a block of keys and values, of one query head."""
+        block = tl.program_id(0)
+        row = tl.program_id(1)
+        b, h = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
+        columns, width = block * N + tl.arange(0, N), tl.arange(0, D)
+        inside, there = width < WIDTH, (columns < time)
+        mask = there[:, None] & inside[None, :]
+        k = tl.load(K + b * k_b + (h // group) * k_h + columns[:, None] * k_t + width[None, :], mask=mask, other=0.0)
+        v = tl.load(V + b * v_b + (h // group) * v_h + columns[:, None] * v_t + width[None, :], mask=mask, other=0.0)
+        slope = tl.load(SLOPES + h) * 1.4426950408889634 if BIASED else 0.0
+        known = tl.load(LENGTHS + b) if PADDED else time
+        d_k, d_v = tl.zeros([N, D], tl.float32), tl.zeros([N, D], tl.float32)
+        q_base, d_base, spot = Q + b * q_b + h * q_h, D_OUT + b * d_b + h * d_h, row.to(tl.int64) * time
+        begin = (block * N) // M * M if CAUSAL else 0
+        # rows at or after `clear` need no mask, up to the last whole block
+        clear = tl.cdiv((block + 1) * N, M) * M if CAUSAL else 0
+        clear = tl.where((block + 1) * N <= known, tl.minimum(clear, time // M * M), time // M * M)
+        for phase in tl.static_range(3):
+            if phase == 0:
+                low, high = begin, tl.maximum(tl.minimum(clear, time // M * M), begin)
+            elif phase == 1:
+                low, high = tl.maximum(clear, begin), time // M * M
+            else:
+                low, high = tl.maximum(time // M * M, begin), time
+            for start in range(low, high, M):
+                rows = start + tl.arange(0, M)
+                here = rows < time
+                seen = here[:, None] & inside[None, :]
+                q = tl.load(q_base + rows[:, None] * q_t + width[None, :], mask=seen, other=0.0)
+                d_out = tl.load(d_base + rows[:, None] * d_t + width[None, :], mask=seen, other=0.0)
+                lse = tl.load(LSE + spot + rows, mask=here, other=0.0)
+                sums = tl.load(SUMS + spot + rows, mask=here, other=0.0)
+                g_entropy = tl.load(G_ENTROPY + spot + rows, mask=here, other=0.0)
+                g_distance = tl.load(G_DISTANCE + spot + rows, mask=here, other=0.0)
+                weights, slopes = _slopes_of(
+                    q, k, v, d_out, lse, sums, g_entropy, g_distance, rows, columns, known, time, slope, scale2,
+                    CAUSAL, BIASED, phase != 1, PRECISION,
+                )  # fmt: skip
+                d_v = tl.dot(tl.trans(weights.to(q.dtype)), d_out, d_v, input_precision=PRECISION)
+                d_k = tl.dot(tl.trans(slopes.to(q.dtype)), q, d_k, input_precision=PRECISION)
+        place = (spot + columns)[:, None] * WIDTH + width[None, :]
+        tl.store(D_K + place, (d_k * scale).to(D_K.dtype.element_ty), mask=mask)
+        tl.store(D_V + place, d_v.to(D_V.dtype.element_ty), mask=mask)
+
+    @triton.jit
+    def _queries_kernel(
+        Q, K, V, D_OUT, D_Q, LSE, SUMS, G_ENTROPY, G_DISTANCE, SLOPES, LENGTHS,
+        q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, d_b, d_h, d_t,
+        scale, scale2, heads, group, time,
+        WIDTH: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+        CAUSAL: tl.constexpr, BIASED: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr,
+    ):  # fmt: skip
+        """Gradients of a block of queries."""
+        block = tl.program_id(0)
+        row = tl.program_id(1)
+        b, h = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
+        rows, width = block * M + tl.arange(0, M), tl.arange(0, D)
+        inside, here = width < WIDTH, rows < time
+        mask = here[:, None] & inside[None, :]
+        q = tl.load(Q + b * q_b + h * q_h + rows[:, None] * q_t + width[None, :], mask=mask, other=0.0)
+        d_out = tl.load(D_OUT + b * d_b + h * d_h + rows[:, None] * d_t + width[None, :], mask=mask, other=0.0)
+        spot = row.to(tl.int64) * time + rows
+        lse = tl.load(LSE + spot, mask=here, other=0.0)
+        sums = tl.load(SUMS + spot, mask=here, other=0.0)
+        g_entropy = tl.load(G_ENTROPY + spot, mask=here, other=0.0)
+        g_distance = tl.load(G_DISTANCE + spot, mask=here, other=0.0)
+        slope = tl.load(SLOPES + h) * 1.4426950408889634 if BIASED else 0.0
+        known = tl.load(LENGTHS + b) if PADDED else time
+        k_base, v_base = K + b * k_b + (h // group) * k_h, V + b * v_b + (h // group) * v_h
+        d_q = tl.zeros([M, D], tl.float32)
+        stop = tl.minimum((block + 1) * M, known) if CAUSAL else known
+        full = tl.minimum(block * M, known) // N * N if CAUSAL else known // N * N
+        full = tl.where((block + 1) * M <= time, full, 0)
+        for phase in tl.static_range(2):
+            low = 0 if phase == 0 else full
+            high = full if phase == 0 else stop
+            for start in range(low, high, N):
+                columns = start + tl.arange(0, N)
+                seen = (columns[:, None] < known) & inside[None, :]
+                k = tl.load(k_base + columns[:, None] * k_t + width[None, :], mask=seen, other=0.0)
+                v = tl.load(v_base + columns[:, None] * v_t + width[None, :], mask=seen, other=0.0)
+                _, slopes = _slopes_of(
+                    q, k, v, d_out, lse, sums, g_entropy, g_distance, rows, columns, known, time, slope, scale2,
+                    CAUSAL, BIASED, phase == 1, PRECISION,
+                )  # fmt: skip
+                d_q = tl.dot(slopes.to(k.dtype), k, d_q, input_precision=PRECISION)
+        place = spot[:, None] * WIDTH + width[None, :]
+        tl.store(D_Q + place, (d_q * scale).to(D_Q.dtype.element_ty), mask=mask)
+
+
+TILES = {
+    "forward": {64: (64, 64, 4, 3), 128: (64, 64, 4, 3), 0: (64, 32, 4, 2)},
+    "keys": {64: (64, 64, 4, 1), 128: (64, 64, 8, 2), 0: (32, 32, 4, 2)},
+    "queries": {64: (64, 64, 4, 3), 128: (64, 64, 8, 2), 0: (32, 32, 4, 2)},
+}
+"""Rows, columns, warps and stages of each kernel, by the largest width of a head; 0 is float32. Measured on an H200."""
+
+
+def _tiles(kernel: str, queries: Tensor) -> tuple[int, int, int, int]:
+    return TILES[kernel][0 if queries.dtype == torch.float32 else 64 if queries.shape[-1] <= 64 else 128]
+
+
+def _choices(queries: Tensor, causal: bool, slopes: Tensor | None, lengths: Tensor | None) -> dict[str, Any]:
+    width = queries.shape[-1]
+    return {
+        "WIDTH": width,
+        "D": max(16, 1 << (width - 1).bit_length()),
+        "CAUSAL": causal,
+        "BIASED": slopes is not None,
+        "PADDED": lengths is not None,
+        "PRECISION": "ieee" if queries.dtype == torch.float32 else "tf32",
+    }
+
+
+def _strides(*tensors: Tensor) -> list[int]:
+    return [stride for tensor in tensors for stride in tensor.stride()[:3]]
+
+
+@torch.library.custom_op("lemma::attend_with_rows", mutates_args=())
+def _forward(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    causal: bool,
+    slopes: Tensor | None,
+    lengths: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    queries, keys, values = (t if t.stride(-1) == 1 else t.contiguous() for t in (queries, keys, values))
+    batch, heads, time, width = queries.shape
+    mixed = torch.empty(batch, time, heads, width, dtype=queries.dtype, device=queries.device).transpose(1, 2)
+    lse, entropy, distance = (queries.new_empty(batch, heads, time, dtype=torch.float32) for _ in range(3))
+    M, N, warps, stages = _tiles("forward", queries)
+    _forward_kernel[(triton.cdiv(time, M), batch * heads)](  # pyright: ignore[reportIndexIssue]
+        queries, keys, values, mixed, lse, entropy, distance, slopes, lengths,
+        *_strides(queries, keys, values, mixed), scale / math.log(2), heads, heads // keys.shape[1], time,
+        M=M, N=N, num_warps=warps, num_stages=stages,
+        **_choices(queries, causal, slopes, lengths),
+    )  # fmt: skip
+    return mixed, lse, entropy, distance
+
+
+@_forward.register_fake
+def _(queries, keys, values, scale, causal, slopes, lengths):
+    batch, heads, time, width = queries.shape
+    rows = [queries.new_empty(batch, heads, time, dtype=torch.float32) for _ in range(3)]
+    return queries.new_empty(batch, time, heads, width).transpose(1, 2), *rows
+
+
+@torch.library.custom_op("lemma::attend_with_rows_backward", mutates_args=())
+def _backward(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mixed: Tensor,
+    lse: Tensor,
+    entropy: Tensor,
+    distance: Tensor,
+    d_mixed: Tensor,
+    d_entropy: Tensor,
+    d_distance: Tensor,
+    scale: float,
+    causal: bool,
+    slopes: Tensor | None,
+    lengths: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    tensors = (queries, keys, values, d_mixed)
+    queries, keys, values, d_mixed = (t if t.stride(-1) == 1 else t.contiguous() for t in tensors)
+    batch, heads, time, width = queries.shape
+    groups, choices = keys.shape[1], _choices(queries, causal, slopes, lengths)
+    d_entropy, d_distance = d_entropy.contiguous(), d_distance.contiguous()
+    sums = torch.empty_like(entropy)
+    grid = (triton.cdiv(time, 64), batch * heads)
+    _sums_kernel[grid](  # pyright: ignore[reportIndexIssue]
+        mixed, d_mixed, entropy, distance, d_entropy, d_distance, sums,
+        *_strides(mixed, d_mixed), heads, time, WIDTH=width, D=choices["D"], M=64,
+    )  # fmt: skip
+    d_queries = torch.empty(batch, heads, time, width, dtype=queries.dtype, device=queries.device)
+    d_keys, d_values = torch.empty_like(d_queries), torch.empty_like(d_queries)
+    shared = (*_strides(queries, keys, values, d_mixed), scale, scale / math.log(2), heads, heads // groups, time)
+    rows = (lse, sums, d_entropy, d_distance, slopes, lengths)
+    M, N, warps, stages = _tiles("keys", queries)
+    _keys_kernel[(triton.cdiv(time, N), batch * heads)](  # pyright: ignore[reportIndexIssue]
+        queries, keys, values, d_mixed, d_keys, d_values, *rows, *shared, M=M, N=N, **choices,
+        num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    M, N, warps, stages = _tiles("queries", queries)
+    _queries_kernel[(triton.cdiv(time, M), batch * heads)](  # pyright: ignore[reportIndexIssue]
+        queries, keys, values, d_mixed, d_queries, *rows, *shared, M=M, N=N, **choices,
+        num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+    if groups != heads:
+        d_keys, d_values = (t.unflatten(1, (groups, -1)).sum(2) for t in (d_keys, d_values))
+    return d_queries, d_keys, d_values
+
+
+@_backward.register_fake
+def _(queries, keys, values, *others):
+    return tuple(torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (queries, keys, values))
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    queries, keys, values, ctx.scale, ctx.causal, slopes, lengths = inputs
+    ctx.save_for_backward(queries, keys, values, *output, slopes, lengths)
+
+
+def _gradients(ctx: Any, d_mixed: Tensor, _: Any, d_entropy: Tensor, d_distance: Tensor) -> tuple[Tensor | None, ...]:
+    *saved, slopes, lengths = ctx.saved_tensors
+    found = _backward(*saved, d_mixed, d_entropy, d_distance, ctx.scale, ctx.causal, slopes, lengths)
+    return *found, None, None, None, None
+
+
+_forward.register_autograd(_gradients, setup_context=_keep)
