@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from lemma.data.corpora import CorpusRow
     from lemma.generation.beam import Translated
     from lemma.generation.decode import Generation
-    from lemma.hub.rewrite import Rewritten
+    from lemma.runs.export import Rewritten
     from lemma.inspection.heads import Heads
     from lemma.inspection.trees import ParsedText
     from lemma.report.progress import Observer
@@ -246,7 +246,7 @@ class Adapt:
 
         >>> lemma.adapt.from_peft("runs/a", "adapter", out="runs/b")  # doctest: +SKIP
         """
-        from lemma.hub.rewrite import import_run
+        from lemma.runs.export import import_run
 
         return import_run(Path(run), Path(folder), Path(out), overwrite)
 
@@ -274,7 +274,7 @@ def export(run: Path | str, *, to: Literal["merged", "peft"], out: Path | str, o
 
     >>> lemma.export("runs/b", to="peft", out="adapter")  # doctest: +SKIP
     """
-    from lemma.hub.rewrite import export_run, merge_run
+    from lemma.runs.export import export_run, merge_run
 
     if to not in ("merged", "peft"):
         raise SpecError(unknown("export: to", str(to), ("merged", "peft")))

@@ -230,12 +230,17 @@ def _read_documents(documents: Iterable[TextSpan], kind: str, advance: Advance) 
 
 
 def _encode_documents(tokenizer: Tokenizer, documents: Iterable[TextSpan], advance: Advance) -> Iterator[Encoded]:
-    """Encode documents in order, with one `<eos>` between two of them if the tokenizer has it."""
+    """Encode documents in order, with one `<eos>` between two of them if the tokenizer has it.
+
+    Before each comes what a pretrained model expects at the begin of a text.
+    """
     for number, document in enumerate(documents):
         if number and tokenizer.eos is not None:
             yield Encoded(np.array([tokenizer.eos]))
-        for piece in _read_documents([document], tokenizer.kind, advance):
-            ids, left_out = tokenizer.encode_known(piece)
+        if tokenizer.before:
+            yield Encoded(np.array(tokenizer.before))
+        for place, piece in enumerate(_read_documents([document], tokenizer.kind, advance)):
+            ids, left_out = tokenizer.encode_known(piece, continued=place > 0)
             yield Encoded(ids, utf8_size(tokenizer.decode(ids) if left_out else piece), left_out)
 
 

@@ -1,9 +1,12 @@
 """From a spec to a module with its initial weights."""
 
+import threading
 from contextlib import nullcontext
 from typing import overload
 
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from lemma.errors import PackageError
 from lemma.models.base import Backbone, LanguageModel, count_parameters
@@ -81,6 +84,27 @@ def build(spec: ModelSpec, dropout: float = 0.0) -> Model:
     model = _module(spec, dropout)
     _init_weights(model)
     return model
+
+
+def build_empty(spec: ModelSpec) -> Model:
+    """Build a model whose parameters have no memory yet (on the meta device); what is computed, as tables, is there.
+
+    >>> from lemma.spec.models import Decoder
+    >>> {tensor.device.type for tensor in build_empty(Decoder()).parameters()}
+    {'meta'}
+    """
+    here = threading.get_ident()
+
+    def without_memory(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+        if parameter is None or parameter.is_meta or threading.get_ident() != here:
+            return None  # it stays as it is
+        return nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
+
+    hook = register_module_parameter_registration_hook(without_memory)
+    try:
+        return _module(spec, 0.0)
+    finally:
+        hook.remove()
 
 
 def parameters_of(spec: ModelSpec) -> int:

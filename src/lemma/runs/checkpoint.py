@@ -14,23 +14,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from lemma.data.files import replacing, sweep
+from lemma.data.files import read_json, replacing, sweep
 from lemma.errors import RunError
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a file that holds one JSON object; a missing or damaged one is a RunError that names it."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"{path} is missing.") from None
-    except (ValueError, OSError) as error:
-        raise RunError(f"{path} is damaged: {error}.") from None
-    if not isinstance(values, dict):
-        raise RunError(f"{path} is damaged: it does not hold a JSON object.")
-    return values
 
 
 ENTRY = "lemma"

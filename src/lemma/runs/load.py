@@ -1,9 +1,9 @@
-"""From a run folder back to a model."""
+"""From a run folder, or from a pretrained model, back to a model."""
 
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ from lemma.runs.checkpoint import (
     refuse_other_spec,
     weights_of,
 )
-from lemma.runs.folder import ADAPTATION, WEIGHTS, RunFolder
+from lemma.runs.folder import ADAPTATION, WEIGHTS, PretrainedRun, RunFolder
 from lemma.spec.data import AnyDataSpec
 from lemma.spec.models import Classifier, CrossAttention, DualEncoder, ModelSpec
 from lemma.spec.recipe import AdaptationSpec, Method, Recipe
@@ -90,6 +90,8 @@ def _inside(weights: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
 def plain_weights(folder: RunFolder) -> dict[str, Tensor]:
     """All weights of a finished run; those of an adapted one with its updates folded in."""
     refuse_unfinished(folder)
+    if isinstance(folder, PretrainedRun):
+        return weights_of(folder.source.model(), frozen=True)
     if folder.adaptation:
         return weights_of(merged(whole_model(folder)), frozen=True)
     weights, trained = read_weights(folder.path / WEIGHTS)
@@ -99,6 +101,8 @@ def plain_weights(folder: RunFolder) -> dict[str, Tensor]:
 
 def whole_model(folder: RunFolder) -> nn.Module:
     """The model of a finished run with all its weights."""
+    if isinstance(folder, PretrainedRun):
+        return folder.source.model()
     model = first_model(folder)
     weights, trained = read_weights(folder.path / WEIGHTS)
     refuse_other_spec(folder.path / WEIGHTS, trained, folder.spec, folder.method)
@@ -108,6 +112,8 @@ def whole_model(folder: RunFolder) -> nn.Module:
 
 def run_hash(folder: RunFolder) -> str:
     """The hash that tells what a run answers from all others: its weights and its tokenizer, or method and base."""
+    if isinstance(folder, PretrainedRun):
+        return folder.source.hash
     own = hash_of(folder.path / WEIGHTS)
     if folder.adaptation is None:
         words = folder.vocabulary()
@@ -152,9 +158,14 @@ def refuse_other_base(folder: RunFolder, base: RunFolder) -> None:
 
 
 def adaptation_of(base: RunFolder, out: Path, method: Method) -> AdaptationSpec:
-    """What an adapted run in `out` says of its base: where it is, seen from there, and which weights it has."""
+    """What an adapted run in `out` says of its base: where it is, seen from there, and which weights it has.
+
+    A pretrained model that is known by name is found by it from anywhere.
+    """
     refuse_unfinished(base)
     refuse_own_base(base, out)
+    if isinstance(base, PretrainedRun) and not base.path.exists():
+        return AdaptationSpec(method=method, base=str(base.path), base_hash=run_hash(base))
     here, there = out.resolve(), base.path.resolve()
     try:
         path = os.path.relpath(there, here)
@@ -233,6 +244,13 @@ class Run:
             )
         return self.vocabulary
 
+    def chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """The tokens of a conversation by the model's own chat template, ready for the assistant's answer.
+
+        >>> run.chat([{"role": "user", "content": "Why is the sky blue?"}])  # doctest: +SKIP
+        """
+        return self.tokenizer.chat(messages).tolist()
+
     @property
     def lexicon(self) -> Lexicon:
         """The words and relations that the parser knows."""
@@ -242,11 +260,17 @@ class Run:
 
 
 def load(path: Path | str, device: str = "cpu") -> Run:
-    """Load a run, its model ready for use; where the end is missing or damaged, the last good checkpoint serves."""
+    """Load a run, its model ready for use; where the end is missing or damaged, the last good checkpoint serves.
+
+    A Hugging Face folder, a `.gguf` file or the name of a pretrained model is loaded as a run is.
+    """
     folder = RunFolder.open(Path(path))
-    weights, note = _weights(folder)
-    model = first_model(folder)
-    put_weights(model, weights, folder.path / WEIGHTS)
+    if isinstance(folder, PretrainedRun):
+        model, note = folder.source.model(), None
+    else:
+        weights, note = _weights(folder)
+        model = first_model(folder)
+        put_weights(model, weights, folder.path / WEIGHTS)
     if note:
         warnings.warn(note, stacklevel=2)
     return Run(

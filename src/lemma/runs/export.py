@@ -1,4 +1,4 @@
-"""Adapted runs in other forms: as a plain run without a base, or as a folder that peft reads and writes."""
+"""Runs in other forms: a plain run without a base, a folder for transformers, a GGUF file, a folder for peft."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,0 +1,123 @@
+"""Pretrained models in the files of other libraries: found, opened, and their weights put into our own modules.
+
+A model is a Hugging Face folder, a `.gguf` file, a file of llama2.c, or one of the names that `lemma data` lists. All
+come to the same: a configuration and tensors with Hugging Face's names, read one at a time, and a tokenizer.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lemma.data.corpora import MODELS, corpus_files
+from lemma.data.files import files_hash, text_hash
+from lemma.data.tokenizers import Tokenizer
+from lemma.errors import RunError
+from lemma.hub.architectures import spec_from_config, weights_from
+from lemma.models.build import build_empty
+from lemma.report.progress import observer, watched_reading
+from lemma.spec.models import ModelSpec
+
+CONFIG = "config.json"
+GGUF, LLAMA2C = (".gguf",), (".bin", ".data")
+
+
+def is_pretrained(path: Path) -> bool:
+    """Whether a path is, by its look, a pretrained model: a folder with a config.json, a file of one, or a name."""
+    if path.is_dir():
+        return (path / CONFIG).is_file()
+    return path.suffix in (*GGUF, *LLAMA2C, ".json") if path.is_file() else str(path) in MODELS
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model in the files of another library; only its configuration is read before more is asked for."""
+
+    path: Path
+    config: Mapping[str, Any]
+    """As in Hugging Face's config.json."""
+    tensors: Mapping[str, Tensor]
+    """By Hugging Face's names, in float32; each is read when it is asked for."""
+    files: tuple[Path, ...]
+    """All that the model's answers depend on."""
+    read_tokenizer: Callable[[], Tokenizer]
+
+    @cached_property
+    def spec(self) -> ModelSpec:
+        """The model as one of our own specs."""
+        return spec_from_config(self.config)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer, with its special tokens, stop tokens and chat template."""
+        return self.read_tokenizer()
+
+    @cached_property
+    def hash(self) -> str:
+        """The SHA-256 that tells this model from all others."""
+        return text_hash(f"{files_hash(self.files)}")
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights by our own names, one after the other."""
+        try:
+            yield from weights_from(self.config, self.tensors)
+        except KeyError as error:
+            raise RunError(
+                f"{self.path}: the tensor {error} is missing, which a {self.config.get('model_type')} needs. "
+                "The file is of another model than its configuration; download both again."
+            ) from None
+
+    def model(self) -> nn.Module:
+        """Build the model on no memory, then give it its weights one at a time: no tensor is there twice."""
+        module = build_empty(self.spec)
+        places: dict[int, list[tuple[nn.Module, str]]] = {}  # of a tied tensor more than one
+        known: dict[str, nn.Parameter] = {}
+        for path, part in module.named_modules():
+            for name, parameter in part.named_parameters(recurse=False):
+                places.setdefault(id(parameter), []).append((part, name))
+                known[f"{path}.{name}".lstrip(".")] = parameter
+        empty = {id(parameter): name for name, parameter in reversed(known.items())}
+        for name, tensor in self.weights():
+            there = known.get(name)
+            if there is None or there.shape != tensor.shape:
+                expected = "no such tensor" if there is None else tuple(there.shape)
+                raise RunError(
+                    f"{self.path}: the tensor that becomes {name} is {tuple(tensor.shape)}, where the configuration "
+                    f"asks for {expected}. The file is of another model than its configuration; download both again."
+                )
+            value = nn.Parameter(tensor.contiguous())
+            for part, own in places[id(there)]:
+                setattr(part, own, value)
+            empty.pop(id(there), None)
+        if empty:
+            raise RunError(
+                f"{self.path} has no tensor for {', '.join(sorted(empty.values())[:3])}: "
+                "it is damaged, or of another model than its configuration. Download it again."
+            )
+        return module
+
+
+def open_pretrained(path: Path) -> Pretrained:
+    """Open a pretrained model; what cannot be read is refused with the reason, before anything is loaded."""
+    if not path.exists() and str(path) in MODELS:
+        path = corpus_files(MODELS[str(path)], watched_reading(observer()))[0]
+    if path.suffix in GGUF:
+        from lemma.hub.gguf import open_gguf
+
+        return open_gguf(path)
+    if path.suffix in LLAMA2C:
+        from lemma.hub.llama2c import open_llama2c
+
+        return open_llama2c(path)
+    from lemma.hub.huggingface import open_folder
+
+    return open_folder(path)
+
+
+def to_float32(tensor: Tensor) -> Tensor:
+    """A copy in float32, free of the file it was mapped from; numbers that are not floats are refused by a KeyError."""
+    return tensor.to(torch.float32, copy=True)
