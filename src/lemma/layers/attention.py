@@ -70,6 +70,12 @@ def _fused(
     elif causal and (mask is not None or 1 < new < known):
         order = torch.ones(new, known, dtype=torch.bool, device=keys.device).tril(known - new)
         bias = order if mask is None else mask & order
+    heads, groups = queries.shape[1], keys.shape[1]
+    if new == 1 and bias is None and groups < heads and groups == values.shape[1] and keys.shape[-1] == width:
+        # one query for each head: those that share keys and values are attended as one head's queries
+        grouped = queries.reshape(-1, groups, heads // groups, width)
+        mixed = functional.scaled_dot_product_attention(grouped, keys, values, None, dropout, scale=scale)
+        return mixed.reshape(-1, heads, 1, width)
     alone = causal and bias is None and new == known
     if keys.shape[-1] != width:  # zeros change neither a score nor a mean
         widest = max(keys.shape[-1], width)
@@ -99,6 +105,18 @@ def distance_bias(
         line = line.masked_fill(distances_of(new, known, line.device) < 0, -torch.inf)
     bias = line.contiguous().as_strided((1, len(line), new, known), (0, line.shape[1], 1, 1))
     return bias if mask is None else bias.masked_fill(~mask.flip(-1), -torch.inf)
+
+
+def within_window(
+    new: int, known: int, window: int, device: torch.device, mask: Tensor | None
+) -> Bool[Tensor, "... new known"]:
+    """Which of the known keys each new query sees: the last `window` up to its own, of those that a mask allows.
+
+    >>> within_window(2, 3, 2, torch.device("cpu"), None).tolist()  # what comes later is left to the causal mask
+    [[True, True, True], [False, True, True]]
+    """
+    band = torch.ones(new, known, dtype=torch.bool, device=device).triu(known - new - window + 1)
+    return band if mask is None else mask & band
 
 
 def distances_of(new: int, known: int, device: torch.device) -> Int[Tensor, "distances"]:
@@ -138,6 +156,15 @@ class AttentionShape:
     value_output: Literal["separate", "merged", "none"] = "separate"
     """None: the output is the concatenated values of the heads, without an output map."""
     bias: bool = True
+    output_bias: bool | None = None
+    """Whether the output map has a bias; as the others if unset."""
+    query_key_norm: bool = False
+    """Whether queries and keys get a root-mean-square norm, each one for all heads (Henry et al. 2020)."""
+    norm_epsilon: float = 1e-5
+    scaled: bool = True
+    """Whether scores are divided by √I."""
+    window: int | None = None
+    """The most tokens that are attended to, the query's own included; all if unset."""
     positions: Positions = NOWHERE
     """What rotates queries and keys, or biases scores; what is added to the embedding is added elsewhere."""
     context: int = 0
@@ -150,6 +177,8 @@ class AttentionShape:
             raise ValueError(
                 f"{self.heads} heads must divide {total} and {values}, and {self.groups} groups the heads."
             )
+        if self.query_key_norm and self.key_query == "merged":
+            raise ValueError("the norms of queries and keys act between their matrices, so key_query cannot be merged.")
         kind, rotates = self.positions.kind, self.positions.rotates
         if rotates and self.key_query == "merged":
             raise ValueError(f"{kind} rotates queries and keys, so key_query cannot be merged; use alibi or separate.")
@@ -202,12 +231,16 @@ class Attention(nn.Module):
     def __init__(self, shape: AttentionShape, dropout: float = 0.0) -> None:
         super().__init__()
         self.shape, self.dropout = shape, dropout
-        self.heads, self.groups, self.causal = shape.heads, shape.groups, shape.causal
-        self.scale = shape.head_width**-0.5
+        self.heads, self.groups, self.causal, self.window = shape.heads, shape.groups, shape.causal, shape.window
+        self.head_width, self.scale = shape.head_width, shape.head_width**-0.5 if shape.scaled else 1.0
         self.crosses, self.merged = shape.source_width is not None, shape.key_query == "merged"
         kinds, widths = list(shape.widths), shape.widths
         alike = len(kinds) == 3 and set(widths.values()) == {shape.heads * shape.head_width}
-        self.packed = alike and not self.crosses and not shape.positions.rotates
+        plain = not shape.positions.rotates and not shape.query_key_norm
+        self.packed = alike and not self.crosses and plain
+        self.alike = alike and not self.crosses
+        # one view of queries, keys and values, so that what rotates acts on the first two at once
+        self.joint = len(kinds) == 3 and not self.crosses and widths["key"] == widths["value"]
         # the maps of the stream and of the source: "query_key_value", or "query" and "key_value"
         self.inward = "query" if self.crosses else "_".join(kinds)
         self.inward_source = "_".join(kinds[1:]) if self.crosses else ""
@@ -215,13 +248,20 @@ class Attention(nn.Module):
             if name:
                 joined = sum(widths[kind] for kind in name.split("_"))
                 self.add_module(name, nn.Linear(width, joined, bias=shape.bias))
+        self.query_norm = self.key_norm = None
+        if shape.query_key_norm:
+            self.query_norm = nn.RMSNorm(shape.head_width, eps=shape.norm_epsilon)
+            self.key_norm = nn.RMSNorm(shape.head_width, eps=shape.norm_epsilon)
         self.maps_out = shape.value_output != "none"
         if self.maps_out:
             inner = shape.inputs if shape.value_output == "merged" else shape.head_value_width
-            self.output = nn.Linear(shape.heads * inner, shape.width, bias=shape.bias)
+            bias = shape.bias if shape.output_bias is None else shape.output_bias
+            self.output = nn.Linear(shape.heads * inner, shape.width, bias=bias)
         # the names of these two are in the state_dicts of positions that learn
         self.turns = part_of(shape.positions, "rotates", shape.context, shape.head_width)
-        self.biases = part_of(shape.positions, "biases", shape.context, shape.heads)
+        self.biases = None
+        if not shape.positions.shared:
+            self.biases = part_of(shape.positions, "biases", shape.context, shape.heads)
 
     def forward(
         self,
@@ -229,23 +269,30 @@ class Attention(nn.Module):
         past: Memory | None = None,
         source: Float[Tensor, "batch known source_width"] | None = None,
         mask: Bool[Tensor, "..."] | None = None,
+        start: int | None = None,
+        line: Line | None = None,
     ) -> tuple[Stream, Memory]:
         """Attend from every vector of the stream, to the past and itself or to the source; return what to keep.
 
         `mask` is true where a key may be seen, broadcast to (batch, heads, new, known). Attention to a source keeps
-        that source: give it once, then only `past`.
+        that source: give it once, then only `past`. `start` is the position of the first vector, where a sliding window
+        has left out some of the past; `line` what positions add to the scores that all layers share.
         """
         if self.packed:
             queries, keys, values, memory = self._packed(stream, past)
         elif self.crosses:
             queries, keys, values, memory = self._across(stream, past, source)
         else:
-            queries, keys, values, memory = self._within(stream, past)
+            queries, keys, values, memory = self._within(stream, past, start)
         dropout = self.dropout if self.training else 0.0
-        line = None
         if self.biases is not None:
             line = self.biases(distances_of(queries.shape[2], keys.shape[2], keys.device))
-        mixed = attend(queries, keys, values, self.scale, self.causal, mask, line, dropout, self.packed)
+        if self.window is not None and (known := keys.shape[2]) > self.window:
+            mask = within_window(queries.shape[2], known, self.window, keys.device, mask)
+        mixed = attend(queries, keys, values, self.scale, self.causal, mask, line, dropout, self.alike)
+        if self.window is not None and memory[0].shape[-2] >= self.window:  # the next token takes one place
+            begin = memory[0].shape[-2] - self.window + 1
+            memory = tuple(tensor.narrow(-2, begin, self.window - 1) for tensor in memory)
         joined = mixed.transpose(1, 2).flatten(2)
         return self.output(joined) if self.maps_out else joined, memory
 
@@ -261,11 +308,21 @@ class Attention(nn.Module):
             queries, (keys, values) = joined.select(1, 0), memory.unbind(1)
         return queries, keys, values, (memory,)
 
-    def _within(self, stream: Stream, past: Memory | None) -> tuple[Tensor, Tensor, Tensor, Memory]:
-        made = self._made(self.inward, stream)
-        if self.turns is not None:
-            start = past[0].shape[-2] if past else 0
-            made = {name: made[name] if name == "value" else self.turns(made[name], start) for name in made}
+    def _within(
+        self, stream: Stream, past: Memory | None, start: int | None
+    ) -> tuple[Tensor, Tensor, Tensor, Memory]:
+        start = (past[0].shape[-2] if past else 0) if start is None else start
+        if self.joint and self.query_norm is None and self.turns is not None:
+            joined = self.query_key_value(stream).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+            turned, values = joined.split((self.heads + self.groups, self.groups), dim=1)
+            queries, keys = self.turns(turned, start).split((self.heads, self.groups), dim=1)
+            made = {"query": queries, "key": keys, "value": values}
+        else:
+            made = self._made(self.inward, stream)
+            if self.query_norm is not None and self.key_norm is not None:
+                made |= {"query": self.query_norm(made["query"]), "key": self.key_norm(made["key"])}
+            if self.turns is not None:
+                made = {name: made[name] if name == "value" else self.turns(made[name], start) for name in made}
         memory = _remembered(made, stream)
         if past is not None:
             memory = tuple(torch.cat([old, new], dim=-2) for old, new in zip(past, memory, strict=True))

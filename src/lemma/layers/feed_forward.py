@@ -52,23 +52,35 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
     "relu": functional.relu,
     "gelu": gelu,
+    "gelu-exact": functional.gelu,
+    "silu": functional.silu,
 }
 
 
 class FeedForwardPart(nn.Module):
-    """The feed-forward layer of a Transformer: W₂ σ(W₁ x + b₁) + b₂."""
+    """The feed-forward layer of a Transformer: W₂ σ(W₁ x + b₁) + b₂, or gated W₂(σ(W_g x + b_g) ⊙ (W₁ x + b₁)) + b₂.
 
-    def __init__(self, width: int, inner: int, activation: str, bias: bool) -> None:
+    Gated, with silu it is SwiGLU, with gelu GeGLU (Shazeer 2020); the gate's rows come first in one joint matrix.
+    """
+
+    def __init__(self, width: int, inner: int, activation: str, bias: bool, gated: bool = False) -> None:
         super().__init__()
-        self.widen = nn.Linear(width, inner, bias=bias)
+        self.gated = gated
+        if gated:
+            self.gate_widen = nn.Linear(width, 2 * inner, bias=bias)
+        else:
+            self.widen = nn.Linear(width, inner, bias=bias)
         self.narrow = nn.Linear(inner, width, bias=bias)
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, stream: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         """Apply it to every vector."""
+        if self.gated:
+            gate, wide = self.gate_widen(stream).chunk(2, -1)
+            return self.narrow(self.activation(gate) * wide)
         return self.narrow(self.activation(self.widen(stream)))
 
 
-def norm(kind: Literal["layer", "rms"], width: int, bias: bool) -> nn.Module:
+def norm(kind: Literal["layer", "rms"], width: int, bias: bool, epsilon: float = 1e-5) -> nn.Module:
     """Layer norm (Ba et al. 2016), or root-mean-square norm, which has no shift (Zhang & Sennrich 2019)."""
-    return nn.LayerNorm(width, bias=bias) if kind == "layer" else nn.RMSNorm(width, eps=1e-5)
+    return nn.LayerNorm(width, epsilon, bias=bias) if kind == "layer" else nn.RMSNorm(width, eps=epsilon)

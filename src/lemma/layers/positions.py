@@ -11,6 +11,7 @@ A distance is the query's position minus the key's: the past is positive. The sp
 its hooks (`NewPositions`).
 """
 
+import math
 from typing import Literal
 
 import torch
@@ -18,9 +19,24 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lemma.errors import PackageError
-from lemma.spec.positions import POSITIONS, Alibi, Learned, NewPositions, Positions, Rotary, Sinusoidal
+from lemma.spec.positions import (
+    POSITIONS,
+    Alibi,
+    Learned,
+    LinearScaling,
+    Llama3Scaling,
+    NewPositions,
+    NoScaling,
+    Positions,
+    Relative,
+    Rotary,
+    Scaling,
+    Sinusoidal,
+    YarnScaling,
+)
 
 Hook = Literal["adds", "rotates", "biases"]
+ROWS = 4096  # of a table of rotations at first; a context may be much longer than what is ever read
 
 
 class NoPart(nn.Module):
@@ -58,26 +74,94 @@ class SinusoidalPart(nn.Module):
 
 
 class RotaryPart(nn.Module):
-    """Rotates the pairs (1, 2), (3, 4), … of a vector at position p by pθ₁, pθ₂, …: q_p·k_r depends on p − r only."""
+    """Rotates pairs of a vector at position p by pθ₁, pθ₂, …, so that q_p·k_r depends on p − r only.
+
+    Pairs are (1, 2), (3, 4), … or, in halves, (1, 1 + n), (2, 2 + n), … of the first 2n coordinates; the rest stays.
+    """
 
     table: Tensor
 
-    def __init__(self, context: int, width: int, base: float = 10_000.0, first: int = 0) -> None:
+    def __init__(
+        self,
+        context: int,
+        width: int,
+        base: float = 10_000.0,
+        first: int = 0,
+        layout: Literal["pairs", "halves"] = "pairs",
+        scaling: Scaling | None = None,
+        turned: int | None = None,
+    ) -> None:
         super().__init__()
-        self.width, self.base, self.first = width, base, first
-        self.register_buffer("table", self._rows(0, context), persistent=False)
+        self.width, self.base, self.first = turned or width, base, first
+        self.rest = width - self.width
+        self.halves, self.scaling = layout == "halves", scaling or NoScaling()
+        self.register_buffer("table", self._rows(0, min(context, ROWS)), persistent=False)
 
     def forward(
         self, vectors: Float[Tensor, "*batch time width"], start: int = 0
     ) -> Float[Tensor, "*batch time width"]:
         """Rotate vectors at positions start, start+1, …, past the table's end too."""
         stop = start + vectors.shape[-2]
-        rows = self.table[start:stop] if stop <= len(self.table) else self._rows(start, stop, vectors.device)
-        return rotate(vectors, rows.to(vectors.dtype))
+        rows = self.table[start:stop] if stop <= len(self.table) else self._later(start, stop, vectors.device)
+        turn = rotate_halves if self.halves else rotate
+        if not self.rest:
+            return turn(vectors, rows.to(vectors.dtype))
+        rotated, kept = vectors.split((self.width, self.rest), dim=-1)
+        return torch.cat([turn(rotated, rows.to(vectors.dtype)), kept], dim=-1)
 
-    def _rows(self, start: int, stop: int, device: torch.device | None = None) -> Float[Tensor, "time pairs two"]:
+    def _later(self, start: int, stop: int, device: torch.device) -> Float[Tensor, "time ..."]:
+        """Rows past the table's end; the table grows, except in compiled code."""
+        if torch.compiler.is_compiling():
+            return self._rows(start, stop, device)
+        with torch.inference_mode(False):  # a tensor of inference mode could not be trained with later
+            self.table = self._rows(0, 2 * stop, device).to(self.table.dtype)
+        return self.table[start:stop]
+
+    def _rows(self, start: int, stop: int, device: torch.device | None = None) -> Float[Tensor, "time ..."]:
+        """The table for `rotate`, or for `rotate_halves`."""
+        frequencies, factor = rotary_frequencies(self.width, self.base, self.scaling, device)
         begin = start + self.first
-        return sinusoids(stop - start, self.width, self.base, begin, device).unflatten(1, (-1, 2))
+        places = torch.arange(begin, begin + stop - start, dtype=torch.float64, device=device)[:, None]
+        sine, cosine = (places * frequencies).sin() * factor, (places * frequencies).cos() * factor
+        if self.halves:
+            rows = torch.stack([torch.cat([-sine, sine], -1), torch.cat([cosine, cosine], -1)], dim=1)
+        else:
+            rows = torch.stack([sine, cosine], dim=-1)
+        return rows.to(torch.get_default_dtype())
+
+
+def rotary_frequencies(
+    width: int, base: float, scaling: Scaling, device: torch.device | None = None
+) -> tuple[Float[Tensor, "pairs"], float]:
+    """The angles θ_i = base^(−2(i−1)/width) by which the pairs turn at each step, scaled; and what vectors gain by it.
+
+    >>> from lemma.spec.positions import LinearScaling
+    >>> rotary_frequencies(4, 10_000.0, LinearScaling(factor=2))[0].tolist()
+    [0.5, 0.005]
+    """
+    numbers = torch.arange(0, width, 2, dtype=torch.float64, device=device)
+    frequencies = base ** (-numbers / width)
+    match scaling:
+        case LinearScaling():
+            return frequencies / scaling.factor, 1.0
+        case Llama3Scaling():
+            turns = scaling.original_context * frequencies / (2 * math.pi)
+            kept = ((turns - scaling.slow) / (scaling.fast - scaling.slow)).clamp(0, 1)
+            return frequencies * (kept + (1 - kept) / scaling.factor), 1.0
+        case YarnScaling():
+            # the number of the pair that turns so many times within the original context
+            low, high = (
+                width * math.log(scaling.original_context / (turns * 2 * math.pi)) / (2 * math.log(base))
+                for turns in (scaling.fast, scaling.slow)
+            )
+            if scaling.whole_pairs:
+                low, high = math.floor(low), math.ceil(high)
+            low, high = max(low, 0), min(high, width - 1)
+            high = high + 0.001 if low == high else high
+            slowed = ((numbers / 2 - low) / (high - low)).clamp(0, 1)
+            grown = 0.1 * math.log(scaling.factor) + 1.0
+            return frequencies * (1 - slowed + slowed / scaling.factor), scaling.attention_factor or grown
+    return frequencies, 1.0
 
 
 def rotate(
@@ -92,6 +176,20 @@ def rotate(
     sine, cosine = table.unbind(-1)
     one, other = vectors.unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack([one * cosine - other * sine, one * sine + other * cosine], dim=-1).flatten(-2)
+
+
+def rotate_halves(
+    vectors: Float[Tensor, "*batch time width"], table: Float[Tensor, "time two width"]
+) -> Float[Tensor, "*batch time width"]:
+    """Rotate each pair (a, b), where b comes half the width after a; the table has (−sine, sine) and (cosine, cosine).
+
+    >>> quarter = torch.tensor([[[-1.0, 1.0], [0.0, 0.0]]])  # sines and cosines of 90°
+    >>> rotate_halves(torch.tensor([[2.0, 3.0]]), quarter).tolist()
+    [[-3.0, 2.0]]
+    """
+    sine, cosine = table.unbind(-2)
+    one, other = vectors.chunk(2, -1)
+    return torch.addcmul(vectors * cosine, torch.cat([other, one], -1), sine)
 
 
 class AlibiPart(nn.Module):
@@ -118,6 +216,40 @@ def alibi_slopes(heads: int) -> Float[Tensor, "heads"]:
     return torch.pow(2.0, powers).to(torch.get_default_dtype())
 
 
+class RelativePart(nn.Module):
+    """A learned number for each head and bucket of distances (Raffel et al. 2020)."""
+
+    def __init__(self, heads: int, buckets: int, farthest: int, causal: bool) -> None:
+        super().__init__()
+        self.buckets, self.farthest, self.causal = buckets, farthest, causal
+        self.weight = nn.Parameter(torch.zeros(buckets, heads))
+
+    def forward(self, distances: Int[Tensor, "distances"]) -> Float[Tensor, "heads distances"]:
+        """Return the numbers of these distances."""
+        return self.weight[relative_buckets(distances, self.buckets, self.farthest, self.causal)].T
+
+
+def relative_buckets(
+    distances: Int[Tensor, "distances"], buckets: int, farthest: int, causal: bool
+) -> Int[Tensor, "distances"]:
+    """The buckets of distances: one each for small ones, then growing like the logarithm (Raffel et al. 2020).
+
+    >>> relative_buckets(torch.tensor([-1, 0, 1, 2, 3, 5, 7, 100]), 8, 16, causal=True).tolist()
+    [0, 0, 1, 2, 3, 4, 5, 7]
+    """
+    after = torch.zeros_like(distances)
+    if causal:
+        far = distances.clamp(min=0)
+    else:
+        buckets = buckets // 2
+        after, far = (distances < 0).long() * buckets, distances.abs()
+    exact = buckets // 2
+    # in float32, as T5's weights were trained: at the edges of buckets rounding decides
+    steps = torch.log(far.clamp(min=1).float() / exact) / math.log(farthest / exact) * (buckets - exact)
+    large = (exact + steps.long()).clamp(max=buckets - 1)
+    return after + torch.where(far < exact, far, large)
+
+
 def sinusoids(
     context: int, width: int, base: float, first: int = 0, device: torch.device | None = None
 ) -> Float[Tensor, "context width"]:
@@ -134,7 +266,7 @@ def sinusoids(
     return pairs.flatten(1)[:, :width].to(torch.get_default_dtype())
 
 
-def part_of(spec: Positions, hook: Hook, context: int, size: int) -> nn.Module | None:
+def part_of(spec: Positions, hook: Hook, context: int, size: int, causal: bool = True) -> nn.Module | None:
     """Build what a kind of positions does at one of the three hooks; None if it does nothing there."""
     match hook, spec:
         case "adds", Learned():
@@ -142,9 +274,13 @@ def part_of(spec: Positions, hook: Hook, context: int, size: int) -> nn.Module |
         case "adds", Sinusoidal():
             return SinusoidalPart(context, size, spec.base, spec.first)
         case "rotates", Rotary():
-            return RotaryPart(context, size, spec.base, spec.first)
+            return RotaryPart(
+                context, size, spec.base, spec.first, spec.layout, spec.scaling, turned=spec.turned(size)
+            )
         case "biases", Alibi():
             return AlibiPart(size)
+        case "biases", Relative():
+            return RelativePart(size, spec.buckets, spec.farthest, causal)
     path = getattr(spec, hook) if isinstance(spec, NewPositions) else None
     if not isinstance(path, str):
         return None

@@ -187,12 +187,12 @@ def initial_loss_is_near_that_of_chance(model: LanguageModel, tokens: Tokens) ->
 
 
 def vectors_are_what_the_output_reads(model: LanguageModel, tokens: Tokens) -> str:
-    """`output(vectors(tokens))` are the logits, so that others can read the vectors too."""
+    """`logits_of(vectors(tokens))` are the logits, so that others can read the vectors too."""
     some = tokens[:, : min(9, model.receptive_field or 9)]
     vectors, (logits, _) = model.vectors(some), model(some)
     if vectors.shape != (*some.shape, model.vector_width):
         return f"vectors of the shape {tuple(vectors.shape)}, where {(*some.shape, model.vector_width)} is expected"
-    return _apart(model.get_submodule("output")(vectors), logits, EXACT, "from its vectors, logits")
+    return _apart(model.logits_of(vectors), logits, EXACT, "from its vectors, logits")
 
 
 def padding_changes_no_vector(model: LanguageModel, tokens: Tokens) -> str:

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lemma.layers.attention import Memory
+from lemma.layers.attention import Memory, distances_of
 from lemma.layers.positions import positions
 from lemma.layers.state import State, bytes_of
 from lemma.models.base import LanguageModel, widened, within
-from lemma.models.transformer import TransformerLayer, layer_shape
+from lemma.models.transformer import layer_shape, new_layers, shared_biases
 from lemma.spec.models import Decoder
 
 WINDOWS_AT_ONCE = 16_384  # tokens read at once when many full windows are read again
@@ -23,7 +23,11 @@ Logits = Float[Tensor, "batch time vocabulary"]
 
 @dataclass(frozen=True)
 class Cache(State):
-    """The tokens that count, and what attention keeps of them in every layer while the window is not full."""
+    """The tokens that count, and what attention keeps of them in every layer while the window is not full.
+
+    With a sliding window in every layer, attention keeps no more than what later tokens see; the tokens are all there,
+    since their number is the position of the next.
+    """
 
     seen: Int[Tensor, "batch seen"]
     window: int | None
@@ -64,13 +68,17 @@ class DecoderModel(LanguageModel):
         self.window = None if spec.positions.endless else spec.context
         self.embedding = nn.Embedding(spec.vocabulary, spec.width)
         self.positions = positions(spec.positions, spec.context, spec.width)
-        self.scale = math.sqrt(spec.width) if spec.positions.scaled else None
+        scaled = spec.positions.scaled if spec.scaled_embedding is None else spec.scaled_embedding
+        self.scale = math.sqrt(spec.width) if scaled else None
         self.dropout = nn.Dropout(dropout)
-        self.layers = nn.ModuleList(TransformerLayer(shape, dropout, dropout) for _ in range(spec.depth))
+        self.layers = new_layers(shape, spec.depth, dropout)
+        self.biases = shared_biases(shape.attention)
         self.norm = shape.new_norm()
         self.output = nn.Linear(spec.width, spec.vocabulary, bias=False)
         if spec.tied:
             self.output.weight = self.embedding.weight
+        self.cap = spec.logit_cap
+        self.reach = None if spec.window is None else spec.depth * (spec.window - 1) + 1
 
     def init_weights(self) -> None:
         """Draw the initial weights of GPT-2: normal ones of 0.02, those that write to the stream smaller with depth."""
@@ -85,8 +93,8 @@ class DecoderModel(LanguageModel):
 
     @property
     def receptive_field(self) -> int | None:
-        """The context T; None with positions that depend on distance only, which have no end."""
-        return self.window
+        """The context T; with positions that depend on distance only, None, or what L sliding windows reach: L(w−1)+1."""
+        return self.reach if self.window is None else self.window
 
     @property
     def vector_width(self) -> int:
@@ -113,24 +121,35 @@ class DecoderModel(LanguageModel):
         kept = within(tokens, self.window, "decoder.context").clamp(min=0)
         return widened(self._read(kept, Cache(kept[:, :0], self.window))[0], tokens.shape[1])
 
+    def logits_of(self, vectors: Stream) -> Logits:
+        """Return what the output layer makes of vectors; capped, c·tanh(logit/c)."""
+        logits = self.output(vectors)
+        return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
+
     def _append(self, tokens: Tokens, cache: Cache) -> tuple[Logits, Cache]:
         stream, layers = self._read(tokens, cache)
-        return self.output(stream), Cache(torch.cat([cache.seen, tokens], dim=1), self.window, layers)
+        return self.logits_of(stream), Cache(torch.cat([cache.seen, tokens], dim=1), self.window, layers)
 
     def _slide(self, joined: Int[Tensor, "batch joined"], window: int) -> Logits:
         """Return the logits after each full window of `joined` but the first."""
         windows = joined[:, 1:].unfold(1, window, 1)
         parts = windows.flatten(0, 1).split(max(1, WINDOWS_AT_ONCE // window))
         lasts = torch.cat([self._read(part, Cache(part[:, :0], window))[0][:, -1] for part in parts])
-        return self.output(lasts).unflatten(0, windows.shape[:2])
+        return self.logits_of(lasts).unflatten(0, windows.shape[:2])
 
     def _read(self, tokens: Tokens, cache: Cache) -> tuple[Stream, tuple[Memory, ...]]:
         embedded = self.embedding(tokens)
         embedded = embedded if self.scale is None else embedded * self.scale  # or sines of size 1 would drown it
-        stream = self.positions(embedded, start=cache.seen.shape[1])
+        start, new = cache.seen.shape[1], tokens.shape[1]
+        stream = self.positions(embedded, start=start)
         stream = self.dropout(stream) if self.training else stream
+        line = None
+        if self.biases is not None:  # of the keys that are kept, and the new ones
+            kept = cache.layers[0][0].shape[-2] if cache.layers else 0
+            line = self.biases(distances_of(new, kept + new, tokens.device))
         memories: list[Memory] = []
         for index, layer in enumerate(self.layers):
-            stream, (memory, _) = layer(stream, (cache.layers[index] if cache.layers else None, None))
+            past = (cache.layers[index] if cache.layers else None, None)
+            stream, (memory, _) = layer(stream, past, start=start, line=line)
             memories.append(memory)
         return self.norm(stream), tuple(memories)

@@ -102,6 +102,7 @@ class EncoderDecoderModel(TransformerModel):
         Keys and values of the source are made at the first step and kept, those of the target grow.
         """
         joined = within(torch.cat([state.written, tokens], dim=1), self.limit, self.limit_name)
-        embedded = self.embed(tokens, start=state.written.shape[1])
-        stream, layers = self.decoder(embedded, state.layers, source=state.source, source_mask=state.seen)
+        start = state.written.shape[1]
+        embedded = self.embed(tokens, start)
+        stream, layers = self.decoder(embedded, state.layers, source=state.source, source_mask=state.seen, start=start)
         return self.output(stream), DecoderState(joined, state.seen, None, layers)

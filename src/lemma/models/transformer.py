@@ -8,9 +8,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from lemma.errors import SpecError
-from lemma.layers.attention import Attention, AttentionShape, Memory
+from lemma.layers.attention import NOWHERE, Attention, AttentionShape, Line, Memory, distances_of
 from lemma.layers.feed_forward import FeedForwardPart, norm
-from lemma.layers.positions import positions
+from lemma.layers.positions import RotaryPart, part_of, positions
 from lemma.models.base import Backbone, seen_of, widened, within
 from lemma.spec.models import Decoder, Encoder, Transformer
 
@@ -35,16 +35,30 @@ class LayerShape:
     norm_place: Literal["pre", "post"] = "pre"
     source: bool = False
     """Whether it attends to a source too, which is as wide as the stream."""
+    gated: bool = False
+    """Whether its feed-forward part has a gate."""
+    parallel: bool = False
+    """Whether attention and feed-forward read the same stream and add to it at once (Wang & Komatsuzaki 2021)."""
+    norm_bias: bool | None = None
+    """Whether norms have a shift; as attention has biases if unset."""
+    feed_forward_bias: bool | None = None
+    """Whether the feed-forward part has biases; as attention has if unset."""
+    norm_epsilon: float = 1e-5
 
     def new_norm(self) -> nn.Module:
         """One of its norms."""
-        return norm(self.norm, self.attention.width, self.attention.bias)
+        bias = self.attention.bias if self.norm_bias is None else self.norm_bias
+        return norm(self.norm, self.attention.width, bias, self.norm_epsilon)
+
+    def new_feed_forward(self) -> FeedForwardPart:
+        """Its feed-forward part."""
+        bias = self.attention.bias if self.feed_forward_bias is None else self.feed_forward_bias
+        return FeedForwardPart(self.attention.width, self.inner, self.activation, bias, self.gated)
 
     @property
     def across(self) -> AttentionShape:
         """Its attention to the source: as its own, without order or positions."""
-        width, heads, inner = self.attention.width, self.attention.heads, self.attention.attention_width
-        return AttentionShape(width, heads, inner, causal=False, source_width=width, bias=self.attention.bias)
+        return replace(self.attention, causal=False, source_width=self.attention.width, positions=NOWHERE)
 
 
 class TransformerLayer(nn.Module):
@@ -55,15 +69,14 @@ class TransformerLayer(nn.Module):
 
     def __init__(self, shape: LayerShape, dropout: float = 0.0, attention_dropout: float = 0.0) -> None:
         super().__init__()
-        width, bias = shape.attention.width, shape.attention.bias
-        self.post, self.crosses = shape.norm_place == "post", shape.source
+        self.post, self.crosses, self.parallel = shape.norm_place == "post", shape.source, shape.parallel
         self.attention_norm = shape.new_norm()
         self.attention = Attention(shape.attention, attention_dropout)
         if shape.source:
             self.source_norm = shape.new_norm()
             self.source_attention = Attention(shape.across, attention_dropout)
         self.feed_forward_norm = shape.new_norm()
-        self.feed_forward = FeedForwardPart(width, shape.inner, shape.activation, bias)
+        self.feed_forward = shape.new_feed_forward()
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -73,10 +86,16 @@ class TransformerLayer(nn.Module):
         mask: Mask | None = None,
         source: Float[Tensor, "batch known width"] | None = None,
         source_mask: Mask | None = None,
+        start: int | None = None,
+        line: Line | None = None,
     ) -> tuple[Stream, Past]:
         """Let each part add to the stream; a source is given once, then only what is kept of it."""
         own, across = past
-        mixed, own = self.attention(stream if self.post else self.attention_norm(stream), own, None, mask)
+        read = stream if self.post else self.attention_norm(stream)
+        mixed, own = self.attention(read, own, None, mask, start, line)
+        if self.parallel:
+            made = self.feed_forward(self.feed_forward_norm(stream))
+            return self._add(self._add(stream, mixed, self.attention_norm), made, self.feed_forward_norm), (own, across)
         stream = self._add(stream, mixed, self.attention_norm)
         if self.crosses:
             queries = stream if self.post else self.source_norm(stream)
@@ -90,13 +109,31 @@ class TransformerLayer(nn.Module):
         return norm(added) if self.post else added
 
 
+def new_layers(shape: LayerShape, depth: int, dropout: float) -> nn.ModuleList:
+    """Layers of one shape; tables of rotations, which take memory, are one for all."""
+    layers = nn.ModuleList(TransformerLayer(shape, dropout, dropout) for _ in range(depth))
+    turns = [layer.attention.turns for layer in layers]
+    for part in turns:
+        if isinstance(part, RotaryPart):
+            part.table = turns[0].table
+    return layers
+
+
+def shared_biases(shape: AttentionShape) -> nn.Module | None:
+    """What positions add to the scores in all layers alike; None where they add nothing, or each layer has its own."""
+    if not shape.positions.shared:
+        return None
+    return part_of(shape.positions, "biases", shape.context, shape.heads, shape.causal)
+
+
 class Stack(nn.Module):
     """Layers one after the other; pre-norm layers leave their stream without a norm, so that it gets a last one."""
 
     def __init__(self, shape: LayerShape, depth: int, dropout: float) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(TransformerLayer(shape, dropout, dropout) for _ in range(depth))
+        self.layers = new_layers(shape, depth, dropout)
         self.norm = shape.new_norm() if shape.norm_place == "pre" else None
+        self.biases = shared_biases(shape.attention)
 
     def forward(
         self,
@@ -105,11 +142,17 @@ class Stack(nn.Module):
         mask: Mask | None = None,
         source: Float[Tensor, "batch known width"] | None = None,
         source_mask: Mask | None = None,
+        start: int = 0,
     ) -> tuple[Stream, tuple[Past, ...]]:
-        """Run all layers; return the stream and what each layer keeps."""
+        """Run all layers; return the stream and what each layer keeps. `start` is the first vector's position."""
         memories: list[Past] = []
+        line = None
+        if self.biases is not None:
+            new = stream.shape[1]
+            line = self.biases(distances_of(new, start + new, stream.device))
         for number, layer in enumerate(self.layers):
-            stream, memory = layer(stream, past[number] if past else NOTHING, mask, source, source_mask)
+            earlier = past[number] if past else NOTHING
+            stream, memory = layer(stream, earlier, mask, source, source_mask, start, line)
             memories.append(memory)
         return stream if self.norm is None else self.norm(stream), tuple(memories)
 
@@ -134,8 +177,23 @@ def layer_shape(spec: Decoder | Transformer) -> LayerShape:
         key_value_heads=spec.key_value_heads,
         key_query=spec.key_query,
         value_output=spec.value_output,
+        bias=spec.bias if spec.query_key_value_bias is None else spec.query_key_value_bias,
+        output_bias=spec.bias if spec.attention_output_bias is None else spec.attention_output_bias,
+        query_key_norm=spec.query_key_norm,
+        norm_epsilon=spec.norm_epsilon,
+        window=spec.window,
     )
-    return LayerShape(attention, spec.inner, spec.activation, spec.norm)
+    return LayerShape(
+        attention,
+        spec.inner,
+        spec.activation,
+        spec.norm,
+        gated=spec.gated,
+        parallel=spec.residual == "parallel",
+        norm_bias=spec.bias,
+        feed_forward_bias=spec.bias if spec.feed_forward_bias is None else spec.feed_forward_bias,
+        norm_epsilon=spec.norm_epsilon,
+    )
 
 
 def causal(shape: LayerShape) -> LayerShape:

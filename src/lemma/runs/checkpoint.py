@@ -5,6 +5,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lemma.data.files import read_json, replacing, sweep
-from lemma.errors import RunError
+from lemma.errors import RunError, SpecError
+from lemma.spec.choose import read_model
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
 
@@ -113,8 +115,14 @@ def words_of(spec: ModelSpec, method: Method | None = None) -> dict[str, Any]:
 
 
 def refuse_other_spec(where: Path, trained: Mapping[str, Any], spec: ModelSpec, method: Method | None = None) -> None:
-    """Refuse weights trained for another spec, naming the word that differs; shapes alone would not tell heads."""
+    """Refuse weights trained for another spec, naming the word that differs; shapes alone would not tell heads.
+
+    A setting that is newer than the file has its default there.
+    """
     said = words_of(spec, method)
+    with suppress(SpecError):
+        plain = read_model({word: value for word, value in trained.items() if word != "method"}, str(where))
+        trained = {**trained, **plain.to_dict()}
     for word in {**trained, **said}:
         if trained.get(word) != said.get(word):
             file = "adaptation.toml" if word == "method" else "spec.toml"

@@ -33,7 +33,7 @@ from lemma.runs.checkpoint import drop_after, write_weights
 from lemma.spec.base import read_toml, to_toml
 from lemma.spec.choose import read_model
 from lemma.spec.data import AnyDataSpec, PretrainedData, read_data
-from lemma.spec.models import NEW_FAMILIES, Classifier, Graph, ModelSpec, Parser, body_of
+from lemma.spec.models import NEW_FAMILIES, Classifier, Graph, ModelSpec, Parser
 from lemma.spec.positions import POSITIONS
 from lemma.spec.recipe import AdaptationSpec, Method, Recipe
 
@@ -221,7 +221,7 @@ class RunFolder:
         if self.adaptation:
             return self.base().tokenizer()
         try:
-            return Tokenizer.load(self.path / TOKENIZER, getattr(body_of(self.spec), "vocabulary", None))
+            return Tokenizer.load(self.path / TOKENIZER, getattr(getattr(self.spec, "body", self.spec), "vocabulary", None))
         except DataError as error:
             raise RunError(f"The run folder {self.path} is damaged. {error}") from None
 

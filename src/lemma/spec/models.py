@@ -12,6 +12,8 @@ from lemma.spec.plugins import OpenChoice, PluginGroup, by_name
 from lemma.spec.positions import Learned, Positions, Rotary, Sinusoidal
 
 Size = Annotated[int, Field(ge=1)]
+Activation = Literal["gelu", "gelu-exact", "relu", "silu"]
+"""Activation functions of a Transformer's feed-forward layers; gelu is its tanh form."""
 
 
 def check_heads(width_name: str, width: int, heads_name: str, heads: int) -> None:
@@ -163,11 +165,18 @@ class Attending(Family):
     def _heads_fit(self) -> Self:
         name = "attention_width" if self.attention_width else "width"
         check_heads(f"{self.family}.{name}", self.attention, f"{self.family}.heads", self.heads)
-        if self.positions.paired and (width := self.attention // self.heads) % 2:
+        width, places = self.attention // self.heads, self.positions
+        if places.paired and width % 2:
             near = ", ".join(str(self.heads * even) for even in (width - 1, width + 1) if even)
             raise ValueError(
-                f"{self.family}.positions = '{self.positions.kind}' rotates pairs, so that a head must have an even "
+                f"{self.family}.positions = '{places.kind}' rotates pairs, so that a head must have an even "
                 f"width; it is {width} ({self.attention} over {self.heads} heads). Nearest: {near}."
+            )
+        if isinstance(places, Rotary) and (places.turned(width) % 2 or not places.turned(width)):
+            near = 2 * max(1, round(width * places.share / 2)) / width
+            raise ValueError(
+                f"{self.family}.positions.share = {places.share} rotates {places.turned(width)} of the {width} "
+                f"coordinates of a head, where whole pairs are needed. Nearest: {near:g}."
             )
         return self
 
@@ -194,18 +203,38 @@ class Decoder(Attending):
     """Separate value and output matrices, or one merged matrix per head, W^(h) = W_V W_O (problem C8)."""
     feed_forward: Annotated[Size | None, Letter("d_ff")] = None
     """Hidden units of each feed-forward layer; four times the width if unset."""
+    gated: bool = False
+    """Whether feed-forward layers are gated, W₂(σ(W_g x) ⊙ W₁ x): SwiGLU with silu, GeGLU with gelu (Shazeer 2020)."""
     context: Annotated[Size, Letter("T")] = 64
     """Context length: the most tokens that are seen at once."""
+    window: Annotated[Size | None, Letter("w")] = None
+    """Sliding window: each layer attends to the last w tokens only (Beltagy et al. 2020; Mistral); all if unset."""
     positions: Positions = Learned()
-    """Position encoding: none, learned, sinusoidal, rotary or alibi."""
+    """Position encoding: none, learned, sinusoidal, rotary, alibi or relative."""
+    query_key_norm: bool = False
+    """Whether queries and keys get an RMSNorm, one for all heads of each (Henry et al. 2020; Qwen3)."""
+    residual: Literal["sequential", "parallel"] = "sequential"
+    """Attention, then feed-forward; or both read the same stream and add to it at once (Wang & Komatsuzaki 2021)."""
     norm: Literal["layer", "rms"] = "layer"
     """LayerNorm (Ba et al. 2016; with a shift if bias is on) or RMSNorm (Zhang & Sennrich 2019)."""
-    activation: Literal["gelu", "relu"] = "gelu"
-    """Activation function of the feed-forward layers (gelu in its tanh form)."""
+    norm_epsilon: Annotated[float, Field(gt=0)] = 1e-5
+    """What norms add to the variance, or to the mean square, before its root is taken."""
+    activation: Activation = "gelu"
+    """Activation of the feed-forward layers: gelu (its tanh form), gelu-exact, relu or silu (Elfwing et al. 2018)."""
     bias: bool = True
     """Whether linear layers and norms have biases; the output layer never has one."""
+    query_key_value_bias: bool | None = None
+    """Whether queries, keys and values have biases (Qwen2 has no others); as `bias` if unset."""
+    attention_output_bias: bool | None = None
+    """Whether the output map of attention has a bias; as `bias` if unset."""
+    feed_forward_bias: bool | None = None
+    """Whether feed-forward layers have biases; as `bias` if unset."""
+    scaled_embedding: bool | None = None
+    """Whether embeddings are multiplied by √d (Vaswani et al. 2017; Gemma); only for sinusoidal positions if unset."""
     tied: bool = True
     """Whether the output layer shares its weights with the embedding (Press & Wolf 2017)."""
+    logit_cap: Annotated[float, Field(gt=0)] | None = None
+    """Soft cap of the logits: c·tanh(logit/c) (Gemma 2, Riviere et al. 2024); none if unset."""
 
     @model_validator(mode="after")
     def _groups_fit(self) -> Self:
@@ -221,6 +250,17 @@ class Decoder(Attending):
                 f"decoder.key_query = 'merged' is not possible with {self.positions.kind} positions: the rotation "
                 "acts between the two matrices and differs from pair to pair of tokens. Use positions=alibi, or "
                 "key_query=separate."
+            )
+        if self.query_key_norm and self.key_query == "merged":
+            raise ValueError(
+                "decoder.key_query = 'merged' is not possible with query_key_norm: the norms act between the two "
+                "matrices. Use key_query=separate, or query_key_norm=false."
+            )
+        if self.window and not self.positions.endless:
+            raise ValueError(
+                f"decoder.window = {self.window} needs positions that depend on distances only, since the window moves "
+                f"on without end; {self.positions.kind} positions end with the context. Use positions=rotary, alibi or "
+                "relative."
             )
         return self
 

@@ -1,8 +1,9 @@
 """The position encodings of a Transformer: one tagged choice, open to other packages."""
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from lemma.spec.base import Spec
 from lemma.spec.plugins import OpenChoice, PluginGroup, by_name
@@ -24,9 +25,16 @@ class PositionsSpec(Spec):
     """Whether it changes queries and keys, and so acts between their two matrices."""
     biases: ClassVar[bool | str] = False
     """Whether it adds to scores, by distance."""
+    shared: ClassVar[bool] = False
+    """Whether what it adds to scores is the same in all layers."""
 
     if TYPE_CHECKING:
         kind: Any
+
+    @property
+    def head_multiple(self) -> int:
+        """What a head's width must be a multiple of."""
+        return 2 if self.paired else 1
 
 
 class NoPositions(PositionsSpec):
@@ -53,6 +61,67 @@ class Sinusoidal(PositionsSpec):
     """Number of the first position; 1 gives the table of sources that count from 1."""
 
 
+class NoScaling(Spec):
+    """Angles as they are: position × frequency."""
+
+    kind: Literal["none"] = "none"
+
+
+class LinearScaling(Spec):
+    """All angles divided by one factor, so that a longer context has the angles of a shorter one (Chen et al. 2023)."""
+
+    kind: Literal["linear"] = "linear"
+    factor: float = Field(default=2.0, ge=1)
+    """How many times longer the context has become."""
+
+
+class Llama3Scaling(Spec):
+    """Slow angles divided by a factor, fast ones kept, and a smooth passage between them (Llama 3, Dubey et al. 2024).
+
+    An angle is slow if it turns fewer than `slow` times within the original context, fast if more than `fast` times.
+    """
+
+    kind: Literal["llama3"] = "llama3"
+    factor: float = Field(default=8.0, ge=1)
+    """What slow angles are divided by."""
+    slow: float = Field(default=1.0, gt=0)
+    """An angle that turns fewer times than this within the original context is divided by the factor."""
+    fast: float = Field(default=4.0, gt=0)
+    """An angle that turns more times than this within the original context stays as it is."""
+    original_context: int = Field(default=8192, ge=1)
+    """The context that the model had before it was extended."""
+
+
+class YarnScaling(Spec):
+    """Slow angles divided by a factor, fast ones kept, a ramp between them, and larger scores (YaRN, Peng et al. 2024).
+
+    The ramp is linear in the number of the pair, between the pairs that turn `fast` and `slow` times within the
+    original context.
+    """
+
+    kind: Literal["yarn"] = "yarn"
+    factor: float = Field(default=4.0, ge=1)
+    """What slow angles are divided by."""
+    slow: float = Field(default=1.0, gt=0)
+    """A pair that turns fewer times than this within the original context is slowed down by the factor."""
+    fast: float = Field(default=32.0, gt=0)
+    """A pair that turns more times than this within the original context stays as it is."""
+    original_context: int = Field(default=4096, ge=1)
+    """The context that the model had before it was extended."""
+    attention_factor: float | None = Field(default=None, gt=0)
+    """What rotated queries and keys are multiplied by; 1 + ln(factor)/10 if unset."""
+    whole_pairs: bool = True
+    """Whether the ramp begins and ends at whole pairs."""
+
+
+SCALINGS = ("none", "linear", "llama3", "yarn")
+Scaling = Annotated[
+    NoScaling | LinearScaling | Llama3Scaling | YarnScaling,
+    Field(discriminator="kind"),
+    by_name("scaling", SCALINGS, default="none"),
+]
+
+
 class Rotary(PositionsSpec):
     """Queries and keys rotated pair by pair by angles that grow with the position (Su et al. 2021).
 
@@ -67,6 +136,25 @@ class Rotary(PositionsSpec):
     """The longest wavelength is 2π times this."""
     first: int = Field(default=0, ge=0)
     """Number of the first position; 1 gives the vectors of sources that count from 1, and the same scores."""
+    share: float = Field(default=1.0, gt=0, le=1)
+    """The share of a head's coordinates that is rotated, the first ones (GPT-NeoX, Black et al. 2022)."""
+    layout: Literal["pairs", "halves"] = "pairs"
+    """Which coordinates are a pair: neighbours, as in the paper, or those half the width apart, as in Hugging Face's."""
+    scaling: Scaling = NoScaling()
+    """How angles change for a longer context: none, linear, llama3 or yarn."""
+
+    def turned(self, head_width: int) -> int:
+        """How many coordinates of a head are rotated.
+
+        >>> Rotary(share=0.25).turned(64)
+        16
+        """
+        return int(head_width * self.share)
+
+    @property
+    def head_multiple(self) -> int:
+        """What a head's width must be a multiple of, so that whole pairs are rotated."""
+        return 2 * Fraction(self.share).limit_denominator(1000).denominator
 
 
 class Alibi(PositionsSpec):
@@ -78,6 +166,32 @@ class Alibi(PositionsSpec):
     endless: ClassVar[bool] = True
     biases: ClassVar[bool | str] = True
     kind: Literal["alibi"] = "alibi"
+
+
+class Relative(PositionsSpec):
+    """A learned number for every distance and head, added to scores and shared by all layers (T5, Raffel et al. 2020).
+
+    Small distances have a number each, larger ones share it in buckets that grow like the logarithm; where tokens see
+    both sides, half of the buckets are for the tokens after them.
+    """
+
+    endless: ClassVar[bool] = True
+    biases: ClassVar[bool | str] = True
+    shared: ClassVar[bool] = True
+    kind: Literal["relative"] = "relative"
+    buckets: int = Field(default=32, ge=4, multiple_of=4)
+    """How many numbers each head learns."""
+    farthest: int = Field(default=128, ge=2)
+    """The distance from which on all share the last bucket."""
+
+    @model_validator(mode="after")
+    def _buckets_fit(self) -> Self:
+        if self.farthest <= self.buckets // 2:
+            raise ValueError(
+                f"relative.farthest = {self.farthest} must be larger than half of relative.buckets = {self.buckets}: "
+                "that many distances have a bucket each."
+            )
+        return self
 
 
 class NewPositions(PositionsSpec):
@@ -95,14 +209,14 @@ class NewPositions(PositionsSpec):
     """Adds to scores: made with the number of heads, called with distances (n) and gives (heads, n)."""
 
 
-KINDS = ("none", "learned", "sinusoidal", "rotary", "alibi")
+KINDS = ("none", "learned", "sinusoidal", "rotary", "alibi", "relative")
 POSITIONS: PluginGroup[NewPositions] = PluginGroup("lemma.positions", "positions", NewPositions, "kind", lambda: KINDS)
 """The position encodings of other packages."""
 
 
-_OURS = Annotated[NoPositions | Learned | Sinusoidal | Rotary | Alibi, Field(discriminator="kind")]
+_OURS = Annotated[NoPositions | Learned | Sinusoidal | Rotary | Alibi | Relative, Field(discriminator="kind")]
 Positions = Annotated[
-    NoPositions | Learned | Sinusoidal | Rotary | Alibi | NewPositions,
+    NoPositions | Learned | Sinusoidal | Rotary | Alibi | Relative | NewPositions,
     OpenChoice(_OURS, POSITIONS),
     by_name("positions", KINDS, POSITIONS),
 ]
