@@ -1,9 +1,11 @@
 """GGUF files (llama.cpp), in and out: metadata to Hugging Face's words, tensors dequantized one at a time, tokenizer."""
 
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -55,31 +57,91 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 
 
 def need_gguf() -> None:
-    """Refuse where the package that reads GGUF is missing."""
+    """Refuse where the package for GGUF is missing."""
     if find_spec("gguf") is None:
-        raise RunError("GGUF files are read by the package gguf, which is not installed here: pip install 'lemma[gguf]'")
+        raise RunError("GGUF files need the package gguf, which is not installed here: pip install 'lemma[gguf]'")
 
 
 def open_gguf(path: Path) -> Pretrained:
     """Open a GGUF file: its metadata are read, its tensors stay where they are."""
     need_gguf()
-    from gguf import GGUFReader
-
-    try:
-        reader = GGUFReader(path)
-        about = {name: field.contents() for name, field in reader.fields.items()}
-        kept = {tensor.name: tensor for tensor in reader.tensors}
-        end = max(int(tensor.data_offset) + int(tensor.n_bytes) for tensor in reader.tensors)
-    except (ValueError, LookupError, OSError, TypeError, OverflowError) as error:
-        raise RunError(f"{path} is not a GGUF file, or is cut off ({error}). Download it again.") from None
-    if end > path.stat().st_size:
-        raise RunError(f"{path} is cut off: its tensors end at byte {end:,}. Download it again.")
-    config = config_of(about, kept, path)
-    tensors = GgufTensors(path, kept, config)
+    about, stored = read_header(path)
+    config = config_of(about, stored, path)
+    tensors = GgufTensors(path, stored, config)
     return Pretrained(path, config, tensors, (path,), lambda: read_tokenizer(about, config, path))
 
 
-def config_of(about: Mapping[str, Any], tensors: Mapping[str, Any], path: Path) -> dict[str, Any]:
+class StoredTensor(NamedTuple):
+    """Where a tensor lies in a file, and how it is quantized."""
+
+    shape: tuple[int, ...]
+    """As in torch: rows first."""
+    quantization: Any
+    place: int
+    bytes: int
+
+
+MAGIC, VERSIONS = b"GGUF", (2, 3)
+TEXT, LIST = 8, 9
+NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+"""The types of values, as `struct` calls them."""
+ALIGNMENT = 32
+
+
+def read_header(path: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+    """Read the metadata of a file and where its tensors lie (the package's own reader takes many seconds for it)."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    size = path.stat().st_size
+    with path.open("rb") as file:
+
+        def read(count: int) -> bytes:
+            if count > size - file.tell():
+                raise RunError(f"{path} is cut off, or not a GGUF file. Download it again.")
+            return file.read(count)
+
+        def number(code: str) -> Any:
+            return struct.unpack(f"<{code}", read(struct.calcsize(f"<{code}")))[0]
+
+        def numbers(count: int) -> tuple[int, ...]:
+            return struct.unpack(f"<{count}Q", read(8 * count))
+
+        def text() -> str:
+            return read(number("Q")).decode("utf-8", "replace")
+
+        def value(kind: int) -> Any:
+            if kind == TEXT:
+                return text()
+            if kind == LIST:
+                inner, length = number("I"), number("Q")
+                if inner not in NUMBERS:
+                    return [value(inner) for _ in range(length)]
+                code = NUMBERS[inner]
+                return list(struct.unpack(f"<{length}{code}", read(length * struct.calcsize(f"<{code}"))))
+            return number(NUMBERS[kind])
+
+        if read(4) != MAGIC or (version := number("I")) not in VERSIONS:
+            raise RunError(f"{path} is not a GGUF file of version 2 or 3.")
+        count, entries = number("Q"), number("Q")
+        try:
+            about = {text(): value(number("I")) for _ in range(entries)}
+            listed = [(text(), numbers(number("I")), number("I"), number("Q")) for _ in range(count)]
+        except (KeyError, struct.error, MemoryError, RecursionError) as error:
+            raise RunError(f"{path} is damaged: its header cannot be read ({error}). Download it again.") from None
+        start = file.tell()
+    step = about.get("general.alignment", ALIGNMENT)
+    start += -start % step
+    found: dict[str, StoredTensor] = {}
+    for name, sizes, kind, place in listed:
+        quantization = GGMLQuantizationType(kind)
+        block, width = GGML_QUANT_SIZES[quantization]
+        found[name] = StoredTensor(sizes[::-1], quantization, start + place, prod(sizes) // block * width)
+        if found[name].place + found[name].bytes > size:
+            raise RunError(f"{path} is cut off: {name} ends past its {size:,} bytes. Download it again.")
+    return about, found
+
+
+def config_of(about: Mapping[str, Any], tensors: Mapping[str, StoredTensor], path: Path) -> dict[str, Any]:
     """The metadata of a file in the words of Hugging Face's config.json."""
     name = str(about.get("general.architecture"))
     if name not in ARCHITECTURES:
@@ -108,7 +170,7 @@ def config_of(about: Mapping[str, Any], tensors: Mapping[str, Any], path: Path) 
         **{word: value for word, value in ids.items() if value is not None},
         "num_key_value_heads": found["num_key_value_heads"] or heads,
         "rope_theta": found["rope_theta"] or 10000.0,
-        "vocab_size": int(tensors["token_embd.weight"].shape[1]),
+        "vocab_size": tensors["token_embd.weight"].shape[0],
         "hidden_act": "silu",
         "attention_bias": "blk.0.attn_q.bias" in tensors,
         "mlp_bias": False,
@@ -119,9 +181,9 @@ def config_of(about: Mapping[str, Any], tensors: Mapping[str, Any], path: Path) 
 class GgufTensors(Mapping[str, Tensor]):
     """The tensors of a file by Hugging Face's names, each dequantized to float32 when it is asked for."""
 
-    def __init__(self, path: Path, kept: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-        self.path, self.kept = path, kept
-        self.names = {huggingface_name(name): name for name in kept}
+    def __init__(self, path: Path, stored: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> None:
+        self.path, self.stored = path, stored
+        self.names = {huggingface_name(name): name for name in stored}
         self.heads: dict[str, int] = {}
         if config["model_type"] in TURNED:
             self.heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
@@ -129,18 +191,18 @@ class GgufTensors(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         from gguf.quants import dequantize
 
-        stored = self.kept[self.names[name]]
-        data = stored.data  # its bytes are read here and not through the map, whose pages would stay in memory
-        raw = np.fromfile(self.path, data.dtype, data.size, offset=int(stored.data_offset)).reshape(data.shape)
+        own = self.names[name]
+        shape, quantization, place, size = self.stored[own]
+        raw = np.fromfile(self.path, np.uint8, size, offset=place)  # not mapped: the pages would stay in memory
         try:
-            numbers = dequantize(raw, stored.tensor_type)
+            numbers = dequantize(raw.reshape(shape[0], -1), quantization)
         except NotImplementedError:
             raise RunError(
-                f"{self.path}: {stored.name} is of the type {stored.tensor_type.name}, which the package gguf cannot "
-                "dequantize. Take a file of another quantization, such as Q8_0."
+                f"{self.path}: {own} is of the type {quantization.name}, which the package gguf cannot dequantize. "
+                "Take a file of another quantization, such as Q8_0."
             ) from None
-        tensor = torch.from_numpy(np.ascontiguousarray(numbers, dtype=np.float32))
-        heads = self.heads.get(stored.name.split(".")[-2], 0)
+        tensor = torch.from_numpy(np.ascontiguousarray(numbers, dtype=np.float32).reshape(shape))
+        heads = self.heads.get(own.split(".")[-2], 0)
         return apart(tensor, heads) if heads else tensor
 
     def __iter__(self) -> Iterator[str]:

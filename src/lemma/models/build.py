@@ -2,11 +2,12 @@
 
 import threading
 from contextlib import nullcontext
-from typing import overload
+from typing import Any, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
 
 from lemma.errors import PackageError
 from lemma.models.base import Backbone, LanguageModel, count_parameters
@@ -102,9 +103,21 @@ def build_empty(spec: ModelSpec) -> Model:
 
     hook = register_module_parameter_registration_hook(without_memory)
     try:
-        return _module(spec, 0.0)
+        with _WithoutInitialWeights():
+            return _module(spec, 0.0)
     finally:
         hook.remove()
+
+
+class _WithoutInitialWeights(TorchFunctionMode):
+    """Leaves out what would be written into tensors without memory: drawing there imports much and does nothing."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        writes = func.__name__.endswith("_") and not func.__name__.endswith(("__", "requires_grad_"))
+        target = args[0] if args else (kwargs or {}).get("tensor")
+        if writes and isinstance(target, Tensor) and target.is_meta:
+            return target
+        return func(*args, **(kwargs or {}))
 
 
 def parameters_of(spec: ModelSpec) -> int:
