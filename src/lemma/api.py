@@ -62,7 +62,13 @@ Texts = str | Path | Sequence[str | Path]
 
 
 def load(run: Path | str, device: str = "auto") -> Run:
-    """Load a run: its spec, recipe, tokenizer and model."""
+    """Load a run: its spec, recipe, tokenizer and model.
+
+    A Hugging Face folder, a `.gguf` file and a pretrained model's name ("smollm2-135m", "stories15m") are accepted
+    here and wherever else a run is.
+
+    >>> lemma.load("smollm2-135m").tokenizer  # doctest: +SKIP
+    """
     import torch
 
     from lemma.runs.load import load as load_run
@@ -297,7 +303,7 @@ class Look:
         """
         if isinstance(what, str) and what in self.VIEWS:
             return viewed(getattr(self, what), given, settings)
-        if isinstance(what, (str, Path)) and not Path(what).exists():
+        if isinstance(what, (str, Path)) and not Path(what).exists() and str(what) not in pretrained_names():
             raise SpecError(unknown("look", str(what), self.VIEWS) + " Or give the folder of a run.")
         return viewed(self.heads, (what, *given), settings)
 
@@ -498,6 +504,14 @@ def generate(
 @overload
 def generate(
     run: Path | str | Run,
+    *,
+    chat: str | Sequence[Mapping[str, Any]],
+    on_text: Callable[[int, str], object] | None = None,
+    **settings: Unpack[SamplingSettings],
+) -> Generation: ...
+@overload
+def generate(
+    run: Path | str | Run,
     prompt: Sequence[str],
     *,
     on_text: Callable[[int, str], object] | None = None,
@@ -508,6 +522,7 @@ def generate(
     prompt: str | Sequence[str] = "",
     *,
     source: str | Sequence[str] | None = None,
+    chat: str | Sequence[Mapping[str, Any]] | None = None,
     on_text: Callable[[int, str], object] | None = None,
     **settings: Any,
 ) -> Any:
@@ -517,9 +532,10 @@ def generate(
         run: A run folder, or a loaded run.
         prompt: One prompt, or several.
         source: A text to translate (translators) or to classify (classifiers), or several.
+        chat: A message to a pretrained model that chats, or a conversation: messages with `role` and `content`.
         on_text: Called with the number of the prompt and each new piece of text; returning True ends that text.
         settings: tokens, temperature, top_k, top_p, seed, stop_at_loop, stop_at_eos; for translators beam,
-            length_penalty, tokens.
+            length_penalty, tokens. What is not given is as a pretrained model's generation_config.json has it.
 
     >>> lemma.generate("runs/a", prompt="The", temperature=0.0).loop  # doctest: +SKIP
     """
@@ -529,7 +545,11 @@ def generate(
     if source is not None:
         return _answer(loaded, source, settings)
     prompts: list[Any] = list(prompt) if isinstance(prompt, list | tuple) else [prompt]
-    refuse_unknown(settings, Sampling.__dataclass_fields__, "generate")
+    if chat is not None:
+        prompts = [loaded.tokenizer.chat([{"role": "user", "content": chat}] if isinstance(chat, str) else chat)]
+    known = Sampling.__dataclass_fields__
+    refuse_unknown(settings, known, "generate")
+    settings = {**{word: value for word, value in loaded.tokenizer.sampling.items() if word in known}, **settings}
     with loaded.folded():
         written = generate_text(loaded.model, loaded.tokenizer, prompts, Sampling(**settings), on_text)
     return written[0] if isinstance(prompt, str) else written
@@ -871,6 +891,17 @@ def datasets() -> list[CorpusRow]:
     return corpora_table()
 
 
+def pretrained_names() -> tuple[str, ...]:
+    """The pretrained models known by name; each is accepted wherever a run is.
+
+    >>> lemma.api.pretrained_names()
+    ('smollm2-135m', 'stories15m')
+    """
+    from lemma.data.corpora import MODELS
+
+    return tuple(MODELS)
+
+
 def serve(
     *runs: Path | str | Run,
     host: str = "127.0.0.1",
@@ -918,7 +949,7 @@ def _kind_of_answer(run: Run) -> str:
 def _attends(run: Run) -> bool:
     """Whether `look` finds heads in a run, tried on one token."""
     try:
-        return bool(look(run, text=run.tokenizer.decode([0])))
+        return bool(look(run, text=run.tokenizer.labels([0])[0]))
     except InputError:
         return False
 

@@ -9,13 +9,14 @@ import typer
 from lemma.cli.common import Json, say, to_json
 from lemma.errors import SpecError
 
-TOKENS, TEMPERATURE, SEED = 200, 0.8, 1
+TOKENS = 200
 """What is taken where an option is not given; None in the signature tells that it was not."""
 
 
 def generate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, a Hugging Face folder, a .gguf file or a name.")],
     prompt: Annotated[list[str] | None, typer.Option("--prompt", help="Where to begin; may be given again.")] = None,
+    chat: Annotated[str | None, typer.Option("--chat", help="A message to a model that chats.")] = None,
     source: Annotated[
         list[str] | None, typer.Option("--source", help="What to translate, or to classify; may be given again.")
     ] = None,
@@ -28,7 +29,7 @@ def generate(
     tokens: Annotated[int | None, typer.Option(help="How many tokens to write; 200 if not given.")] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(help="0 always takes the most likely token; 1 is the model's own; 0.8 if not given."),
+        typer.Option(help="0 always takes the most likely token; 1 is the model's own; default 0.8."),
     ] = None,
     top_k: Annotated[int | None, typer.Option(help="Choose among the k most likely tokens only.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Choose among the most likely tokens that make up p.")] = None,
@@ -54,7 +55,9 @@ def generate(
         _answer(run, source, _given(beams | {"tokens": tokens}), json)
     else:
         _refuse(beams, "for translations, which need --source")
-        _write(run, prompt or [""], _given(sampling | {"tokens": tokens}), json)
+        if chat is not None:
+            _refuse({"prompt": prompt, "samples": samples}, "not for --chat, which is one message")
+        _write(run, prompt or [""], _given(sampling | {"tokens": tokens, "chat": chat}), json)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -70,11 +73,14 @@ def _write(run: Path, prompts: list[str], given: dict[str, Any], json: bool) -> 
     """Continue prompts; a single one as it is written."""
     from lemma.api import generate as write
 
-    settings = {"tokens": TOKENS, "temperature": TEMPERATURE, "seed": SEED, **given}
+    settings = {"tokens": TOKENS, **given}
     samples, ignores = settings.pop("samples", 1), settings.pop("ignore_eos", False)
     prompts = [text for text in prompts for _ in range(max(1, samples))]
     echo = None if json or len(prompts) > 1 else _echo(prompts[0])
-    results = write(run, prompts, stop_at_eos=not ignores, on_text=echo, **settings)
+    if "chat" in settings:
+        results = [write(run, stop_at_eos=not ignores, on_text=echo, **settings)]
+    else:
+        results = write(run, prompts, stop_at_eos=not ignores, on_text=echo, **settings)
     if json:
         _print_json([result.to_dict() for result in results], "generations")
     elif echo:

@@ -9,6 +9,10 @@ from typing import Any
 from lemma.errors import DataError
 
 
+class ChatText(str):
+    """A conversation as text. It has all special tokens that it needs: a tokenizer adds none to it."""
+
+
 def chat_text(
     template: str,
     messages: Sequence[Mapping[str, Any]],
@@ -16,7 +20,7 @@ def chat_text(
     *,
     add_generation_prompt: bool = True,
     **settings: Any,
-) -> str:
+) -> ChatText:
     """Write messages as the text that a model was trained on; at its end the assistant begins to answer.
 
     >>> chat_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>",
@@ -33,9 +37,10 @@ def chat_text(
             )
     known = {"tools": None, "documents": None, **special_tokens, **settings}
     try:
-        return _compiled(template).render(messages=messages, add_generation_prompt=add_generation_prompt, **known)
+        written = _compiled(template).render(messages=messages, add_generation_prompt=add_generation_prompt, **known)
     except (TemplateError, TypeError, ArithmeticError, LookupError, ValueError) as error:
         raise DataError(f"the model's chat template cannot write this conversation: {error}.") from None
+    return ChatText(written)
 
 
 @lru_cache(maxsize=8)

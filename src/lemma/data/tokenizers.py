@@ -15,7 +15,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from tokenizers import Tokenizer as Engine
 
 from lemma.data.batches import gather
-from lemma.data.chat import chat_text
+from lemma.data.chat import ChatText, chat_text
 from lemma.data.files import read_json, text_hash, write_atomically
 from lemma.errors import DataError
 from lemma.spec.data import BytePairs, Characters, PretrainedTokenizer, Words
@@ -29,6 +29,16 @@ DIFFERENT_WORDS = 500_000
 """At most this many different words are counted at once; beyond that the rarest so far are dropped to bound memory."""
 LONGEST_WORD = 100
 """A longer word becomes `<unk>`: a text without white space must not become its own vocabulary."""
+
+SAMPLING = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "no_repeat_ngram": "no_repeat_ngram_size",
+}
+"""Settings of `generate`, and their names in `generation_config.json`."""
 
 Ids = Int64[np.ndarray, "tokens"]
 
@@ -291,11 +301,29 @@ class Tokenizer:
         return {name: value["content"] if isinstance(value, dict) else str(value) for name, value in found.items()}
 
     @property
+    def sampling(self) -> dict[str, Any]:
+        """How a pretrained model is meant to be sampled from, in the words of `generate`."""
+        said = {name: self.generation.get(word) for name, word in SAMPLING.items()}
+        if self.generation.get("do_sample") is False:
+            said["temperature"] = 0.0
+        more = tuple(sorted(self.stops - {self.eos}))
+        return {name: value for name, value in {**said, "stop_tokens": more or None}.items() if value is not None}
+
+    @property
     def stops(self) -> frozenset[int]:
         """The tokens that end a generated text: `<eos>`, or all that a pretrained model names."""
         named = self.generation.get("eos_token_id")
         named = named if isinstance(named, list) else [named]
         return frozenset(int(token) for token in (*named, self.eos) if token is not None)
+
+    def marks(self, special_tokens: bool) -> tuple[Sequence[int], Sequence[int]]:
+        """What an example is put between: `<start>` and `<end>` after the vocabulary, if asked for.
+
+        A pretrained model has tokens of its own for it, or none.
+        """
+        if self.kind == PRETRAINED:
+            return self.before, self.after
+        return ((self.vocabulary,), (self.vocabulary + 1,)) if special_tokens else ((), ())
 
     @property
     def about(self) -> str:
@@ -318,7 +346,7 @@ class Tokenizer:
                 f"the character {text[offset]!r} (U+{ord(text[offset]):04X}) at offset {offset} is not among the "
                 f"{self.vocabulary} characters that the tokenizer knows. Leave it out, or train on text that has it."
             )
-        if not self.before and not self.after:
+        if isinstance(text, ChatText) or not (self.before or self.after):
             return ids
         return np.concatenate([self.before, ids, self.after]).astype(np.int64)
 
@@ -361,10 +389,10 @@ class Tokenizer:
             found.append(text or self._engine.id_to_token(token) or "")
         return found
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], **settings: Any) -> Ids:
-        """Return the ids of a conversation, ready for the assistant's answer, by the model's own chat template.
+    def chat(self, messages: Sequence[Mapping[str, Any]], **settings: Any) -> ChatText:
+        """Write a conversation by the model's own chat template, ready for the assistant's answer.
 
-        Each message has a `role` (system, user or assistant) and a `content`.
+        Each message has a `role` (system, user or assistant) and a `content`. `settings` reach the template.
         """
         template = self.config.get("chat_template")
         if isinstance(template, list):  # some models have several, by name
@@ -374,7 +402,7 @@ class Tokenizer:
                 "this model has no chat template: it was not trained on conversations. "
                 "Give it a text to go on with: --prompt '…'"
             )
-        return self.encode_all([chat_text(template, messages, self.special_tokens, **settings)])[0]
+        return chat_text(template, messages, self.special_tokens, **settings)
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer as a JSON file that the library and transformers load as well, its settings next to it."""

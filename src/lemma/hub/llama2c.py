@@ -47,7 +47,7 @@ def open_llama2c(path: Path) -> Pretrained:
         "mlp_bias": False,
         "tie_word_embeddings": tied,
         "bos_token_id": 1,
-        "eos_token_id": 2,
+        "eos_token_id": [1, 2],
     }
     keys = width // heads * groups
     layout = {  # of each matrix all layers together, except for the two norms and the embedding
@@ -129,6 +129,7 @@ def _tokenizer(path: Path, start: int, vocabulary: int, context: int) -> Tokeniz
     for token in BYTES:
         tokens[token] = f"<0x{token - BYTES.start:02X}>"
     engine = sentencepiece_pipeline(tokens, scores, unknown="<unk>", special=("<s>", "</s>"), begin="<s>")
-    config = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "model_max_length": context}
-    # stories begin with <s>, and one ends where the next begins
-    return Tokenizer(engine.to_str(), str(path), config=config, generation={"eos_token_id": [2, 1]}, vocabulary=vocabulary)
+    config = {"bos_token": "<s>", "eos_token": "<s>", "unk_token": "<unk>", "model_max_length": context}
+    # llama2.c's own models end a text where the next begins
+    generation = {"bos_token_id": 1, "eos_token_id": [1, 2]}
+    return Tokenizer(engine.to_str(), str(path), config=config, generation=generation, vocabulary=vocabulary)

@@ -249,7 +249,7 @@ class Run:
 
         >>> run.chat([{"role": "user", "content": "Why is the sky blue?"}])  # doctest: +SKIP
         """
-        return self.tokenizer.chat(messages).tolist()
+        return self.tokenizer.encode(self.tokenizer.chat(messages)).tolist()
 
     @property
     def lexicon(self) -> Lexicon:

@@ -61,7 +61,8 @@ class ServedRun:
 
     def to_dict(self) -> dict[str, Any]:
         """As OpenAI's clients list a model, with Lemma's own fields at the end."""
-        created = int((Path(self.run.path) / "spec.toml").stat().st_mtime)
+        made = Path(self.run.path) / "spec.toml"
+        created = int(made.stat().st_mtime) if made.exists() else 0  # of a pretrained model it is not known
         plain = {"id": self.name, "object": "model", "created": created, "owned_by": "lemma"}
         return {**plain, "family": self.run.spec.family, "answers": self.answers, "shows": self.shows}
 

@@ -438,7 +438,7 @@ def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:
         return []
     body, tokenizer = run.spec.body, run.tokenizer
     special_tokens = isinstance(body, Transformer)
-    room = longest(body) - 2 * special_tokens
+    room = longest(body) - sum(map(len, tokenizer.marks(special_tokens)))
     spoken, heads = _words_and_heads(run, texts)
     rows, _ = encode_texts(tokenizer, spoken, lambda size: None)
     kept = fit_rows(rows, tokenizer, longest(body), special_tokens)

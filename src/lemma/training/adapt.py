@@ -22,7 +22,7 @@ from lemma.runs.folder import ADAPTATION, LABELS, RECIPE, SPEC, SUMMARY, WEIGHTS
 from lemma.runs.load import Run, adaptation_of, always_learned, load, refuse_adapters, refuse_unfinished
 from lemma.spec.base import Spec, distribute
 from lemma.spec.choose import Choice, refuse_idle
-from lemma.spec.data import AnyDataSpec, BytePairs, GraphSpec, TreebankSpec
+from lemma.spec.data import AnyDataSpec, BytePairs, GraphSpec, PretrainedData, TreebankSpec
 from lemma.spec.models import (
     Classifier,
     CrossAttention,
@@ -320,6 +320,8 @@ class AdaptedBase:
         """Measure the base of a plan."""
         if isinstance(plan.base.spec, Classifier):
             return cls(why_not="The base is a classifier, of which no perplexity can be forgotten.")
+        if isinstance(plan.base.data, PretrainedData):
+            return cls(why_not="What was forgotten is not known: the base is pretrained, on data that are not here.")
         run = load(plan.base.path, str(choose_device(plan.recipe)))
         task = task_for(run.spec)
         try:
