@@ -308,9 +308,7 @@ class Attention(nn.Module):
             queries, (keys, values) = joined.select(1, 0), memory.unbind(1)
         return queries, keys, values, (memory,)
 
-    def _within(
-        self, stream: Stream, past: Memory | None, start: int | None
-    ) -> tuple[Tensor, Tensor, Tensor, Memory]:
+    def _within(self, stream: Stream, past: Memory | None, start: int | None) -> tuple[Tensor, Tensor, Tensor, Memory]:
         start = (past[0].shape[-2] if past else 0) if start is None else start
         if self.joint and self.query_norm is None and self.turns is not None:
             joined = self.query_key_value(stream).unflatten(-1, (-1, self.head_width)).transpose(1, 2)

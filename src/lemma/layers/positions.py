@@ -102,7 +102,10 @@ class RotaryPart(nn.Module):
     ) -> Float[Tensor, "*batch time width"]:
         """Rotate vectors at positions start, start+1, …, past the table's end too."""
         stop = start + vectors.shape[-2]
-        rows = self.table[start:stop] if stop <= len(self.table) else self._later(start, stop, vectors.device)
+        if vectors.dtype == torch.float64:  # a table of single precision would shift scores with the position
+            rows = self._rows(start, stop, vectors.device, torch.float64)
+        else:
+            rows = self.table[start:stop] if stop <= len(self.table) else self._later(start, stop, vectors.device)
         turn = rotate_halves if self.halves else rotate
         if not self.rest:
             return turn(vectors, rows.to(vectors.dtype))
@@ -117,7 +120,9 @@ class RotaryPart(nn.Module):
             self.table = self._rows(0, 2 * stop, device).to(self.table.dtype)
         return self.table[start:stop]
 
-    def _rows(self, start: int, stop: int, device: torch.device | None = None) -> Float[Tensor, "time ..."]:
+    def _rows(
+        self, start: int, stop: int, device: torch.device | None = None, dtype: torch.dtype | None = None
+    ) -> Float[Tensor, "time ..."]:
         """The table for `rotate`, or for `rotate_halves`."""
         frequencies, factor = rotary_frequencies(self.width, self.base, self.scaling, device)
         begin = start + self.first
@@ -127,7 +132,7 @@ class RotaryPart(nn.Module):
             rows = torch.stack([torch.cat([-sine, sine], -1), torch.cat([cosine, cosine], -1)], dim=1)
         else:
             rows = torch.stack([sine, cosine], dim=-1)
-        return rows.to(torch.get_default_dtype())
+        return rows.to(dtype or torch.get_default_dtype())
 
 
 def rotary_frequencies(
@@ -149,7 +154,7 @@ def rotary_frequencies(
             kept = ((turns - scaling.slow) / (scaling.fast - scaling.slow)).clamp(0, 1)
             return frequencies * (kept + (1 - kept) / scaling.factor), 1.0
         case YarnScaling():
-            # the number of the pair that turns so many times within the original context
+            # the number of the pair that turns this often within the original context
             low, high = (
                 width * math.log(scaling.original_context / (turns * 2 * math.pi)) / (2 * math.log(base))
                 for turns in (scaling.fast, scaling.slow)
@@ -274,9 +279,7 @@ def part_of(spec: Positions, hook: Hook, context: int, size: int, causal: bool =
         case "adds", Sinusoidal():
             return SinusoidalPart(context, size, spec.base, spec.first)
         case "rotates", Rotary():
-            return RotaryPart(
-                context, size, spec.base, spec.first, spec.layout, spec.scaling, turned=spec.turned(size)
-            )
+            return RotaryPart(context, size, spec.base, spec.first, spec.layout, spec.scaling, turned=spec.turned(size))
         case "biases", Alibi():
             return AlibiPart(size)
         case "biases", Relative():

@@ -69,9 +69,7 @@ class LanguageModel(Backbone, ABC):
     ) -> tuple[Float[Tensor, "batch time vocabulary"], State]:
         """Return the logits of the token after each of `tokens`, and the memory of all that was read."""
 
-    def logits_of(
-        self, vectors: Float[Tensor, "batch time vector_width"]
-    ) -> Float[Tensor, "batch time vocabulary"]:
+    def logits_of(self, vectors: Float[Tensor, "batch time vector_width"]) -> Float[Tensor, "batch time vocabulary"]:
         """Return the logits that the output layer, and what comes after it, makes of vectors."""
         return self.get_submodule("output")(vectors)
 

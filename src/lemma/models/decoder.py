@@ -93,7 +93,7 @@ class DecoderModel(LanguageModel):
 
     @property
     def receptive_field(self) -> int | None:
-        """The context T; with positions that depend on distance only, None, or what L sliding windows reach: L(w−1)+1."""
+        """The context T; with positions by distance only, None, or what L sliding windows reach: L(w−1)+1."""
         return self.reach if self.window is None else self.window
 
     @property

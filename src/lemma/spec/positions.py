@@ -139,7 +139,7 @@ class Rotary(PositionsSpec):
     share: float = Field(default=1.0, gt=0, le=1)
     """The share of a head's coordinates that is rotated, the first ones (GPT-NeoX, Black et al. 2022)."""
     layout: Literal["pairs", "halves"] = "pairs"
-    """Which coordinates are a pair: neighbours, as in the paper, or those half the width apart, as in Hugging Face's."""
+    """Which coordinates are a pair: neighbours, as in the paper, or those half the width apart (Hugging Face)."""
     scaling: Scaling = NoScaling()
     """How angles change for a longer context: none, linear, llama3 or yarn."""
 
