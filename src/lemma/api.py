@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from lemma.data.corpora import CorpusRow
     from lemma.generation.beam import Translated
     from lemma.generation.decode import Generation
-    from lemma.runs.export import Rewritten
     from lemma.inspection.heads import Heads
     from lemma.inspection.trees import ParsedText
     from lemma.report.progress import Observer
     from lemma.report.result import Result
     from lemma.retrieval.result import SearchResult
+    from lemma.runs.export import Rewritten
     from lemma.runs.load import Run
     from lemma.serving.runs import Verbs
     from lemma.serving.server import Ready

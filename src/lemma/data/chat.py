@@ -1,4 +1,4 @@
-"""A conversation as text, by the chat template of a pretrained model: Jinja in a sandbox, as transformers renders it."""
+"""A conversation as text, by a pretrained model's chat template: Jinja in a sandbox, as transformers renders it."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -694,7 +694,8 @@ def prepare_images(
         counts = np.cumsum([len(image.captions) for image in images[part]], dtype=np.int64)
         first, names = np.concatenate([[0], counts]), number_captions(captions[part])
         items[part] = Captioned(pixels[own], rows[part], first, names, images[part])
-    sizes = {"vocabulary": tokenizer.vocabulary + len(MARKS) * (special_tokens and tokenizer.kind != PRETRAINED)}
+    more = len(MARKS) if special_tokens and tokenizer.kind != PRETRAINED else 0
+    sizes = {"vocabulary": tokenizer.vocabulary + more}
     return Splits("images", items, tokenizer, listing.hash, about, sizes, (*listing.notes, *unread, *cut))
 
 

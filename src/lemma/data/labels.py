@@ -326,7 +326,8 @@ def prepare_labels(
         items[part] = Labelled(rows[part], classes, None, some, read.unlabelled)
         if part in parsed:
             items[part] = with_heads(items[part], [one.heads for one in parsed[part]])
-    sizes = {"classes": len(names), "vocabulary": tokenizer.vocabulary + len(MARKS) * (special_tokens and tokenizer.kind != PRETRAINED)}
+    more = len(MARKS) if special_tokens and tokenizer.kind != PRETRAINED else 0
+    sizes = {"classes": len(names), "vocabulary": tokenizer.vocabulary + more}
     return Splits("labels", items, tokenizer, data_hash, about, sizes, (*read.notes, *notes, *cut), names)
 
 

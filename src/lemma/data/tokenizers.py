@@ -405,7 +405,7 @@ class Tokenizer:
         return chat_text(template, messages, self.special_tokens, **settings)
 
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer as a JSON file that the library and transformers load as well, its settings next to it."""
+        """Write the tokenizer as a JSON file that the library and transformers load too, its settings next to it."""
         path = Path(path)
         write_atomically(path, self._json.encode())
         for name, values in ((CONFIG, self.config), (GENERATION, self.generation)):

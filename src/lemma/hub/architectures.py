@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from lemma.errors import RunError, SpecError
-from lemma.models.build import build
-from lemma.runs.checkpoint import weights_of
+from lemma.models.base import weights_of
+from lemma.models.build import build_empty
 from lemma.spec.models import Decoder, ModelSpec
 from lemma.spec.positions import Rotary
 
@@ -512,9 +512,8 @@ def weights_from(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[tupl
 
 
 def shapes_of(spec: ModelSpec) -> dict[str, Shape]:
-    """The shapes of a model's weights by name, a tied one once; read off the model on the meta device."""
-    with torch.device("meta"):
-        return {name: tuple(tensor.shape) for name, tensor in weights_of(build(spec), frozen=True).items()}
+    """The shapes of a model's weights by name, a tied one once; read off a model without memory."""
+    return {name: tuple(tensor.shape) for name, tensor in weights_of(build_empty(spec), frozen=True).items()}
 
 
 def _sized(shape: Collection[int]) -> str:

@@ -1,4 +1,4 @@
-"""GGUF files (llama.cpp), in and out: metadata to Hugging Face's words, tensors dequantized one at a time, tokenizer."""
+"""GGUF files (llama.cpp), in and out: metadata in Hugging Face's words, tensors one at a time, the tokenizer."""
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -120,7 +120,7 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
                 return list(struct.unpack(f"<{length}{code}", read(length * struct.calcsize(f"<{code}"))))
             return number(NUMBERS[kind])
 
-        if read(4) != MAGIC or (version := number("I")) not in VERSIONS:
+        if read(4) != MAGIC or number("I") not in VERSIONS:
             raise RunError(f"{path} is not a GGUF file of version 2 or 3.")
         count, entries = number("Q"), number("Q")
         try:
@@ -285,7 +285,9 @@ def read_tokenizer(about: Mapping[str, Any], config: Mapping[str, Any], path: Pa
     if model == "gpt2":
         rule = str(said.get("pre", "default"))
         if rule not in FIRST_CUTS:
-            raise RunError(f"{path}: {unknown('its tokenizer', rule, FIRST_CUTS)} Take the model's Hugging Face folder.")
+            raise RunError(
+                f"{path}: {unknown('its tokenizer', rule, FIRST_CUTS)} Take the model's Hugging Face folder."
+            )
         merges = [tuple(merge.split(" ", 1)) for merge in said.get("merges", [])]
         numbers = {token: number for number, token in enumerate(tokens)}
         engine = Engine(models.BPE(numbers, merges, ignore_merges=rule == "llama-bpe"))  # pyright: ignore
@@ -296,7 +298,9 @@ def read_tokenizer(about: Mapping[str, Any], config: Mapping[str, Any], path: Pa
     elif model == "llama":
         scores = said.get("scores", [0.0] * len(tokens))
         space = bool(said.get("add_space_prefix", True))
-        missing = words.get("unknown", next((t for t, kind in zip(tokens, kinds, strict=True) if kind == UNKNOWN), None))
+        missing = words.get(
+            "unknown", next((t for t, kind in zip(tokens, kinds, strict=True) if kind == UNKNOWN), None)
+        )
         engine = sentencepiece_pipeline(tokens, scores, missing, special, begin, added, space)
     else:
         raise RunError(f"{path}: {unknown('its kind of tokenizer', str(model), ('gpt2', 'llama'))}")

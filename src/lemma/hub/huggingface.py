@@ -15,8 +15,7 @@ from lemma.data.files import read_json
 from lemma.data.tokenizers import CONFIG as TOKENIZER_CONFIG
 from lemma.data.tokenizers import GENERATION, TEMPLATE, Tokenizer
 from lemma.errors import DataError, RunError
-from lemma.hub.architectures import config_from_spec, weights_to
-from lemma.hub.pretrained import CONFIG, Pretrained, to_float32
+from lemma.hub.pretrained import CONFIG, Pretrained
 from lemma.spec.models import ModelSpec
 
 WEIGHTS, INDEX, TOKENIZER = "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
@@ -32,17 +31,6 @@ def open_folder(path: Path) -> Pretrained:
     config = read_json(where)
     if "model_type" not in config:
         raise RunError(f"{where} has no model_type: it is not the configuration of a Hugging Face model.")
-    if config.get("auto_map"):
-        raise RunError(
-            f"{where} names Python code of its own (auto_map), which is never run here. Take the same model in an "
-            "architecture of transformers' own, or remove auto_map if the code only repeats one."
-        )
-    if config.get("quantization_config"):
-        method = dict(config["quantization_config"]).get("quant_method", "a packed format")
-        raise RunError(
-            f"{where}: the weights are quantized ({method}), which cannot be read. Take the original weights, or a "
-            "GGUF file of the model."
-        )
     tensors = FolderTensors(folder)
     files = [folder / name for name in (CONFIG, TOKENIZER, INDEX) if (folder / name).is_file()]
 
@@ -103,8 +91,8 @@ class FolderTensors(Mapping[str, Tensor]):
         if pickled is None:
             return f"{self.folder} has no weights: neither {WEIGHTS} nor {INDEX} is there. Download the folder again."
         return (
-            f"{self.folder / pickled} is a pickle, which may run any code: it is not read. If you trust it, write it as "
-            "safetensors with transformers: python -c \"from transformers import AutoModelForCausalLM as M; "
+            f"{self.folder / pickled} is a pickle, which may run any code: it is not read. If you trust it, write it "
+            'as safetensors with transformers: python -c "from transformers import AutoModelForCausalLM as M; '
             f"M.from_pretrained('{self.folder}').save_pretrained('{self.folder}')\""
         )
 
@@ -125,7 +113,7 @@ class FolderTensors(Mapping[str, Tensor]):
                         f"{path}: {name} is of the type {kind}; only {', '.join(sorted(FLOATS))} can be read. "
                         "Take the original weights of the model."
                     )
-                return to_float32(file.get_tensor(name))
+                return file.get_tensor(name).to(torch.float32, copy=True)  # the file is let go of
         except (SafetensorError, OSError, ValueError) as error:
             if isinstance(error, RunError):
                 raise
@@ -145,10 +133,12 @@ def write_folder(
     folder: Path, spec: ModelSpec, weights: Mapping[str, Tensor], tokenizer: Tokenizer
 ) -> dict[str, Tensor]:
     """Fill a folder with a model as transformers' own class reads it; return the tensors that were written."""
+    from lemma.hub.architectures import config_from_spec, weights_to
+
     config = config_from_spec(spec)
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in weights_to(spec, weights)}
     stops = sorted(tokenizer.stops)
-    ids: dict[str, Any] = {"bos_token_id": tokenizer.bos, "eos_token_id": stops[0] if len(stops) == 1 else stops or None}
+    ids: dict[str, Any] = {"bos_token_id": tokenizer.bos, "eos_token_id": stops if len(stops) > 1 else tokenizer.eos}
     config |= {"dtype": str(next(iter(kept.values())).dtype).removeprefix("torch."), **ids}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_file(_unshared(kept), folder / WEIGHTS, {"format": "pt"})
@@ -169,8 +159,3 @@ def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
         seen.add(tensor.data_ptr())
     return found
-
-
-def same_everywhere(tensors: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> bool:
-    """Whether two sets of tensors are equal bit for bit."""
-    return tensors.keys() == others.keys() and all(torch.equal(tensor, others[name]) for name, tensor in tensors.items())

@@ -1,5 +1,6 @@
 """A Llama in one file, in the layout of llama2.c: seven numbers, then float32 matrices; its tokenizer after them."""
 
+import struct
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
@@ -86,7 +87,7 @@ class Llama2cTensors(Mapping[str, Tensor]):
     def __init__(self, path: Path, layout: Mapping[str, tuple[int, ...]], heads: int, groups: int) -> None:
         self.path = path
         self.turned = {"self_attn.q_proj": heads, "self_attn.k_proj": groups}
-        self.places: dict[str, tuple[int, tuple[int, ...], int]] = {}  # where, which shape, heads whose pairs are adjacent
+        self.places: dict[str, tuple[int, tuple[int, ...], int]] = {}  # where, which shape, heads that are turned
         self.end = HEADER
         for name, shape in layout.items():
             whole = name.startswith(("model.", "lm_head"))
@@ -119,11 +120,11 @@ def _tokenizer(path: Path, start: int, vocabulary: int, context: int) -> Tokeniz
     tokens, scores, place = list[str](), list[float](), 4
     try:
         for _ in range(vocabulary):
-            score, length = np.frombuffer(content, "<f4", 1, place)[0], int(np.frombuffer(content, "<i4", 1, place + 4)[0])
+            score, length = struct.unpack_from("<fi", content, place)
             tokens.append(content[place + 8 : place + 8 + length].decode("utf-8", "replace").replace(" ", "▁"))
-            scores.append(float(score))
+            scores.append(score)
             place += 8 + length
-    except ValueError:
+    except struct.error:
         raise RunError(f"{path} is cut off: it holds {len(tokens):,} of {vocabulary:,} tokens. Get it again.") from None
     tokens[:3] = "<unk>", "<s>", "</s>"
     for token in BYTES:

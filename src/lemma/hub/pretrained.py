@@ -5,16 +5,16 @@ come to the same: a configuration and tensors with Hugging Face's names, read on
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from lemma.data.corpora import MODELS, corpus_files
-from lemma.data.files import files_hash, text_hash
+from lemma.data.files import files_hash
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import RunError
 from lemma.hub.architectures import spec_from_config, weights_from
@@ -49,7 +49,8 @@ class Pretrained:
     @cached_property
     def spec(self) -> ModelSpec:
         """The model as one of our own specs."""
-        return spec_from_config(self.config)
+        with self.named():
+            return spec_from_config(self.config)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -58,47 +59,31 @@ class Pretrained:
 
     @cached_property
     def hash(self) -> str:
-        """The SHA-256 that tells this model from all others."""
-        return text_hash(f"{files_hash(self.files)}")
-
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The weights by our own names, one after the other."""
-        try:
-            yield from weights_from(self.config, self.tensors)
-        except KeyError as error:
-            raise RunError(
-                f"{self.path}: the tensor {error} is missing, which a {self.config.get('model_type')} needs. "
-                "The file is of another model than its configuration; download both again."
-            ) from None
+        """The SHA-256 over its files, which tells this model from all others."""
+        return files_hash(self.files)
 
     def model(self) -> nn.Module:
-        """Build the model on no memory, then give it its weights one at a time: no tensor is there twice."""
+        """Build the model without memory, then give it its weights one at a time: no tensor is there twice."""
         module = build_empty(self.spec)
         places: dict[int, list[tuple[nn.Module, str]]] = {}  # of a tied tensor more than one
-        known: dict[str, nn.Parameter] = {}
-        for path, part in module.named_modules():
+        for part in module.modules():
             for name, parameter in part.named_parameters(recurse=False):
                 places.setdefault(id(parameter), []).append((part, name))
-                known[f"{path}.{name}".lstrip(".")] = parameter
-        empty = {id(parameter): name for name, parameter in reversed(known.items())}
-        for name, tensor in self.weights():
-            there = known.get(name)
-            if there is None or there.shape != tensor.shape:
-                expected = "no such tensor" if there is None else tuple(there.shape)
-                raise RunError(
-                    f"{self.path}: the tensor that becomes {name} is {tuple(tensor.shape)}, where the configuration "
-                    f"asks for {expected}. The file is of another model than its configuration; download both again."
-                )
-            value = nn.Parameter(tensor.contiguous())
-            for part, own in places[id(there)]:
-                setattr(part, own, value)
-            empty.pop(id(there), None)
-        if empty:
-            raise RunError(
-                f"{self.path} has no tensor for {', '.join(sorted(empty.values())[:3])}: "
-                "it is damaged, or of another model than its configuration. Download it again."
-            )
+        known = {name: id(parameter) for name, parameter in module.named_parameters()}
+        with self.named():
+            for name, tensor in weights_from(self.config, self.tensors):
+                value = nn.Parameter(tensor.contiguous())
+                for part, own in places[known[name]]:
+                    setattr(part, own, value)
         return module
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Name the folder or file in what is refused."""
+        try:
+            yield
+        except RunError as error:
+            raise RunError(str(error) if str(self.path) in str(error) else f"{self.path}: {error}") from None
 
 
 def open_pretrained(path: Path) -> Pretrained:
@@ -116,8 +101,3 @@ def open_pretrained(path: Path) -> Pretrained:
     from lemma.hub.huggingface import open_folder
 
     return open_folder(path)
-
-
-def to_float32(tensor: Tensor) -> Tensor:
-    """A copy in float32, free of the file it was mapped from; numbers that are not floats are refused by a KeyError."""
-    return tensor.to(torch.float32, copy=True)

@@ -221,7 +221,9 @@ class RunFolder:
         if self.adaptation:
             return self.base().tokenizer()
         try:
-            return Tokenizer.load(self.path / TOKENIZER, getattr(getattr(self.spec, "body", self.spec), "vocabulary", None))
+            return Tokenizer.load(
+                self.path / TOKENIZER, getattr(getattr(self.spec, "body", self.spec), "vocabulary", None)
+            )
         except DataError as error:
             raise RunError(f"The run folder {self.path} is damaged. {error}") from None
 
