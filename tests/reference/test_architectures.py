@@ -8,12 +8,13 @@ from torch import Tensor, nn
 
 from lemma.errors import RunError
 from lemma.generation.decode import Sampling, generate
-from lemma.hub.architectures import spec_from_config, weights_from
+from lemma.hub.architectures import config_from_spec, spec_from_config, weights_from, weights_to
 from lemma.layers.recording import record_attention
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.models.contract import broken_promises
 from lemma.runs.checkpoint import weights_of
+from lemma.spec.models import Decoder, Lstm
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -230,3 +231,98 @@ def test_tensors_are_looked_up_one_at_a_time() -> None:
     assert next(weights)[0] == "embedding.weight" and asked == ["model.embed_tokens.weight"]
     list(weights)
     assert sorted(asked) == sorted(model.state_dict())
+
+
+OURS: dict[str, tuple[str, Decoder]] = {
+    "plain": ("gpt2", Decoder(vocabulary=37, width=24, depth=2, heads=3, context=30)),
+    "no positions, no biases": (
+        "gpt2",
+        Decoder(vocabulary=37, width=24, depth=2, heads=3, context=30, bias=False, positions="none", tied=False),
+    ),
+    "exact gelu": ("gpt2", Decoder(vocabulary=37, width=24, depth=1, heads=3, context=30, activation="gelu-exact")),
+    "pairs": (
+        "llama",
+        Decoder(
+            vocabulary=37, width=24, depth=2, heads=6, key_value_heads=2, context=30, positions="rotary", norm="rms",
+            gated=True, activation="silu", bias=False,
+        ),
+    ),
+    "pairs and norms of queries": (
+        "qwen3",
+        Decoder(
+            vocabulary=37, width=24, depth=2, heads=3, context=30, norm="rms", gated=True, query_key_norm=True,
+            positions="rotary", bias=False, query_key_value_bias=True, window=6,
+        ),
+    ),
+    "partial pairs": (
+        "gpt_neox",
+        Decoder(vocabulary=37, width=24, depth=2, heads=3, context=30, positions={"kind": "rotary", "share": 0.5}),
+    ),
+    "some biases": (
+        "llama",
+        Decoder(
+            vocabulary=37, width=24, depth=2, heads=3, context=30, positions="rotary", norm="rms", gated=True,
+            attention_output_bias=False,
+        ),
+    ),
+}  # fmt: skip
+
+
+def in_transformers(spec: Any, weights: dict[str, Tensor]) -> Any:
+    """A native model of transformers with these weights of ours; no weight may be missing or too many."""
+    config = config_from_spec(spec)
+    kind = transformers.AutoConfig.for_model(**config)
+    model = getattr(transformers, config["architectures"][0])(kind).eval()
+    tensors = dict(weights_to(spec, weights))
+    found = model.load_state_dict({name.replace("embed_out.", "lm_head."): t for name, t in tensors.items()}, False)
+    tied = {"lm_head.weight"} if config["tie_word_embeddings"] else set()
+    assert not found.unexpected_keys and set(found.missing_keys) <= tied
+    return model
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_model_of_ours_computes_the_same_in_transformers(name: str) -> None:
+    kind, spec = OURS[name]
+    torch.manual_seed(1)
+    mine = build(spec).eval()
+    for parameter in mine.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    model = in_transformers(spec, weights_of(mine))
+    assert model.config.model_type == kind
+    with torch.no_grad():
+        near(model(TOKENS).logits, mine(TOKENS)[0])
+
+
+SAME_BIASES: dict[str, dict[str, bool]] = {  # unset is as `bias`, which is off
+    "mistral-whole": dict.fromkeys(("query_key_value_bias", "attention_output_bias", "feed_forward_bias"), False)
+}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_out_and_in_again_is_the_same(name: str) -> None:
+    model: Any = theirs(name)
+    mine = ours(model)
+    spec, weights = mine.spec, weights_of(mine)
+    config = config_from_spec(spec)
+    assert config["model_type"] == ("llama" if name == "mistral-whole" else model.config.model_type)
+    assert spec_from_config(config).to_dict() == {**spec.to_dict(), **SAME_BIASES.get(name, {})}
+    again = dict(weights_from(config, dict(weights_to(spec, weights))))
+    assert again.keys() == weights.keys()
+    assert all(torch.equal(again[path], weights[path]) for path in weights)
+    with torch.no_grad():
+        near(in_transformers(spec, weights)(TOKENS).logits, model(TOKENS).logits)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (Lstm(), "family lstm cannot be written .* Families that have one: decoder"),
+        (Decoder(positions="alibi"), "nearest is GPT-2, which needs positions=learned. Train"),
+        (Decoder(norm="rms", bias=False, positions="rotary"), "nearest is Llama, which needs gated=true"),
+        (Decoder(value_output="merged"), "GPT-2, which needs value_output=separate"),
+        (Decoder(logit_cap=30.0), "GPT-2, which needs no logit_cap"),
+    ],
+)
+def test_what_has_no_native_class_is_refused_with_the_nearest(spec: Any, words: str) -> None:
+    with pytest.raises(RunError, match=words):
+        config_from_spec(spec)

@@ -23,7 +23,7 @@ from lemma.errors import RunError, SpecError
 from lemma.models.base import weights_of
 from lemma.models.build import build_empty
 from lemma.spec.models import Decoder, ModelSpec
-from lemma.spec.positions import Rotary
+from lemma.spec.positions import LinearScaling, Llama3Scaling, Rotary, YarnScaling
 
 Config = Mapping[str, Any]
 Shape = tuple[int, ...]
@@ -548,3 +548,270 @@ def _spelled(tensors: Mapping[str, Tensor], wanted: list[str], architecture: Arc
             f"{_sized(tensors[extra[0]].shape)}, expected no such tensor."
         )
     return spelled
+
+
+# From a spec to a configuration, and from our tensors to theirs.
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a native class asks of a spec: as a person would set it, and whether a spec has it."""
+
+    setting: str
+    met: bool
+
+
+def _decoder_needs(spec: Decoder) -> Iterator[Need]:
+    """What all native decoders ask."""
+    yield Need("key_query=separate", spec.key_query == "separate")
+    yield Need("value_output=separate", spec.value_output == "separate")
+    yield Need(f"value_width={spec.attention}", spec.value_width in (None, spec.attention))
+    yield Need("no logit_cap", spec.logit_cap is None)
+
+
+def _whole_heads(spec: Decoder) -> Iterator[Need]:
+    yield Need(f"attention_width={spec.width}", spec.attention == spec.width)
+    yield Need(f"key_value_heads={spec.heads}", spec.key_value_heads in (None, spec.heads))
+    yield Need("gated=false", not spec.gated)
+    yield Need("norm=layer", spec.norm == "layer")
+    yield Need("query_key_norm=false", not spec.query_key_norm)
+    yield Need("no window", spec.window is None)
+    yield Need("scaled_embedding=false", not _scaled(spec))
+
+
+def _gpt2_needs(spec: Decoder) -> Iterator[Need]:
+    yield Need("positions=learned", spec.positions.kind in ("learned", "none"))
+    yield Need("residual=sequential", spec.residual == "sequential")
+    yield from _whole_heads(spec)
+
+
+def _neox_needs(spec: Decoder) -> Iterator[Need]:
+    yield Need("positions=rotary", spec.positions.kind == "rotary")
+    yield from _whole_heads(spec)
+
+
+def _llama_like(spec: Decoder) -> Iterator[Need]:
+    yield Need("positions=rotary", spec.positions.kind == "rotary")
+    yield Need("positions.share=1", getattr(spec.positions, "share", 1) == 1)
+    yield Need("residual=sequential", spec.residual == "sequential")
+    yield Need("gated=true", spec.gated)
+    yield Need("norm=rms", spec.norm == "rms")
+
+
+def _llama_needs(spec: Decoder) -> Iterator[Need]:
+    yield from _llama_like(spec)
+    yield Need("query_key_norm=false", not spec.query_key_norm)
+    yield Need("no window", spec.window is None)
+    yield Need("scaled_embedding=false", not _scaled(spec))
+
+
+def _mistral_needs(spec: Decoder) -> Iterator[Need]:
+    yield from _llama_like(spec)
+    yield Need("a window", spec.window is not None)
+    yield Need("bias=false", not any(_biases(spec)))
+    yield Need("query_key_norm=false", not spec.query_key_norm)
+    yield Need("scaled_embedding=false", not _scaled(spec))
+
+
+def _qwen2_needs(spec: Decoder) -> Iterator[Need]:
+    yield from _llama_like(spec)
+    yield Need("query_key_value_bias=true", _biases(spec)[0])
+    yield Need("attention_output_bias=false", not _biases(spec)[1])
+    yield Need("feed_forward_bias=false", not _biases(spec)[2])
+    yield Need("query_key_norm=false", not spec.query_key_norm)
+    yield Need("scaled_embedding=false", not _scaled(spec))
+
+
+def _qwen3_needs(spec: Decoder) -> Iterator[Need]:
+    yield from _llama_like(spec)
+    yield Need("query_key_norm=true", spec.query_key_norm)
+    yield Need("feed_forward_bias=false", not _biases(spec)[2])
+    yield Need("scaled_embedding=false", not _scaled(spec))
+
+
+def _gemma_needs(spec: Decoder) -> Iterator[Need]:
+    yield from _llama_like(spec)
+    yield Need("scaled_embedding=true", _scaled(spec))
+    yield Need("feed_forward_bias=false", not _biases(spec)[2])
+    yield Need("query_key_norm=false", not spec.query_key_norm)
+    yield Need("no window", spec.window is None)
+    yield Need("activation=gelu", spec.activation != "gelu-exact")  # their "gelu" is its tanh form
+
+
+def _scaled(spec: Decoder) -> bool:
+    return spec.positions.scaled if spec.scaled_embedding is None else spec.scaled_embedding
+
+
+def _biases(spec: Decoder) -> tuple[bool, bool, bool]:
+    """Whether queries, keys and values have biases, the output map of attention, and the feed-forward layers."""
+    own = (spec.query_key_value_bias, spec.attention_output_bias, spec.feed_forward_bias)
+    one, two, three = (spec.bias if flag is None else flag for flag in own)
+    return one, two, three
+
+
+def _their_rotary(spec: Decoder) -> dict[str, Any]:
+    """Rotary positions as transformers 5 writes them; the base also where other readers look for it."""
+    places = spec.positions
+    assert isinstance(places, Rotary)
+    match places.scaling:
+        case LinearScaling() as scaling:
+            more: dict[str, Any] = {"rope_type": "linear", "factor": scaling.factor}
+        case Llama3Scaling() as scaling:
+            more = {
+                "rope_type": "llama3",
+                "factor": scaling.factor,
+                "low_freq_factor": scaling.slow,
+                "high_freq_factor": scaling.fast,
+                "original_max_position_embeddings": scaling.original_context,
+            }
+        case YarnScaling() as scaling:
+            more = {
+                "rope_type": "yarn",
+                "factor": scaling.factor,
+                "beta_fast": scaling.fast,
+                "beta_slow": scaling.slow,
+                "original_max_position_embeddings": scaling.original_context,
+                "truncate": scaling.whole_pairs,
+            }
+            more |= {"attention_factor": scaling.attention_factor} if scaling.attention_factor else {}
+        case _:
+            more = {"rope_type": "default"}
+    share = {"partial_rotary_factor": places.share} if places.share != 1 else {}
+    return {"rope_theta": places.base, "rope_parameters": {"rope_theta": places.base, **share, **more}}
+
+
+def _their_llama(spec: Decoder, kind: str) -> dict[str, Any]:
+    """A configuration of Llama's layout, and what Mistral, Qwen and Gemma add to it."""
+    inward, outward, feed_forward = _biases(spec)
+    config = {
+        **_their_sizes(spec),
+        "num_key_value_heads": spec.key_value_heads or spec.heads,
+        "head_dim": spec.attention // spec.heads,
+        "rms_norm_eps": spec.norm_epsilon,
+        **_their_rotary(spec),
+    }
+    window: dict[str, Any] = {"use_sliding_window": spec.window is not None, "sliding_window": spec.window}
+    if spec.window is not None:
+        window |= {"max_window_layers": 0, "layer_types": ["sliding_attention"] * spec.depth}
+    match kind:
+        case "llama":
+            return config | {"attention_bias": inward or outward, "mlp_bias": feed_forward}
+        case "mistral":
+            return config | {"sliding_window": spec.window}
+        case "qwen2":
+            return config | window
+        case "qwen3":
+            return config | window | {"attention_bias": inward or outward}
+    return config | {"attention_bias": inward or outward, "hidden_activation": config["hidden_act"]}
+
+
+def _their_gpt2(spec: Decoder, kind: str) -> dict[str, Any]:
+    return {
+        "vocab_size": spec.vocabulary,
+        "n_positions": spec.context,
+        "n_embd": spec.width,
+        "n_layer": spec.depth,
+        "n_head": spec.heads,
+        "n_inner": spec.feed_forward,
+        "activation_function": THEIR_ACTIVATIONS[spec.activation],
+        "layer_norm_epsilon": spec.norm_epsilon,
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+    }
+
+
+def _their_neox(spec: Decoder, kind: str) -> dict[str, Any]:
+    inward, outward, _ = _biases(spec)
+    places = spec.positions
+    assert isinstance(places, Rotary)
+    return {
+        **_their_sizes(spec),
+        "layer_norm_eps": spec.norm_epsilon,
+        "use_parallel_residual": spec.residual == "parallel",
+        "attention_bias": inward or outward,
+        "rotary_pct": places.share,
+        "rotary_emb_base": places.base,
+        **_their_rotary(spec),
+    }
+
+
+def _their_sizes(spec: Decoder) -> dict[str, Any]:
+    return {
+        "vocab_size": spec.vocabulary,
+        "hidden_size": spec.width,
+        "num_hidden_layers": spec.depth,
+        "num_attention_heads": spec.heads,
+        "intermediate_size": spec.inner,
+        "max_position_embeddings": spec.context,
+        "hidden_act": THEIR_ACTIVATIONS[spec.activation],
+    }
+
+
+Written = tuple[Callable[[Any], Iterator[Need]], Callable[[Any, str], dict[str, Any]]]
+WRITTEN: dict[str, Written] = {
+    "gpt2": (_gpt2_needs, _their_gpt2),
+    "qwen2": (_qwen2_needs, _their_llama),
+    "llama": (_llama_needs, _their_llama),
+    "mistral": (_mistral_needs, _their_llama),
+    "qwen3": (_qwen3_needs, _their_llama),
+    "gpt_neox": (_neox_needs, _their_neox),
+    "gemma": (_gemma_needs, _their_llama),
+}
+"""What each architecture asks of a spec, and how its configuration is written; the first that fits is taken."""
+
+
+def native_architecture(spec: ModelSpec) -> str:
+    """The `model_type` in which a model of this spec can be written exactly; a RunError says what stands in the way."""
+    missing: dict[str, list[str]] = {}
+    for kind, (needs, _) in WRITTEN.items():
+        if not isinstance(spec, ARCHITECTURES[kind].family):
+            continue
+        common = _decoder_needs(spec) if isinstance(spec, Decoder) else ()
+        missing[kind] = [need.setting for need in (*needs(spec), *common) if not need.met]
+        if not missing[kind]:
+            return kind
+    if not missing:
+        families = {architecture.family.model_fields["family"].default for architecture in ARCHITECTURES.values()}
+        raise RunError(
+            f"a model of the family {spec.family} cannot be written for transformers: it has no native class for it. "
+            f"Families that have one: {', '.join(sorted(families))}."
+        )
+    nearest = min(missing, key=lambda kind: len(missing[kind]))
+    raise RunError(
+        f"this {spec.family} cannot be written for transformers exactly: no native class has all of its settings. The "
+        f"nearest is {ARCHITECTURES[nearest].title}, which needs {', '.join(missing[nearest])}. Train one with these "
+        "settings."
+    )
+
+
+def config_from_spec(spec: ModelSpec) -> dict[str, Any]:
+    """The config.json of a native class of transformers that computes exactly what a model of this spec does.
+
+    >>> config = config_from_spec(Decoder(width=12, depth=2, heads=3))
+    >>> config["model_type"], config["architectures"], config["n_embd"]
+    ('gpt2', ['GPT2LMHeadModel'], 12)
+    """
+    kind = native_architecture(spec)
+    return {
+        "architectures": [ARCHITECTURES[kind].classes[0]],
+        "model_type": kind,
+        **WRITTEN[kind][1](spec, kind),
+        "tie_word_embeddings": getattr(spec, "tied", True),
+    }
+
+
+def weights_to(spec: ModelSpec, weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Their tensors by name, from ours, one of ours at a time; biases and positions that we do not have are zeros."""
+    kind = native_architecture(spec)
+    architecture = ARCHITECTURES[kind]
+    shapes = shapes_of(spec_from_config(config_from_spec(spec)))  # of the model that transformers will build
+    for piece in architecture.pieces(spec):
+        if piece.ours not in shapes:
+            continue
+        shape = shapes[piece.ours]
+        tensor = weights.get(piece.ours)
+        if tensor is None and (piece.ours.endswith(".bias") or piece.ours == "positions.weight"):
+            tensor = torch.zeros(shape, dtype=weights["embedding.weight"].dtype)
+        if tensor is None or tuple(tensor.shape) != shape:
+            got = "missing" if tensor is None else _sized(tensor.shape)
+            raise RunError(f"the weights do not belong to this spec: {piece.ours} is {got}, expected {_sized(shape)}.")
+        yield from zip(piece.theirs, piece.split(tensor), strict=True)
