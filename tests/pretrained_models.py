@@ -45,8 +45,9 @@ def pieces() -> Tokenizer:
     engine = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     trainer: Any = trainers.BpeTrainer(vocab_size=340, special_tokens=special)
-    engine.train_from_iterator([TEXT.replace(" ", "▁")], trainer)
-    plan = json.loads(engine.to_str())
+    engine.pre_tokenizer = pre_tokenizers.Metaspace()  # no piece holds two words
+    engine.train_from_iterator([TEXT], trainer)
+    plan = {**json.loads(engine.to_str()), "pre_tokenizer": None}
     plan["added_tokens"] = plan["added_tokens"][:3]
     engine = Tokenizer.from_str(json.dumps(plan))
     engine.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])

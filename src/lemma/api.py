@@ -270,21 +270,27 @@ def _adaptation_data(
     return data_args({**kinds, **_data_settings(others)}), others
 
 
-def export(run: Path | str, *, to: Literal["merged", "peft"], out: Path | str, overwrite: bool = False) -> Rewritten:
-    """Write an adapted run in another form.
+def export(
+    run: Path | str,
+    *,
+    to: Literal["merged", "huggingface", "gguf", "peft"],
+    out: Path | str,
+    overwrite: bool = False,
+) -> Rewritten:
+    """Write a run in another form, with equal outputs.
 
     Args:
-        run: An adapted run.
-        to: "merged" folds its LoRA weights into a plain run without a base; "peft" writes a folder that peft loads.
-        out: The folder to write.
+        run: A run; for "merged" and "peft" an adapted one.
+        to: "huggingface" writes a folder that transformers loads with its own class, "gguf" a file for llama.cpp; an
+            adapted run is merged for both. "merged" folds LoRA weights into a plain run without a base, "peft" writes
+            them as a folder that peft loads.
+        out: The folder to write; for "gguf" the file.
 
-    >>> lemma.export("runs/b", to="peft", out="adapter")  # doctest: +SKIP
+    >>> lemma.export("runs/b", to="huggingface", out="folder")  # doctest: +SKIP
     """
-    from lemma.runs.export import export_run, merge_run
+    from lemma.runs.export import export_run
 
-    if to not in ("merged", "peft"):
-        raise SpecError(unknown("export: to", str(to), ("merged", "peft")))
-    return merge_run(Path(run), Path(out), overwrite) if to == "merged" else export_run(Path(run), Path(out))
+    return export_run(Path(run), to, Path(out), overwrite)
 
 
 class Look:

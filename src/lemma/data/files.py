@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -49,6 +49,18 @@ def replacing(path: Path) -> Iterator[Path]:
         _remove(old)
     finally:
         _remove(temporary)
+
+
+@contextmanager
+def rewritten(path: Path, own: Collection[str]) -> Iterator[Path]:
+    """Fill a folder that becomes `path`, and replaces what is there only if that holds no other files than its own."""
+    others = [inner.name for inner in path.iterdir() if inner.name not in own] if path.is_dir() else []
+    if others or path.is_file():
+        raise RunError(f"{path} already exists and holds {others[0] if others else 'a file'}. Name a new folder.")
+    path.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        temporary.mkdir()
+        yield temporary
 
 
 @contextmanager

@@ -283,7 +283,7 @@ class Tokenizer:
         self._engine.no_padding()
         special = {name: self._engine.token_to_id(text) for name, text in self.special_tokens.items()}
         given = {name: self.generation.get(f"{name}_id") for name in ("bos_token", "eos_token")}
-        first = {name: ids[0] if isinstance(ids, list) and ids else ids for name, ids in given.items()}
+        first = {name: next(iter(self._known(ids)), None) for name, ids in given.items()}
         self.bos = special.get("bos_token", first["bos_token"])
         self.eos = special.get("eos_token", first["eos_token"])
         self.unk = special.get("unk_token")
@@ -312,9 +312,12 @@ class Tokenizer:
     @property
     def stops(self) -> frozenset[int]:
         """The tokens that end a generated text: `<eos>`, or all that a pretrained model names."""
-        named = self.generation.get("eos_token_id")
-        named = named if isinstance(named, list) else [named]
-        return frozenset(int(token) for token in (*named, self.eos) if token is not None)
+        return frozenset(self._known([*self._known(self.generation.get("eos_token_id")), self.eos]))
+
+    def _known(self, ids: Any) -> list[int]:
+        """One id or several, without those that the model does not have."""
+        some = ids if isinstance(ids, list) else [ids]
+        return [token for token in some if isinstance(token, int) and 0 <= token < self.vocabulary]
 
     def marks(self, special_tokens: bool) -> tuple[Sequence[int], Sequence[int]]:
         """What an example is put between: `<start>` and `<end>` after the vocabulary, if asked for.
@@ -403,6 +406,10 @@ class Tokenizer:
                 "Give it a text to go on with: --prompt '…'"
             )
         return chat_text(template, messages, self.special_tokens, **settings)
+
+    def plan(self) -> dict[str, Any]:
+        """The pipeline in the library's own words."""
+        return json.loads(self._engine.to_str())
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer as a JSON file that the library and transformers load too, its settings next to it."""

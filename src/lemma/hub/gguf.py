@@ -1,5 +1,6 @@
 """GGUF files (llama.cpp), in and out: metadata in Hugging Face's words, tensors one at a time, the tokenizer."""
 
+import json
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
@@ -15,10 +16,12 @@ from torch import Tensor
 
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import RunError, unknown
+from lemma.hub.architectures import config_from_spec, weights_to
 from lemma.hub.pretrained import Pretrained
+from lemma.spec.models import ModelSpec
 
-ARCHITECTURES = {"llama": "llama", "mistral": "mistral", "qwen2": "qwen2", "qwen3": "qwen3"}
-"""GGUF's architectures and Hugging Face's model types."""
+ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+"""Hugging Face's model types and GGUF's architectures; of a llama with a sliding window the type is mistral."""
 TURNED = ("llama", "mistral")
 """Those whose queries and keys GGUF permutes, so that the pairs that rotary positions turn are adjacent."""
 WHOLE = {
@@ -52,7 +55,7 @@ SIZES = {
     "sliding_window": "attention.sliding_window",
 }
 """Hugging Face's words for GGUF's metadata."""
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 """GGUF's types of tokens."""
 
 
@@ -144,8 +147,8 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
 def config_of(about: Mapping[str, Any], tensors: Mapping[str, StoredTensor], path: Path) -> dict[str, Any]:
     """The metadata of a file in the words of Hugging Face's config.json."""
     name = str(about.get("general.architecture"))
-    if name not in ARCHITECTURES:
-        raise RunError(f"{path}: {unknown('architecture', name, ARCHITECTURES)}")
+    if name not in ARCHITECTURES.values():
+        raise RunError(f"{path}: {unknown('architecture', name, sorted(set(ARCHITECTURES.values())))}")
     found: dict[str, Any] = {word: about.get(f"{name}.{key}") for word, key in SIZES.items()}
     for word in ("rms_norm_eps", "rope_theta"):  # kept there in float32: the shortest number that gives it
         if found[word] is not None:
@@ -165,7 +168,7 @@ def config_of(about: Mapping[str, Any], tensors: Mapping[str, StoredTensor], pat
         found["rope_scaling"] = {"rope_type": "linear", "factor": about[f"{name}.rope.scaling.factor"]}
     ids = {word: about.get(f"tokenizer.ggml.{word}") for word in ("bos_token_id", "eos_token_id")}
     return {
-        "model_type": ARCHITECTURES[name],
+        "model_type": "mistral" if name == "llama" and found["sliding_window"] else name,
         **{word: value for word, value in found.items() if value is not None},
         **{word: value for word, value in ids.items() if value is not None},
         "num_key_value_heads": found["num_key_value_heads"] or heads,
@@ -232,6 +235,115 @@ def apart(tensor: Tensor, heads: int) -> Tensor:
 def adjacent(tensor: Tensor, heads: int) -> Tensor:
     """The inverse of `apart`."""
     return tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2).contiguous()
+
+
+def write_gguf(
+    path: Path, spec: ModelSpec, weights: Mapping[str, Tensor], tokenizer: Tokenizer, name: str
+) -> dict[str, Tensor]:
+    """Write a model of Llama's kind in float32, with its tokenizer; return the tensors that were written."""
+    need_gguf()
+    from gguf import GGUFWriter
+
+    config = config_from_spec(spec)
+    kind = str(config["model_type"])
+    architecture = ARCHITECTURES.get(kind)
+    scaling = config.get("rope_parameters") or {}
+    if architecture is None or scaling.get("rope_type", "default") != "default" or config.get("attention_bias"):
+        raise RunError(
+            f"GGUF is written for decoders of Llama's kind; this one is like {kind}'s. Train one with: "
+            "positions=rotary norm=rms gated=true activation=silu bias=false. For transformers: --to huggingface"
+        )
+    writer = GGUFWriter(path, architecture)
+    writer.add_name(name)
+    words = {**config, "rope_theta": scaling.get("rope_theta", config.get("rope_theta", 10000.0))}
+    words.setdefault("head_dim", words["hidden_size"] // words["num_attention_heads"])
+    for word, key in SIZES.items():
+        value = words.get(word)
+        if value is not None:
+            add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
+            add(f"{architecture}.{key}", value)
+    writer.add_uint32(f"{architecture}.attention.value_length", words["head_dim"])
+    writer.add_uint32(f"{architecture}.rope.dimension_count", words["head_dim"])
+    writer.add_vocab_size(words["vocab_size"])
+    writer.add_file_type(0)
+    _write_tokenizer(writer, tokenizer, words["vocab_size"])
+    heads = {"q_proj": words["num_attention_heads"], "k_proj": words.get("num_key_value_heads")}
+    names = {theirs: own for own, theirs in WHOLE.items()} | {theirs: own for own, theirs in PARTS.items()}
+    written: dict[str, Tensor] = {}
+    for theirs, tensor in weights_to(spec, weights):
+        if theirs == "lm_head.weight" and config["tie_word_embeddings"]:
+            continue
+        tensor = tensor.detach().float().cpu().contiguous()
+        own = names.get(theirs, theirs)
+        if theirs.startswith("model.layers."):
+            _, _, layer, rest = theirs.split(".", 3)
+            part, _, end = rest.rpartition(".")
+            own = f"blk.{layer}.{names[part]}.{end}"
+            groups = heads.get(part.rpartition(".")[2]) if kind in TURNED else None
+            tensor = adjacent(tensor, groups) if groups else tensor
+        written[own] = tensor
+        writer.add_tensor(own, tensor.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return written
+
+
+def _write_tokenizer(writer: Any, tokenizer: Tokenizer, vocabulary: int) -> None:
+    """Write byte-pairs as GGUF knows them: byte-level, or pieces with scores."""
+    plan = tokenizer.plan()
+    model, decoder = plan["model"], json.dumps(plan["decoder"])
+    if model["type"] != "BPE" or not ("ByteLevel" in decoder or model.get("byte_fallback")):
+        raise RunError(
+            f"GGUF has tokenizers of byte-pairs only, and this one is of {tokenizer.kind}. "
+            "Train with tokenizer=byte-pairs. For transformers: --to huggingface"
+        )
+    added = {token["id"]: token for token in plan["added_tokens"]}
+    numbers = {**model["vocab"], **{token["content"]: number for number, token in added.items()}}
+    tokens, kinds = [f"[PAD{number}]" for number in range(vocabulary)], [UNUSED] * vocabulary
+    for token, number in numbers.items():
+        special = (number in added and added[number]["special"]) or number == tokenizer.eos
+        byte = bool(model.get("byte_fallback")) and token.startswith("<0x")
+        other = BYTE if byte else USER_DEFINED if number in added else NORMAL
+        tokens[number], kinds[number] = token, CONTROL if special else other
+        if token == model.get("unk_token"):
+            kinds[number] = UNKNOWN
+    merges = [tuple(merge.split(" ", 1)) if isinstance(merge, str) else tuple(merge) for merge in model["merges"]]
+    if model.get("byte_fallback"):
+        writer.add_tokenizer_model("llama")
+        scores = dict.fromkeys(tokens, 0.0)
+        for rank, (left, right) in reversed(list(enumerate(merges, start=1))):
+            scores[left + right] = -float(rank)
+        writer.add_token_scores([scores[token] for token in tokens])
+        writer.add_add_space_prefix("Prepend" in json.dumps(plan["normalizer"]))
+    else:
+        cuts = {name: json.loads(make().__getstate__()) for name, make in FIRST_CUTS.items() if name != "default"}
+        rule = next((name for name, cut in cuts.items() if _same_cut(cut, plan["pre_tokenizer"])), None)
+        if rule is None:
+            raise RunError("the rule by which this tokenizer first cuts a text has no name in GGUF.")
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre(rule)
+        writer.add_token_merges([" ".join(pair) for pair in merges])
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    special = {"bos": tokenizer.bos, "eos": tokenizer.eos, "unk": tokenizer.unk}
+    for word, number in special.items():
+        if number is not None:
+            getattr(writer, f"add_{word}_token_id")(number)
+    writer.add_add_bos_token(bool(tokenizer.before))
+    if isinstance(template := tokenizer.config.get("chat_template"), str):
+        writer.add_chat_template(template)
+
+
+def _same_cut(one: Any, other: Any) -> bool:
+    """Whether two pre-tokenizers cut in the same way; what only concerns offsets is left out."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = (one.keys() | other.keys()) - {"trim_offsets"}
+        return all(_same_cut(one.get(key), other.get(key)) for key in keys)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same_cut, one, other))
+    return one == other
 
 
 # The tokenizer: byte-level byte-pairs ("gpt2") or pieces with scores ("llama").

@@ -15,6 +15,7 @@ from lemma.data.files import read_json
 from lemma.data.tokenizers import CONFIG as TOKENIZER_CONFIG
 from lemma.data.tokenizers import GENERATION, TEMPLATE, Tokenizer
 from lemma.errors import DataError, RunError
+from lemma.hub.architectures import config_from_spec, weights_to
 from lemma.hub.pretrained import CONFIG, Pretrained
 from lemma.spec.models import ModelSpec
 
@@ -133,10 +134,10 @@ def write_folder(
     folder: Path, spec: ModelSpec, weights: Mapping[str, Tensor], tokenizer: Tokenizer
 ) -> dict[str, Tensor]:
     """Fill a folder with a model as transformers' own class reads it; return the tensors that were written."""
-    from lemma.hub.architectures import config_from_spec, weights_to
-
     config = config_from_spec(spec)
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in weights_to(spec, weights)}
+    if config["tie_word_embeddings"]:
+        kept = {name: tensor for name, tensor in kept.items() if name not in ("lm_head.weight", "embed_out.weight")}
     stops = sorted(tokenizer.stops)
     ids: dict[str, Any] = {"bos_token_id": tokenizer.bos, "eos_token_id": stops if len(stops) > 1 else tokenizer.eos}
     config |= {"dtype": str(next(iter(kept.values())).dtype).removeprefix("torch."), **ids}

@@ -17,7 +17,7 @@ from lemma.data.corpora import MODELS, corpus_files
 from lemma.data.files import files_hash
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import RunError
-from lemma.hub.architectures import spec_from_config, weights_from
+from lemma.hub.architectures import Piece, architecture_of, spec_from_config, weights_from
 from lemma.models.build import build_empty
 from lemma.report.progress import observer, watched_reading
 from lemma.spec.models import ModelSpec
@@ -61,6 +61,12 @@ class Pretrained:
     def hash(self) -> str:
         """The SHA-256 over its files, which tells this model from all others."""
         return files_hash(self.files)
+
+    @property
+    def pieces(self) -> dict[str, Piece]:
+        """Of which tensors of Hugging Face's each matrix of ours is made, by our modules' paths."""
+        found = {piece.ours: piece for piece in architecture_of(self.config).pieces(self.spec)}
+        return {name.removesuffix(".weight"): piece for name, piece in found.items() if name.endswith(".weight")}
 
     def model(self) -> nn.Module:
         """Build the model without memory, then give it its weights one at a time: no tensor is there twice."""
