@@ -1,20 +1,23 @@
 """Hugging Face's architectures as our models, against transformers itself: tiny random ones, nothing downloaded."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lemma.errors import RunError
+from lemma.generation.beam import Beam, translate
 from lemma.generation.decode import Sampling, generate
 from lemma.hub.architectures import config_from_spec, spec_from_config, weights_from, weights_to
 from lemma.layers.recording import record_attention
-from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.models.contract import broken_promises
 from lemma.runs.checkpoint import weights_of
-from lemma.spec.models import Decoder, Lstm
+from lemma.spec.models import Decoder, Encoder, EncoderDecoder, Lstm
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -78,19 +81,44 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+BERT = {**SIZES, "num_attention_heads": 3}
+T5 = {"vocab_size": 37, "d_model": 24, "d_kv": 10, "d_ff": 20, "num_heads": 3, "num_layers": 2, "num_decoder_layers": 3}
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("BertForMaskedLM", BERT),
+    "bert-relu-untied": ("BertForMaskedLM", {**BERT, "hidden_act": "relu", "tie_word_embeddings": False}),
+    "bert-both": ("BertForPreTraining", BERT),
+    "t5": ("T5ForConditionalGeneration", {**T5, "decoder_start_token_id": 0}),
+    "t5-few-buckets": (
+        "T5ForConditionalGeneration",
+        {**T5, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 12, "decoder_start_token_id": 0},
+    ),
+    "t5-v1.1": (
+        "T5ForConditionalGeneration",
+        {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "decoder_start_token_id": 0},
+    ),
+}
+
+
 def theirs(name: str) -> nn.Module:
     """A model of transformers with random weights, norms and biases too."""
-    kind, settings = DECODERS[name]
-    config = getattr(transformers, f"{kind}Config")(**settings)
-    config._attn_implementation = "eager"
+    kind, settings = DECODERS.get(name) or OTHERS[name]
     torch.manual_seed(7)
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    if name in DECODERS:
+        config = getattr(transformers, f"{kind}Config")(**settings)
+        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    else:
+        config = getattr(transformers, f"{kind.partition('For')[0]}Config")(**settings)
+        config._attn_implementation = "eager"
+        model = getattr(transformers, kind)(config).eval()
+    model.config.architectures = [type(model).__name__]
+    if name == "t5-v1.1":  # which has an output matrix of its own
+        model.lm_head.weight = nn.Parameter(torch.empty(37, 24))
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.2)
     return model
 
 
-def ours(model: Any) -> LanguageModel:
+def ours(model: Any) -> Any:
     """The same model as one of ours."""
     config = model.config.to_dict()
     made = build(spec_from_config(config)).eval()
@@ -100,7 +128,6 @@ def ours(model: Any) -> LanguageModel:
     with torch.no_grad():
         for path, weight in own.items():
             weight.copy_(weights[path])
-    assert isinstance(made, LanguageModel)
     return made
 
 
@@ -151,10 +178,12 @@ def test_a_model_of_their_architecture_keeps_the_contract(name: str) -> None:
     assert broken_promises(build(spec_from_config(model.config.to_dict()))) == {}
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", [*DECODERS, *OTHERS])
 def test_parameters_are_as_many_as_theirs(name: str) -> None:
     model = theirs(name)
-    assert sum(p.numel() for p in ours(model).parameters()) == sum(p.numel() for p in model.parameters())
+    unused = {"bert": 37, "bert-relu-untied": 37, "bert-both": 37}.get(name, 0)  # a second bias that nothing reads
+    unused = unused if "cls.predictions.decoder.bias" in dict(model.named_parameters()) else 0
+    assert sum(p.numel() for p in ours(model).parameters()) == sum(p.numel() for p in model.parameters()) - unused
 
 
 def test_a_sliding_window_keeps_no_more_than_it_needs() -> None:
@@ -178,6 +207,72 @@ def test_a_checkpoint_of_earlier_versions_is_read_too() -> None:
     bare["h.0.attn.bias"] = torch.ones(1, 1, 64, 64)  # the causal mask, once stored next to the weights
     weights = dict(weights_from(gpt2.config.to_dict(), bare))
     near(weights["layers.0.attention.output.weight"], bare["h.0.attn.c_proj.weight"].T)
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if name.startswith("bert")])
+def test_an_encoder_is_theirs_with_its_segments_and_padding(name: str) -> None:
+    model = theirs(name)
+    mine = ours(model)
+    ends = (mine.spec.marks[1] == TOKENS).long()
+    padded = torch.nn.functional.pad(TOKENS, (0, 5), value=-1)
+    seen = padded >= 0
+    types = torch.nn.functional.pad((ends.cumsum(1) - ends).clamp(max=1), (0, 5))
+    assert types.max() == 1
+    with torch.no_grad():
+        wanted = model(padded.clamp(min=0), attention_mask=seen.long(), token_type_ids=types, output_attentions=True)
+        logits = wanted.prediction_logits if name == "bert-both" else wanted.logits
+        near(mine(padded)[:, :23], logits[:, :23])
+        with record_attention(mine) as records:
+            mine(TOKENS)
+        if name == "bert-both":  # where 0 is that it follows
+            near(mine.follows(padded), wanted.seq_relationship_logits.flip(1))
+    for record, weights in zip(records, wanted.attentions, strict=True):
+        near(record.weights(), weights[:, :, :23, :23])
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if name.startswith("t5")])
+def test_an_encoder_decoder_is_theirs_at_once_and_token_by_token(name: str) -> None:
+    model = theirs(name)
+    mine = ours(model)
+    source, target = TOKENS.clone(), TOKENS[:, :17].flip(1)
+    source[1, 19:] = -1
+    seen = (source >= 0).long()
+    with torch.no_grad():
+        wanted = model(source.clamp(min=0), seen, target, output_attentions=True)
+        near(mine(source, target), wanted.logits)
+        state, steps = mine.begin(source), []
+        for step in target.split(1, dim=1):
+            logits, state = mine.step(step, state)
+            steps.append(logits)
+        near(torch.cat(steps, dim=1), wanted.logits)
+        with record_attention(mine) as records:
+            mine(source, target)
+    by_name = {record.name: record.weights() for record in records}
+    for side, weights in (("encoder", wanted.encoder_attentions), ("decoder", wanted.decoder_attentions)):
+        for layer, one in enumerate(weights):
+            rows = slice(19) if side == "encoder" else slice(None)  # nothing reads the rows of padding
+            near(by_name[f"{side}.layers.{layer}.attention"][:, :, rows], one[:, :, rows])
+    for layer, one in enumerate(wanted.cross_attentions):
+        near(by_name[f"decoder.layers.{layer}.source_attention"], one)
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if name.startswith("t5")])
+def test_what_an_encoder_decoder_writes_is_theirs(name: str) -> None:
+    model: Any = theirs(name)
+    mine = ours(model)
+    source = [int(token) for token in TOKENS[0] if token > 1]
+    ids = torch.tensor([[*source, 1]])
+    settings = {"do_sample": False, "max_new_tokens": 20, "bad_words_ids": [[0]], "use_cache": False}
+    wanted = model.generate(ids, **settings)[0, 1:].tolist()
+    [got] = translate(mine, [source], Beam(beam=1, tokens=20))
+    assert [*got.tokens, *([1] if got.finished else [])] == wanted
+
+
+def test_an_output_matrix_that_is_not_shared_though_the_configuration_says_so_is_refused() -> None:
+    model: Any = theirs("gpt2")
+    tensors = model.state_dict() | {"lm_head.weight": torch.zeros(37, 24)}
+    with pytest.raises(RunError, match="tie_word_embeddings"):
+        list(weights_from(model.config.to_dict(), tensors))
 
 
 LLAMA = {"model_type": "llama", **SIZES}
@@ -233,7 +328,21 @@ def test_tensors_are_looked_up_one_at_a_time() -> None:
     assert sorted(asked) == sorted(model.state_dict())
 
 
-OURS: dict[str, tuple[str, Decoder]] = {
+OURS: dict[str, tuple[str, Any]] = {
+    "encoder": (
+        "bert",
+        Encoder(
+            vocabulary=37, width=24, depth=2, heads=3, context=30, positions="learned", norm_place="post", tied=False,
+            embedding_norm=True, output_transform=True, bias=False, activation="silu",
+        ),
+    ),
+    "encoder-decoder": (
+        "t5",
+        EncoderDecoder(
+            vocabulary=37, width=24, heads=3, encoder_depth=2, decoder_depth=1, positions="relative", norm="rms",
+            bias=False, scaled_scores=False, scaled_output=True, gated=True, activation="silu",
+        ),
+    ),
     "plain": ("gpt2", Decoder(vocabulary=37, width=24, depth=2, heads=3, context=30)),
     "no positions, no biases": (
         "gpt2",
@@ -268,29 +377,31 @@ OURS: dict[str, tuple[str, Decoder]] = {
 }  # fmt: skip
 
 
-def in_transformers(spec: Any, weights: dict[str, Tensor]) -> Any:
-    """A native model of transformers with these weights of ours; no weight may be missing or too many."""
+def in_transformers(spec: Any, weights: dict[str, Tensor], folder: Path) -> Any:
+    """A native model of transformers read from a folder of ours; no weight may be missing or too many."""
     config = config_from_spec(spec)
-    kind = transformers.AutoConfig.for_model(**config)
-    model = getattr(transformers, config["architectures"][0])(kind).eval()
-    tensors = dict(weights_to(spec, weights))
-    found = model.load_state_dict({name.replace("embed_out.", "lm_head."): t for name, t in tensors.items()}, False)
-    tied = {"lm_head.weight"} if config["tie_word_embeddings"] else set()
-    assert not found.unexpected_keys and set(found.missing_keys) <= tied
-    return model
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    save_file(dict(weights_to(spec, weights)), folder / "model.safetensors", {"format": "pt"})
+    kind = getattr(transformers, config["architectures"][0])
+    model, found = kind.from_pretrained(folder, output_loading_info=True)
+    assert not found["unexpected_keys"] and not found["missing_keys"] and not found["mismatched_keys"]
+    return model.eval()
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_a_model_of_ours_computes_the_same_in_transformers(name: str) -> None:
+def test_a_model_of_ours_computes_the_same_in_transformers(name: str, tmp_path: Path) -> None:
     kind, spec = OURS[name]
     torch.manual_seed(1)
     mine = build(spec).eval()
     for parameter in mine.parameters():
         nn.init.normal_(parameter, std=0.3)
-    model = in_transformers(spec, weights_of(mine))
+    model = in_transformers(spec, weights_of(mine), tmp_path)
     assert model.config.model_type == kind
+    pair = (TOKENS, TOKENS[:, :9]) if kind == "t5" else (TOKENS,)
+    more = {"attention_mask": torch.ones_like(TOKENS), "decoder_input_ids": pair[1]} if kind == "t5" else {}
     with torch.no_grad():
-        near(model(TOKENS).logits, mine(TOKENS)[0])
+        logits = mine(*pair)
+        near(model(TOKENS, **more).logits, logits[0] if isinstance(logits, tuple) else logits)
 
 
 SAME_BIASES: dict[str, dict[str, bool]] = {  # unset is as `bias`, which is off
@@ -298,8 +409,8 @@ SAME_BIASES: dict[str, dict[str, bool]] = {  # unset is as `bias`, which is off
 }
 
 
-@pytest.mark.parametrize("name", DECODERS)
-def test_out_and_in_again_is_the_same(name: str) -> None:
+@pytest.mark.parametrize("name", [*DECODERS, *OTHERS])
+def test_out_and_in_again_is_the_same(name: str, tmp_path: Path) -> None:
     model: Any = theirs(name)
     mine = ours(model)
     spec, weights = mine.spec, weights_of(mine)
@@ -309,8 +420,9 @@ def test_out_and_in_again_is_the_same(name: str) -> None:
     again = dict(weights_from(config, dict(weights_to(spec, weights))))
     assert again.keys() == weights.keys()
     assert all(torch.equal(again[path], weights[path]) for path in weights)
+    more = {"decoder_input_ids": TOKENS[:, :9]} if name.startswith("t5") else {}
     with torch.no_grad():
-        near(in_transformers(spec, weights)(TOKENS).logits, model(TOKENS).logits)
+        near(in_transformers(spec, weights, tmp_path)(TOKENS, **more)[0], model(TOKENS, **more)[0])
 
 
 @pytest.mark.parametrize(
@@ -321,6 +433,8 @@ def test_out_and_in_again_is_the_same(name: str) -> None:
         (Decoder(norm="rms", bias=False, positions="rotary"), "nearest is Llama, which needs gated=true"),
         (Decoder(value_output="merged"), "GPT-2, which needs value_output=separate"),
         (Decoder(logit_cap=30.0), "GPT-2, which needs no logit_cap"),
+        (Encoder(positions="learned", norm_place="post"), "BERT, which needs embedding_norm=true, output_transform"),
+        (EncoderDecoder(norm="rms", bias=False, positions="relative"), "T5, which needs scaled_scores=false, scaled_o"),
     ],
 )
 def test_what_has_no_native_class_is_refused_with_the_nearest(spec: Any, words: str) -> None:

@@ -1,6 +1,7 @@
 """What is counted: something that builds a module from sizes, found by the name that a person gave."""
 
 import inspect
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -31,6 +32,7 @@ from lemma.spec.choose import PRESETS, Choice, brought_sources, choose, preset_n
 from lemma.spec.models import (
     CHANNELS,
     CrossAttention,
+    Decoder,
     DualEncoder,
     EncoderDecoder,
     Graph,
@@ -270,6 +272,8 @@ def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], 
     if isinstance(spec, EncoderDecoder) and _positive(SOURCE, running[SOURCE]) > spec.context:
         raise InputError(f"S = {running[SOURCE]}: no source is longer than the context, T = {spec.context}.")
     sizes, body = spec.sizes(), body_of(spec)
+    if "w" in sizes and not _slides(body):
+        del sizes["w"]  # a window that no text fills changes nothing
     follows = {"D": "d"} if getattr(body, "tied", False) and "D" in sizes else {}  # one size by two names
     symbols = {letter: value for letter, value in sizes.items() if letter not in follows}
 
@@ -373,7 +377,8 @@ def _defaults(spec: ModelSpec) -> dict[str, Polynomial]:
     unset = [letter for letter, name in letters.items() if getattr(spec, name) is None and letter in spec.sizes()]
     if not unset:
         return {}
-    widths = {letter: [12, 24, 36, 48, 60] for letter in letters if letter not in unset and letter == "d"}
+    step = math.lcm(12, _head_multiple(spec))
+    widths = {letter: [step * n for n in range(1, 6)] for letter in letters if letter not in unset and letter == "d"}
     one_head = {letter: 1 for letter in ("h", "h_kv") if letter in spec.sizes()}
 
     def sample(values: Values) -> dict[str, int]:
@@ -381,6 +386,16 @@ def _defaults(spec: ModelSpec) -> dict[str, Polynomial]:
         return {letter: sizes[letter] for letter in unset}
 
     return fit(sample, widths)
+
+
+def _slides(spec: ModelSpec) -> bool:
+    """Whether a sliding window is shorter than the context, so that it slides at all."""
+    return isinstance(spec, Decoder) and spec.window is not None and spec.window <= spec.context
+
+
+def _head_multiple(spec: ModelSpec) -> int:
+    """What the width of a head must be a multiple of: 2 where pairs are rotated, more where only some of them are."""
+    return getattr(getattr(spec, "positions", None), "head_multiple", 1)
 
 
 FEW_LAYERS = [2, 3, 4, 5]  # layers take time, and are never multiplied with each other
@@ -415,11 +430,14 @@ def _probe_sizes(spec: ModelSpec) -> dict[str, list[int]]:
     if "N" in body.sizes():
         return {**WINDOW_SIZES, **images}
     heads: dict[str, list[int]] = {}
-    grouped, turned = getattr(body, "key_value_heads", None), getattr(getattr(body, "positions", None), "paired", False)
-    if grouped or turned:  # much to divide: heads in groups, or the pairs that rotary positions turn
+    grouped, turned = getattr(body, "key_value_heads", None), _head_multiple(body)
+    if grouped or turned > 1:  # much to divide: heads in groups, or the pairs that rotary positions turn
         many, most = ([12, 24, 36, 48, 72], 144) if grouped else (DIVISORS, 12)
-        widths = [most * (2 if turned else 1) * step for step in range(1, 9)]
+        widths = [most * turned * step for step in range(1, 9)]
         heads = {"h": many, "h_kv": DIVISORS, "d_h": widths, "d_v": widths}
+    if isinstance(body, Decoder) and body.window:  # what it keeps depends on which of the two is longer
+        beyond = {"w": [3, 4, 5, 6, 7, 8], TIME: [12, 13, 14, 15, 16, 18]}
+        heads |= beyond if _slides(body) else {TIME: list(range(2, body.window))[:8]}
     return {**(TRANSFORMER_SIZES if isinstance(body, Transformer) else {}), **heads, **images}
 
 

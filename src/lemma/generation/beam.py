@@ -76,7 +76,7 @@ class Hypotheses:
         self, model: EncoderDecoderModel, sources: Sequence[Sequence[int]], beam: int, penalty: float, most: int
     ) -> None:
         self.vocabulary, self.most, self.penalty = model.spec.vocabulary, most, penalty
-        self.start, self.end, self.mask = range(self.vocabulary - len(MARKS), self.vocabulary)
+        self.start, self.end, self.mask = model.spec.marks
         self.step = bare(model).step
         device = next(model.parameters()).device
         longest = max(map(len, sources)) + 1
@@ -177,7 +177,8 @@ def longest_source(model: EncoderDecoderModel) -> int:
 
 
 def _checked(model: EncoderDecoderModel, source: Sequence[int] | np.ndarray, number: int) -> list[int]:
-    ids, known = [int(token) for token in source], model.spec.vocabulary - len(MARKS)
+    own = 0 if model.spec.special_tokens else len(MARKS)  # special tokens that come after those of the tokenizer
+    ids, known = [int(token) for token in source], model.spec.vocabulary - own
     wrong = next((token for token in ids if not 0 <= token < known), None)
     if wrong is not None:
         raise InputError(
@@ -264,7 +265,7 @@ def translate_texts(
     model: EncoderDecoderModel, tokenizer: Tokenizer, texts: Sequence[str], settings: Beam | None = None
 ) -> list[Translated]:
     """Translate texts; what the tokenizer does not know or the context cannot hold is left out, and that is said."""
-    if tokenizer.vocabulary + len(MARKS) != model.spec.vocabulary:
+    if not model.spec.special_tokens and tokenizer.vocabulary + len(MARKS) != model.spec.vocabulary:
         raise InputError(
             f"the tokenizer has {tokenizer.vocabulary} tokens and the model {model.spec.vocabulary}, of which "
             f"{len(MARKS)} are special. Use the tokenizer it was trained with."

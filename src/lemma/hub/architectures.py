@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -22,11 +23,12 @@ from torch import Tensor
 from lemma.errors import RunError, SpecError
 from lemma.models.base import weights_of
 from lemma.models.build import build_empty
-from lemma.spec.models import Decoder, ModelSpec
-from lemma.spec.positions import LinearScaling, Llama3Scaling, Rotary, YarnScaling
+from lemma.spec.models import Decoder, Encoder, EncoderDecoder, ModelSpec
+from lemma.spec.positions import LinearScaling, Llama3Scaling, Relative, Rotary, YarnScaling
 
 Config = Mapping[str, Any]
 Shape = tuple[int, ...]
+Form = Literal["stacked", "transposed", "interleaved", "plus one", "reversed"]
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,12 @@ class Piece:
 
     Stacked: their rows one after the other. Transposed: one of theirs, as GPT-2 writes its matrices. Interleaved:
     queries, keys and values head by head, as GPT-NeoX writes them. Plus one: of Gemma's norms, which multiply by 1 + w.
+    Reversed: rows in the opposite order, as BERT's two answers whether a sentence follows.
     """
 
     ours: str
     theirs: tuple[str, ...]
-    form: Literal["stacked", "transposed", "interleaved", "plus one"] = "stacked"
+    form: Form = "stacked"
     rows: tuple[int, ...] = ()
     """The rows of each of theirs, where there are several."""
     heads: int = 1
@@ -64,6 +67,8 @@ class Piece:
                 return tensors[0].unflatten(0, (self.heads, 3, -1)).transpose(0, 1).flatten(0, 2)
             case "plus one":
                 return tensors[0].float() + 1  # half precision would round the sum
+            case "reversed":
+                return tensors[0].flip(0)
         return torch.cat(tensors) if len(tensors) > 1 else tensors[0]
 
     def split(self, tensor: Tensor) -> list[Tensor]:
@@ -77,6 +82,8 @@ class Piece:
                 return [tensor.unflatten(0, (3, self.heads, -1)).transpose(0, 1).flatten(0, 2).contiguous()]
             case "plus one":
                 return [tensor.float() - 1]
+            case "reversed":
+                return [tensor.flip(0)]
         return [part.contiguous() for part in tensor.split(self.rows)] if len(self.theirs) > 1 else [tensor]
 
 
@@ -150,9 +157,10 @@ NEOX = Names(
     output="embed_out",
 )
 IGNORED = re.compile(
-    r"(^|\.)(rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bias|(h|layers)\.\d+\.attn\.bias|position_ids)$"
+    r"(^|\.)(rotary_emb\.inv_freq|(attn|attention)\.(masked_)?bias|position_ids|(en|de)coder\.embed_tokens\.weight"
+    r"|cls\.predictions\.(decoder\.)?bias)$"
 )
-"""Constants that older versions of transformers stored next to the weights."""
+"""Constants that older versions of transformers stored next to the weights, and second names of some of them."""
 
 
 # From a configuration to a spec.
@@ -366,80 +374,73 @@ def _neox(config: Config) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """One of their architectures: how its configuration is read, and what its tensors are called."""
-
-    title: str
-    classes: tuple[str, ...]
-    """The classes of transformers whose checkpoints are read; the first is what is written."""
-    family: type[ModelSpec]
-    words: Callable[[Config], dict[str, Any]]
-    names: Names
-
-    def pieces(self, spec: Any) -> Iterator[Piece]:
-        """All tensors of a model of this architecture."""
-        return decoder_pieces(spec, self.names, type_of(self))
-
-
-ARCHITECTURES: dict[str, Architecture] = {
-    "gpt2": Architecture("GPT-2", ("GPT2LMHeadModel", "GPT2Model"), Decoder, _gpt2, GPT2),
-    "llama": Architecture("Llama", ("LlamaForCausalLM", "LlamaModel"), Decoder, _llama, LLAMA),
-    "mistral": Architecture("Mistral", ("MistralForCausalLM", "MistralModel"), Decoder, _mistral, LLAMA),
-    "qwen2": Architecture("Qwen2", ("Qwen2ForCausalLM", "Qwen2Model"), Decoder, _qwen2, LLAMA),
-    "qwen3": Architecture("Qwen3", ("Qwen3ForCausalLM", "Qwen3Model"), Decoder, _qwen3, LLAMA),
-    "gpt_neox": Architecture("GPT-NeoX", ("GPTNeoXForCausalLM", "GPTNeoXModel"), Decoder, _neox, NEOX),
-    "gemma": Architecture("Gemma", ("GemmaForCausalLM", "GemmaModel"), Decoder, _gemma, LLAMA),
-}
-"""By `model_type` of their config.json."""
-
-
-def type_of(architecture: Architecture) -> str:
-    """The `model_type` of an architecture."""
-    return next(name for name, known in ARCHITECTURES.items() if known is architecture)
-
-
-def architecture_of(config: Config) -> Architecture:
-    """The architecture of a configuration; a RunError says what is supported if it is not."""
-    supported = f"Supported: {', '.join(known.title for known in ARCHITECTURES.values())}"
-    if "auto_map" in config:
+def _bert(config: Config) -> dict[str, Any]:
+    _refuse(config, is_decoder="this encoder sees both sides", add_cross_attention="this encoder has no source")
+    if config.get("position_embedding_type", "absolute") != "absolute":
         raise RunError(
-            "config.json names Python code of its own to run (auto_map), which is never done here. "
-            f"{supported}, as transformers' own classes."
+            f"config.json: position_embedding_type = {config['position_embedding_type']!r} is not supported."
         )
-    if config.get("quantization_config"):
-        raise RunError("config.json: quantized weights (quantization_config) are not supported; take the plain ones.")
-    kind = config.get("model_type")
-    found = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
-    if found is None:
-        said = "says no model_type" if kind is None else f"is of a {kind!r} model, which is not supported"
-        raise RunError(f"config.json {said}. {supported} (model_type {', '.join(ARCHITECTURES)}).")
-    classes = config.get("architectures") or found.classes
-    if not set(classes) & set(found.classes):
-        raise RunError(
-            f"config.json is of a {', '.join(map(str, classes))}, whose output is not that of a language model. "
-            f"Supported of {found.title}: {', '.join(found.classes)}."
-        )
-    return found
+    vocabulary = _required(config, "vocab_size")
+    both = "BertForPreTraining" in (config.get("architectures") or ())
+    return {
+        "vocabulary": vocabulary,
+        "width": _required(config, "hidden_size"),
+        "depth": _required(config, "num_hidden_layers"),
+        "heads": _required(config, "num_attention_heads"),
+        "feed_forward": _required(config, "intermediate_size"),
+        "context": _required(config, "max_position_embeddings"),
+        "positions": "learned",
+        "norm_place": "post",
+        "norm_epsilon": config.get("layer_norm_eps", 1e-12),
+        "activation": _activation(config.get("hidden_act", "gelu")),
+        "objective": "both" if both else "masked",
+        "segments": config.get("type_vocab_size", 2),
+        "embedding_norm": True,
+        "output_transform": True,
+        "output_bias": True,
+        "special_tokens": (101, 102, 103) if vocabulary > 103 else None,  # of all of Google's; a tokenizer knows better
+        "tied": _flag(config, "tie_word_embeddings", True),
+    }
 
 
-def spec_from_config(config: Config) -> ModelSpec:
-    """The spec of the model that a config.json describes.
+def _t5(config: Config) -> dict[str, Any]:
+    width, heads = _required(config, "d_model"), _required(config, "num_heads")
+    inner = heads * _required(config, "d_kv")
+    *gate, activation = str(config.get("feed_forward_proj", "relu")).split("-")
+    if gate not in ([], ["gated"]):
+        raise RunError(f"config.json: feed_forward_proj = {config['feed_forward_proj']!r} is not supported.")
+    scaled = _flag(config, "scale_decoder_outputs", _flag(config, "tie_word_embeddings", True))
+    start = config.get("decoder_start_token_id")
+    start = config.get("pad_token_id", 0) if start is None else start
+    end = config.get("eos_token_id", 1)
+    depth = _required(config, "num_layers")
+    return {
+        "vocabulary": _required(config, "vocab_size"),
+        "width": width,
+        "heads": heads,
+        "attention_width": None if inner == width else inner,
+        "feed_forward": _required(config, "d_ff"),
+        "gated": bool(gate),
+        "context": config.get("n_positions") or 512,
+        "positions": {
+            "kind": "relative",
+            "buckets": config.get("relative_attention_num_buckets", 32),
+            "farthest": config.get("relative_attention_max_distance", 128),
+        },
+        "scaled_scores": False,
+        "norm": "rms",
+        "norm_epsilon": config.get("layer_norm_epsilon", 1e-6),
+        "activation": _activation("gelu_new" if gate and activation == "gelu" else activation),
+        "bias": False,
+        "tied": scaled and _flag(config, "tie_word_embeddings", True),
+        "special_tokens": (start, end, start) if isinstance(start, int) and isinstance(end, int) else None,
+        "encoder_depth": depth,
+        "decoder_depth": config.get("num_decoder_layers") or depth,
+        "scaled_output": scaled,
+    }
 
-    >>> sizes = {"vocab_size": 100, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
-    >>> more = {"intermediate_size": 20, "max_position_embeddings": 64}
-    >>> spec_from_config({"model_type": "llama", **sizes, **more}).sizes()
-    {'V': 100, 'd': 12, 'L': 2, 'h': 3, 'd_h': 12, 'd_ff': 20, 'T': 64}
-    """
-    architecture = architecture_of(config)
-    words = architecture.words(config)
-    try:
-        return architecture.family.read({name: value for name, value in words.items() if value is not None}, "config")
-    except SpecError as error:
-        raise RunError(f"config.json describes no {architecture.title} that can be built: {error}") from None
 
-
-# From their tensors to ours.
+# All tensors of a model: ours, and what they are made of.
 
 
 def decoder_pieces(spec: Decoder, names: Names, kind: str) -> Iterator[Piece]:
@@ -487,6 +488,159 @@ def decoder_pieces(spec: Decoder, names: Names, kind: str) -> Iterator[Piece]:
         yield Piece("output.weight", (f"{names.output}.weight",))
 
 
+def bert_pieces(spec: Encoder) -> Iterator[Piece]:
+    """All tensors of an encoder, with those of BERT."""
+
+    def both(ours: str, *theirs: str, form: Form = "stacked") -> Iterator[Piece]:
+        rows = (spec.attention,) * len(theirs) if len(theirs) > 1 else ()
+        for part in ("weight", "bias"):
+            yield Piece(f"{ours}.{part}", tuple(f"{name}.{part}" for name in theirs), form, rows)
+
+    yield Piece("embedding.weight", ("bert.embeddings.word_embeddings.weight",))
+    yield Piece("positions.weight", ("bert.embeddings.position_embeddings.weight",))
+    yield Piece("segments.weight", ("bert.embeddings.token_type_embeddings.weight",))
+    yield from both("embedding_norm", "bert.embeddings.LayerNorm")
+    for layer in range(spec.depth):
+        ours, theirs = f"encoder.layers.{layer}", f"bert.encoder.layer.{layer}"
+        maps = [f"{theirs}.attention.self.{name}" for name in ("query", "key", "value")]
+        yield from both(f"{ours}.attention.query_key_value", *maps)
+        yield from both(f"{ours}.attention.output", f"{theirs}.attention.output.dense")
+        yield from both(f"{ours}.attention_norm", f"{theirs}.attention.output.LayerNorm")
+        yield from both(f"{ours}.feed_forward.widen", f"{theirs}.intermediate.dense")
+        yield from both(f"{ours}.feed_forward.narrow", f"{theirs}.output.dense")
+        yield from both(f"{ours}.feed_forward_norm", f"{theirs}.output.LayerNorm")
+    yield from both("output.transform", "cls.predictions.transform.dense")
+    yield from both("output.norm", "cls.predictions.transform.LayerNorm")
+    yield Piece("output.map.weight", ("cls.predictions.decoder.weight",))
+    bias = "cls.predictions.bias" if spec.tied else "cls.predictions.decoder.bias"  # two names for one, if it is tied
+    yield Piece("output.map.bias", (bias,))
+    yield from both("follow.transform", "bert.pooler.dense")
+    yield from both("follow.map", "cls.seq_relationship", form="reversed")
+
+
+def t5_pieces(spec: EncoderDecoder) -> Iterator[Piece]:
+    """All tensors of an encoder–decoder, with those of T5."""
+    yield Piece("embedding.weight", ("shared.weight",))
+    for side, depth in (("encoder", spec.encoder_depth), ("decoder", spec.decoder_depth)):
+        first = f"{side}.block.0.layer.0.SelfAttention"
+        yield Piece(f"{side}.biases.weight", (f"{first}.relative_attention_bias.weight",))
+        yield Piece(f"{side}.norm.weight", (f"{side}.final_layer_norm.weight",))
+        for layer in range(depth):
+            ours, theirs = f"{side}.layers.{layer}", f"{side}.block.{layer}.layer"
+            own, source = f"{theirs}.0.SelfAttention", f"{theirs}.1.EncDecAttention"
+            last = f"{theirs}.{1 if side == 'encoder' else 2}"
+            width = spec.attention
+            named = tuple(f"{own}.{name}.weight" for name in "qkv")
+            yield Piece(f"{ours}.attention.query_key_value.weight", named, rows=(width,) * 3)
+            yield Piece(f"{ours}.attention.output.weight", (f"{own}.o.weight",))
+            yield Piece(f"{ours}.attention_norm.weight", (f"{theirs}.0.layer_norm.weight",))
+            named = tuple(f"{source}.{name}.weight" for name in "kv")
+            yield Piece(f"{ours}.source_attention.query.weight", (f"{source}.q.weight",))
+            yield Piece(f"{ours}.source_attention.key_value.weight", named, rows=(width,) * 2)
+            yield Piece(f"{ours}.source_attention.output.weight", (f"{source}.o.weight",))
+            yield Piece(f"{ours}.source_norm.weight", (f"{theirs}.1.layer_norm.weight",))
+            dense = f"{last}.DenseReluDense"
+            gated = (f"{dense}.wi_0.weight", f"{dense}.wi_1.weight")
+            yield Piece(f"{ours}.feed_forward.gate_widen.weight", gated, rows=(spec.inner,) * 2)
+            yield Piece(f"{ours}.feed_forward.widen.weight", (f"{dense}.wi.weight",))
+            yield Piece(f"{ours}.feed_forward.narrow.weight", (f"{dense}.wo.weight",))
+            yield Piece(f"{ours}.feed_forward_norm.weight", (f"{last}.layer_norm.weight",))
+    yield Piece("output.weight", ("lm_head.weight",))
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One of their architectures: how its configuration is read, and what its tensors are called."""
+
+    title: str
+    classes: tuple[str, ...]
+    """The classes of transformers whose checkpoints are read; the first is what is written."""
+    family: type[ModelSpec]
+    words: Callable[[Config], dict[str, Any]]
+    """The settings of our spec that a configuration says."""
+    pieces: Callable[[Any], Iterator[Piece]]
+    """All tensors of a model of this architecture."""
+    prefix: str
+    """What the names of tensors begin with, those of the output layer excepted."""
+    output: str = "lm_head.weight"
+    """The output matrix, which a checkpoint may hold though it is that of the embedding."""
+    left_out: tuple[str, ...] = ()
+    """Beginnings of the names of tensors that are not needed."""
+
+
+def _decoder(
+    title: str, kind: str, classes: tuple[str, ...], words: Callable[[Config], dict[str, Any]], names: Names
+) -> Architecture:
+    pieces = partial(decoder_pieces, names=names, kind=kind)
+    return Architecture(title, classes, Decoder, words, pieces, names.prefix, f"{names.output}.weight")
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "gpt2": _decoder("GPT-2", "gpt2", ("GPT2LMHeadModel", "GPT2Model"), _gpt2, GPT2),
+    "llama": _decoder("Llama", "llama", ("LlamaForCausalLM", "LlamaModel"), _llama, LLAMA),
+    "mistral": _decoder("Mistral", "mistral", ("MistralForCausalLM", "MistralModel"), _mistral, LLAMA),
+    "qwen2": _decoder("Qwen2", "qwen2", ("Qwen2ForCausalLM", "Qwen2Model"), _qwen2, LLAMA),
+    "qwen3": _decoder("Qwen3", "qwen3", ("Qwen3ForCausalLM", "Qwen3Model"), _qwen3, LLAMA),
+    "gpt_neox": _decoder("GPT-NeoX", "gpt_neox", ("GPTNeoXForCausalLM", "GPTNeoXModel"), _neox, NEOX),
+    "gemma": _decoder("Gemma", "gemma", ("GemmaForCausalLM", "GemmaModel"), _gemma, LLAMA),
+    "bert": Architecture(
+        "BERT",
+        ("BertForMaskedLM", "BertForPreTraining"),
+        Encoder,
+        _bert,
+        bert_pieces,
+        "bert.",
+        "cls.predictions.decoder.weight",
+        ("bert.pooler.", "cls.seq_relationship."),
+    ),
+    "t5": Architecture("T5", ("T5ForConditionalGeneration",), EncoderDecoder, _t5, t5_pieces, ""),
+}
+"""By `model_type` of their config.json."""
+
+
+def architecture_of(config: Config) -> Architecture:
+    """The architecture of a configuration; a RunError says what is supported if it is not."""
+    supported = f"Supported: {', '.join(known.title for known in ARCHITECTURES.values())}"
+    if "auto_map" in config:
+        raise RunError(
+            "config.json names Python code of its own to run (auto_map), which is never done here. "
+            f"{supported}, as transformers' own classes."
+        )
+    if config.get("quantization_config"):
+        raise RunError("config.json: quantized weights (quantization_config) are not supported; take the plain ones.")
+    kind = config.get("model_type")
+    found = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+    if found is None:
+        said = "says no model_type" if kind is None else f"is of a {kind!r} model, which is not supported"
+        raise RunError(f"config.json {said}. {supported} (model_type {', '.join(ARCHITECTURES)}).")
+    classes = config.get("architectures") or found.classes
+    if not set(classes) & set(found.classes):
+        raise RunError(
+            f"config.json is of a {', '.join(map(str, classes))}, whose output is not that of a language model. "
+            f"Supported of {found.title}: {', '.join(found.classes)}."
+        )
+    return found
+
+
+def spec_from_config(config: Config) -> ModelSpec:
+    """The spec of the model that a config.json describes.
+
+    >>> sizes = {"vocab_size": 100, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
+    >>> more = {"intermediate_size": 20, "max_position_embeddings": 64}
+    >>> spec_from_config({"model_type": "llama", **sizes, **more}).sizes()
+    {'V': 100, 'd': 12, 'L': 2, 'h': 3, 'd_h': 12, 'd_ff': 20, 'T': 64}
+    """
+    architecture = architecture_of(config)
+    words = architecture.words(config)
+    try:
+        return architecture.family.read({name: value for name, value in words.items() if value is not None}, "config")
+    except SpecError as error:
+        raise RunError(f"config.json describes no {architecture.title} that can be built: {error}") from None
+
+
+# From their tensors to ours.
+
+
 def weights_from(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Our weights by name, each made of their tensors when it is asked for; a tied one is there once.
 
@@ -497,6 +651,12 @@ def weights_from(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[tupl
     shapes = shapes_of(spec)
     pieces = {piece.ours: piece for piece in architecture.pieces(spec) if piece.ours in shapes}
     names = _spelled(tensors, [name for piece in pieces.values() for name in piece.theirs], architecture)
+    output, embedding = names.get(architecture.output), names[pieces["embedding.weight"].theirs[0]]
+    if getattr(spec, "tied", False) and output and not torch.equal(tensors[output], tensors[embedding]):
+        raise RunError(
+            f"config.json says that the output layer shares the embedding (tie_word_embeddings), and {output} is "
+            "another matrix. Set tie_word_embeddings to false in config.json to use it."
+        )
     for ours, shape in shapes.items():
         piece = pieces[ours]
         parts: list[Tensor] = []
@@ -522,17 +682,20 @@ def _sized(shape: Collection[int]) -> str:
 
 def _spelled(tensors: Mapping[str, Tensor], wanted: list[str], architecture: Architecture) -> dict[str, str]:
     """The name in the file of each tensor that is wanted; what is missing or too many is a RunError."""
-    prefix, output = architecture.names.prefix, f"{architecture.names.output}.weight"
+    prefix, output = architecture.prefix, architecture.output
     spelled: dict[str, str] = {}
+    extra: list[str] = []
     for name in tensors:
-        if IGNORED.search(name):
-            continue
         usual = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-        if usual in ("lm_head.weight", "embed_out.weight"):
-            usual = output
-        elif usual not in wanted and prefix + usual in wanted:  # of the model without its output layer
+        usual = output if usual in ("lm_head.weight", "embed_out.weight") else usual
+        if usual not in wanted and prefix + usual in wanted:  # of the model without its output layer
             usual = prefix + usual
-        spelled[usual] = name
+        if usual in wanted or usual == output:
+            spelled[usual] = name
+        elif not IGNORED.search(name) and not usual.startswith(architecture.left_out or ("\0",)):
+            extra.append(name)
+    if "shared.weight" in wanted and output not in spelled and "shared.weight" in spelled:
+        spelled[output] = spelled["shared.weight"]  # T5's: version 5 of transformers ties what is not in the file
     missing = [name for name in wanted if name not in spelled]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -540,7 +703,6 @@ def _spelled(tensors: Mapping[str, Tensor], wanted: list[str], architecture: Arc
             f"the tensor {missing[0]} is missing{more}, which a {architecture.title} of this config.json has. The "
             "folder is incomplete, or its weights belong to another configuration."
         )
-    extra = [name for usual, name in spelled.items() if usual not in wanted and usual != output]
     if extra:
         more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
         raise RunError(
@@ -734,7 +896,7 @@ def _their_neox(spec: Decoder, kind: str) -> dict[str, Any]:
     }
 
 
-def _their_sizes(spec: Decoder) -> dict[str, Any]:
+def _their_sizes(spec: Decoder | Encoder) -> dict[str, Any]:
     return {
         "vocab_size": spec.vocabulary,
         "hidden_size": spec.width,
@@ -746,9 +908,70 @@ def _their_sizes(spec: Decoder) -> dict[str, Any]:
     }
 
 
+def _bert_needs(spec: Encoder) -> Iterator[Need]:
+    yield Need("positions=learned", spec.positions.kind in ("learned", "none"))
+    yield Need(f"attention_width={spec.width}", spec.attention == spec.width)
+    yield Need("norm=layer", spec.norm == "layer")
+    yield Need("norm_place=post", spec.norm_place == "post")
+    yield Need("gated=false", not spec.gated)
+    yield Need("scaled_scores=true", spec.scaled_scores)
+    yield Need("embedding_norm=true", spec.embedding_norm)
+    yield Need("output_transform=true", spec.output_transform)
+    yield Need("objective=masked or both", spec.objective != "next-sentence")
+
+
+def _their_bert(spec: Encoder, kind: str) -> dict[str, Any]:
+    return {
+        **_their_sizes(spec),
+        "layer_norm_eps": spec.norm_epsilon,
+        "type_vocab_size": max(1, spec.segments),
+        **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0),
+    }
+
+
+def _t5_needs(spec: EncoderDecoder) -> Iterator[Need]:
+    yield Need("positions=relative", spec.positions.kind == "relative")
+    yield Need("norm=rms", spec.norm == "rms")
+    yield Need("norm_place=pre", spec.norm_place == "pre")
+    yield Need("bias=false", not spec.bias)
+    yield Need("scaled_scores=false", not spec.scaled_scores)
+    yield Need(
+        "activation=gelu", spec.activation != "gelu-exact" or not spec.gated
+    )  # their gated gelu is its tanh form
+    yield Need(f"scaled_output={str(spec.tied).lower()}", spec.scaled_output == spec.tied)
+
+
+def _their_t5(spec: EncoderDecoder, kind: str) -> dict[str, Any]:
+    places = spec.positions
+    assert isinstance(places, Relative)
+    start, end, _ = spec.marks
+    activation = spec.activation if spec.gated else THEIR_ACTIVATIONS[spec.activation]
+    return {
+        "vocab_size": spec.vocabulary,
+        "d_model": spec.width,
+        "d_kv": spec.attention // spec.heads,
+        "d_ff": spec.inner,
+        "num_layers": spec.encoder_depth,
+        "num_decoder_layers": spec.decoder_depth,
+        "num_heads": spec.heads,
+        "n_positions": spec.context,
+        "relative_attention_num_buckets": places.buckets,
+        "relative_attention_max_distance": places.farthest,
+        "feed_forward_proj": f"gated-{activation}" if spec.gated else activation,
+        "layer_norm_epsilon": spec.norm_epsilon,
+        "is_encoder_decoder": True,
+        "decoder_start_token_id": start,
+        "eos_token_id": end,
+        "pad_token_id": start,
+        "dropout_rate": 0.0,
+    }
+
+
 Written = tuple[Callable[[Any], Iterator[Need]], Callable[[Any, str], dict[str, Any]]]
 WRITTEN: dict[str, Written] = {
     "gpt2": (_gpt2_needs, _their_gpt2),
+    "bert": (_bert_needs, _their_bert),
+    "t5": (_t5_needs, _their_t5),
     "qwen2": (_qwen2_needs, _their_llama),
     "llama": (_llama_needs, _their_llama),
     "mistral": (_mistral_needs, _their_llama),
@@ -791,8 +1014,9 @@ def config_from_spec(spec: ModelSpec) -> dict[str, Any]:
     ('gpt2', ['GPT2LMHeadModel'], 12)
     """
     kind = native_architecture(spec)
+    classes = ARCHITECTURES[kind].classes
     return {
-        "architectures": [ARCHITECTURES[kind].classes[0]],
+        "architectures": [classes[1] if getattr(spec, "objective", None) == "both" else classes[0]],
         "model_type": kind,
         **WRITTEN[kind][1](spec, kind),
         "tie_word_embeddings": getattr(spec, "tied", True),
@@ -809,9 +1033,11 @@ def weights_to(spec: ModelSpec, weights: Mapping[str, Tensor]) -> Iterator[tuple
             continue
         shape = shapes[piece.ours]
         tensor = weights.get(piece.ours)
-        if tensor is None and (piece.ours.endswith(".bias") or piece.ours == "positions.weight"):
+        if tensor is None and (piece.ours.endswith(".bias") or piece.ours in ("positions.weight", "segments.weight")):
             tensor = torch.zeros(shape, dtype=weights["embedding.weight"].dtype)
         if tensor is None or tuple(tensor.shape) != shape:
             got = "missing" if tensor is None else _sized(tensor.shape)
             raise RunError(f"the weights do not belong to this spec: {piece.ours} is {got}, expected {_sized(shape)}.")
         yield from zip(piece.theirs, piece.split(tensor), strict=True)
+        if piece.theirs == ("cls.predictions.decoder.bias",):
+            yield "cls.predictions.bias", tensor.clone()  # which BERT has too, and does not read

@@ -287,8 +287,8 @@ class Attention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         if self.biases is not None:
             line = self.biases(distances_of(queries.shape[2], keys.shape[2], keys.device))
-        if self.window is not None and (known := keys.shape[2]) > self.window:
-            mask = within_window(queries.shape[2], known, self.window, keys.device, mask)
+        if self.window is not None and (new := queries.shape[2]) > 1 and keys.shape[2] >= self.window:
+            mask = within_window(new, keys.shape[2], self.window, keys.device, mask)  # one query sees all that is kept
         mixed = attend(queries, keys, values, self.scale, self.causal, mask, line, dropout, self.alike)
         if self.window is not None and memory[0].shape[-2] >= self.window:  # the next token takes one place
             begin = memory[0].shape[-2] - self.window + 1

@@ -80,6 +80,7 @@ class EncoderDecoderModel(TransformerModel):
         self.output = nn.Linear(spec.width, spec.vocabulary, bias=False)
         if spec.tied:
             self.output.weight = self.embedding.weight
+        self.output_scale = spec.width**-0.5 if spec.scaled_output else None
 
     def forward(self, source: Int[Tensor, "batch source_time"], target: Int[Tensor, "batch time"]) -> Logits:
         """Return the logits of the token after each of the target's, which begins with <start>.
@@ -89,7 +90,7 @@ class EncoderDecoderModel(TransformerModel):
         kept = within(target, self.limit, self.limit_name)
         source = within(source, self.limit, self.limit_name)
         stream, _ = self.decoder(self.embed(kept), source=self.vectors(source), source_mask=seen_of(source))
-        return self.output(widened(stream, target.shape[1]))
+        return self._logits(widened(stream, target.shape[1]))
 
     def begin(self, source: Int[Tensor, "batch source_time"]) -> DecoderState:
         """Read the sources; return the state before anything is written."""
@@ -105,4 +106,7 @@ class EncoderDecoderModel(TransformerModel):
         start = state.written.shape[1]
         embedded = self.embed(tokens, start)
         stream, layers = self.decoder(embedded, state.layers, source=state.source, source_mask=state.seen, start=start)
-        return self.output(stream), DecoderState(joined, state.seen, None, layers)
+        return self._logits(stream), DecoderState(joined, state.seen, None, layers)
+
+    def _logits(self, stream: Float[Tensor, "batch time width"]) -> Logits:
+        return self.output(stream if self.output_scale is None else stream * self.output_scale)

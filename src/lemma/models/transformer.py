@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lemma.errors import SpecError
 from lemma.layers.attention import NOWHERE, Attention, AttentionShape, Line, Memory, distances_of
-from lemma.layers.feed_forward import FeedForwardPart, norm
+from lemma.layers.feed_forward import ACTIVATIONS, FeedForwardPart, norm
 from lemma.layers.positions import RotaryPart, part_of, positions
 from lemma.models.base import Backbone, seen_of, widened, within
 from lemma.spec.models import Decoder, Encoder, Transformer
@@ -165,11 +165,20 @@ def layer_shape(spec: Decoder | Transformer) -> LayerShape:
         spec.attention,
         causal=False,
         bias=spec.bias,
+        norm_epsilon=spec.norm_epsilon,
         positions=spec.positions,
         context=spec.context,
     )
     if isinstance(spec, Transformer):
-        return LayerShape(attention, spec.inner, spec.activation, spec.norm, spec.norm_place)
+        return LayerShape(
+            replace(attention, scaled=spec.scaled_scores),
+            spec.inner,
+            spec.activation,
+            spec.norm,
+            spec.norm_place,
+            gated=spec.gated,
+            norm_epsilon=spec.norm_epsilon,
+        )
     attention = replace(
         attention,
         causal=True,
@@ -180,7 +189,6 @@ def layer_shape(spec: Decoder | Transformer) -> LayerShape:
         bias=spec.bias if spec.query_key_value_bias is None else spec.query_key_value_bias,
         output_bias=spec.bias if spec.attention_output_bias is None else spec.attention_output_bias,
         query_key_norm=spec.query_key_norm,
-        norm_epsilon=spec.norm_epsilon,
         window=spec.window,
     )
     return LayerShape(
@@ -229,10 +237,13 @@ class TransformerModel(Backbone):
 
     def embed(self, tokens: Tokens, start: int = 0) -> Stream:
         """Embed tokens at positions start, start + 1, …; padding becomes token 0, which nothing sees."""
-        embedded = self.embedding(tokens.clamp(min=0))
-        embedded = embedded if self.scale is None else embedded * self.scale  # or sines of size 1 would drown it
-        stream = self.positions(embedded, start=start)
+        stream = self.place(self.embedding(tokens.clamp(min=0)), start)
         return self.dropout(stream) if self.training else stream
+
+    def place(self, embedded: Stream, start: int = 0) -> Stream:
+        """Add positions start, start + 1, … to embedded tokens."""
+        embedded = embedded if self.scale is None else embedded * self.scale  # or sines of size 1 would drown it
+        return self.positions(embedded, start=start)
 
     def init_weights(self) -> None:
         """Draw the initial weights."""
@@ -258,6 +269,22 @@ def init_transformer(model: nn.Module) -> None:
             nn.init.xavier_uniform_(parameter, gain=1 / math.sqrt(len(writing)) if name in writing else 1.0)
 
 
+class Head(nn.Module):
+    """An output layer with a hidden layer before it: W norm(σ(W₁ x + b₁)) + b (Devlin et al. 2019)."""
+
+    def __init__(self, width: int, outputs: int, activation: str, bias: bool, norm: nn.Module | None = None) -> None:
+        super().__init__()
+        self.transform = nn.Linear(width, width)
+        self.activation = ACTIVATIONS[activation]
+        self.norm = norm
+        self.map = nn.Linear(width, outputs, bias=bias)
+
+    def forward(self, vectors: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch outputs"]:
+        """Return the logits of vectors."""
+        hidden = self.activation(self.transform(vectors))
+        return self.map(hidden if self.norm is None else self.norm(hidden))
+
+
 class EncoderModel(TransformerModel):
     """Embedding and positions, layers, and an output layer for masked tokens, for the next sentence, or for both."""
 
@@ -266,13 +293,31 @@ class EncoderModel(TransformerModel):
     def __init__(self, spec: Encoder, dropout: float = 0.0) -> None:
         super().__init__(spec, spec.depth, dropout)
         self.spec = spec
-        self.output = self.follow = None
+        self.output = self.follow = self.segments = self.embedding_norm = None
+        if spec.segments:
+            self.segments = nn.Embedding(spec.segments, spec.width)
+        if spec.embedding_norm:
+            self.embedding_norm = layer_shape(spec).new_norm()
+        width, tokens, bias = spec.width, spec.vocabulary, spec.output_bias
         if spec.objective != "next-sentence":
-            self.output = nn.Linear(spec.width, spec.vocabulary, bias=False)
+            if spec.output_transform:
+                self.output = Head(width, tokens, spec.activation, bias, layer_shape(spec).new_norm())
+            else:
+                self.output = nn.Linear(width, tokens, bias=bias)
             if spec.tied:
-                self.output.weight = self.embedding.weight
+                (self.output.map if isinstance(self.output, Head) else self.output).weight = self.embedding.weight
         if spec.objective != "masked":
-            self.follow = nn.Linear(spec.width, 2, bias=spec.bias)
+            hidden = spec.output_transform
+            self.follow = Head(width, 2, "tanh", spec.bias) if hidden else nn.Linear(width, 2, bias=spec.bias)
+
+    def embed(self, tokens: Tokens, start: int = 0) -> Stream:
+        """Embed tokens, their positions and the segments they are in, with a norm if there is one."""
+        stream = self.place(self.embedding(tokens.clamp(min=0)), start)
+        if self.segments is not None:
+            ends = (tokens == self.spec.marks[1]).long()
+            stream = stream + self.segments((ends.cumsum(1) - ends).clamp(max=self.spec.segments - 1))
+        stream = stream if self.embedding_norm is None else self.embedding_norm(stream)
+        return self.dropout(stream) if self.training else stream
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "batch time vocabulary"]:
         """Return the logits of the token at each position, <mask> or not."""

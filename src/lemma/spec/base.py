@@ -209,14 +209,18 @@ def nest(words: Mapping[str, Any]) -> dict[str, Any]:
 
     >>> nest({"positions.base": 500, "positions": "sinusoidal", "width": 8})
     {'positions': {'base': 500, 'kind': 'sinusoidal'}, 'width': 8}
+    >>> nest({"positions": "rotary", "positions.scaling": "linear", "positions.scaling.factor": 2})
+    {'positions': {'kind': 'rotary', 'scaling': {'kind': 'linear', 'factor': 2}}}
     """
     nested: dict[str, Any] = {}
     for word, value in words.items():
-        head, *path = word.split(".")
-        for step in reversed(path):
-            value = {step: value}
-        known = nested.get(head, {} if path or any(other.startswith(f"{head}.") for other in words) else None)
-        nested[head] = value if known is None else {**_table(known), **_table(value)}
+        *path, last = word.split(".")
+        table = nested
+        for step in path:
+            table[step] = _table(table[step]) if step in table else {}
+            table = table[step]
+        inner = any(other.startswith(f"{word}.") for other in words)
+        table[last] = {**table.get(last, {}), **_table(value)} if inner else value
     return nested
 
 

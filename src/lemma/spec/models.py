@@ -311,20 +311,43 @@ class Transformer(Attending):
     """Total width of the queries of all heads; the model's width if unset."""
     feed_forward: Annotated[Size | None, Letter("d_ff")] = None
     """Hidden units of each feed-forward layer; four times the width if unset."""
+    gated: bool = False
+    """Whether feed-forward layers are gated, W₂(σ(W_g x) ⊙ W₁ x): SwiGLU with silu, GeGLU with gelu (Shazeer 2020)."""
     context: Annotated[int, Field(ge=4), Letter("T")] = 64
     """Context length: the most tokens that are seen at once, special tokens included."""
     positions: Positions = Learned()
-    """Position encoding: none, learned, sinusoidal, rotary or alibi."""
+    """Position encoding: none, learned, sinusoidal, rotary, alibi or relative."""
+    scaled_scores: bool = True
+    """Whether scores are divided by the root of the head width; T5 learns that scale (Raffel et al. 2020)."""
     norm: Literal["layer", "rms"] = "layer"
     """LayerNorm (Ba et al. 2016; with a shift if bias is on) or RMSNorm (Zhang & Sennrich 2019)."""
     norm_place: Literal["pre", "post"] = "pre"
     """pre: x + f(norm(x)) and a final norm; post: norm(x + f(x)), as in Vaswani et al. (2017)."""
-    activation: Literal["gelu", "relu"] = "gelu"
-    """Activation function of the feed-forward layers (gelu in its tanh form)."""
+    norm_epsilon: Annotated[float, Field(gt=0)] = 1e-5
+    """What norms add to the variance, or to the mean square, before its root is taken."""
+    activation: Activation = "gelu"
+    """Activation of the feed-forward layers: gelu (its tanh form), gelu-exact, relu or silu (Elfwing et al. 2018)."""
     bias: bool = True
     """Whether linear layers and norms have biases; the output layer never has one."""
     tied: bool = True
     """Whether the output layer shares its weights with the embedding (Press & Wolf 2017)."""
+    special_tokens: tuple[int, int, int] | None = None
+    """Ids of <start>, <end> and <mask> in a vocabulary made elsewhere; the last three of the vocabulary if unset."""
+
+    @property
+    def marks(self) -> tuple[int, int, int]:
+        """The ids of <start>, <end> and <mask>."""
+        last = self.vocabulary
+        return self.special_tokens or (last - 3, last - 2, last - 1)
+
+    @model_validator(mode="after")
+    def _special_tokens_fit(self) -> Self:
+        if any(not 0 <= token < self.vocabulary for token in self.special_tokens or ()):
+            raise ValueError(
+                f"{self.family}.special_tokens = {self.special_tokens}: ids from 0 to {self.vocabulary - 1} are "
+                f"expected, those of <start>, <end> and <mask> in a vocabulary of {self.vocabulary}."
+            )
+        return self
 
 
 class Encoder(Transformer):
@@ -332,15 +355,23 @@ class Encoder(Transformer):
 
     family: Literal["encoder"] = "encoder"
     positions: Positions = Rotary()
-    """Position encoding: none, learned, sinusoidal, rotary or alibi."""
+    """Position encoding: none, learned, sinusoidal, rotary, alibi or relative."""
     depth: Annotated[Size, Letter("L")] = 4
     """Number of layers."""
     objective: Literal["masked", "next-sentence", "both"] = "masked"
     """What it learns: masked tokens, whether one segment of text follows another, or both."""
+    segments: Annotated[int, Field(ge=0)] = 0
+    """Segments, divided by <end>, that have an embedding added to those of their tokens (BERT has 2); 0 for none."""
+    embedding_norm: bool = False
+    """Whether embeddings get a norm before the first layer (Devlin et al. 2019)."""
+    output_transform: bool = False
+    """Whether outputs have a hidden layer: for tokens with a norm, for the next sentence with tanh (BERT)."""
+    output_bias: bool = False
+    """Whether the output layer for tokens has a bias (BERT)."""
 
     def sized(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy for a tokenizer of this size; the special tokens are added to it."""
-        return self.replace(vocabulary=sizes["vocabulary"] + len(MARKS))
+        """Return a copy for a tokenizer of this size; the special tokens are added to it, unless they are in it."""
+        return self.replace(vocabulary=sizes["vocabulary"] + (0 if self.special_tokens else len(MARKS)))
 
 
 class EncoderDecoder(Transformer):
@@ -351,11 +382,13 @@ class EncoderDecoder(Transformer):
 
     family: Literal["encoder-decoder"] = "encoder-decoder"
     positions: Positions = Sinusoidal()
-    """Position encoding: none, learned, sinusoidal, rotary or alibi; cross-attention has none."""
+    """Position encoding: none, learned, sinusoidal, rotary, alibi or relative; cross-attention has none."""
     encoder_depth: Annotated[Size, Letter("L_enc")] = 3
     """Encoder layers, which read the source."""
     decoder_depth: Annotated[Size, Letter("L_dec")] = 3
     """Decoder layers, which write the target."""
+    scaled_output: bool = False
+    """Whether the output layer reads vectors divided by √d, where it shares the embedding (Raffel et al. 2020)."""
 
 
 class Tree(Family):
