@@ -58,6 +58,21 @@ def pieces() -> Tokenizer:
     return engine
 
 
+def wordpiece() -> Tokenizer:
+    """BERT's way: words cut into pieces, between [CLS] and [SEP]."""
+    from tokenizers import normalizers
+
+    engine = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    engine.normalizer, engine.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    engine.decoder = decoders.WordPiece()
+    trainer: Any = trainers.WordPieceTrainer(vocab_size=120, special_tokens=["[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    engine.train_from_iterator([TEXT], trainer)
+    engine.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    return engine
+
+
 def llama(
     folder: Path, tokenizer: Tokenizer | None = None, shard: str = "5GB", dtype: str = "float32", **more: Any
 ) -> Any:

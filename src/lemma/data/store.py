@@ -237,7 +237,7 @@ def _encode_documents(tokenizer: Tokenizer, documents: Iterable[TextSpan], advan
     for number, document in enumerate(documents):
         if number and tokenizer.eos is not None and tokenizer.eos not in tokenizer.before:
             yield Encoded(np.array([tokenizer.eos]))
-        if tokenizer.before:
+        if tokenizer.before and not tokenizer.after:  # an encoder's windows have their own
             yield Encoded(np.array(tokenizer.before))
         for place, piece in enumerate(_read_documents([document], tokenizer.kind, advance)):
             ids, left_out = tokenizer.encode_known(piece, continued=place > 0)

@@ -301,6 +301,13 @@ class Tokenizer:
         return {name: value["content"] if isinstance(value, dict) else str(value) for name, value in found.items()}
 
     @property
+    def mask_tokens(self) -> tuple[int, int, int] | None:
+        """The ids that a pretrained encoder's texts begin with, end with and are masked by; None without all three."""
+        names = (self.special_tokens.get(name) for name in ("cls_token", "sep_token", "mask_token"))
+        start, end, mask = (None if name is None else self._engine.token_to_id(name) for name in names)
+        return None if start is None or end is None or mask is None else (start, end, mask)
+
+    @property
     def sampling(self) -> dict[str, Any]:
         """How a pretrained model is meant to be sampled from, in the words of `generate`."""
         said = {name: self.generation.get(word) for name, word in SAMPLING.items()}

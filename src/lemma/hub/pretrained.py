@@ -5,7 +5,7 @@ come to the same: a configuration and tensors with Hugging Face's names, read on
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from lemma.errors import RunError
 from lemma.hub.architectures import Piece, architecture_of, spec_from_config, weights_from
 from lemma.models.build import build_empty
 from lemma.report.progress import observer, watched_reading
-from lemma.spec.models import ModelSpec
+from lemma.spec.models import Encoder, ModelSpec
 
 CONFIG = "config.json"
 GGUF, LLAMA2C = (".gguf",), (".bin", ".data")
@@ -50,7 +50,11 @@ class Pretrained:
     def spec(self) -> ModelSpec:
         """The model as one of our own specs."""
         with self.named():
-            return spec_from_config(self.config)
+            spec = spec_from_config(self.config)
+            if isinstance(spec, Encoder):  # of BERT's special tokens only its tokenizer knows
+                with suppress(RunError):
+                    return spec.replace(special_tokens=self.tokenizer.mask_tokens or spec.special_tokens)
+            return spec
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -1,19 +1,22 @@
 """Hugging Face folders as runs: equal logits, clear refusals, and no tensor twice in memory."""
 
 import json
+import math
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from tokenizers import processors
 
 import lemma
 from lemma.errors import InputError, RunError
 from lemma.runs.folder import PretrainedRun, RunFolder, is_run
 from lemma.spec.models import Decoder
-from pretrained_models import TEXT, llama
+from pretrained_models import TEXT, llama, pieces, wordpiece
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -224,3 +227,60 @@ def test_loading_needs_little_more_memory_than_the_weights(dtype: str, tmp_path:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert weights > 80e6
     assert int(done.stdout) <= 1.2 * weights, int(done.stdout) / weights
+
+
+# Encoders
+
+
+def bert(folder: Path) -> Any:
+    """Write a BERT folder with a tokenizer whose special tokens are not where Google's are; return the model."""
+    from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+
+    engine = wordpiece()
+    sizes: dict[str, Any] = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = BertConfig(
+        **sizes, vocab_size=engine.get_vocab_size(), intermediate_size=40, max_position_embeddings=40, pad_token_id=0
+    )
+    torch.manual_seed(2)
+    model = BertForMaskedLM(config).eval()
+    model.save_pretrained(folder)
+    special = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    PreTrainedTokenizerFast(tokenizer_object=engine, **special).save_pretrained(folder)
+    return model
+
+
+def test_a_bert_is_evaluated_with_its_own_mask_and_becomes_a_classifier(tmp_path: Path) -> None:
+    theirs = bert(tmp_path / "bert")
+    run = lemma.load(tmp_path / "bert", device="cpu")
+    assert run.spec.special_tokens == (1, 2, 3)  # pyright: ignore
+    tokens = torch.tensor([[1, 9, 3, 20, 2]])
+    torch.testing.assert_close(run.module(tokens), theirs(tokens).logits, rtol=0, atol=1e-5)
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    score = lemma.evaluate(run, text=tmp_path / "text.txt", progress=False)
+    assert abs(score.loss - math.log(run.spec.vocabulary)) < 0.2  # an untrained model guesses
+    rows = "".join(f"the cat sat {number},{'ab'[number % 2]}\n" for number in range(40))
+    (tmp_path / "rows.csv").write_text(f"text,label\n{rows}")
+    quick: dict[str, Any] = {"steps": 2, "device": "cpu", "progress": False}
+    lemma.adapt(tmp_path / "bert", labels=tmp_path / "rows.csv", out=tmp_path / "out", **quick)
+    assert lemma.generate(tmp_path / "out", source="the cat").label in ("a", "b")
+
+
+def test_a_t5_answers_a_source_as_transformers_does(tmp_path: Path) -> None:
+    from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+
+    engine = pieces()
+    end = [("</s>", 2)]
+    engine.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=end)
+    sizes: dict[str, Any] = {"d_model": 24, "d_kv": 6, "d_ff": 40, "num_layers": 2, "num_heads": 4}
+    ids = {"decoder_start_token_id": 0, "eos_token_id": 2, "pad_token_id": 0}
+    torch.manual_seed(4)
+    model = T5ForConditionalGeneration(T5Config(**sizes, vocab_size=engine.get_vocab_size(), **ids)).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(tmp_path)
+    fast = PreTrainedTokenizerFast(tokenizer_object=engine, eos_token="</s>", pad_token="<unk>")
+    fast.save_pretrained(tmp_path)
+    source = fast("the cat sat", return_tensors="pt")["input_ids"]
+    theirs = model.generate(source, max_new_tokens=8, do_sample=False)[0, 1:].tolist()
+    ours = lemma.generate(tmp_path, source="the cat sat", tokens=8)
+    assert list(ours.tokens) == [token for token in theirs if token != 2]

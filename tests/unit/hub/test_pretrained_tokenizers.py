@@ -13,30 +13,17 @@ from lemma.data.store import read_tokens
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError
 from lemma.generation.decode import Spelling
-from pretrained_models import CHAT, TEXT, byte_level, llama, pieces
+from pretrained_models import CHAT, TEXT, byte_level, llama, pieces, wordpiece
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
 LINES = ("the cat", " the cat ", "naïve ünï 🎉 mat", "a\n\n  b\tc", "<|im_end|> </s>", "12345!", "")
-ENGINES = {"byte-level": byte_level, "with begin": lambda: byte_level(begin=True), "pieces": pieces}
-
-
-def wordpiece() -> library.Tokenizer:
-    """BERT's way: words cut into pieces, between [CLS] and [SEP]."""
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
-
-    engine = library.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    engine.normalizer, engine.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    engine.decoder = decoders.WordPiece()
-    trainer: Any = trainers.WordPieceTrainer(vocab_size=120, special_tokens=["[UNK]", "[CLS]", "[SEP]"])
-    engine.train_from_iterator([TEXT], trainer)
-    engine.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
-    )
-    return engine
-
-
-ENGINES["wordpiece"] = wordpiece
+ENGINES = {
+    "byte-level": byte_level,
+    "with begin": lambda: byte_level(begin=True),
+    "pieces": pieces,
+    "wordpiece": wordpiece,
+}
 
 
 @pytest.fixture(params=list(ENGINES))
@@ -81,7 +68,8 @@ def test_a_long_text_is_cut_where_its_tokens_do_not_change(name: str, tmp_path: 
     ours = Tokenizer(ENGINES[name]().to_str())
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
     found = np.asarray(read_tokens([str(tmp_path / "text.txt")], ours).tokens("text"))
-    assert found.tolist() == [*ours.before, *ours.encode_known(TEXT)[0].tolist()]
+    begin = () if ours.after else ours.before  # an encoder's windows have special tokens of their own
+    assert found.tolist() == [*begin, *ours.encode_known(TEXT)[0].tolist()]
 
 
 def test_a_larger_vocabulary_than_the_tokens_is_the_models(tmp_path: Path) -> None:
