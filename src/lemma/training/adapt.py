@@ -37,6 +37,7 @@ from lemma.spec.models import (
 from lemma.spec.recipe import METHODS, Method, Recipe
 from lemma.tasks.base import DataArgs, Score, sized
 from lemma.tasks.classification import ClassificationTask
+from lemma.tasks.language import LanguageTask
 from lemma.tasks.registry import evaluate_run, task_for
 from lemma.training.loop import resume, train
 from lemma.training.precision import choose_device
@@ -115,6 +116,10 @@ class Adapted(Result):
 
 RATES = {"frozen": 5e-3, "full": 5e-4, "adapters": 2e-3, "lora": 2e-3}
 """Learning rates: the fewer weights are trained, the larger."""
+PRETRAINED_RATES = {"frozen": 1e-3, "full": 5e-5, "adapters": 5e-4, "lora": 5e-4}
+"""Those of pretrained models, which have more to lose."""
+PRETRAINED_TEXT = {"batch": 8, "sequence_length": 128}
+"""What is read at each step of adapting a pretrained model to text: its context would be far more than is needed."""
 EPOCHS = 6
 STEPS = (60, 1500)
 """Labelled texts are read so often, within these bounds, unless steps are set."""
@@ -167,7 +172,7 @@ def plan_adaptation(
     assert not isinstance(base.data, TreebankSpec | GraphSpec)  # parsers and graph models were refused
     data_spec = data_spec.replace(tokenizer=base.data.tokenizer.to_dict())
     data = data or task_for(model).load(data_spec, model, known, observer, base.tokenizer())
-    recipe = recipe_for(chosen.kind, model, data, shares["recipe"])
+    recipe = recipe_for(chosen.kind, model, data, shares["recipe"], isinstance(base.data, PretrainedData))
     return AdaptationPlan(base, model, chosen.replace(**shares["method"]), recipe, data_spec, data)
 
 
@@ -207,16 +212,22 @@ def refuse_words_of_others(words: Mapping[str, Any], method: Method, base: Model
             raise SpecError(f"adapt: {word} is the base's, and cannot be changed by adapting it.")
 
 
-def recipe_for(method: str, model: ModelSpec, data: Splits[Any], words: Mapping[str, Any]) -> Recipe:
-    """The recipe of an adaptation: what was asked for, or else what suits the method and the amount of data."""
+def recipe_for(
+    method: str, model: ModelSpec, data: Splits[Any], words: Mapping[str, Any], pretrained: bool = False
+) -> Recipe:
+    """The recipe of an adaptation: what was asked for, or else what suits the method, the base and the data."""
     task = task_for(model)
-    batch = words.get("batch", task.adaptation_batch)
+    text = PRETRAINED_TEXT if pretrained and type(task) is LanguageTask else {}
+    batch = words.get("batch", text.get("batch", task.adaptation_batch))
     steps = OTHERWISE
     if isinstance(task, ClassificationTask):
         texts = len(data.tokens("train").lengths)
         steps = min(max(math.ceil(EPOCHS * texts / batch), STEPS[0]), STEPS[1])
     steps = words.get("steps", steps)
-    own = {"learning_rate": RATES[method], "batch": batch, "steps": steps, "warm_up": max(1, steps // 10)}
+    rates = PRETRAINED_RATES if pretrained else RATES
+    own = {"learning_rate": rates[method], "batch": batch, "steps": steps, "warm_up": max(1, steps // 10)}
+    if text:
+        own["sequence_length"] = min(text["sequence_length"], getattr(model, "context", text["sequence_length"]))
     return Recipe.read({**own, "weight_decay": 0.01, **words}, "recipe")
 
 
