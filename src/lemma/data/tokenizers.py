@@ -211,7 +211,10 @@ class LibraryEncoder:
 
     def encode_all(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
         """The library's own ids; and the bounds of each text's."""
-        lists = [encoding.ids for encoding in self._engine.encode_batch_fast(list(texts), add_special_tokens=False)]
+        try:
+            lists = [encoding.ids for encoding in self._engine.encode_batch_fast(list(texts), add_special_tokens=False)]
+        except Exception as error:  # the library raises nothing narrower
+            raise DataError(f"the tokenizer cannot encode a text: {error}.") from None
         bounds = np.cumsum([0, *map(len, lists)])
         return np.fromiter(chain.from_iterable(lists), np.int64, bounds[-1]), bounds
 
@@ -287,7 +290,10 @@ class Tokenizer:
         self.bos = special.get("bos_token", first["bos_token"])
         self.eos = special.get("eos_token", first["eos_token"])
         self.unk = special.get("unk_token")
-        plain, whole = (self._engine.encode("a", add_special_tokens=added).ids for added in (False, True))
+        try:
+            plain, whole = (self._engine.encode("a", add_special_tokens=added).ids for added in (False, True))
+        except Exception as error:  # the library raises nothing narrower
+            raise DataError(f"{self._where}: the tokenizer cannot encode a text ({error}).") from None
         start = next((at for at in range(len(whole)) if whole[at : at + len(plain)] == plain), 0)
         self.before, self.after = tuple(whole[:start]), tuple(whole[start + len(plain) :])
         joined, one, spaced = (self.encode_all([text])[0].tolist() for text in ("a b", "a", " b"))

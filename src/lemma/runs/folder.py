@@ -288,7 +288,7 @@ class PretrainedRun(RunFolder):
         return True
 
     def summary(self) -> dict[str, Any]:
-        """There is none."""
+        """Empty: nothing is known of its training."""
         return {}
 
     def tokenizer(self) -> Tokenizer:
