@@ -292,12 +292,12 @@ class Tokenizer:
         self.unk = special.get("unk_token")
         try:
             plain, whole = (self._engine.encode("a", add_special_tokens=added).ids for added in (False, True))
+            joined, spaced = (self._engine.encode(text, add_special_tokens=False).ids for text in ("a b", " b"))
         except Exception as error:  # the library raises nothing narrower
             raise DataError(f"{self._where}: the tokenizer cannot encode a text ({error}).") from None
         start = next((at for at in range(len(whole)) if whole[at : at + len(plain)] == plain), 0)
         self.before, self.after = tuple(whole[:start]), tuple(whole[start + len(plain) :])
-        joined, one, spaced = (self.encode_all([text])[0].tolist() for text in ("a b", "a", " b"))
-        self._adds_space = joined != one + spaced
+        self._adds_space = joined != plain + spaced
         self.hash = text_hash(f"{self.hash} {self.bos} {self.eos} {self.vocabulary}")
 
     @property

@@ -18,7 +18,7 @@ from lemma.data.files import files_hash
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import RunError
 from lemma.hub.architectures import Piece, architecture_of, spec_from_config, weights_from
-from lemma.models.build import build_empty
+from lemma.models.build import blank
 from lemma.report.progress import observer, watched_reading
 from lemma.spec.models import Encoder, ModelSpec
 
@@ -74,7 +74,7 @@ class Pretrained:
 
     def model(self) -> nn.Module:
         """Build the model without memory, then give it its weights one at a time: no tensor is there twice."""
-        module = build_empty(self.spec)
+        module = blank(self.spec)
         places: dict[int, list[tuple[nn.Module, str]]] = {}  # of a tied tensor more than one
         for part in module.modules():
             for name, parameter in part.named_parameters(recurse=False):

@@ -111,12 +111,11 @@ class TransformerLayer(nn.Module):
 
 def new_layers(shape: LayerShape, depth: int, dropout: float) -> nn.ModuleList:
     """Layers of one shape; tables of rotations, which take memory, are one for all."""
-    layers = nn.ModuleList(TransformerLayer(shape, dropout, dropout) for _ in range(depth))
-    turns = [layer.attention.turns for layer in layers]
+    layers = [TransformerLayer(shape, dropout, dropout) for _ in range(depth)]
+    turns = [layer.attention.turns for layer in layers if isinstance(layer.attention.turns, RotaryPart)]
     for part in turns:
-        if isinstance(part, RotaryPart):
-            part.table = turns[0].table
-    return layers
+        part.table = turns[0].table
+    return nn.ModuleList(layers)
 
 
 def shared_biases(shape: AttentionShape) -> nn.Module | None:
