@@ -405,15 +405,25 @@ class Tokenizer:
             found.append(text or self._engine.id_to_token(token) or "")
         return found
 
+    @property
+    def chats(self) -> bool:
+        """Whether the model was trained on conversations, and has a template for them."""
+        return self._template is not None
+
+    @property
+    def _template(self) -> str | None:
+        template = self.config.get("chat_template")
+        if isinstance(template, list):  # some models have several, by name
+            template = next((one["template"] for one in template if one.get("name") == "default"), None)
+        return template if isinstance(template, str) else None
+
     def chat(self, messages: Sequence[Mapping[str, Any]], **settings: Any) -> ChatText:
         """Write a conversation by the model's own chat template, ready for the assistant's answer.
 
         Each message has a `role` (system, user or assistant) and a `content`. `settings` reach the template.
         """
-        template = self.config.get("chat_template")
-        if isinstance(template, list):  # some models have several, by name
-            template = next((one["template"] for one in template if one.get("name") == "default"), None)
-        if not isinstance(template, str):
+        template = self._template
+        if template is None:
             raise DataError(
                 "this model has no chat template: it was not trained on conversations. "
                 "Give it a text to go on with: --prompt '…'"

@@ -287,9 +287,8 @@ class PretrainedRun(RunFolder):
         """It is."""
         return True
 
-    def summary(self) -> dict[str, Any]:
-        """Empty: nothing is known of its training."""
-        return {}
+    def summary(self) -> None:
+        """Nothing is known of its training."""
 
     def tokenizer(self) -> Tokenizer:
         """The model's own tokenizer."""
