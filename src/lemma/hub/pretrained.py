@@ -72,9 +72,9 @@ class Pretrained:
         found = {piece.ours: piece for piece in architecture_of(self.config).pieces(self.spec)}
         return {name.removesuffix(".weight"): piece for name, piece in found.items() if name.endswith(".weight")}
 
-    def model(self) -> nn.Module:
+    def model(self, dropout: float = 0.0) -> nn.Module:
         """Build the model without memory, then give it its weights one at a time: no tensor is there twice."""
-        module = blank(self.spec)
+        module = blank(self.spec, dropout)
         places: dict[int, list[tuple[nn.Module, str]]] = {}  # of a tied tensor more than one
         for part in module.modules():
             for name, parameter in part.named_parameters(recurse=False):
