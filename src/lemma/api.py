@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from lemma.data.corpora import CorpusRow
     from lemma.generation.beam import Translated
     from lemma.generation.decode import Generation
-    from lemma.hub.rewrite import Rewritten
     from lemma.inspection.heads import Heads
     from lemma.inspection.trees import ParsedText
     from lemma.report.progress import Observer
     from lemma.report.result import Result
     from lemma.retrieval.result import SearchResult
+    from lemma.runs.export import Rewritten
     from lemma.runs.load import Run
     from lemma.serving.runs import Verbs
     from lemma.serving.server import Ready
@@ -63,7 +63,13 @@ Texts = str | Path | Sequence[str | Path]
 
 
 def load(run: Path | str, device: str = "auto") -> Run:
-    """Load a run: its spec, recipe, tokenizer and model."""
+    """Load a run: its spec, recipe, tokenizer and model.
+
+    A Hugging Face folder, a `.gguf` file and a pretrained model's name ("smollm2-135m", "stories15m") are accepted
+    here and wherever else a run is.
+
+    >>> lemma.load("smollm2-135m").tokenizer  # doctest: +SKIP
+    """
     import torch
 
     from lemma.runs.load import load as load_run
@@ -247,7 +253,7 @@ class Adapt:
 
         >>> lemma.adapt.from_peft("runs/a", "adapter", out="runs/b")  # doctest: +SKIP
         """
-        from lemma.hub.rewrite import import_run
+        from lemma.runs.export import import_run
 
         return import_run(Path(run), Path(folder), Path(out), overwrite)
 
@@ -265,21 +271,27 @@ def _adaptation_data(
     return data_args({**kinds, **_data_settings(others)}), others
 
 
-def export(run: Path | str, *, to: Literal["merged", "peft"], out: Path | str, overwrite: bool = False) -> Rewritten:
-    """Write an adapted run in another form.
+def export(
+    run: Path | str,
+    *,
+    to: Literal["merged", "huggingface", "gguf", "peft"],
+    out: Path | str,
+    overwrite: bool = False,
+) -> Rewritten:
+    """Write a run in another form, with equal outputs.
 
     Args:
-        run: An adapted run.
-        to: "merged" folds its LoRA weights into a plain run without a base; "peft" writes a folder that peft loads.
-        out: The folder to write.
+        run: A run; for "merged" and "peft" an adapted one.
+        to: "huggingface" writes a folder that transformers loads with its own class, "gguf" a file for llama.cpp; an
+            adapted run is merged for both. "merged" folds LoRA weights into a plain run without a base, "peft" writes
+            them as a folder that peft loads.
+        out: The folder to write; for "gguf" the file.
 
-    >>> lemma.export("runs/b", to="peft", out="adapter")  # doctest: +SKIP
+    >>> lemma.export("runs/b", to="huggingface", out="folder")  # doctest: +SKIP
     """
-    from lemma.hub.rewrite import export_run, merge_run
+    from lemma.runs.export import export_run
 
-    if to not in ("merged", "peft"):
-        raise SpecError(unknown("export: to", str(to), ("merged", "peft")))
-    return merge_run(Path(run), Path(out), overwrite) if to == "merged" else export_run(Path(run), Path(out))
+    return export_run(Path(run), to, Path(out), overwrite)
 
 
 class Look:
@@ -298,7 +310,7 @@ class Look:
         """
         if isinstance(what, str) and what in self.VIEWS:
             return viewed(getattr(self, what), given, settings)
-        if isinstance(what, (str, Path)) and not Path(what).exists():
+        if isinstance(what, (str, Path)) and not Path(what).exists() and str(what) not in pretrained_names():
             raise SpecError(unknown("look", str(what), self.VIEWS) + " Or give the folder of a run.")
         return viewed(self.heads, (what, *given), settings)
 
@@ -548,6 +560,14 @@ def generate(
 @overload
 def generate(
     run: Path | str | Run,
+    *,
+    chat: str | Sequence[Mapping[str, Any]],
+    on_text: Callable[[int, str], object] | None = None,
+    **settings: Unpack[SamplingSettings],
+) -> Generation: ...
+@overload
+def generate(
+    run: Path | str | Run,
     prompt: Sequence[str],
     *,
     on_text: OnText | None = None,
@@ -569,6 +589,7 @@ def generate(
     prompt: str | Sequence[str] = "",
     *,
     source: str | Sequence[str] | None = None,
+    chat: str | Sequence[Mapping[str, Any]] | None = None,
     samples: int | None = None,
     stream: bool = False,
     on_text: OnText | None = None,
@@ -581,6 +602,7 @@ def generate(
         run: A run folder, or a loaded run.
         prompt: One prompt, or several.
         source: A text to translate (translators) or to classify (classifiers), or several.
+        chat: A message to a pretrained model that chats, or a conversation: messages with `role` and `content`.
         samples: Texts for each prompt, in one batch. If given, or with several prompts, a list is returned, in which
             the texts of a prompt follow each other.
         stream: Return an iterator over the pieces of the text as they are generated, whole characters only; for
@@ -590,6 +612,7 @@ def generate(
         settings: tokens, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty,
             no_repeat_ngram, logit_bias, stop, stop_tokens, logprobs, seed, stop_at_loop, stop_at_eos, precision
             (`lemma.generation.decode.Sampling` says what each does); for translators beam, length_penalty, tokens.
+            What is not given is as a pretrained model's generation_config.json has it.
 
     >>> lemma.generate("runs/a", prompt="The", temperature=0.0).loop  # doctest: +SKIP
     >>> for piece in lemma.generate("runs/a", prompt="The", stream=True):  # doctest: +SKIP
@@ -601,15 +624,22 @@ def generate(
     loaded = opened(run)
     if source is not None:
         others = {"prompt": prompt or None, "samples": samples, "stream": stream or None, "on_text": on_text}
+        others |= {"chat": chat}
         return _answer(loaded, source, settings | {name: value for name, value in others.items() if value is not None})
     if beams := [name for name in settings if name in Beam.__dataclass_fields__.keys() - {"tokens"}]:
         raise SpecError(f"generate: {', '.join(beams)}: for translations, which need source. Leave out the one.")
     if stream and on_text is not None:
         raise SpecError("generate: stream returns the pieces that on_text would be called with. Leave out the one.")
-    refuse_unknown(settings, Sampling.__dataclass_fields__, "generate")
-    chosen = Sampling(**{**(defaults or {}), **settings, **({} if samples is None else {"samples": samples})})
+    if chat is not None and prompt:
+        raise SpecError("generate: chat is the prompt, as the model's template writes it. Leave out the one.")
+    known = Sampling.__dataclass_fields__
+    refuse_unknown(settings, known, "generate")
+    own = {word: value for word, value in loaded.tokenizer.sampling.items() if word in known}
+    chosen = Sampling(**{**(defaults or {}), **own, **settings, **({} if samples is None else {"samples": samples})})
     one = isinstance(prompt, str) and samples is None
     prompts: list[Any] = list(prompt) if isinstance(prompt, list | tuple) else [prompt]
+    if chat is not None:
+        prompts = [loaded.tokenizer.chat([{"role": "user", "content": chat}] if isinstance(chat, str) else chat)]
 
     def pieces() -> Iterator[Any]:
         with loaded.folded():
@@ -946,6 +976,17 @@ def datasets() -> list[CorpusRow]:
     return corpora_table()
 
 
+def pretrained_names() -> tuple[str, ...]:
+    """The pretrained models known by name; each is accepted wherever a run is.
+
+    >>> lemma.api.pretrained_names()
+    ('smollm2-135m', 'stories15m')
+    """
+    from lemma.data.corpora import MODELS
+
+    return tuple(MODELS)
+
+
 def serve(
     *runs: Path | str | Run,
     host: str = "127.0.0.1",
@@ -986,7 +1027,7 @@ def _verbs() -> Verbs:
 
     def attends(run: Run) -> bool:  # tried on one token
         try:
-            return bool(look(run, text=run.tokenizer.decode([0])))
+            return bool(look(run, text=run.tokenizer.labels([0])[0]))
         except InputError:
             return False
 

@@ -16,7 +16,7 @@ from lemma.counting.subject import BATCH, Model, Subject, body_of
 from lemma.counting.writing import write
 from lemma.errors import InputError, LedgerError, unknown
 from lemma.report.result import Block, Result, Table, Text
-from lemma.runs.folder import RunFolder
+from lemma.runs.folder import RunFolder, is_run
 from lemma.spec.choose import Choice, choose, find_preset
 from lemma.spec.models import FAMILIES, ModelSpec, NewFamily
 
@@ -161,7 +161,7 @@ def spec_of(model: Model, words: Mapping[str, Any] | None, subject: Subject) -> 
     own = {word: value for word, value in (words or {}).items() if word != BATCH and word not in subject.running}
     if isinstance(model, (Choice, NewFamily, *FAMILIES.values())):
         return choose(model, own).model
-    if isinstance(model, (str, Path)) and (Path(model) / "spec.toml").exists():
+    if isinstance(model, (str, Path)) and is_run(Path(model)):
         return choose(RunFolder.open(Path(model)).spec, own).model
     if isinstance(model, (str, Path)) and (Path(model).is_file() or find_preset(str(model))):
         return choose(model, own).model

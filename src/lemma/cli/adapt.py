@@ -62,19 +62,24 @@ def adapt(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="An adapted run.")],
-    to: Annotated[str | None, typer.Option(help="merged: a plain run without a base. peft: a folder for peft.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="The folder to write.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run.")] = False,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run; for merged and peft an adapted one.")],
+    to: Annotated[str | None, typer.Option(metavar="FORM", help="huggingface, gguf, merged or peft.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FOLDER", help="The folder to write; for gguf the file.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run or file.")] = False,
     json: Json = False,
 ) -> None:
-    """Write an adapted run in another form.
+    """Write a run in another form.
 
-    As in: lemma export runs/b --to merged --out runs/plain
+    huggingface: a folder for transformers, adapted runs merged. gguf: a file for llama.cpp. merged: an adapted run as a
+    plain one without a base. peft: its LoRA weights as a folder for peft.
+
+    As in: lemma export runs/a --to huggingface --out folder
     """
     from lemma import api
 
     if to is None or out is None:
         missing = "--to" if to is None else "--out"
-        raise SpecError(f"{missing} is missing, as in: lemma export {run} --to merged --out runs/plain")
+        raise SpecError(f"{missing} is missing, as in: lemma export {run} --to huggingface --out folder")
     show(api.export(run, to=to, out=out, overwrite=overwrite), json)  # pyright: ignore[reportArgumentType]

@@ -17,8 +17,9 @@ CHOICE, ENDING = "Choice of tokens", "End"
 
 
 def generate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, a Hugging Face folder, a .gguf file or a name.")],
     prompt: Annotated[list[str] | None, typer.Option("--prompt", help="Where to begin; may be given again.")] = None,
+    chat: Annotated[str | None, typer.Option("--chat", help="A message to a model that chats.")] = None,
     source: Annotated[
         list[str] | None, typer.Option("--source", help="What to translate, or to classify; may be given again.")
     ] = None,
@@ -31,7 +32,7 @@ def generate(
     tokens: Annotated[int | None, typer.Option(help="How many tokens to write; 200 if not given.")] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(help="0 always takes the most likely token; 1 is the model's own; 0.8 if not given."),
+        typer.Option(help="0 always takes the most likely token; 1 is the model's own; default 0.8."),
     ] = None,
     top_k: Annotated[
         int | None, typer.Option(help="Choose among the k most likely tokens only.", rich_help_panel=CHOICE)
@@ -123,7 +124,9 @@ def generate(
         _answer(run, source, _given(beams | {"tokens": tokens}), json)
     else:
         _refuse(beams, "for translations, which need --source")
-        _write(run, prompt or [""], _given(sampling | {"tokens": tokens}), json)
+        if chat is not None:
+            _refuse({"prompt": prompt, "samples": samples}, "not for --chat, which is one message")
+        _write(run, prompt or [""], _given(sampling | {"tokens": tokens, "chat": chat}), json)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -147,7 +150,8 @@ def _write(run: Path, prompts: list[str], settings: dict[str, Any], json: bool) 
     if "ignore_eos" in settings:
         settings["stop_at_eos"] = not settings.pop("ignore_eos")
     echo = None if json or len(prompts) * samples > 1 else _echo(prompts[0])
-    results = write(run, prompts, samples=samples, on_text=echo, defaults={"tokens": TOKENS}, **settings)
+    given = [] if "chat" in settings else [prompts]
+    results = write(run, *given, samples=samples, on_text=echo, defaults={"tokens": TOKENS}, **settings)
     if json:
         _print_json([result.to_dict() for result in results], "generations")
         return

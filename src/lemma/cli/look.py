@@ -231,7 +231,10 @@ class RunOrCommand(TyperGroup):
         """Put `run` before a first word that is no command and no option."""
         if not args or args[0] in self.commands or args[0].startswith("-"):
             return super().parse_args(ctx, args)
-        if not (ctx.resilient_parsing or Path(args[0]).exists() or {"--help", "-h"} & set(args)):
+        from lemma.api import pretrained_names
+
+        known = Path(args[0]).exists() or args[0] in pretrained_names()
+        if not (ctx.resilient_parsing or known or {"--help", "-h"} & set(args)):
             commands = [name for name in self.commands if name != RUN]
             guess = unknown("look", args[0], commands).rpartition(" is unknown.")[2].removesuffix(".")
             raise SpecError(f"'{args[0]}' is no command and no run folder.{guess}; or give the folder of a run.")

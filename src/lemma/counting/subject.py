@@ -24,7 +24,7 @@ from lemma.models.build import NoFilling, build
 from lemma.models.classifier import TreeModel
 from lemma.models.dual_encoder import CrossAttentionModel
 from lemma.models.transformer import EncoderModel
-from lemma.runs.folder import RunFolder
+from lemma.runs.folder import RunFolder, is_run
 from lemma.runs.load import always_learned
 from lemma.spec.base import distribute
 from lemma.spec.choose import PRESETS, Choice, brought_sources, choose, preset_names
@@ -165,7 +165,7 @@ def subject_of(model: Model, words: Mapping[str, Any] | None = None) -> Subject:
         )
     if isinstance(model, str) and model in EXAMPLES:
         return factory_subject(EXAMPLES[model], words, model)
-    if isinstance(model, (str, Path)) and (Path(model) / "spec.toml").exists():
+    if isinstance(model, (str, Path)) and is_run(Path(model)):
         folder = RunFolder.open(Path(model))
         if folder.adaptation is None:
             return spec_subject(folder.spec, words, str(folder.path))
@@ -177,7 +177,7 @@ def subject_of(model: Model, words: Mapping[str, Any] | None = None) -> Subject:
     if isinstance(model, str) and model not in PRESETS and not Path(model).exists() and model not in preset_names():
         raise SpecError(
             unknown("model", model, [*preset_names(), *EXAMPLES])
-            + " A spec file, a run folder or package.module:factory will do too."
+            + " A spec file, a run folder, a Hugging Face folder or package.module:factory will do too."
         )
     return spec_subject(model, words)
 

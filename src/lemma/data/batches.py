@@ -270,7 +270,9 @@ class MaskedWindows:
     """The share of each row's tokens that is to be predicted, at least one: as many in every row."""
     objective: Objective
     vocabulary: int
-    """Tokens and special tokens; the special tokens are the last."""
+    """Tokens and special tokens; the special tokens are the last, unless they are given."""
+    special: tuple[int, int, int] | None = None
+    """The ids of <start>, <end> and <mask> in a vocabulary made elsewhere."""
 
     def __post_init__(self) -> None:
         least = 5 if self.paired else 3
@@ -283,6 +285,11 @@ class MaskedWindows:
                 f"the text has {self.length:,} tokens; context {self.context} needs at least {self.taken:,}. "
                 "Give more text or a smaller context."
             )
+
+    @property
+    def marks(self) -> tuple[int, int, int]:
+        """The ids of <start>, <end> and <mask>."""
+        return self.special or (self.vocabulary - 3, self.vocabulary - 2, self.vocabulary - 1)
 
     @property
     def paired(self) -> bool:
@@ -323,8 +330,8 @@ class MaskedWindows:
         self, tokens: Tokens, offsets: Offsets, follows: Bool[np.ndarray, "batch"], random: np.random.Generator
     ) -> Batch:
         """The rows whose segments A begin at `offsets`; of those that are not followed, B is drawn elsewhere."""
-        end = np.full((len(offsets), 1), self.vocabulary - len(MARKS) + 1)
-        parts = [end - 1, tokens[offsets[:, None] + np.arange(self.first)].astype(np.int64), end]
+        start, end = (np.full((len(offsets), 1), mark) for mark in self.marks[:2])
+        parts = [start, tokens[offsets[:, None] + np.arange(self.first)].astype(np.int64), end]
         if self.paired:
             following = offsets + self.first
             elsewhere = random.integers(0, self.length - (self.taken - self.first), size=len(following))
@@ -341,13 +348,13 @@ class MaskedWindows:
 
     def _mask(self, inputs: np.ndarray, targets: np.ndarray, random: np.random.Generator) -> None:
         """Choose tokens to predict in every row, never special ones, and mask, replace or leave them."""
-        texts = self.vocabulary - len(MARKS)
-        places = np.flatnonzero(inputs[0] < texts)  # special tokens are at the same places in all rows
+        texts = self.vocabulary - (0 if self.special else len(MARKS))
+        inside = np.arange(1, inputs.shape[1] - 1)
+        places = inside[inside != self.first + 1]  # special tokens are at the same places in all rows
         chosen = places[random.random((len(inputs), len(places))).argsort(axis=1)[:, : self.hidden]]
         original = np.take_along_axis(inputs, chosen, axis=1)
         np.put_along_axis(targets, chosen, original, axis=1)
         chance = random.random(chosen.shape)
         others = (original + random.integers(1, max(2, texts), size=chosen.shape)) % texts
-        mask = self.vocabulary - 1
-        read = np.where(chance < MASKED, mask, np.where(chance < MASKED + REPLACED, others, original))
+        read = np.where(chance < MASKED, self.marks[2], np.where(chance < MASKED + REPLACED, others, original))
         np.put_along_axis(inputs, chosen, read, axis=1)

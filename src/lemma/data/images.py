@@ -35,7 +35,7 @@ from lemma.data.splits import Splits, hash_number, select_split
 from lemma.data.store import encode_splits, tokenizer_for_texts
 from lemma.data.tables import SUFFIXES as TABLES
 from lemma.data.tables import Column, DataTable, read_table
-from lemma.data.tokenizers import Tokenizer
+from lemma.data.tokenizers import PRETRAINED, Tokenizer
 from lemma.errors import DataError, unknown
 from lemma.spec.data import ImagesSpec
 from lemma.spec.models import MARKS
@@ -694,7 +694,8 @@ def prepare_images(
         counts = np.cumsum([len(image.captions) for image in images[part]], dtype=np.int64)
         first, names = np.concatenate([[0], counts]), number_captions(captions[part])
         items[part] = Captioned(pixels[own], rows[part], first, names, images[part])
-    sizes = {"vocabulary": tokenizer.vocabulary + len(MARKS) * special_tokens}
+    more = len(MARKS) if special_tokens and tokenizer.kind != PRETRAINED else 0
+    sizes = {"vocabulary": tokenizer.vocabulary + more}
     return Splits("images", items, tokenizer, listing.hash, about, sizes, (*listing.notes, *unread, *cut))
 
 

@@ -18,7 +18,7 @@ from lemma.data.files import Progress, files_hash, text_hash
 from lemma.data.splits import Splits, assign_splits, nested_order, normalise, select_split, split_groups
 from lemma.data.store import encode_splits, tokenizer_for_texts
 from lemma.data.tables import Column, DataTable, read_table
-from lemma.data.tokenizers import Tokenizer
+from lemma.data.tokenizers import PRETRAINED, Tokenizer
 from lemma.errors import DataError, unknown
 from lemma.spec.data import LabelsSpec
 from lemma.spec.models import MARKS
@@ -326,7 +326,8 @@ def prepare_labels(
         items[part] = Labelled(rows[part], classes, None, some, read.unlabelled)
         if part in parsed:
             items[part] = with_heads(items[part], [one.heads for one in parsed[part]])
-    sizes = {"classes": len(names), "vocabulary": tokenizer.vocabulary + len(MARKS) * special_tokens}
+    more = len(MARKS) if special_tokens and tokenizer.kind != PRETRAINED else 0
+    sizes = {"classes": len(names), "vocabulary": tokenizer.vocabulary + more}
     return Splits("labels", items, tokenizer, data_hash, about, sizes, (*read.notes, *notes, *cut), names)
 
 

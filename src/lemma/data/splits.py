@@ -10,7 +10,7 @@ from lemma.errors import DataError, unknown
 
 Item = TypeVar("Item")
 Example = TypeVar("Example")
-DataKind = Literal["text", "treebank", "pairs", "labels", "images", "graph"]
+DataKind = Literal["text", "treebank", "pairs", "labels", "images", "graph", "model"]
 
 
 @dataclass(frozen=True)

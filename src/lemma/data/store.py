@@ -230,12 +230,17 @@ def _read_documents(documents: Iterable[TextSpan], kind: str, advance: Advance) 
 
 
 def _encode_documents(tokenizer: Tokenizer, documents: Iterable[TextSpan], advance: Advance) -> Iterator[Encoded]:
-    """Encode documents in order, with one `<eos>` between two of them if the tokenizer has it."""
+    """Encode documents in order, with one `<eos>` between two of them if the tokenizer has it.
+
+    Before each comes what a pretrained model expects at the begin of a text.
+    """
     for number, document in enumerate(documents):
-        if number and tokenizer.eos is not None:
+        if number and tokenizer.eos is not None and tokenizer.eos not in tokenizer.before:
             yield Encoded(np.array([tokenizer.eos]))
-        for piece in _read_documents([document], tokenizer.kind, advance):
-            ids, left_out = tokenizer.encode_known(piece)
+        if tokenizer.before and not tokenizer.after:  # an encoder's windows have their own
+            yield Encoded(np.array(tokenizer.before))
+        for place, piece in enumerate(_read_documents([document], tokenizer.kind, advance)):
+            ids, left_out = tokenizer.encode_known(piece, continued=place > 0)
             yield Encoded(ids, utf8_size(tokenizer.decode(ids) if left_out else piece), left_out)
 
 
@@ -332,11 +337,10 @@ def encode_splits(
 
     With `special_tokens` a text is put between `<start>` and `<end>`, which count; `what` is what the texts are called.
     """
-    room = length - 2 * special_tokens
+    marks = sum(map(len, tokenizer.marks(special_tokens)))
+    room = length - marks
     if room < 1:
-        raise DataError(
-            f"{length} tokens are too few for a text{' and its two special tokens' if special_tokens else ''}."
-        )
+        raise DataError(f"{length} tokens are too few for a text{f' and its {marks} special tokens' if marks else ''}.")
     openings = {split: [opening(text, tokenizer.kind, room) for text in some] for split, some in texts.items()}
     advance = counting(progress, "tokenising", sum(utf8_size(text) for some in openings.values() for text in some))
     encoded: dict[str, TokenRows] = {}
@@ -362,9 +366,9 @@ def encode_splits(
 
 def fit_rows(rows: TokenRows, tokenizer: Tokenizer, length: int, special_tokens: bool) -> TokenRows:
     """Cut rows to length; a row of no tokens at all gets one, since every model has to read something."""
-    if special_tokens:
-        return rows.truncate(length - 2).surround([tokenizer.vocabulary], [tokenizer.vocabulary + 1])
-    return rows.truncate(length).fill_empty(tokenizer.eos or 0)
+    before, after = tokenizer.marks(special_tokens)
+    kept = rows.truncate(length - len(before) - len(after))
+    return kept.surround(before, after) if before or after else kept.fill_empty(tokenizer.eos or 0)
 
 
 def unknown_tokens(rows: TokenRows, tokenizer: Tokenizer) -> tuple[Bool[np.ndarray, "rows"], Bool[np.ndarray, "rows"]]:

@@ -86,6 +86,8 @@ def read_pieces(span: TextSpan, kind: str) -> Iterator[str]:
 # GPT-2's rule joins a space to the word after it and treats runs of white space together, but it never looks back:
 # before a single space or newline between two other characters it starts again.
 _BYTE_PAIR_CUT = re.compile(r"(?<=\S)[\n ](?=\S)")
+# Pretrained models have other rules, some of which join line ends to the signs before them; all cut between words.
+_WORD_CUT = re.compile(r"(?<=[^\W\d_]) (?=[^\W\d_])")
 _TAIL = 4096
 
 
@@ -99,8 +101,9 @@ def last_cut(text: str, kind: str) -> int:
         return len(text)
     if kind == "words":
         return max(text.rfind("\n"), text.rfind(" ")) + 1
+    cut = _WORD_CUT if kind == "pretrained" else _BYTE_PAIR_CUT
     for start in (max(len(text) - _TAIL, 0), 0):  # nearly always there is a place near the end
-        places = [match.start() for match in _BYTE_PAIR_CUT.finditer(text, start)]
+        places = [match.start() for match in cut.finditer(text, start)]
         if places:
             return places[-1]
     return 0

@@ -1,4 +1,4 @@
-"""Tokenizers over characters, words and byte pairs: trained, loaded, applied."""
+"""Tokenizers over characters, words and byte pairs, and those of pretrained models: trained, loaded, applied."""
 
 import json
 import re
@@ -15,16 +15,30 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from tokenizers import Tokenizer as Engine
 
 from lemma.data.batches import gather
-from lemma.data.files import text_hash, write_atomically
+from lemma.data.chat import ChatText, chat_text
+from lemma.data.files import read_json, text_hash, write_atomically
 from lemma.errors import DataError
-from lemma.spec.data import BytePairs, Characters, Words
+from lemma.spec.data import BytePairs, Characters, PretrainedTokenizer, Words
 
 EOS = "<eos>"
 UNK = "<unk>"
+PRETRAINED = "pretrained"
+CONFIG, TEMPLATE, GENERATION = "tokenizer_config.json", "chat_template.jinja", "generation_config.json"
+"""The files next to a pretrained model's `tokenizer.json`, as transformers writes them."""
 DIFFERENT_WORDS = 500_000
 """At most this many different words are counted at once; beyond that the rarest so far are dropped to bound memory."""
 LONGEST_WORD = 100
 """A longer word becomes `<unk>`: a text without white space must not become its own vocabulary."""
+
+SAMPLING = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "no_repeat_ngram": "no_repeat_ngram_size",
+}
+"""Settings of `generate`, and their names in `generation_config.json`."""
 
 Ids = Int64[np.ndarray, "tokens"]
 
@@ -85,7 +99,7 @@ _FRAMES = {
 
 
 def kind_of(engine: Engine) -> str | None:
-    """Which of the three kinds a pipeline is; None if it is another.
+    """Which of the three kinds of Lemma's own a pipeline is; None if it is another.
 
     >>> kind_of(characters_pipeline("abc")), kind_of(words_pipeline(["a"]))
     ('characters', 'words')
@@ -189,6 +203,22 @@ class BytePairEncoder:
         self._bounds = np.concatenate([self._bounds, self._bounds[-1] + np.cumsum(lengths)])
 
 
+class LibraryEncoder:
+    """Lets the library encode each text as it is: for a pretrained model's tokenizer."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def encode_all(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
+        """The library's own ids; and the bounds of each text's."""
+        try:
+            lists = [encoding.ids for encoding in self._engine.encode_batch_fast(list(texts), add_special_tokens=False)]
+        except Exception as error:  # the library raises nothing narrower
+            raise DataError(f"the tokenizer cannot encode a text: {error}.") from None
+        bounds = np.cumsum([0, *map(len, lists)])
+        return np.fromiter(chain.from_iterable(lists), np.int64, bounds[-1]), bounds
+
+
 class _Numbering(dict[str, int]):
     """Numbers its keys in the order in which they are first asked for, and lists the latest new ones."""
 
@@ -204,6 +234,9 @@ class _Numbering(dict[str, int]):
 class Tokenizer:
     """Text to ids and back; its JSON is the library's own and gives the same ids everywhere.
 
+    A pretrained model's tokenizer (`kind` is "pretrained") comes with the settings of its `tokenizer_config.json` and
+    `generation_config.json`: special tokens, where to stop, how to sample, the chat template.
+
     >>> from lemma.data.tokenizers import train_tokenizer
     >>> from lemma.spec.data import Characters
     >>> tokenizer = train_tokenizer(Characters(), ["abba"])
@@ -211,22 +244,102 @@ class Tokenizer:
     (<Tokenizer: characters, V = 2>, array([1, 0, 0]), 'ba')
     """
 
-    def __init__(self, json: str, where: str = "the tokenizer") -> None:
+    def __init__(
+        self,
+        json: str,
+        where: str = "the tokenizer",
+        *,
+        config: Mapping[str, Any] | None = None,
+        generation: Mapping[str, Any] | None = None,
+        vocabulary: int | None = None,
+    ) -> None:
         try:
             self._engine = Engine.from_str(json)
         except Exception as error:  # the library raises nothing narrower
             raise DataError(f"{where}: not a tokenizer of the tokenizers library ({error}).") from None
-        self._json = json
+        self._json, self._where = json, where
+        self.config, self.generation = dict(config or {}), dict(generation or {})
         self.kind = _known_kind(self._engine, where)
-        self.vocabulary: int = self._engine.get_vocab_size()
-        self.eos: int | None = self._engine.token_to_id(EOS) if self.kind != "characters" else None
-        self.unk: int | None = self._engine.token_to_id(UNK) if self.kind == "words" else None
+        numbers = self._engine.get_vocab()
+        larger = (vocabulary or 0) if self.kind == PRETRAINED else 0
+        self.vocabulary: int = max(larger, max(numbers.values(), default=-1) + 1)
+        """V; a pretrained model's may be larger than the number of tokens, so that it divides well."""
+        self.unk: int | None = numbers.get(UNK) if self.kind == "words" else None
+        self.eos: int | None = numbers.get(EOS) if self.kind in ("words", "byte-pairs") else None
+        self.bos: int | None = None
+        self.before: tuple[int, ...] = ()
+        self.after: tuple[int, ...] = ()
+        """Special tokens that a text begins and ends with, as the model was trained."""
+        self._adds_space = False
         self.hash = text_hash(json)
         if self.kind == "byte-pairs":
             self._encoder = BytePairEncoder(self._engine)
+        elif self.kind == PRETRAINED:
+            self._encoder = LibraryEncoder(self._engine)
+            self._read_settings()
         else:
-            numbers = self._engine.get_vocab()
             self._encoder = CharacterEncoder(numbers) if self.kind == "characters" else WordEncoder(numbers)
+
+    def _read_settings(self) -> None:
+        """Find the special tokens, and what the pipeline puts around a text."""
+        self._engine.no_truncation()
+        self._engine.no_padding()
+        special = {name: self._engine.token_to_id(text) for name, text in self.special_tokens.items()}
+        given = {name: self.generation.get(f"{name}_id") for name in ("bos_token", "eos_token")}
+        first = {name: next(iter(self._known(ids)), None) for name, ids in given.items()}
+        self.bos = special.get("bos_token", first["bos_token"])
+        self.eos = special.get("eos_token", first["eos_token"])
+        self.unk = special.get("unk_token")
+        try:
+            plain, whole = (self._engine.encode("a", add_special_tokens=added).ids for added in (False, True))
+            joined, spaced = (self._engine.encode(text, add_special_tokens=False).ids for text in ("a b", " b"))
+        except Exception as error:  # the library raises nothing narrower
+            raise DataError(f"{self._where}: the tokenizer cannot encode a text ({error}).") from None
+        start = next((at for at in range(len(whole)) if whole[at : at + len(plain)] == plain), 0)
+        self.before, self.after = tuple(whole[:start]), tuple(whole[start + len(plain) :])
+        self._adds_space = joined != plain + spaced
+        self.hash = text_hash(f"{self.hash} {self.bos} {self.eos} {self.vocabulary}")
+
+    @property
+    def special_tokens(self) -> dict[str, str]:
+        """A pretrained model's special tokens by their names in `tokenizer_config.json`, as in bos_token."""
+        found = {name: value for name, value in self.config.items() if name.endswith("_token") and value}
+        return {name: value["content"] if isinstance(value, dict) else str(value) for name, value in found.items()}
+
+    @property
+    def mask_tokens(self) -> tuple[int, int, int] | None:
+        """The ids that a pretrained encoder's texts begin with, end with and are masked by; None without all three."""
+        names = (self.special_tokens.get(name) for name in ("cls_token", "sep_token", "mask_token"))
+        start, end, mask = (None if name is None else self._engine.token_to_id(name) for name in names)
+        return None if start is None or end is None or mask is None else (start, end, mask)
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """How a pretrained model is meant to be sampled from, in the words of `generate`."""
+        said = {name: self.generation.get(word) for name, word in SAMPLING.items()}
+        if self.generation.get("do_sample") is False:
+            said["temperature"] = 0.0
+        more = tuple(sorted(self.stops - {self.eos}))
+        return {name: value for name, value in {**said, "stop_tokens": more or None}.items() if value is not None}
+
+    @property
+    def stops(self) -> frozenset[int]:
+        """The tokens that end a generated text: `<eos>`, or all that a pretrained model names."""
+        return frozenset(self._known([*self._known(self.generation.get("eos_token_id")), self.eos]))
+
+    def _known(self, ids: Any) -> list[int]:
+        """One id or several, without those that the model does not have."""
+        some = ids if isinstance(ids, list) else [ids]
+        return [token for token in some if isinstance(token, int) and 0 <= token < self.vocabulary]
+
+    def marks(self, special_tokens: bool) -> tuple[Sequence[int], Sequence[int]]:
+        """What an example is put between: `<start>` and `<end>` after the vocabulary, if asked for.
+
+        A pretrained model has tokens of its own for it, or none.
+        """
+        if self.kind == PRETRAINED:
+            return self.before, self.after
+        return ((self.vocabulary,), (self.vocabulary + 1,)) if special_tokens else ((), ())
 
     @property
     def about(self) -> str:
@@ -237,7 +350,11 @@ class Tokenizer:
         return f"<Tokenizer: {self.about}>"
 
     def encode(self, text: str) -> Ids:
-        """Return the ids of a text; a character that has none is an error."""
+        """Return the ids of a text as a model reads it; a character that has none is an error.
+
+        A pretrained model's tokenizer adds its special tokens, such as the begin of the text, where the model was
+        trained with them; all other methods encode just the text.
+        """
         ids, _ = self.encode_all([text])
         if (missing := np.flatnonzero(ids < 0)).size:
             offset = int(missing[0])
@@ -245,11 +362,16 @@ class Tokenizer:
                 f"the character {text[offset]!r} (U+{ord(text[offset]):04X}) at offset {offset} is not among the "
                 f"{self.vocabulary} characters that the tokenizer knows. Leave it out, or train on text that has it."
             )
-        return ids
+        if isinstance(text, ChatText) or not (self.before or self.after):
+            return ids
+        return np.concatenate([self.before, ids, self.after]).astype(np.int64)
 
-    def encode_known(self, text: str) -> tuple[Ids, int]:
-        """Return the ids of what the tokenizer can express, and how many characters had to be left out."""
-        ids, _ = self.encode_all([text])
+    def encode_known(self, text: str, continued: bool = False) -> tuple[Ids, int]:
+        """Return the ids of what the tokenizer can express, and how many characters had to be left out.
+
+        A `continued` text was cut off before the space that it begins with; some tokenizers add that space themselves.
+        """
+        ids, _ = self.encode_all([text[1:] if continued and self._adds_space and text[:1] == " " else text])
         known = ids[ids >= 0]
         return known, len(ids) - len(known)
 
@@ -264,7 +386,7 @@ class Tokenizer:
         return self._encoder.encode_all(texts)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Return the text of some ids."""
+        """Return the text of some ids; a pretrained model's special tokens are no text."""
         numbers = np.asarray(ids, dtype=np.int64)
         wrong = numbers[(numbers < 0) | (numbers >= self.vocabulary)]
         if wrong.size:
@@ -272,30 +394,82 @@ class Tokenizer:
                 f"the token {wrong[0]} is not one of 0 to {self.vocabulary - 1}. "
                 "Decode with the tokenizer that made the ids."
             )
-        return self._engine.decode(numbers.tolist(), skip_special_tokens=False)
+        return self._engine.decode(numbers.tolist(), skip_special_tokens=self.kind == PRETRAINED)
+
+    def labels(self, ids: Sequence[int] | np.ndarray) -> list[str]:
+        """What each of some ids adds to their text; a special token is called by its name."""
+        found: list[str] = []
+        for place, token in enumerate(np.asarray(ids).tolist()):
+            before = [] if self.kind != PRETRAINED or not place else [int(ids[place - 1])]
+            text = self.decode([*before, token])[len(self.decode(before)) if before else 0 :]
+            found.append(text or self._engine.id_to_token(token) or "")
+        return found
+
+    @property
+    def chats(self) -> bool:
+        """Whether the model was trained on conversations, and has a template for them."""
+        return self._template is not None
+
+    @property
+    def _template(self) -> str | None:
+        template = self.config.get("chat_template")
+        if isinstance(template, list):  # some models have several, by name
+            template = next((one["template"] for one in template if one.get("name") == "default"), None)
+        return template if isinstance(template, str) else None
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], **settings: Any) -> ChatText:
+        """Write a conversation by the model's own chat template, ready for the assistant's answer.
+
+        Each message has a `role` (system, user or assistant) and a `content`. `settings` reach the template.
+        """
+        template = self._template
+        if template is None:
+            raise DataError(
+                "this model has no chat template: it was not trained on conversations. "
+                "Give it a text to go on with: --prompt '…'"
+            )
+        return chat_text(template, messages, self.special_tokens, **settings)
+
+    def plan(self) -> dict[str, Any]:
+        """The pipeline in the library's own words."""
+        return json.loads(self._engine.to_str())
 
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer as a JSON file that the library and transformers load as well."""
-        write_atomically(Path(path), self._json.encode())
+        """Write the tokenizer as a JSON file that the library and transformers load too, its settings next to it."""
+        path = Path(path)
+        write_atomically(path, self._json.encode())
+        for name, values in ((CONFIG, self.config), (GENERATION, self.generation)):
+            if values:
+                write_atomically(path.with_name(name), json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
     @classmethod
-    def load(cls, path: str | Path) -> "Tokenizer":
-        """Read a tokenizer that was saved; the file itself says of which kind it is."""
+    def load(cls, path: str | Path, vocabulary: int | None = None, **generation: Any) -> "Tokenizer":
+        """Read a tokenizer that was saved; the file itself says of which kind it is.
+
+        A pretrained model's `vocabulary` may be larger than its tokenizer's. `generation` is what the model says of
+        generating where there is no `generation_config.json`.
+        """
+        path = Path(path)
         try:
-            return cls(Path(path).read_bytes().decode(), where=str(path))
+            content = path.read_bytes().decode()
         except FileNotFoundError:
             raise DataError(f"{path}: there is no such tokenizer file.") from None
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path}: cannot be read as a tokenizer file ({error}).") from None
+        settings = (path.with_name(name) for name in (CONFIG, GENERATION))
+        config, said = (read_json(file) if file.is_file() else {} for file in settings)
+        if (template := path.with_name(TEMPLATE)).is_file():
+            config["chat_template"] = template.read_text(encoding="utf-8")
+        given = {name: value for name, value in generation.items() if value is not None}
+        return cls(content, str(path), config=config, generation={**given, **said}, vocabulary=vocabulary)
 
 
 def _known_kind(engine: Engine, where: str) -> str:
     kind, numbers = kind_of(engine), engine.get_vocab()
     if kind is None:
-        raise DataError(
-            f"{where}: this pipeline is not one of characters, words and byte-pairs as Lemma writes them. "
-            "Let Lemma train a tokenizer on the text."
-        )
+        if not numbers:
+            raise DataError(f"{where}: this tokenizer has no tokens.")
+        return PRETRAINED
     if sorted(numbers.values()) != list(range(len(numbers))) or not numbers:
         raise DataError(f"{where}: the ids are not 0 to {len(numbers) - 1}, each once.")
     if (kind == "words" and not {UNK, EOS} <= numbers.keys()) or (
@@ -305,7 +479,7 @@ def _known_kind(engine: Engine, where: str) -> str:
     return kind
 
 
-def train_tokenizer(spec: Characters | Words | BytePairs, pieces: Iterable[str]) -> Tokenizer:
+def train_tokenizer(spec: Characters | Words | BytePairs | PretrainedTokenizer, pieces: Iterable[str]) -> Tokenizer:
     """Train the tokenizer that `spec` describes on pieces of training text; the same text always gives the same one.
 
     Characters are numbered in the order of their code points; words by how often they were seen, and equally frequent
@@ -314,6 +488,11 @@ def train_tokenizer(spec: Characters | Words | BytePairs, pieces: Iterable[str])
     >>> train_tokenizer(Words(minimum_count=2), ["b a b c", " a c a"]).decode([2, 3, 4])
     'a b c'
     """
+    if isinstance(spec, PretrainedTokenizer):
+        raise DataError(
+            "tokenizer = pretrained comes with a pretrained model and is not trained. To use it, adapt that model: "
+            "lemma adapt smollm2-135m --text FILE --out RUN"
+        )
     if isinstance(spec, Characters):
         alphabet: set[str] = set()
         for piece in pieces:

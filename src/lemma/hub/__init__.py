@@ -1,1 +1,1 @@
-"""Files of other libraries: peft."""
+"""Files of other libraries: Hugging Face folders, GGUF, llama2.c, peft. Nothing here knows of runs."""

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from lemma.errors import RunError, SpecError
+from lemma.models.base import weights_of
 from lemma.models.build import blank
-from lemma.runs.checkpoint import weights_of
 from lemma.spec.models import Decoder, Encoder, EncoderDecoder, ModelSpec
 from lemma.spec.positions import LinearScaling, Llama3Scaling, Relative, Rotary, YarnScaling
 

@@ -9,9 +9,8 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,8 +33,9 @@ from lemma.adaptation.lora import (
     plain_modules,
     wrap,
 )
-from lemma.data.files import replacing
+from lemma.data.files import rewritten
 from lemma.errors import RunError, SpecError, unknown
+from lemma.hub.architectures import Piece
 from lemma.spec.recipe import Frozen, Lora
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
@@ -44,34 +44,78 @@ PREFIX = "base_model.model."
 Module = TypeVar("Module", bound=nn.Module)
 
 
-def write_peft(model: nn.Module, folder: Path | str, base: str | None = None) -> None:
+Pieces = Mapping[str, Piece]
+"""Of which tensors of transformers' each matrix of a pretrained model is made, by the paths of our modules."""
+
+
+def write_peft(model: nn.Module, folder: Path | str, base: str | None = None, pieces: Pieces | None = None) -> None:
     """Write a model's updates, and the modules of it that were trained whole, as a peft folder of the model `base`.
 
-    Matrices of recurrent layers and the joint matrix of torch's attention have no form there: a SpecError says so.
+    With `pieces` the modules are called as in transformers' own class, and the update of a joint matrix (queries, keys
+    and values) is written as one for each of its parts. Matrices of recurrent layers and the joint matrix of torch's
+    attention have no form there: a SpecError says so.
     """
     updates = besides(model)
     if not updates:
         raise SpecError("this model has no LoRA updates to write. Adapt it with lora first.")
     tensors: dict[str, Tensor] = {}
+    placed: dict[str, Update] = {}
     for path, wrapper in updates:
         _check_exportable(path, wrapper)
-        A, B, name = wrapper.update.A, wrapper.update.B, f"{PREFIX}{path}".rstrip(".")
-        if isinstance(wrapper, LoraEmbedding):  # its rows are the tokens
-            tensors |= {f"{name}.lora_embedding_A": B.mT, f"{name}.lora_embedding_B": A.mT}
-        else:
-            tensors |= {f"{name}.lora_A.weight": A, f"{name}.lora_B.weight": B}
-    whole = _whole_modules(model)
+        A, B = wrapper.update.A, wrapper.update.B
+        for theirs, rows in _parts(path, B, pieces):
+            name = f"{PREFIX}{theirs}".rstrip(".")
+            placed[theirs] = wrapper.update
+            if isinstance(wrapper, LoraEmbedding):  # its rows are the tokens
+                tensors |= {f"{name}.lora_embedding_A": rows.mT, f"{name}.lora_embedding_B": A.mT}
+            else:
+                tensors |= {f"{name}.lora_A.weight": A, f"{name}.lora_B.weight": rows}
+    whole = {_only(path, pieces): module for path, module in _whole_modules(model).items()}
     for path, module in whole.items():
         tensors |= {f"{PREFIX}{path}.{name}": tensor for name, tensor in module.state_dict().items()}
-    options = _options_of(model, {path: wrapper.update for path, wrapper in updates}, whole, base)
+    names = [path for path, _ in plain_modules(model)]
+    if pieces is not None:
+        names = [name.removesuffix(".weight") for piece in pieces.values() for name in piece.theirs]
+    options = _options_of(names, placed, whole, base)
+    if pieces is not None:
+        options["fan_in_fan_out"] = any(piece.form == "transposed" for piece in pieces.values())
+        last = sorted({path.rpartition(".")[2] for path in placed})
+        if all(name in placed for name in names if name.rpartition(".")[2] in last):
+            options["target_modules"] = last
     kept = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}  # none shares memory
-    with _new_folder(Path(folder)) as temporary:
+    with rewritten(Path(folder), WRITTEN) as temporary:
         (temporary / CONFIG).write_text(json.dumps(options, indent=2), encoding="utf-8")
         save_file(kept, temporary / WEIGHTS, {"format": "pt"})
 
 
-def read_peft(folder: Path | str, model: Module) -> Adaptation[Module]:
+def _parts(path: str, B: Tensor, pieces: Pieces | None) -> list[tuple[str, Tensor]]:
+    """The modules of transformers' that one of ours is made of, each with its rows of the update."""
+    if pieces is None:
+        return [(path, B)]
+    piece = pieces[path]
+    names = [name.removesuffix(".weight") for name in piece.theirs]
+    return list(zip(names, _upright(piece).split(B), strict=True))
+
+
+def _upright(piece: Piece) -> Piece:
+    """How the rows of an update become theirs: as those of the matrix, but never transposed."""
+    return replace(piece, form="stacked") if piece.form == "transposed" else piece
+
+
+def _only(path: str, pieces: Pieces | None) -> str:
+    """The one module of transformers' that one of ours is, to be stored whole."""
+    if pieces is None:
+        return path
+    piece = pieces.get(path)
+    if piece is None or len(piece.theirs) != 1 or piece.form != "stacked" or piece.halves:
+        raise SpecError(f"{path} is trained as a whole, and is not one module in transformers: leave it out.")
+    return piece.theirs[0].removesuffix(".weight")
+
+
+def read_peft(folder: Path | str, model: Module, pieces: Pieces | None = None) -> Adaptation[Module]:
     """Add the updates of a peft folder to the matrices of a base model, and copy in what was saved whole.
+
+    With `pieces` the folder's modules are called as in transformers' own class of the base.
 
     What is not supported here, such as DoRA or trained biases, is refused by its name before anything has changed. The
     method that is returned says all, unless the folder's patterns give some matrices ranks or scales of their own.
@@ -80,6 +124,8 @@ def read_peft(folder: Path | str, model: Module) -> Adaptation[Module]:
     refuse_adapted(model)
     options = PeftOptions.read(_read_config(folder), folder / CONFIG)
     found = PeftTensors.sort(_read_weights(folder), folder / WEIGHTS)
+    if pieces is not None:
+        found, options = _renamed(found, options, pieces, folder)
     chosen = _matrices_at(model, found.updates, folder)
     updates = _new_updates(chosen, found, options, folder)
     whole = _whole_targets(model, found, chosen, folder)
@@ -89,6 +135,59 @@ def read_peft(folder: Path | str, model: Module) -> Adaptation[Module]:
     places = list({id(matrix.weight): matrix for matrix in chosen.values()}.values())
     paths = tuple(matrix.path for matrix in places)
     return Adaptation(wrap(model, places, updates), options.plain(paths), paths)
+
+
+def _renamed(
+    found: "PeftTensors", options: "PeftOptions", pieces: Pieces, folder: Path
+) -> tuple["PeftTensors", "PeftOptions"]:
+    """Updates and modules by our names; the updates of parts of a joint matrix become one of all of it.
+
+    Parts that share their A keep it. Others are put next to each other: the rank is the sum of theirs.
+    """
+    ours: dict[str, tuple[Tensor, Tensor]] = {}
+    ranks, alphas = dict[str, int](), dict[str, float]()
+    left = dict(found.updates)
+    for path, piece in pieces.items():
+        names = [name.removesuffix(".weight") for name in piece.theirs]
+        there = [name for name in names if name in left]
+        if not there:
+            continue
+        scale = options.scale(there[0])
+        As = {name: left[name][0] for name in there}
+        Bs = {name: left[name][1] * (options.scale(name) / scale) for name in there}
+        sizes = piece.rows or (len(Bs[there[0]]),)
+        shared = len(there) == len(names) and all(torch.equal(As[there[0]], A) for A in As.values())
+        width = len(As[there[0]]) if shared else sum(map(len, As.values()))
+        parts: list[Tensor] = []
+        place = 0
+        for name, rows in zip(names, sizes, strict=True):
+            part = torch.zeros(rows, width)
+            if name in Bs:
+                if Bs[name].shape != (rows, len(As[name])):
+                    raise RunError(
+                        f"{folder}: {name}: lora_B is {tuple(Bs[name].shape)}. It was trained on another base."
+                    )
+                part[:, place : place + len(As[name])] = Bs[name]
+                place += 0 if shared else len(As[name])
+                left.pop(name)
+            parts.append(part)
+        A = As[there[0]] if shared else torch.cat(list(As.values()))
+        ours[path] = (A, _upright(piece).join(parts))
+        ranks[f"^{re.escape(path)}"], alphas[f"^{re.escape(path)}"] = width, scale * width
+    if left:
+        raise RunError(f"{folder}: {unknown('module', next(iter(left)), pieces)} It was trained on another base.")
+    whole = {
+        f"{path}.{kind}": found.whole.pop(f"{name}.{kind}")
+        for path, piece in pieces.items()
+        for name in [piece.theirs[0].removesuffix(".weight")]
+        for kind in ("weight", "bias")
+        if len(piece.theirs) == 1 and piece.form == "stacked" and f"{name}.{kind}" in found.whole
+    }
+    if found.whole:
+        raise RunError(f"{folder}: {next(iter(found.whole))} cannot be put into this model. Merge it with peft first.")
+    method = options.method.replace(rank=max(ranks.values(), default=options.method.rank))
+    first = next(iter(alphas.values()), method.alpha)
+    return PeftTensors(ours, {}, whole), PeftOptions(method.replace(alpha=first), False, ranks, alphas)
 
 
 # The options
@@ -172,10 +271,10 @@ def _matching(patterns: Mapping[str, Any], path: str, default: Any) -> Any:
 
 
 def _options_of(
-    model: nn.Module, updates: Mapping[str, Update], whole: Collection[str], base: str | None
+    paths: Collection[str], updates: Mapping[str, Update], whole: Collection[str], base: str | None
 ) -> dict[str, Any]:
-    """Say in peft's options where updates are and what they are."""
-    paths, targets = [path for path, _ in plain_modules(model)], list(updates)
+    """Say in peft's options where updates are, among the paths of all modules, and what they are."""
+    targets = list(updates)
     for name in whole:
         taken = [path for path in paths if path != name and path.endswith(name)]
         taken += [path for path in targets if re.match(rf"(^|.*\.){name}($|\..*)", path)]
@@ -360,18 +459,6 @@ def _whole_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 
 # Files
-
-
-@contextmanager
-def _new_folder(path: Path) -> Iterator[Path]:
-    """A folder that is written whole or not at all; one that holds other things is never replaced."""
-    others = [inner.name for inner in path.iterdir() if inner.name not in WRITTEN] if path.is_dir() else []
-    if others or path.is_file():
-        raise RunError(f"{path} already exists and holds {others[0] if others else 'a file'}. Name a new folder.")
-    path.absolute().parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        temporary.mkdir()
-        yield temporary
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -200,7 +200,7 @@ def look_at_run(
     most = min(run.model.receptive_field or MOST_TOKENS, MOST_TOKENS)
     notes = [f"The text has {len(ids):,} tokens; the first {most} were read."] if len(ids) > most else []
     tokens = torch.from_numpy(np.asarray(ids[:most], dtype=np.int64))
-    words = [run.tokenizer.decode([token]) for token in tokens.tolist()]
+    words = run.tokenizer.labels(tokens.tolist())
     try:
         return look_at(run.model, tokens, words, name=run.path.name, layer=layer, head=head, notes=notes)
     except NoAttention:

@@ -79,6 +79,19 @@ def init_embedding(embedding: nn.Embedding) -> None:
     nn.init.normal_(embedding.weight, std=0.1)
 
 
+def weights_of(model: nn.Module, frozen: bool = False) -> dict[str, Tensor]:
+    """Return what a model learns by name, not copied; a tied tensor is there once, under its first name.
+
+    Frozen parameters are those of a base, and only named if asked for.
+    """
+    first: dict[int, str] = {}
+    tensors = model.state_dict(keep_vars=True)
+    for name, tensor in tensors.items():
+        if frozen or tensor.requires_grad or not isinstance(tensor, nn.Parameter):
+            first.setdefault(id(tensor), name)
+    return {name: tensors[name].detach() for name in first.values()}
+
+
 def count_parameters(model: nn.Module) -> int:
     """Count the numbers a model learns; a tied tensor counts once."""
     return sum(parameter.numel() for parameter in model.parameters())

@@ -23,11 +23,10 @@ import numpy as np
 from jaxtyping import Float32, UInt8
 
 from lemma.data.corpora import IMAGES
-from lemma.data.files import Progress, counting, exists, file_hash, write_atomically
+from lemma.data.files import Progress, counting, exists, file_hash, read_json, write_atomically
 from lemma.data.images import ImageFile, decode_images, image_files, list_images
 from lemma.errors import DataError, RunError, unknown
 from lemma.retrieval.embedding import Embedder
-from lemma.runs.checkpoint import read_json
 from lemma.runs.folder import only_writer
 
 HEADER = "index.json"

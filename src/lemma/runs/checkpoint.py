@@ -15,25 +15,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from lemma.data.files import replacing, sweep
+from lemma.data.files import read_json, replacing, sweep
 from lemma.errors import RunError, SpecError
+from lemma.models.base import weights_of
 from lemma.spec.choose import read_model
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a file that holds one JSON object; a missing or damaged one is a RunError that names it."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"{path} is missing.") from None
-    except (ValueError, OSError) as error:
-        raise RunError(f"{path} is damaged: {error}.") from None
-    if not isinstance(values, dict):
-        raise RunError(f"{path} is damaged: it does not hold a JSON object.")
-    return values
-
 
 ENTRY = "lemma"
 
@@ -76,19 +63,6 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 #
 # The file says in its header which spec the weights belong to and what their SHA-256 is, so that a flipped bit, or a
 # spec changed afterwards, is met with an error and not with a model that talks nonsense.
-
-
-def weights_of(model: nn.Module, frozen: bool = False) -> dict[str, Tensor]:
-    """Return what a model learns by name, not copied; a tied tensor is there once, under its first name.
-
-    Frozen parameters are those of a base, and only named if asked for.
-    """
-    first: dict[int, str] = {}
-    tensors = model.state_dict(keep_vars=True)
-    for name, tensor in tensors.items():
-        if frozen or tensor.requires_grad or not isinstance(tensor, nn.Parameter):
-            first.setdefault(id(tensor), name)
-    return {name: tensors[name].detach() for name in first.values()}
 
 
 def put_weights(model: nn.Module, weights: Mapping[str, Tensor], where: Path, frozen: bool = False) -> None:

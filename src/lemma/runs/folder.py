@@ -6,6 +6,8 @@ A parser's run has a `lexicon.json` instead of the tokenizer, a classifier's a `
 has an `adaptation.toml` that names its base; the tokenizer and all weights that it did not change are the base's.
 `recipe.toml` holds the recipe and, under [data], the data and their hash. `model.safetensors` and `summary.json` appear
 when the run is finished. Nothing in a run says what to import.
+
+A pretrained model of another library (a Hugging Face folder, a `.gguf` file, a name) is opened as a finished run too.
 """
 
 import json
@@ -13,7 +15,8 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
 from typing import Any, Self
@@ -21,14 +24,16 @@ from typing import Any, Self
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from lemma.data.files import SUFFIX, replacing, sweep, write_atomically
-from lemma.data.tokenizers import Tokenizer
+from lemma.data.corpora import MODELS
+from lemma.data.files import SUFFIX, read_json, replacing, sweep, write_atomically
+from lemma.data.tokenizers import CONFIG, GENERATION, Tokenizer
 from lemma.data.treebanks import Lexicon
 from lemma.errors import DataError, RunError, SpecError
-from lemma.runs.checkpoint import drop_after, read_json, write_weights
+from lemma.hub.pretrained import Pretrained, is_pretrained, open_pretrained
+from lemma.runs.checkpoint import drop_after, write_weights
 from lemma.spec.base import read_toml, to_toml
 from lemma.spec.choose import read_model
-from lemma.spec.data import AnyDataSpec, read_data
+from lemma.spec.data import AnyDataSpec, PretrainedData, read_data
 from lemma.spec.models import NEW_FAMILIES, Classifier, Graph, ModelSpec, Parser
 from lemma.spec.positions import POSITIONS
 from lemma.spec.recipe import AdaptationSpec, Method, Recipe
@@ -123,9 +128,9 @@ class Metrics:
 SPEC, RECIPE, TOKENIZER, METRICS = "spec.toml", "recipe.toml", "tokenizer.json", "metrics.jsonl"
 LEXICON, LABELS, ADAPTATION = "lexicon.json", "labels.json", "adaptation.toml"
 WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD = "model.safetensors", "summary.json", "checkpoints", "tensorboard"
-MADE_FIRST = {SPEC, TOKENIZER, LEXICON, LABELS, ADAPTATION}
+MADE_FIRST = {SPEC, TOKENIZER, CONFIG, GENERATION, LEXICON, LABELS, ADAPTATION}
 """Files that are there before the recipe, which is written last when a run folder is made."""
-OWN = {SPEC, RECIPE, TOKENIZER, LEXICON, LABELS, ADAPTATION, METRICS, WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD}
+OWN = {*MADE_FIRST, RECIPE, METRICS, WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD}
 
 
 @dataclass(frozen=True)
@@ -156,8 +161,11 @@ class RunFolder:
         return self
 
     @classmethod
-    def open(cls, path: Path) -> Self:
+    def open(cls, path: Path) -> "RunFolder":
         """Read the descriptions of a run; no folder, not a run and a damaged file are different errors."""
+        if not (path / SPEC).exists() and is_pretrained(path):
+            source = open_pretrained(path)
+            return PretrainedRun(path, source.spec, Recipe(), PretrainedData(pretrained=str(path)), "", source=source)
         refuse_no_run(path)
         try:
             words = read_toml(path / RECIPE)
@@ -200,7 +208,9 @@ class RunFolder:
         """Open the base of an adapted run, wherever it lies; its hash is checked when its weights are read."""
         assert self.adaptation is not None
         path = (self.path / self.adaptation.base).resolve()
-        if not (path / SPEC).exists():
+        if not path.exists() and self.adaptation.base in MODELS:
+            path = Path(self.adaptation.base)
+        if not is_run(path):
             raise RunError(
                 f"{self.path} was adapted from {path}, whose weights have the SHA-256 {self.adaptation.base_hash}; "
                 f"no run is there now. Put it back, or write its new place into {self.path / ADAPTATION}."
@@ -212,7 +222,9 @@ class RunFolder:
         if self.adaptation:
             return self.base().tokenizer()
         try:
-            return Tokenizer.load(self.path / TOKENIZER)
+            return Tokenizer.load(
+                self.path / TOKENIZER, getattr(getattr(self.spec, "body", self.spec), "vocabulary", None)
+            )
         except DataError as error:
             raise RunError(f"The run folder {self.path} is damaged. {error}") from None
 
@@ -265,6 +277,35 @@ class RunFolder:
         return to_toml({**self.recipe.to_dict(), "data": {**self.data.to_dict(), "hash": self.data_hash}})
 
 
+@dataclass(frozen=True)
+class PretrainedRun(RunFolder):
+    """A pretrained model of another library as a finished run, of whose training nothing is known."""
+
+    source: Pretrained = field(kw_only=True)
+
+    @property
+    def finished(self) -> bool:
+        """It is."""
+        return True
+
+    def summary(self) -> None:
+        """Nothing is known of its training."""
+
+    def tokenizer(self) -> Tokenizer:
+        """The model's own tokenizer."""
+        return self.source.tokenizer
+
+    def labels(self) -> tuple[str, ...]:
+        """The names of a classifier's classes."""
+        names = self.source.config.get("id2label", {}) if isinstance(self.spec, Classifier) else {}
+        return tuple(str(names[key]) for key in sorted(names, key=int))
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is a run: a run folder, or a pretrained model in a folder, in a file or by name."""
+    return (path / SPEC).exists() or is_pretrained(path)
+
+
 def _adaptation(path: Path) -> AdaptationSpec | None:
     if not (path / ADAPTATION).exists():
         return None
@@ -311,10 +352,21 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
 def refuse_no_run(path: Path) -> None:
     """Refuse a path that is not a run folder."""
     if not path.exists():
+        meant = get_close_matches(str(path), MODELS, n=1, cutoff=0.5)
         raise RunError(
-            f"{path}: there is no such folder. To make a run there: lemma train MODEL --text FILE --out {path}"
+            f"{path}: there is no such folder."
+            + (f" Did you mean the pretrained model {meant[0]}?" if meant else "")
+            + f" To make a run there: lemma train MODEL --text FILE --out {path}"
         )
     if not path.is_dir():
-        raise RunError(f"{path} is a file; a run is a folder with a {SPEC} in it.")
+        raise RunError(f"{path} is a file; a run is a folder with a {SPEC} in it, or a .gguf file.")
+    if (path / "adapter_config.json").exists():
+        raise RunError(
+            f"{path} is an adapter that peft wrote, which needs its base: "
+            f"lemma adapt BASE --from-peft {quote(str(path))} --out RUN"
+        )
     if not (path / SPEC).exists():
-        raise RunError(f"{path} is not a run: {SPEC} is missing. A run is what lemma train --out makes.")
+        raise RunError(
+            f"{path} is not a run: {SPEC} is missing, and config.json of a Hugging Face folder too. A run is what "
+            "lemma train --out makes."
+        )

@@ -1,9 +1,9 @@
-"""From a run folder back to a model."""
+"""From a run folder, or from a pretrained model, back to a model."""
 
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ from lemma.runs.checkpoint import (
     refuse_other_spec,
     weights_of,
 )
-from lemma.runs.folder import ADAPTATION, WEIGHTS, RunFolder
+from lemma.runs.folder import ADAPTATION, WEIGHTS, PretrainedRun, RunFolder
 from lemma.spec.data import AnyDataSpec
 from lemma.spec.models import Classifier, CrossAttention, DualEncoder, ModelSpec
 from lemma.spec.recipe import AdaptationSpec, Method, Recipe
@@ -45,12 +45,15 @@ TOWERS = "towers."
 
 def first_model(folder: RunFolder, dropout: float = 0.0) -> nn.Module:
     """Build the model of a run as it begins: with new weights, or with its base's and what the adaptation adds."""
-    model = build(folder.spec, dropout)
     if folder.adaptation is None:
-        return model
+        return build(folder.spec, dropout)
     base = folder.base()
     refuse_other_base(folder, base)
-    put_base(model, plain_weights(base), base.path)
+    if isinstance(base, PretrainedRun) and base.spec == folder.spec:
+        model = base.source.model(dropout)
+    else:
+        model = build(folder.spec, dropout)
+        put_base(model, plain_weights(base), base.path)
     method = folder.adaptation.method
     return adapt_model(model, method, always_learned(folder.spec, method)).model
 
@@ -90,6 +93,8 @@ def _inside(weights: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
 def plain_weights(folder: RunFolder) -> dict[str, Tensor]:
     """All weights of a finished run; those of an adapted one with its updates folded in."""
     refuse_unfinished(folder)
+    if isinstance(folder, PretrainedRun):
+        return weights_of(folder.source.model(), frozen=True)
     if folder.adaptation:
         return weights_of(merged(whole_model(folder)), frozen=True)
     weights, trained = read_weights(folder.path / WEIGHTS)
@@ -99,6 +104,8 @@ def plain_weights(folder: RunFolder) -> dict[str, Tensor]:
 
 def whole_model(folder: RunFolder) -> nn.Module:
     """The model of a finished run with all its weights."""
+    if isinstance(folder, PretrainedRun):
+        return folder.source.model()
     model = first_model(folder)
     weights, trained = read_weights(folder.path / WEIGHTS)
     refuse_other_spec(folder.path / WEIGHTS, trained, folder.spec, folder.method)
@@ -108,6 +115,8 @@ def whole_model(folder: RunFolder) -> nn.Module:
 
 def run_hash(folder: RunFolder) -> str:
     """The hash that tells what a run answers from all others: its weights and its tokenizer, or method and base."""
+    if isinstance(folder, PretrainedRun):
+        return folder.source.hash
     own = hash_of(folder.path / WEIGHTS)
     if folder.adaptation is None:
         words = folder.vocabulary()
@@ -152,9 +161,14 @@ def refuse_other_base(folder: RunFolder, base: RunFolder) -> None:
 
 
 def adaptation_of(base: RunFolder, out: Path, method: Method) -> AdaptationSpec:
-    """What an adapted run in `out` says of its base: where it is, seen from there, and which weights it has."""
+    """What an adapted run in `out` says of its base: where it is, seen from there, and which weights it has.
+
+    A pretrained model that is known by name is found by it from anywhere.
+    """
     refuse_unfinished(base)
     refuse_own_base(base, out)
+    if isinstance(base, PretrainedRun) and not base.path.exists():
+        return AdaptationSpec(method=method, base=str(base.path), base_hash=run_hash(base))
     here, there = out.resolve(), base.path.resolve()
     try:
         path = os.path.relpath(there, here)
@@ -222,6 +236,13 @@ class Run:
             )
         return self.vocabulary
 
+    def chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """The tokens of a conversation by the model's own chat template, ready for the assistant's answer.
+
+        >>> run.chat([{"role": "user", "content": "Why is the sky blue?"}])  # doctest: +SKIP
+        """
+        return self.tokenizer.encode(self.tokenizer.chat(messages)).tolist()
+
     @property
     def lexicon(self) -> Lexicon:
         """The words and relations that the parser knows."""
@@ -231,11 +252,17 @@ class Run:
 
 
 def load(path: Path | str, device: str = "cpu") -> Run:
-    """Load a run, its model ready for use; where the end is missing or damaged, the last good checkpoint serves."""
+    """Load a run, its model ready for use; where the end is missing or damaged, the last good checkpoint serves.
+
+    A Hugging Face folder, a `.gguf` file or the name of a pretrained model is loaded as a run is.
+    """
     folder = RunFolder.open(Path(path))
-    weights, note = _weights(folder)
-    model = first_model(folder)
-    put_weights(model, weights, folder.path / WEIGHTS)
+    if isinstance(folder, PretrainedRun):
+        model, note = folder.source.model(), None
+    else:
+        weights, note = _weights(folder)
+        model = first_model(folder)
+        put_weights(model, weights, folder.path / WEIGHTS)
     if note:
         warnings.warn(note, stacklevel=2)
     return Run(

@@ -10,7 +10,7 @@ from threading import Event
 from typing import Any, TypeVar
 
 from lemma.errors import RunError, unknown
-from lemma.serving.requests import AnyRequest, Refusal
+from lemma.serving.requests import AnyRequest, ChatRequest, Refusal
 
 MOST_WAITING = 32  # requests per run
 MOST_READ = 32_768  # tokens of a prompt
@@ -61,7 +61,8 @@ class ServedRun:
 
     def to_dict(self) -> dict[str, Any]:
         """As OpenAI's clients list a model, with Lemma's own fields at the end."""
-        created = int((Path(self.run.path) / "spec.toml").stat().st_mtime)
+        made = Path(self.run.path) / "spec.toml"
+        created = int(made.stat().st_mtime) if made.exists() else 0  # of a pretrained model it is not known
         plain = {"id": self.name, "object": "model", "created": created, "owned_by": "lemma"}
         return {**plain, "family": self.run.spec.family, "answers": self.answers, "shows": self.shows}
 
@@ -154,6 +155,9 @@ class GenerationJob:
                     )
                     raise Refusal(400, message, name)
         prompts = request.prompts(alone=not served.writes)
+        if isinstance(request, ChatRequest) and served.writes and served.run.tokenizer.chats:
+            messages = [{"role": message.role, "content": message.text} for message in request.messages]
+            prompts = [served.run.tokenizer.chat(messages)]  # by the model's own template
         counts = [len(served.run.tokenizer.encode_known(prompt)[0]) for prompt in prompts]
         if max(counts) > MOST_READ:
             message = f"a prompt has {max(counts):,} tokens; at most {MOST_READ:,} are read."

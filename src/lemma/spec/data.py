@@ -33,10 +33,21 @@ class BytePairs(Spec):
     """Size of the vocabulary: 256 bytes, `<eos>`, and the merges; fewer if the text does not yield as many."""
 
 
+class PretrainedTokenizer(Spec):
+    """The tokenizer of the pretrained model that a run was adapted from, as it is."""
+
+    kind: Literal["pretrained"] = "pretrained"
+
+
 KINDS = {"characters": Characters, "words": Words, "byte-pairs": BytePairs}
+"""The tokenizers that are trained."""
 
 
-TokenizerSpec = Annotated[Characters | Words | BytePairs, Field(discriminator="kind"), by_name("tokenizer", KINDS)]
+TokenizerSpec = Annotated[
+    Characters | Words | BytePairs | PretrainedTokenizer,
+    Field(discriminator="kind"),
+    by_name("tokenizer", {**KINDS, "pretrained": PretrainedTokenizer}),
+]
 
 
 class DataSpec(Spec):
@@ -133,8 +144,18 @@ class LabelsSpec(Spec):
     """Maximum number of training examples, drawn with seed 0; all of them if unset."""
 
 
-AnyDataSpec = DataSpec | TreebankSpec | PairsSpec | LabelsSpec | ImagesSpec | GraphSpec
+class PretrainedData(Spec):
+    """What a pretrained model was trained on: not known here."""
+
+    pretrained: str
+    """The folder, file or name of the model."""
+    tokenizer: TokenizerSpec = PretrainedTokenizer()
+    """Its own tokenizer."""
+
+
+AnyDataSpec = PretrainedData | DataSpec | TreebankSpec | PairsSpec | LabelsSpec | ImagesSpec | GraphSpec
 DATA_SPECS: dict[str, type[AnyDataSpec]] = {
+    "pretrained": PretrainedData,
     "treebank": TreebankSpec,
     "pairs": PairsSpec,
     "labels": LabelsSpec,

@@ -421,7 +421,7 @@ def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:
         return []
     body, tokenizer = run.spec.body, run.tokenizer
     special_tokens = isinstance(body, Transformer)
-    room = longest(body) - 2 * special_tokens
+    room = longest(body) - sum(map(len, tokenizer.marks(special_tokens)))
     spoken, heads = list(texts), ()
     if isinstance(body, Tree):  # it reads the words of trees, and their heads
         if run.data.parser is None:

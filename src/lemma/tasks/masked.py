@@ -69,7 +69,7 @@ class MaskedTask(TextTask):
 
 def masked_windows(length: int, spec: Encoder, rate: float, batch: int = 1, seed: int = 0) -> MaskedWindows:
     """The windows that an encoder reads of a text of some length."""
-    return MaskedWindows(length, spec.context, batch, seed, rate, spec.objective, spec.vocabulary)
+    return MaskedWindows(length, spec.context, batch, seed, rate, spec.objective, spec.vocabulary, spec.special_tokens)
 
 
 class MaskedBatches(Batches):
@@ -189,7 +189,8 @@ def score_masked(
     """Go through a text window by window with `rate` of its tokens hidden, the same for every model of that context."""
     marks = 2 if model.spec.objective == "masked" else len(MARKS)
     context = min(model.spec.context, len(tokens) + marks)  # of a shorter text one window that is as long as the text
-    windows = MaskedWindows(len(tokens), context, 1, seed, rate, model.spec.objective, model.spec.vocabulary)
+    spec = model.spec
+    windows = MaskedWindows(len(tokens), context, 1, seed, rate, spec.objective, spec.vocabulary, spec.special_tokens)
     sums = {"hidden": [0.0, 0, 0], "follows": [0.0, 0, 0]}  # the loss, the right answers, the questions
     rows = 0
 

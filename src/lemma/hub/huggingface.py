@@ -1,0 +1,162 @@
+"""Hugging Face folders: config.json, model.safetensors (whole or in shards), tokenizer.json; in and out."""
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from lemma.data.files import read_json
+from lemma.data.tokenizers import CONFIG as TOKENIZER_CONFIG
+from lemma.data.tokenizers import GENERATION, TEMPLATE, Tokenizer
+from lemma.errors import DataError, RunError
+from lemma.hub.architectures import config_from_spec, weights_to
+from lemma.hub.pretrained import CONFIG, Pretrained
+from lemma.spec.models import ModelSpec
+
+WEIGHTS, INDEX, TOKENIZER = "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
+PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth", "consolidated.00.pth")
+WRITTEN = {CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, GENERATION, TEMPLATE, "README.md"}
+"""The files that a folder written here may hold."""
+FLOATS = {"F64", "F32", "F16", "BF16"}
+
+
+def open_folder(path: Path) -> Pretrained:
+    """Open a folder, or a config.json alone: a model without weights, which can be counted."""
+    folder, where = (path.parent, path) if path.is_file() else (path, path / CONFIG)
+    config = read_json(where)
+    if "model_type" not in config:
+        raise RunError(f"{where} has no model_type: it is not the configuration of a Hugging Face model.")
+    tensors = FolderTensors(folder)
+    files = [folder / name for name in (CONFIG, TOKENIZER, INDEX) if (folder / name).is_file()]
+
+    def tokenizer() -> Tokenizer:
+        ids = {name: config.get(name) for name in ("bos_token_id", "eos_token_id")}
+        try:
+            return Tokenizer.load(folder / TOKENIZER, config.get("vocab_size"), **ids)
+        except DataError as error:
+            if (folder / TOKENIZER).exists():
+                raise RunError(f"{error}") from None
+            raise RunError(
+                f"{folder} has no {TOKENIZER}. Older folders hold only what it is made from; write it with: "
+                f"python -c \"from transformers import AutoTokenizer as T; T.from_pretrained('{folder}')"
+                f".save_pretrained('{folder}')\""
+            ) from None
+
+    return Pretrained(path, config, tensors, (*files, *tensors.shards), tokenizer)
+
+
+class FolderTensors(Mapping[str, Tensor]):
+    """The tensors of a folder; each is mapped from its file, copied, and the file let go."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def shards(self) -> tuple[Path, ...]:
+        """The files that are there."""
+        return tuple(sorted(self.folder.glob("model*.safetensors")))
+
+    @cached_property
+    def places(self) -> dict[str, Path]:
+        """In which file each tensor is; a missing or damaged file is a RunError."""
+        if (self.folder / WEIGHTS).is_file():
+            return dict.fromkeys(self._names(self.folder / WEIGHTS), self.folder / WEIGHTS)
+        if not (self.folder / INDEX).is_file():
+            raise RunError(self._without_weights())
+        named = read_json(self.folder / INDEX).get("weight_map")
+        if not isinstance(named, dict) or any(Path(str(shard)).name != shard for shard in named.values()):
+            raise RunError(f"{self.folder / INDEX} is damaged: its weight_map does not name files of this folder.")
+        shards = sorted(set(named.values()))
+        for shard in shards:
+            if not (self.folder / shard).is_file():
+                raise RunError(
+                    f"{self.folder / shard} is missing, one of the {len(shards)} shards that {INDEX} names. "
+                    "Download it again."
+                )
+        there = {shard: set(self._names(self.folder / shard)) for shard in shards}
+        lost = next((name for name, shard in named.items() if name not in there[shard]), None)
+        if lost is not None:
+            raise RunError(
+                f"{self.folder / named[lost]} does not hold {lost}, as {INDEX} says. Download the folder again."
+            )
+        return {name: self.folder / shard for name, shard in named.items()}
+
+    def _without_weights(self) -> str:
+        pickled = next((name for name in PICKLED if (self.folder / name).is_file()), None)
+        if pickled is None:
+            return f"{self.folder} has no weights: neither {WEIGHTS} nor {INDEX} is there. Download the folder again."
+        return (
+            f"{self.folder / pickled} is a pickle, which may run any code: it is not read. If you trust it, write it "
+            'as safetensors with transformers: python -c "from transformers import AutoModelForCausalLM as M; '
+            f"M.from_pretrained('{self.folder}').save_pretrained('{self.folder}')\""
+        )
+
+    def _names(self, path: Path) -> list[str]:
+        try:
+            with safe_open(path, framework="pt") as file:
+                return list(file.keys())
+        except (SafetensorError, OSError, ValueError) as error:
+            raise RunError(f"{path} is damaged or cut off ({error}). Download it again.") from None
+
+    def __getitem__(self, name: str) -> Tensor:
+        path = self.places[name]
+        try:
+            with safe_open(path, framework="pt") as file:
+                kind = file.get_slice(name).get_dtype()
+                if kind not in FLOATS:
+                    raise RunError(
+                        f"{path}: {name} is of the type {kind}; only {', '.join(sorted(FLOATS))} can be read. "
+                        "Take the original weights of the model."
+                    )
+                return file.get_tensor(name).to(torch.float32, copy=True)  # the file is let go of
+        except (SafetensorError, OSError, ValueError) as error:
+            if isinstance(error, RunError):
+                raise
+            raise RunError(f"{path} is damaged ({error}). Download it again.") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+def write_folder(
+    folder: Path, spec: ModelSpec, weights: Mapping[str, Tensor], tokenizer: Tokenizer
+) -> dict[str, Tensor]:
+    """Fill a folder with a model as transformers' own class reads it; return the tensors that were written."""
+    config = config_from_spec(spec)
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in weights_to(spec, weights)}
+    if config["tie_word_embeddings"]:
+        kept = {name: tensor for name, tensor in kept.items() if name not in ("lm_head.weight", "embed_out.weight")}
+    stops = sorted(tokenizer.stops)
+    ids: dict[str, Any] = {"bos_token_id": tokenizer.bos, "eos_token_id": stops if len(stops) > 1 else tokenizer.eos}
+    config |= {"dtype": str(next(iter(kept.values())).dtype).removeprefix("torch."), **ids}
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_file(_unshared(kept), folder / WEIGHTS, {"format": "pt"})
+    (folder / GENERATION).write_text(json.dumps({**ids, **tokenizer.generation}, indent=2) + "\n", encoding="utf-8")
+    tokenizer.save(folder / TOKENIZER)
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **tokenizer.config}
+    if limit := getattr(spec, "context", None):
+        about.setdefault("model_max_length", limit)
+    (folder / TOKENIZER_CONFIG).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return kept
+
+
+def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """No two tensors of a file may share memory."""
+    seen: set[int] = set()
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        found[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        seen.add(tensor.data_ptr())
+    return found

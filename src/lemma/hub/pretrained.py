@@ -1,0 +1,113 @@
+"""Pretrained models in the files of other libraries: found, opened, and their weights put into our own modules.
+
+A model is a Hugging Face folder, a `.gguf` file, a file of llama2.c, or one of the names that `lemma data` lists. All
+come to the same: a configuration and tensors with Hugging Face's names, read one at a time, and a tokenizer.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from lemma.data.corpora import MODELS, corpus_files
+from lemma.data.files import files_hash
+from lemma.data.tokenizers import Tokenizer
+from lemma.errors import RunError
+from lemma.hub.architectures import Piece, architecture_of, spec_from_config, weights_from
+from lemma.models.build import blank
+from lemma.report.progress import observer, watched_reading
+from lemma.spec.models import Encoder, ModelSpec
+
+CONFIG = "config.json"
+GGUF, LLAMA2C = (".gguf",), (".bin", ".data")
+
+
+def is_pretrained(path: Path) -> bool:
+    """Whether a path is, by its look, a pretrained model: a folder with a config.json, a file of one, or a name."""
+    if path.is_dir():
+        return (path / CONFIG).is_file()
+    return path.suffix in (*GGUF, *LLAMA2C, ".json") if path.is_file() else str(path) in MODELS
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model in the files of another library; only its configuration is read before more is asked for."""
+
+    path: Path
+    config: Mapping[str, Any]
+    """As in Hugging Face's config.json."""
+    tensors: Mapping[str, Tensor]
+    """By Hugging Face's names, in float32; each is read when it is asked for."""
+    files: tuple[Path, ...]
+    """All that the model's answers depend on."""
+    read_tokenizer: Callable[[], Tokenizer]
+
+    @cached_property
+    def spec(self) -> ModelSpec:
+        """The model as one of our own specs."""
+        with self.named():
+            spec = spec_from_config(self.config)
+            if isinstance(spec, Encoder):  # of BERT's special tokens only its tokenizer knows
+                with suppress(RunError):
+                    return spec.replace(special_tokens=self.tokenizer.mask_tokens or spec.special_tokens)
+            return spec
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer, with its special tokens, stop tokens and chat template."""
+        return self.read_tokenizer()
+
+    @cached_property
+    def hash(self) -> str:
+        """The SHA-256 over its files, which tells this model from all others."""
+        return files_hash(self.files)
+
+    @property
+    def pieces(self) -> dict[str, Piece]:
+        """Of which tensors of Hugging Face's each matrix of ours is made, by our modules' paths."""
+        found = {piece.ours: piece for piece in architecture_of(self.config).pieces(self.spec)}
+        return {name.removesuffix(".weight"): piece for name, piece in found.items() if name.endswith(".weight")}
+
+    def model(self, dropout: float = 0.0) -> nn.Module:
+        """Build the model without memory, then give it its weights one at a time: no tensor is there twice."""
+        module = blank(self.spec, dropout)
+        places: dict[int, list[tuple[nn.Module, str]]] = {}  # of a tied tensor more than one
+        for part in module.modules():
+            for name, parameter in part.named_parameters(recurse=False):
+                places.setdefault(id(parameter), []).append((part, name))
+        known = {name: id(parameter) for name, parameter in module.named_parameters()}
+        with self.named():
+            for name, tensor in weights_from(self.config, self.tensors):
+                value = nn.Parameter(tensor.contiguous())
+                for part, own in places[known[name]]:
+                    setattr(part, own, value)
+        return module
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Name the folder or file in what is refused."""
+        try:
+            yield
+        except RunError as error:
+            raise RunError(str(error) if str(self.path) in str(error) else f"{self.path}: {error}") from None
+
+
+def open_pretrained(path: Path) -> Pretrained:
+    """Open a pretrained model; what cannot be read is refused with the reason, before anything is loaded."""
+    if not path.exists() and str(path) in MODELS:
+        path = corpus_files(MODELS[str(path)], watched_reading(observer()))[0]
+    if path.suffix in GGUF:
+        from lemma.hub.gguf import open_gguf
+
+        return open_gguf(path)
+    if path.suffix in LLAMA2C:
+        from lemma.hub.llama2c import open_llama2c
+
+        return open_llama2c(path)
+    from lemma.hub.huggingface import open_folder
+
+    return open_folder(path)

@@ -1,0 +1,162 @@
+"""Runs in other forms: a plain run without a base, a folder for transformers, a GGUF file, a folder for peft."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from lemma.adaptation.adapt import merged
+from lemma.adaptation.lora import Update
+from lemma.data.files import replacing, rewritten
+from lemma.data.tokenizers import Tokenizer
+from lemma.errors import RunError, SpecError, unknown
+from lemma.hub.gguf import write_gguf
+from lemma.hub.huggingface import WRITTEN, write_folder
+from lemma.hub.peft import read_peft, write_peft
+from lemma.models.base import LanguageModel
+from lemma.report.result import Block, Result, Text
+from lemma.runs.checkpoint import weights_of
+from lemma.runs.folder import PretrainedRun, RunFolder
+from lemma.runs.load import (
+    adaptation_of,
+    first_model,
+    refuse_adapters,
+    refuse_own_base,
+    refuse_unfinished,
+    whole_model,
+)
+
+
+@dataclass(frozen=True)
+class Rewritten(Result):
+    """What was written, where, and of how many parameters."""
+
+    title = "Run in another form"
+
+    path: Path
+    what: str
+    parameters: int
+    bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"path": str(self.path), "what": self.what, "parameters": self.parameters, "bytes": self.bytes}
+
+    def blocks(self) -> Iterator[Block]:
+        """What was written, and where it is."""
+        yield Text(f"{self.what}: {self.parameters:,} parameters, {self.bytes:,} bytes\nIt is in {self.path}")
+
+
+def export_run(path: Path, to: str, out: Path, overwrite: bool = False) -> Rewritten:
+    """Write a run in another form: merged, huggingface, gguf or peft."""
+    if to not in FORMS:
+        raise SpecError(unknown("export: to", to, FORMS))
+    folder = RunFolder.open(path)
+    refuse_unfinished(folder)
+    if to in ("merged", "peft") and folder.adaptation is None:
+        raise RunError(
+            f"{path} is not an adapted run: it has no base, and need not be {FORMS[to][0]}. "
+            f"To write it for transformers: lemma export {path} --to huggingface --out FOLDER"
+        )
+    refuse_own_base(folder, out)
+    return FORMS[to][1](folder, out, overwrite)
+
+
+def plain_model(folder: RunFolder) -> nn.Module:
+    """The model of a finished run, its updates folded in if it was adapted."""
+    model = whole_model(folder)
+    return merged(model) if folder.adaptation else model
+
+
+def _merge(folder: RunFolder, out: Path, overwrite: bool) -> Rewritten:
+    return _write_plain(folder, plain_model(folder), out, overwrite, f"merged from {folder.path}")
+
+
+def _language_model(folder: RunFolder) -> tuple[dict[str, Tensor], Tokenizer]:
+    """The weights and the tokenizer of a run that others can read: a model with a text tokenizer."""
+    model, tokenizer = plain_model(folder), folder.vocabulary()
+    if not isinstance(tokenizer, Tokenizer):
+        raise RunError(f"{folder.path} is of the family {folder.spec.family}, which other libraries have no form for.")
+    return weights_of(model, frozen=True), tokenizer
+
+
+def _huggingface(folder: RunFolder, out: Path, overwrite: bool) -> Rewritten:
+    weights, tokenizer = _language_model(folder)
+    with rewritten(out, WRITTEN) as temporary:
+        kept = write_folder(temporary, folder.spec, weights, tokenizer)
+    return _rewritten(out, "a folder for transformers", kept)
+
+
+def _gguf(folder: RunFolder, out: Path, overwrite: bool) -> Rewritten:
+    if out.suffix != ".gguf":
+        raise SpecError(f"export: out = {out}: a file is written; its name must end in .gguf.")
+    if out.exists() and not overwrite:
+        raise RunError(f"{out} is there already. To replace it: --overwrite.")
+    weights, tokenizer = _language_model(folder)
+    out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with replacing(out) as temporary:
+        kept = write_gguf(temporary, folder.spec, weights, tokenizer, folder.path.name)
+    return _rewritten(out, "a GGUF file", kept)
+
+
+def _peft(folder: RunFolder, out: Path, overwrite: bool) -> Rewritten:
+    model, base = whole_model(folder), folder.base()
+    theirs = isinstance(base, PretrainedRun) and isinstance(model, LanguageModel)
+    where = base.source.path if isinstance(base, PretrainedRun) else base.path
+    write_peft(model, out, str(where), base.source.pieces if theirs else None)  # pyright: ignore
+    return _rewritten(out, "a folder for peft", weights_of(model))
+
+
+FORMS: dict[str, tuple[str, Callable[[RunFolder, Path, bool], Rewritten]]] = {
+    "merged": ("merged", _merge),
+    "huggingface": ("written for transformers", _huggingface),
+    "gguf": ("written as GGUF", _gguf),
+    "peft": ("written for peft", _peft),
+}
+"""The forms that a run can be written in, and what that is called."""
+
+
+def import_run(path: Path, peft_folder: Path, out: Path, overwrite: bool = False) -> Rewritten:
+    """Put LoRA weights that peft wrote next to a base; as a plain run where no method of ours describes them."""
+    base = RunFolder.open(path)
+    refuse_unfinished(base)
+    refuse_adapters(base)
+    pieces = base.source.pieces if isinstance(base, PretrainedRun) else None
+    adaptation = read_peft(peft_folder, plain_model(base), pieces)
+    about = f"from {peft_folder}"
+    spec = adaptation_of(base, out, adaptation.method)
+    folder = RunFolder(out, base.spec, base.recipe, base.data, base.data_hash, spec)
+    if not _says_all(folder, adaptation.model):
+        return _write_plain(base, merged(adaptation.model), out, overwrite, f"{about}, merged")
+    folder.create(base.vocabulary(), overwrite, base.labels())
+    weights = weights_of(adaptation.model)
+    folder.finish(weights, _summary(base, out, about))
+    return _rewritten(out, "an adapted run", weights)
+
+
+def _says_all(folder: RunFolder, model: nn.Module) -> bool:
+    """Whether the method of a run makes a model of the same parts, so that it can be loaded again."""
+    fresh = first_model(folder)
+    same = {name: tensor.shape for name, tensor in weights_of(model).items()}
+    scales = [[part.scale for part in whole.modules() if isinstance(part, Update)] for whole in (fresh, model)]
+    return {name: tensor.shape for name, tensor in weights_of(fresh).items()} == same and scales[0] == scales[1]
+
+
+def _write_plain(folder: RunFolder, model: nn.Module, out: Path, overwrite: bool, about: str) -> Rewritten:
+    plain = RunFolder(out, folder.spec, folder.recipe, folder.data, folder.data_hash)
+    plain.create(folder.vocabulary(), overwrite, folder.labels())
+    weights = weights_of(model, frozen=True)
+    plain.finish(weights, _summary(folder, out, about))
+    return _rewritten(out, "a plain run", weights)
+
+
+def _summary(folder: RunFolder, out: Path, about: str) -> dict[str, Any]:
+    return {**(folder.summary() or {}), "path": str(out), "made": about}
+
+
+def _rewritten(out: Path, what: str, weights: Mapping[str, Tensor]) -> Rewritten:
+    files = [out] if out.is_file() else [file for file in out.rglob("*") if file.is_file()]
+    parameters = sum(tensor.numel() for tensor in weights.values())
+    return Rewritten(out, what, parameters, sum(file.stat().st_size for file in files))

@@ -1,0 +1,179 @@
+"""Runs written for transformers, for llama.cpp and for peft: equal logits there, and again here."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import lemma
+from lemma.errors import InputError, RunError
+from pretrained_models import TEXT, llama, pieces
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")
+TOKENS = torch.arange(20)[None]
+LLAMA = {"positions": "rotary", "norm": "rms", "gated": True, "activation": "silu", "bias": False}
+QUICK: dict[str, Any] = {"steps": 2, "batch": 2, "sequence_length": 16, "device": "cpu", "progress": False}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(TEXT * 8, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run like GPT-2, one like Llama, a pretrained folder and LoRA on it."""
+    folder = tmp_path_factory.mktemp("runs")
+    small = {"width": 16, "depth": 2, "heads": 2, "context": 32, "tokenizer": "byte-pairs"}
+    lemma.train("decoder", text=text, out=folder / "gpt2", **small, **QUICK)
+    lemma.train("decoder", text=text, out=folder / "llama", key_value_heads=1, **LLAMA, **small, **QUICK)
+    lemma.train("lstm", text=text, out=folder / "lstm", width=8, hidden=8, **QUICK)
+    llama(folder / "base", tokenizer=pieces())
+    lemma.adapt(folder / "base", text=text, out=folder / "adapted", rank=3, learning_rate=0.05, **QUICK)
+    return folder
+
+
+def ours(path: Path) -> torch.Tensor:
+    return lemma.load(path, device="cpu").model(TOKENS)[0]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "base", "adapted"])
+def test_transformers_loads_a_run_with_its_own_class_and_gives_equal_logits(
+    name: str, runs: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "folder"
+    written = lemma.export(runs / name, to="huggingface", out=out)
+    theirs, info = transformers.AutoModelForCausalLM.from_pretrained(out, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    torch.testing.assert_close(theirs(TOKENS).logits, ours(runs / name), rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours(out), ours(runs / name), rtol=0, atol=1e-6)
+    assert written.parameters == sum(parameter.numel() for parameter in theirs.parameters())
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    own = lemma.load(runs / name, device="cpu").tokenizer
+    for line in (TEXT[:100], "naïve ünï 🎉", ""):
+        assert (
+            tokenizer(line)["input_ids"] == own.encode(line).tolist() == lemma.load(out).tokenizer.encode(line).tolist()
+        )
+    if own.eos is not None:
+        assert theirs.generation_config.eos_token_id in (own.eos, sorted(own.stops))
+
+
+def test_the_chat_template_goes_out_with_the_tokenizer(runs: Path, tmp_path: Path) -> None:
+    lemma.export(runs / "adapted", to="huggingface", out=tmp_path / "folder")
+    messages = [{"role": "user", "content": "hi"}]
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "folder")
+    ids = theirs.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+    assert ids == lemma.load(runs / "adapted").chat(messages)
+
+
+def test_what_has_no_native_class_is_refused_with_the_reason(runs: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="lstm cannot be written for transformers"):
+        lemma.export(runs / "lstm", to="huggingface", out=tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
+def test_a_folder_with_other_files_is_not_replaced(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thesis.md").write_text("mine")
+    with pytest.raises(RunError, match=r"holds thesis\.md"):
+        lemma.export(runs / "gpt2", to="huggingface", out=tmp_path / "folder")
+    with pytest.raises(InputError, match="Did you mean 'huggingface'"):
+        lemma.export(runs / "gpt2", to="hugingface", out=tmp_path / "other")  # pyright: ignore
+    with pytest.raises(RunError, match="not an adapted run"):
+        lemma.export(runs / "gpt2", to="peft", out=tmp_path / "other")
+
+
+# peft, with the names of transformers
+
+
+def test_lora_on_a_pretrained_base_gives_equal_logits_in_peft(runs: Path, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    lemma.export(runs / "adapted", to="peft", out=tmp_path / "adapter")
+    base = transformers.AutoModelForCausalLM.from_pretrained(runs / "base")
+    before = base(TOKENS).logits
+    theirs = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
+    assert set(theirs.peft_config["default"].target_modules) >= {"q_proj", "k_proj", "v_proj", "o_proj", "down_proj"}
+    got = theirs(TOKENS).logits
+    assert (got - before).abs().max() > 1e-3
+    torch.testing.assert_close(got, ours(runs / "adapted"), rtol=0, atol=1e-5)
+    back = lemma.adapt.from_peft(runs / "base", tmp_path / "adapter", out=tmp_path / "back")
+    assert back.what == "an adapted run"
+    torch.testing.assert_close(ours(tmp_path / "back"), ours(runs / "adapted"), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("targets", [["q_proj", "v_proj"], ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj"]])
+def test_lora_that_peft_trained_on_transformers_comes_in(targets: list[str], runs: Path, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    base = transformers.AutoModelForCausalLM.from_pretrained(runs / "base")
+    options = peft.LoraConfig(r=2, lora_alpha=6, target_modules=targets, init_lora_weights=False)
+    torch.manual_seed(3)
+    theirs = peft.get_peft_model(base, options).eval()
+    theirs.save_pretrained(tmp_path / "adapter")
+    lemma.adapt.from_peft(runs / "base", tmp_path / "adapter", out=tmp_path / "run")
+    torch.testing.assert_close(ours(tmp_path / "run"), theirs(TOKENS).logits, rtol=0, atol=1e-5)
+
+
+def test_gpt2s_transposed_matrices_come_in_and_go_out(text: Path, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    llama(tmp_path / "words")  # for its tokenizer
+    torch.manual_seed(1)
+    config = transformers.GPT2Config(vocab_size=300, n_embd=24, n_layer=2, n_head=3, n_positions=64, eos_token_id=0)
+    base = transformers.GPT2LMHeadModel(config).eval()
+    base.save_pretrained(tmp_path / "gpt2")
+    (tmp_path / "gpt2" / "tokenizer.json").write_bytes((tmp_path / "words" / "tokenizer.json").read_bytes())
+    lemma.adapt(tmp_path / "gpt2", text=text, out=tmp_path / "adapted", rank=2, learning_rate=0.05, **QUICK)
+    lemma.export(tmp_path / "adapted", to="peft", out=tmp_path / "adapter")
+    theirs = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
+    torch.testing.assert_close(theirs(TOKENS).logits, ours(tmp_path / "adapted"), rtol=0, atol=1e-5)
+
+
+# GGUF
+
+
+@pytest.mark.parametrize("name", ["llama", "base", "adapted"])
+def test_a_gguf_file_has_equal_tensors_and_tokens(name: str, runs: Path, tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    out = tmp_path / "model.gguf"
+    lemma.export(runs / name, to="gguf", out=out)
+    run, again = lemma.load(runs / name, device="cpu"), lemma.load(out, device="cpu")
+    torch.testing.assert_close(again.model(TOKENS)[0], run.model(TOKENS)[0], rtol=0, atol=1e-5)
+    for line in (TEXT[:100], "naïve ünï 🎉"):
+        assert again.tokenizer.encode(line).tolist() == run.tokenizer.encode(line).tolist()
+    assert again.tokenizer.eos == run.tokenizer.eos
+    found = {tensor.name: torch.tensor(tensor.data) for tensor in gguf.GGUFReader(out).tensors}
+    lemma.export(runs / name, to="huggingface", out=tmp_path / "folder")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "folder").state_dict()
+    assert torch.equal(found["token_embd.weight"], theirs["model.embed_tokens.weight"])
+    assert torch.equal(found["blk.1.ffn_down.weight"], theirs["model.layers.1.mlp.down_proj.weight"])
+    assert len(found) == len([key for key in theirs if key != "lm_head.weight"]) + ("output.weight" in found)
+
+
+def test_transformers_reads_our_gguf_with_equal_logits(runs: Path, tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    lemma.export(runs / "llama", to="gguf", out=tmp_path / "model.gguf")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32)
+    torch.testing.assert_close(theirs(TOKENS).logits, ours(runs / "llama"), rtol=0, atol=1e-5)
+
+
+def test_gguf_is_refused_where_it_has_no_form(runs: Path, tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    with pytest.raises(RunError, match="GGUF is written for decoders of Llama's kind; this one is like gpt2's"):
+        lemma.export(runs / "gpt2", to="gguf", out=tmp_path / "model.gguf")
+    with pytest.raises(InputError, match=r"must end in \.gguf"):
+        lemma.export(runs / "llama", to="gguf", out=tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_gguf_file_that_is_cut_off_is_refused_by_name(runs: Path, tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    out = tmp_path / "model.gguf"
+    lemma.export(runs / "llama", to="gguf", out=out)
+    whole = out.read_bytes()
+    for size in (3, 40, len(whole) // 4, len(whole) - 4):
+        out.write_bytes(whole[:size])
+        with pytest.raises(RunError, match=r"model\.gguf"):
+            lemma.load(out)

@@ -1,0 +1,303 @@
+"""Hugging Face folders as runs: equal logits, clear refusals, and no tensor twice in memory."""
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import processors
+
+import lemma
+from lemma.errors import InputError, RunError
+from lemma.runs.folder import PretrainedRun, RunFolder, is_run
+from lemma.spec.models import Decoder
+from pretrained_models import TEXT, llama, pieces, wordpiece
+
+pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")
+TOKENS = torch.arange(20)[None]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    llama(path)
+    return path
+
+
+@pytest.fixture
+def copied(folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(folder, tmp_path / "copy"))
+
+
+def logits(path: Path | str) -> torch.Tensor:
+    return lemma.load(path, device="cpu").model(TOKENS)[0]
+
+
+def test_a_folder_is_a_run_with_the_logits_of_transformers(folder: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    theirs = AutoModelForCausalLM.from_pretrained(folder)
+    run = lemma.load(folder, device="cpu")
+    assert isinstance(run.spec, Decoder) and is_run(folder)
+    torch.testing.assert_close(run.model(TOKENS)[0], theirs(TOKENS).logits, rtol=0, atol=1e-5)
+    assert not any(parameter.is_meta for parameter in run.module.parameters())
+
+
+def test_shards_give_what_one_file_gives(folder: Path, tmp_path: Path) -> None:
+    llama(tmp_path / "shards", shard="20KB")
+    assert len(list((tmp_path / "shards").glob("model-*.safetensors"))) > 2
+    assert torch.equal(logits(tmp_path / "shards"), logits(folder))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_loaded_as_float32_and_exactly(dtype: str, tmp_path: Path) -> None:
+    theirs = llama(tmp_path, dtype=dtype).float()
+    run = lemma.load(tmp_path, device="cpu")
+    assert {parameter.dtype for parameter in run.module.parameters()} == {torch.float32}
+    torch.testing.assert_close(run.model(TOKENS)[0], theirs(TOKENS).logits, rtol=0, atol=1e-5)
+
+
+def test_tied_matrices_stay_one(tmp_path: Path) -> None:
+    llama(tmp_path, tie_word_embeddings=True)
+    model = lemma.load(tmp_path, device="cpu").module
+    assert model.get_parameter("output.weight") is model.get_parameter("embedding.weight")
+
+
+def test_a_config_alone_is_counted_and_has_no_weights(folder: Path, tmp_path: Path) -> None:
+    alone = shutil.copy(folder / "config.json", tmp_path)
+    account = lemma.count(str(alone), quantities=["parameters"])
+    expected = sum(parameter.numel() for parameter in lemma.load(folder, device="cpu").module.parameters())
+    assert account.parameters.total == expected
+    assert account.parameters.total == lemma.count(folder, quantities=["parameters"]).parameters.total
+    with pytest.raises(RunError, match=r"has no weights: neither model\.safetensors nor"):
+        lemma.load(tmp_path / "config.json")
+
+
+def test_a_formula_is_checked_against_a_folder(folder: Path) -> None:
+    right = "2*V*d + d + L*(2*d + d*d_h + d*d_h + 2*d*d_h*h_kv/h + 3*d*d_ff)"
+    assert lemma.check.parameters(folder, right).equal
+    assert not lemma.check.parameters(folder, right.replace("3*d*d_ff", "2*d*d_ff")).equal
+
+
+def test_what_it_was_trained_on_is_not_known(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"pretrained model, whose own data are not known.*--text"):
+        lemma.evaluate(folder)
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT, encoding="utf-8")
+    score = lemma.evaluate(folder, text=text, progress=False)
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    ids = AutoTokenizer.from_pretrained(folder)(TEXT, return_tensors="pt")["input_ids"]
+    loss = AutoModelForCausalLM.from_pretrained(folder)(ids[:, :64], labels=ids[:, :64]).loss.item()
+    first = lemma.evaluate(folder, text=text, progress=False, context=64, stride=64)
+    assert score.tokens == ids.shape[1] - 1 == first.tokens
+    assert abs(first.loss - loss) < 0.5  # the same model on the first window alone
+
+
+# What cannot be loaded is refused in one sentence that names the file.
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(RunError) as caught:
+        lemma.load(path)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    llama(tmp_path, shard="20KB")
+    lost = sorted(tmp_path.glob("model-*.safetensors"))[1]
+    lost.unlink()
+    assert lost.name in refused(tmp_path) and "is missing" in refused(tmp_path)
+
+
+def test_a_file_that_is_cut_off_is_named(copied: Path) -> None:
+    whole = (copied / "model.safetensors").read_bytes()
+    (copied / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    assert "model.safetensors is damaged or cut off" in refused(copied)
+
+
+def changed(folder: Path, **words: object) -> Path:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **words}))
+    return folder
+
+
+def test_other_shapes_than_the_configuration_says_are_refused(copied: Path) -> None:
+    assert "mlp.gate_proj.weight has the shape 40 × 24, expected 44 × 24" in refused(
+        changed(copied, intermediate_size=44)
+    )
+
+
+def test_an_unknown_architecture_is_refused_with_those_that_are_known(copied: Path) -> None:
+    said = refused(changed(copied, model_type="mamba"))
+    assert "'mamba'" in said and "Llama" in said and "Qwen3" in said
+
+
+def test_code_of_its_own_is_never_run(copied: Path) -> None:
+    said = refused(changed(copied, auto_map={"AutoModelForCausalLM": "modeling.Evil"}))
+    assert "auto_map" in said and "never" in said
+
+
+def test_a_pickle_is_refused_with_the_way_out(copied: Path) -> None:
+    (copied / "model.safetensors").rename(copied / "pytorch_model.bin")
+    assert "pytorch_model.bin is a pickle" in refused(copied) and "save_pretrained" in refused(copied)
+
+
+def test_a_folder_without_a_tokenizer_is_refused(copied: Path) -> None:
+    (copied / "tokenizer.json").unlink()
+    assert "has no tokenizer.json" in refused(copied)
+
+
+def test_an_index_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
+    llama(tmp_path, shard="20KB")
+    index = tmp_path / "model.safetensors.index.json"
+    plan = json.loads(index.read_text())
+    plan["weight_map"] = {name: f"../{shard}" for name, shard in plan["weight_map"].items()}
+    index.write_text(json.dumps(plan))
+    assert "does not name files of this folder" in refused(tmp_path)
+
+
+def test_an_adapter_is_refused_with_what_to_type(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert "lemma adapt BASE --from-peft" in refused(tmp_path)
+
+
+# Adapting keeps a reference to the base.
+
+
+def test_an_adapted_run_finds_its_base_and_sees_that_it_changed(copied: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT * 5, encoding="utf-8")
+    settings = {"steps": 2, "batch": 2, "sequence_length": 16, "rank": 2, "device": "cpu"}
+    lemma.adapt(copied, text=text, out=tmp_path / "adapted", progress=False, **settings)
+    run = lemma.load(tmp_path / "adapted", device="cpu")
+    assert run.tokenizer.kind == "pretrained" and run.adaptation is not None
+    assert run.adaptation.base_hash == RunFolder.open(copied).source.hash  # pyright: ignore
+    assert run.chat([{"role": "user", "content": "hi"}]) == lemma.load(copied).chat([{"role": "user", "content": "hi"}])
+    lemma.export(tmp_path / "adapted", to="merged", out=tmp_path / "plain")
+    plain = lemma.load(tmp_path / "plain", device="cpu")
+    torch.testing.assert_close(plain.model(TOKENS)[0], run.model(TOKENS)[0], rtol=0, atol=1e-5)
+    assert plain.tokenizer.stops == run.tokenizer.stops and plain.chat([{"role": "user", "content": "hi"}])
+    changed(copied, rope_theta=5.0)
+    with pytest.raises(RunError, match="was adapted from weights and a tokenizer"):
+        lemma.load(tmp_path / "adapted")
+
+
+def test_a_classifier_is_made_of_a_folder(folder: Path, tmp_path: Path) -> None:
+    rows = [f"the cat sat {word},{label}" for word in ("well", "there") for label in "ab" for _ in range(20)]
+    (tmp_path / "rows.csv").write_text("text,label\n" + "\n".join(f"{number} {row}" for number, row in enumerate(rows)))
+    result = lemma.adapt(
+        folder, labels=tmp_path / "rows.csv", out=tmp_path / "out", progress=False, steps=2, device="cpu"
+    )
+    assert result.path == tmp_path / "out"
+    assert lemma.generate(tmp_path / "out", source="the cat sat").label in ("a", "b")
+
+
+def test_opening_reads_no_weights(copied: Path) -> None:
+    (copied / "model.safetensors").write_bytes(b"")
+    opened = RunFolder.open(copied)
+    assert isinstance(opened, PretrainedRun) and opened.finished and opened.summary() is None
+
+
+MEMORY = """
+import resource, sys
+import lemma.runs.load
+from lemma.runs.folder import RunFolder
+from pathlib import Path
+folder = RunFolder.open(Path(sys.argv[1]))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+model = folder.source.model()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is counted otherwise")
+def test_loading_needs_little_more_memory_than_the_weights(dtype: str, tmp_path: Path) -> None:
+    llama(tmp_path, dtype=dtype, hidden_size=512, intermediate_size=1536, num_hidden_layers=8)
+    weights = sum(parameter.numel() for parameter in lemma.load(tmp_path, device="cpu").module.parameters()) * 4
+    command = [sys.executable, "-c", MEMORY, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert weights > 80e6
+    assert int(done.stdout) <= 1.2 * weights, int(done.stdout) / weights
+
+
+# Encoders
+
+
+def bert(folder: Path) -> Any:
+    """Write a BERT folder with a tokenizer whose special tokens are not where Google's are; return the model."""
+    from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+
+    engine = wordpiece()
+    sizes: dict[str, Any] = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = BertConfig(
+        **sizes, vocab_size=engine.get_vocab_size(), intermediate_size=40, max_position_embeddings=40, pad_token_id=0
+    )
+    torch.manual_seed(2)
+    model = BertForMaskedLM(config).eval()
+    model.save_pretrained(folder)
+    special = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    PreTrainedTokenizerFast(tokenizer_object=engine, **special).save_pretrained(folder)
+    return model
+
+
+def test_a_bert_is_evaluated_with_its_own_mask_and_becomes_a_classifier(tmp_path: Path) -> None:
+    theirs = bert(tmp_path / "bert")
+    run = lemma.load(tmp_path / "bert", device="cpu")
+    assert run.spec.special_tokens == (1, 2, 3)  # pyright: ignore
+    tokens = torch.tensor([[1, 9, 3, 20, 2]])
+    torch.testing.assert_close(run.module(tokens), theirs(tokens).logits, rtol=0, atol=1e-5)
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    score = lemma.evaluate(run, text=tmp_path / "text.txt", progress=False)
+    assert abs(score.loss - math.log(run.spec.vocabulary)) < 0.2  # an untrained model guesses
+    rows = "".join(f"the cat sat {number},{'ab'[number % 2]}\n" for number in range(40))
+    (tmp_path / "rows.csv").write_text(f"text,label\n{rows}")
+    quick: dict[str, Any] = {"steps": 2, "device": "cpu", "progress": False}
+    lemma.adapt(tmp_path / "bert", labels=tmp_path / "rows.csv", out=tmp_path / "out", **quick)
+    assert lemma.generate(tmp_path / "out", source="the cat").label in ("a", "b")
+
+
+def test_a_t5_answers_a_source_as_transformers_does(tmp_path: Path) -> None:
+    from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+
+    engine = pieces()
+    end = [("</s>", 2)]
+    engine.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=end)
+    sizes: dict[str, Any] = {"d_model": 24, "d_kv": 6, "d_ff": 40, "num_layers": 2, "num_heads": 4}
+    ids = {"decoder_start_token_id": 0, "eos_token_id": 2, "pad_token_id": 0}
+    torch.manual_seed(4)
+    model = T5ForConditionalGeneration(T5Config(**sizes, vocab_size=engine.get_vocab_size(), **ids)).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(tmp_path)
+    fast = PreTrainedTokenizerFast(tokenizer_object=engine, eos_token="</s>", pad_token="<unk>")
+    fast.save_pretrained(tmp_path)
+    source = fast("the cat sat", return_tensors="pt")["input_ids"]
+    theirs = model.generate(source, max_new_tokens=8, do_sample=False)[0, 1:].tolist()
+    ours = lemma.generate(tmp_path, source="the cat sat", tokens=8)
+    assert list(ours.tokens) == [token for token in theirs if token != 2]
+
+
+def test_a_served_model_chats_by_its_own_template(folder: Path) -> None:
+    from lemma.api import _verbs
+    from lemma.serving.requests import ChatRequest, read_request
+    from lemma.serving.runs import GenerationJob, serve_each
+
+    served = serve_each([folder], _verbs())["tiny"]
+    body = b'{"messages": [{"role": "user", "content": "the cat"}], "max_tokens": 3, "temperature": 0}'
+    job = GenerationJob.prepare(served, read_request(body, ChatRequest))
+    run = lemma.load(folder, device="cpu")
+    assert job.prompt_tokens == len(run.chat([{"role": "user", "content": "the cat"}]))
+    pieces: list[str] = []
+    job.run(lambda _, piece: bool(pieces.append(piece)))
+    expected = lemma.generate(run, chat="the cat", tokens=3, temperature=0.0)
+    assert "".join(pieces) == expected.text
+    assert served.to_dict()["created"] == 0 and served.shows == ["generate", "look", "count"]

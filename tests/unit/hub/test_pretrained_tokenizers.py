@@ -1,0 +1,154 @@
+"""Tokenizers of pretrained models: the ids, texts and conversations of transformers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers as library
+
+import lemma
+from lemma.data.chat import chat_text
+from lemma.data.store import read_tokens
+from lemma.data.tokenizers import Tokenizer
+from lemma.errors import DataError
+from lemma.generation.decode import Spelling
+from pretrained_models import CHAT, TEXT, byte_level, llama, pieces, wordpiece
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")
+LINES = ("the cat", " the cat ", "naïve ünï 🎉 mat", "a\n\n  b\tc", "<|im_end|> </s>", "12345!", "")
+ENGINES = {
+    "byte-level": byte_level,
+    "with begin": lambda: byte_level(begin=True),
+    "pieces": pieces,
+    "wordpiece": wordpiece,
+}
+
+
+@pytest.fixture(params=list(ENGINES))
+def engine(request: pytest.FixtureRequest) -> library.Tokenizer:
+    return ENGINES[request.param]()
+
+
+def test_ids_and_texts_are_those_of_transformers(engine: library.Tokenizer) -> None:
+    ours, theirs = Tokenizer(engine.to_str()), transformers.PreTrainedTokenizerFast(tokenizer_object=engine)
+    assert ours.kind == "pretrained" and ours.vocabulary == len(theirs)
+    for line in LINES:
+        ids = theirs(line)["input_ids"]
+        assert ours.encode(line).tolist() == ids
+        assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+        assert ours.encode_known(line)[0].tolist() == theirs(line, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize("name", ["byte-level", "with begin", "pieces"])
+def test_text_that_is_spelled_piece_by_piece_is_the_text_of_all(name: str) -> None:
+    ours = Tokenizer(ENGINES[name]().to_str())
+    for line in LINES[:4]:
+        ids = ours.encode(line).tolist()
+        for cut in range(1, len(ids)):
+            spelling = Spelling(ours, ids[:cut])
+            told = "".join(map(spelling.add, ids[cut:])) + spelling.rest()
+            last = ours.decode(ids[cut - 1 : cut])
+            assert told == ours.decode(ids[cut - 1 :])[len(last) :]
+            assert "\ufffd" not in told or "\ufffd" in ours.decode(ids[cut - 1 :])
+
+
+def test_labels_name_special_tokens_and_keep_spaces() -> None:
+    ours = Tokenizer(byte_level(begin=True).to_str())
+    assert "".join(ours.labels(ours.encode("the cat sat"))) == "<|endoftext|>the cat sat"
+    spaced = Tokenizer(pieces().to_str())
+    assert "".join(spaced.labels(spaced.encode("the cat sat"))) == "<s>the cat sat"
+
+
+@pytest.mark.parametrize("name", ["byte-level", "pieces", "wordpiece"])
+def test_a_long_text_is_cut_where_its_tokens_do_not_change(name: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("lemma.data.text.BLOCK", 100)
+    ours = Tokenizer(ENGINES[name]().to_str())
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    found = np.asarray(read_tokens([str(tmp_path / "text.txt")], ours).tokens("text"))
+    begin = () if ours.after else ours.before  # an encoder's windows have special tokens of their own
+    assert found.tolist() == [*begin, *ours.encode_known(TEXT)[0].tolist()]
+
+
+def test_a_larger_vocabulary_than_the_tokens_is_the_models(tmp_path: Path) -> None:
+    llama(tmp_path, vocab_size=320)
+    run = lemma.load(tmp_path, device="cpu")
+    assert run.tokenizer.vocabulary == run.spec.vocabulary == 320  # pyright: ignore
+    assert run.tokenizer.decode([319, run.tokenizer.encode("a")[0]]) == "a"  # 319 is no token
+
+
+def test_stop_tokens_and_sampling_come_from_generation_config(tmp_path: Path) -> None:
+    llama(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 0, 99999], "temperature": 0.6, "top_k": 7}')
+    tokenizer = lemma.load(tmp_path).tokenizer
+    assert tokenizer.eos == 2 and tokenizer.bos == 1 and tokenizer.stops == {0, 2}
+    assert tokenizer.sampling == {"temperature": 0.6, "top_k": 7, "stop_tokens": (0,)}
+    (tmp_path / "generation_config.json").write_text('{"do_sample": false}')
+    assert lemma.load(tmp_path).tokenizer.sampling == {"temperature": 0.0}
+
+
+def test_settings_are_saved_next_to_the_tokenizer(tmp_path: Path) -> None:
+    llama(tmp_path / "model")
+    tokenizer = lemma.load(tmp_path / "model").tokenizer
+    (tmp_path / "saved").mkdir()
+    tokenizer.save(tmp_path / "saved" / "tokenizer.json")
+    again = Tokenizer.load(tmp_path / "saved" / "tokenizer.json")
+    messages = [{"role": "user", "content": "hi"}]
+    assert again.chat(messages) == tokenizer.chat(messages) and again.stops == tokenizer.stops
+
+
+# Conversations
+
+
+TEMPLATES = {
+    "chatml": CHAT,
+    "loops": "{% for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}\n {{ m.role }}{% endfor %}",
+    "json": "{{ bos_token }}{{ messages | tojson }}{{ messages | tojson(indent=2) }}",
+    "generation": "{% for m in messages %}{% generation %}{{ m['content'] }}{% endgeneration %}{% endfor %}",
+}
+TALK = [
+    {"role": "system", "content": "Be <b>brief</b>."},
+    {"role": "user", "content": " Why 'ü'? "},
+    {"role": "assistant", "content": "Because.\n"},
+]
+
+
+@pytest.mark.parametrize("name", list(TEMPLATES))
+def test_a_conversation_is_written_as_transformers_writes_it(name: str) -> None:
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=byte_level(), bos_token="<|im_start|>")
+    theirs.chat_template = TEMPLATES[name]
+    for answering in (True, False):
+        expected = theirs.apply_chat_template(TALK, tokenize=False, add_generation_prompt=answering)
+        written = chat_text(TEMPLATES[name], TALK, {"bos_token": "<|im_start|>"}, add_generation_prompt=answering)
+        assert written == expected
+
+
+def test_a_template_cannot_reach_out_of_its_sandbox() -> None:
+    for evil in ("{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}", "{% include '/etc/passwd' %}"):
+        try:
+            written = chat_text(evil, TALK, {})
+        except DataError:
+            continue
+        assert written == ""
+
+
+def test_a_template_may_refuse_and_a_model_without_one_says_so(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="Only users may speak"):
+        chat_text("{{ raise_exception('Only users may speak') }}", TALK, {})
+    with pytest.raises(DataError, match="a role and a content are expected"):
+        chat_text(CHAT, [{"role": "user"}], {})
+    with pytest.raises(DataError, match="has no chat template"):
+        Tokenizer(byte_level().to_str()).chat(TALK)
+
+
+def test_nothing_is_added_to_a_conversation(tmp_path: Path) -> None:
+    llama(tmp_path, tokenizer=pieces())
+    run = lemma.load(tmp_path)
+    talk = [{"role": "user", "content": "the cat"}]
+    assert run.tokenizer.before == (1,)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert run.chat(talk) == theirs.apply_chat_template(talk, add_generation_prompt=True)["input_ids"]
+    answer = lemma.generate(run, chat=talk, tokens=3, temperature=0.0)
+    assert answer.prompt == run.tokenizer.chat(talk)
