@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, cached_property
 from hashlib import blake2b
 from pathlib import Path
 from shutil import rmtree
@@ -127,9 +126,16 @@ def thumbnail(path: Path, side: int) -> bytes:
 
 
 def _decode(path: Path, side: int, framed: bool) -> Pixels:
+    Image = pillow()
     with _opened(path, side) as image:
-        pixels = np.asarray(_square(_on_white(_frame(image) if framed else image), side))
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        image = _on_white(_frame(image) if framed else image)
+        scale = side / max(image.size)
+        width, height = (max(1, round(scale * length)) for length in image.size)
+        square = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
+        if width != side or height != side:
+            resized, square = square, Image.new("RGB", (side, side), WHITE[:3])
+            square.paste(resized, ((side - width) // 2, (side - height) // 2))
+    return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
 
 
 @contextmanager
@@ -150,7 +156,8 @@ def _opened(path: Path, side: int) -> Iterator["Image"]:
     from PIL.ImageOps import exif_transpose
 
     try:
-        with Image.open(path, formats=_formats()) as image:
+        Image.init()
+        with Image.open(path, formats=[known for known in FORMATS if known in Image.OPEN]) as image:
             image.draft(None, (2 * side, 2 * side))  # JPEG alone: decoded at a size near the one that is needed
             width, height = image.size
             if width * height > LARGEST:
@@ -161,13 +168,6 @@ def _opened(path: Path, side: int) -> Iterator["Image"]:
         raise DataError(f"{path}: {error}") from None
     except Exception as error:  # Pillow's readers raise a dozen kinds of errors on damaged files
         raise DataError(f"{path}: {_reason(path, error)}") from None
-
-
-@cache
-def _formats() -> list[str]:
-    Image = pillow()
-    Image.init()
-    return [known for known in FORMATS if known in Image.OPEN]
 
 
 def _reason(path: Path, error: Exception) -> str:
@@ -184,22 +184,17 @@ def _reason(path: Path, error: Exception) -> str:
 
 def _on_white(image: "Image") -> "Image":
     """An image in red, green and blue; what is transparent is white."""
-    if image.mode.startswith(("I", "F")):
-        image = _eight_bits(image)
+    if image.mode.startswith(("I", "F")):  # one deep channel: 16 bits, fractions from 0 to 1, or from least to most
+        values = np.nan_to_num(np.asarray(image, dtype=np.float64))
+        least, most = float(values.min()), float(values.max())
+        white = 1.0 if image.mode == "F" else 65_535.0
+        if least < 0 or most > white:
+            values, white = values - least, most - least
+        image = pillow().fromarray(np.rint(values * (255 / white)).astype(np.uint8))
     if image.mode not in ("RGBA", "LA", "PA", "La", "RGBa") and "transparency" not in image.info:
         return image.convert("RGB")
     over = image.convert("RGBA")
     return pillow().alpha_composite(pillow().new("RGBA", over.size, WHITE), over).convert("RGB")
-
-
-def _eight_bits(image: "Image") -> "Image":
-    """An image of one deep channel: 16 bits from 0 to 65,535, fractions from 0 to 1, others from least to most."""
-    values = np.nan_to_num(np.asarray(image, dtype=np.float64))
-    least, most = float(values.min()), float(values.max())
-    white = 1.0 if image.mode == "F" else 65_535.0
-    if least < 0 or most > white:
-        values, white = values - least, most - least
-    return pillow().fromarray(np.rint(values * (255 / white)).astype(np.uint8))
 
 
 def _frame(image: "Image") -> "Image":
@@ -215,29 +210,17 @@ def _frame(image: "Image") -> "Image":
     return whole.crop((left, top, left + side, top + side))
 
 
-def _square(image: "Image", side: int) -> "Image":
-    """An image as large as fits into a square, in its middle, on white."""
-    Image = pillow()
-    scale = side / max(image.size)
-    width, height = (max(1, round(scale * length)) for length in image.size)
-    resized = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
-    if width == height == side:
-        return resized
-    padded = Image.new("RGB", (side, side), WHITE[:3])
-    padded.paste(resized, ((side - width) // 2, (side - height) // 2))
-    return padded
-
-
 # Images that a font draws, kept as files in the data home.
 
 
 def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = None) -> dict[str, Path]:
     """Draw each emoji, named by its code points, as a PNG; those that the font has no image of are left out.
 
-    What a font draws depends on what reads it, so that the files are kept by the versions of these too.
+    All images of the font are equally wide; the sign for what it lacks is narrower, and two images are wider. What a
+    font draws depends on what reads it, so that the files are kept by the versions of these too.
     """
     Image = pillow()
-    from PIL import ImageFont, features
+    from PIL import ImageDraw, ImageFont, features
 
     readers = [Image.__version__, features.version("freetype2"), features.version("raqm")]
     key = text_hash(json.dumps([VERSION, FONT_SIZE, file_hash(font), list(names), readers]))[:32]
@@ -250,9 +233,13 @@ def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = Non
         advance = counting(progress, "drawing images", len(names))
         with new_folder(folder) as files:
             for name in names:
-                image = _draw(loaded, characters(Path(name).stem))
-                if image is not None:
-                    image.save(files / name)
+                text = characters(Path(name).stem)
+                image = Image.new("RGBA", (3 * FONT_SIZE, 3 * FONT_SIZE))
+                if abs(loaded.getlength(text) - loaded.getlength("\N{GRINNING FACE}")) <= 0.5:
+                    place = (FONT_SIZE, FONT_SIZE)
+                    ImageDraw.Draw(image).text(place, text, font=loaded, embedded_color=True, anchor="lt")
+                if box := image.getchannel("A").getbbox():
+                    image.crop(box).save(files / name)
                 advance(1)
             (files / hash_file.name).write_text(_hash_of_pngs(files), encoding="utf-8")
     return {path.name: path for path in sorted(folder.glob("*.png"))}
@@ -260,21 +247,6 @@ def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = Non
 
 def _hash_of_pngs(folder: Path) -> str:
     return files_hash(sorted(folder.glob("*.png")))
-
-
-def _draw(font: Any, text: str) -> Any | None:
-    """The one image of a text; None for no image, or for several side by side.
-
-    All images of the font are equally wide; the sign for what it lacks is narrower, and two images are wider.
-    """
-    from PIL import ImageDraw
-
-    if abs(font.getlength(text) - font.getlength("\N{GRINNING FACE}")) > 0.5:
-        return None
-    image = pillow().new("RGBA", (3 * FONT_SIZE, 3 * FONT_SIZE))
-    ImageDraw.Draw(image).text((FONT_SIZE, FONT_SIZE), text, font=font, embedded_color=True, anchor="lt")
-    box = image.getchannel("A").getbbox()
-    return image.crop(box) if box else None
 
 
 # Which images there are and what is said of them, before any is decoded: a set known by name, or a person's folder.
@@ -312,88 +284,94 @@ def list_images(
     progress: Progress | None = None,
 ) -> ImageList:
     """List the images of a set known by name, or those of a folder that its table of captions names."""
-    if name not in IMAGES:
-        return _list_folder(name, captions, image, caption, progress)
-    for word, value in {"captions": captions, "image": image, "caption": caption}.items():
-        if value is not None:
-            raise DataError(f"{word} = '{value}': {name} has captions of its own. Leave {word} out.")
-    files = {path.name: path for path in corpus_files(IMAGES[name], progress)}
-    table = _captions_table(files[CAPTIONS].parent, None, None, None)
-    listed = dict(zip(table.cells["image"], table.cells["caption"], strict=True))
-    fonts = [path for path in files.values() if path.suffix == ".ttf"]
-    found = draw_emoji(fonts[0], list(listed), progress) if fonts else files
-    images = [ImageFile(file, found[file], (words,)) for file, words in listed.items() if file in found]
-    missing = [words for file, words in listed.items() if file not in found]
-    notes = _counted(missing, "names have no image in the font", "name has no image in the font")
-    keys, hashes = [one.captions[0] for one in images], _hash_images([one.path for one in images], progress)
-    return _shuffled(images, keys, hashes, IMAGES[name].kept_hash, name, notes, named=True)
+    if name in IMAGES:
+        for word, value in {"captions": captions, "image": image, "caption": caption}.items():
+            if value is not None:
+                raise DataError(f"{word} = '{value}': {name} has captions of its own. Leave {word} out.")
+        files = {path.name: path for path in corpus_files(IMAGES[name], progress)}
+        table = _captions_table(files[CAPTIONS].parent, None, None, None)
+        listed = dict(zip(table.cells["image"], table.cells["caption"], strict=True))
+        fonts = [path for path in files.values() if path.suffix == ".ttf"]
+        found = draw_emoji(fonts[0], list(listed), progress) if fonts else files
+        images = [ImageFile(file, found[file], (words,)) for file, words in listed.items() if file in found]
+        missing = [words for file, words in listed.items() if file not in found]
+        notes = _counted(missing, "names have no image in the font", "name has no image in the font")
+    else:
+        root = Path(name)
+        if not exists(root) and root.name == name:
+            raise DataError(unknown("images", name, IMAGES) + " Or give the path of a folder of images.")
+        if not root.is_dir():
+            what = "this is not a folder" if exists(root) else "there is no such folder"
+            raise DataError(f"{root}: {what}. Give a folder of images with a table of captions in it.")
+        table = _captions_table(root, captions, image, caption)
+        images, notes = _match(root, table)
+        if not images:
+            rows = f"none of its {len(table):,} rows names an image in {root}"
+            raise DataError(f"{table.path}: {rows}: {'; '.join(notes)}.")
 
+    def hash_one(path: Path) -> str:
+        try:
+            return file_hash(path)
+        except OSError:  # which is said when it is decoded
+            return text_hash(f"{path} cannot be read")
 
-def _list_folder(
-    name: str, captions: str | None, image: str | None, caption: str | None, progress: Progress | None
-) -> ImageList:
-    root = Path(name)
-    if not exists(root) and root.name == name:
-        raise DataError(unknown("images", name, IMAGES) + " Or give the path of a folder of images.")
-    if not root.is_dir():
-        what = "this is not a folder" if exists(root) else "there is no such folder"
-        raise DataError(f"{root}: {what}. Give a folder of images with a table of captions in it.")
-    table = _captions_table(root, captions, image, caption)
-    images, notes = _match(ImageFolder(root), table)
-    if not images:
-        raise DataError(f"{table.path}: none of its {len(table):,} rows names an image in {root}: {'; '.join(notes)}.")
-    hashes = _hash_images([one.path for one in images], progress)
-    first: dict[str, str] = {}
-    twins = [one.name for one, own in zip(images, hashes, strict=True) if first.setdefault(own, one.name) != one.name]
-    notes += _counted(twins, "images are the same file as another", "image is the same file as another")
-    by_name = [own for _, own in sorted(zip([one.name for one in images], hashes, strict=True))]
-    hash_of_all = joint_hash([file_hash(table.path), *by_name])
-    return _shuffled(images, hashes, hashes, hash_of_all, str(root), [table.note, *notes], named=False)
-
-
-def _shuffled(
-    images: Sequence[ImageFile],
-    keys: Sequence[str],
-    hashes: Sequence[str],
-    hash_of_all: str,
-    about: str,
-    notes: Sequence[str],
-    *,
-    named: bool,
-) -> ImageList:
-    """The list in the order of a number drawn from the keys."""
+    sizes = [_size_of(one.path) for one in images]
+    advance = counting(progress, "reading images", sum(sizes))
+    hashes: list[str] = []
+    with ThreadPoolExecutor() as threads:
+        for size, own in zip(sizes, threads.map(hash_one, [one.path for one in images]), strict=True):
+            hashes.append(own)
+            advance(size)
+    if named := name in IMAGES:
+        keys, hash_of_all = [one.captions[0] for one in images], IMAGES[name].kept_hash
+    else:
+        first: dict[str, str] = {}
+        twins = [
+            one.name for one, own in zip(images, hashes, strict=True) if first.setdefault(own, one.name) != one.name
+        ]
+        notes += _counted(twins, "images are the same file as another", "image is the same file as another")
+        by_name = [own for _, own in sorted(zip([one.name for one in images], hashes, strict=True))]
+        keys, hash_of_all, notes = hashes, joint_hash([file_hash(table.path), *by_name]), [table.note, *notes]
     order = sorted(range(len(images)), key=lambda place: (hash_number(keys[place], "split"), images[place].name))
-    return ImageList(
-        tuple(images[place] for place in order),
-        tuple(keys[place] for place in order),
-        tuple(hashes[place] for place in order),
-        hash_of_all,
-        about,
-        tuple(notes),
-        named,
-    )
+    shuffled = (tuple(column[place] for place in order) for column in (images, keys, hashes))
+    return ImageList(*shuffled, hash_of_all, str(Path(name)), tuple(notes), named)
 
 
-def _match(folder: "ImageFolder", table: DataTable) -> tuple[list[ImageFile], list[str]]:
-    """The images that the table names, each with its captions; and in words what does not go together."""
+def _match(root: Path, table: DataTable) -> tuple[list[ImageFile], list[str]]:
+    """The images below a folder that the table names, each with its captions; and in words what does not go together.
+
+    A name is a path from the folder, or that of the only such file anywhere in it.
+    """
+    names = {path: path.relative_to(root).as_posix() for path in image_files(root)}
+    by_path = {unicodedata.normalize("NFC", name): path for path, name in names.items()}  # one spelling of accents
+    by_name: dict[str, list[Path]] = {}
+    for path in names:
+        by_name.setdefault(unicodedata.normalize("NFC", path.name), []).append(path)
     captions: dict[Path, dict[str, None]] = {}
     outside: dict[str, None] = {}
     missing: dict[str, None] = {}
     for name, caption in zip(table.cells["image"], table.cells["caption"], strict=True):
-        place = folder.place(name)
-        path = None if place is None else folder.find(place)
-        if path is not None:
+        place = os.path.normpath(name.replace("\\", "/"))  # as tables of Windows write it, too
+        place = os.path.relpath(place, root) if Path(place).is_absolute() else place
+        place = unicodedata.normalize("NFC", place.replace(os.sep, "/"))
+        if place == ".." or place.startswith("../"):
+            outside[name] = None
+            continue
+        alone = by_name.get(place, ())
+        path = by_path.get(place) or (alone[0] if len(alone) == 1 else root / place)
+        if exists(path) and path.is_file():  # which may have a name that does not tell its format
             captions.setdefault(path, {})[caption] = None
         else:
-            (outside if place is None else missing)[name] = None
-    silent = [folder.name(path) for path in folder.files if path not in captions]
+            missing[name] = None
+    silent = [name for path, name in names.items() if path not in captions]
     notes = [
         *_counted((f"line {line}" for line in table.left_out), "captions are empty", "caption is empty"),
         *_counted(outside, "paths lead out of the folder, and were not read", "path leads out of the folder"),
         *_counted(missing, "images of the table are not in the folder", "image of the table is not in the folder"),
         *_counted(silent, "images have no caption", "image has no caption"),
     ]
-    return [ImageFile(folder.name(path), path, tuple(texts)) for path, texts in captions.items()], notes
+    found = [ImageFile(path.relative_to(root).as_posix(), path, tuple(some)) for path, some in captions.items()]
+    return found, notes
 
 
 def _counted(names: Iterable[str], many: str, one: str) -> list[str]:
@@ -408,55 +386,6 @@ def _counted(names: Iterable[str], many: str, one: str) -> list[str]:
     more = f" and {len(listed) - NAMED:,} more" if len(listed) > NAMED else ""
     shown = ", ".join(name[:60] for name in listed[:NAMED])
     return [f"{len(listed):,} {many if len(listed) > 1 else one}: {shown}{more}"]
-
-
-@dataclass(frozen=True)
-class ImageFolder:
-    """The image files below a folder, found by the names that a table gives them."""
-
-    root: Path
-
-    @cached_property
-    def files(self) -> list[Path]:
-        """All of them, in the order of their paths."""
-        return image_files(self.root)
-
-    @cached_property
-    def _by_path(self) -> dict[str, Path]:
-        return {_composed(self.name(path)): path for path in self.files}
-
-    @cached_property
-    def _by_name(self) -> dict[str, list[Path]]:
-        found: dict[str, list[Path]] = {}
-        for path in self.files:
-            found.setdefault(_composed(path.name), []).append(path)
-        return found
-
-    def name(self, path: Path) -> str:
-        """The path of a file from the folder."""
-        return path.relative_to(self.root).as_posix()
-
-    def place(self, name: str) -> str | None:
-        """The path from the folder that a name means; None if it leads out of the folder."""
-        path = os.path.normpath(name.replace("\\", "/"))  # as tables of Windows write it, too
-        path = os.path.relpath(path, self.root) if Path(path).is_absolute() else path
-        path = path.replace(os.sep, "/")
-        return None if path == ".." or path.startswith("../") else _composed(path)
-
-    def find(self, place: str) -> Path | None:
-        """The file of that path from the folder, or the only one of that name anywhere in it."""
-        if place in self._by_path:
-            return self._by_path[place]
-        alone = self._by_name.get(place, [])
-        if len(alone) == 1:
-            return alone[0]
-        other = self.root / place  # an image whose name does not tell its format
-        return other if exists(other) and other.is_file() else None
-
-
-def _composed(name: str) -> str:
-    """One spelling of letters with accents: some systems write them as two characters."""
-    return unicodedata.normalize("NFC", name)
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -498,25 +427,6 @@ def _is_header(first: Sequence[str]) -> bool:
     cells = {cell.strip().casefold() for cell in first}
     images = any(cell.endswith(tuple(SUFFIXES)) for cell in cells)
     return bool(cells & {"image", "caption", *IMAGE_COLUMNS, *CAPTION_COLUMNS}) and not images
-
-
-def _hash_images(paths: Sequence[Path], progress: Progress | None) -> list[str]:
-    """The hash of each file; of one that cannot be read, which is said when it is decoded, the hash of its path."""
-
-    def hash_one(path: Path) -> str:
-        try:
-            return file_hash(path)
-        except OSError:
-            return text_hash(f"{path} cannot be read")
-
-    sizes = list(map(_size_of, paths))
-    advance = counting(progress, "reading images", sum(sizes))
-    hashes: list[str] = []
-    with ThreadPoolExecutor() as threads:
-        for size, own in zip(sizes, threads.map(hash_one, paths), strict=True):
-            hashes.append(own)
-            advance(size)
-    return hashes
 
 
 def _size_of(path: Path) -> int:
@@ -696,30 +606,3 @@ def prepare_images(
         items[part] = Captioned(pixels[own], rows[part], first, names, images[part])
     sizes = {"vocabulary": tokenizer.vocabulary + len(MARKS) * special_tokens}
     return Splits("images", items, tokenizer, listing.hash, about, sizes, (*listing.notes, *unread, *cut))
-
-
-def read_images(
-    name: str,
-    *,
-    side: int,
-    length: int,
-    special_tokens: bool,
-    tokenizer: Tokenizer,
-    captions: str | None = None,
-    image: str | None = None,
-    caption: str | None = None,
-    held_out: float = ImagesSpec.model_fields["held_out"].default,
-    split: str | None = None,
-    progress: Progress | None = None,
-) -> Splits[Captioned]:
-    """Read images to evaluate on, by name or path, as `prepare_images` does for evaluation."""
-    return prepare_images(
-        ImagesSpec(images=name, captions=captions, image=image, caption=caption, held_out=held_out),
-        side=side,
-        length=length,
-        special_tokens=special_tokens,
-        tokenizer=tokenizer,
-        evaluation=True,
-        split=split,
-        progress=progress,
-    )

@@ -1,7 +1,7 @@
 """Labelled texts: read, split, tokenized; with their trees for a model that reads these."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
@@ -106,28 +106,26 @@ def read_label_file(
     progress: Progress | None = None,
 ) -> LabelFile:
     """Read labelled texts; a label that is not one of those known is an error that names its line."""
+    notes: list[str] = []
+    unlabelled: list[str] = []
     if name in LABELLED:
-        read = _read_named(name, text, label, progress)
+        files = {path.stem: path for path in corpus_files(LABELLED[name], progress)}
+        table = _read_labels(files["labelled"], text, label, ())
+        if "unlabelled" in files:
+            columns = [Column("text")]
+            others = read_table(files["unlabelled"], columns, any_width=True, is_header=_is_header)
+            unlabelled = others.cells["text"]
+            notes = [f"{name}: {len(unlabelled):,} texts rated between −{CLEAR} and {CLEAR} have no label"]
+        paths = sorted(files.values())
     else:
-        path = own_path("labels", name, "a CSV, TSV, JSONL or CoNLL-U file")
-        table = _read_conllu(path) if holds_trees(name) else _read_labels(path, text, label, known or ())
-        read = LabelFile(table, files_hash([path]), str(path), (table.note,))
+        paths = [own_path("labels", name, "a CSV, TSV, JSONL or CoNLL-U file")]
+        table = _read_conllu(paths[0]) if holds_trees(name) else _read_labels(paths[0], text, label, known or ())
+        notes = [table.note]
+    read = LabelFile(table, files_hash(paths), str(Path(name)), tuple(notes), tuple(unlabelled))
     for row, found in enumerate(read.labels if known is not None else ()):
         if found not in (known or ()):
             raise DataError(f"{read.table.where(row)}: {unknown('the label', found, known or ())}")
     return read
-
-
-def _read_named(name: str, text: str | None, label: str | None, progress: Progress | None) -> LabelFile:
-    files = {path.stem: path for path in corpus_files(LABELLED[name], progress)}
-    table = _read_labels(files["labelled"], text, label, ())
-    unlabelled, notes = [], ()
-    if "unlabelled" in files:
-        unlabelled = read_table(files["unlabelled"], [Column("text")], any_width=True, is_header=_is_header).cells[
-            "text"
-        ]
-        notes = (f"{name}: {len(unlabelled):,} texts rated between −{CLEAR} and {CLEAR} have no label",)
-    return LabelFile(table, files_hash(sorted(files.values())), name, notes, tuple(unlabelled))
 
 
 def _read_labels(path: Path, text: str | None, label: str | None, known: Collection[str]) -> DataTable:
@@ -166,35 +164,15 @@ def split_labelled(read: LabelFile, held_out: float, limit: int | None) -> tuple
     equal: dict[str, list[LabelledText]] = defaultdict(list)
     for text, label in zip(read.texts, read.labels, strict=True):
         equal[normalise(text)].append(LabelledText(text, label))
-    groups = {key: agreed for key, texts in equal.items() if (agreed := _agreed(texts))}
+    groups: dict[str, list[LabelledText]] = {}
+    for key, texts in equal.items():  # of equal texts those of the label that most of them have
+        (first, most), *others = Counter(text.label for text in texts).most_common(2)
+        if not others or most > others[0][1]:
+            groups[key] = [text for text in texts if text.label == first]
     dropped = len(read.texts) - sum(map(len, groups.values()))
     notes = [f"{dropped:,} texts were left out: the same text has another label as often or more often"] * bool(dropped)
     labels = {key: texts[0].label for key, texts in groups.items()}
     splits = split_groups(groups, assign_splits({key: len(texts) for key, texts in groups.items()}, labels, held_out))
-    _refuse_few(read, splits)
-    if limit is not None:
-        train = splits["train"]
-        count = len({text.label for text in train})
-        if limit < count:
-            raise DataError(f"limit={limit} leaves no text for some of the {count} labels. Set limit={count}.")
-        if limit > len(train):
-            notes.append(
-                f"limit={limit:,} is more than the {len(train):,} training texts of {read.about}: all are taken"
-            )
-        splits["train"] = [train[place] for place in nested_order([text.label for text in train])[:limit]]
-    return {name: tuple(texts) for name, texts in splits.items()}, notes
-
-
-def _agreed(texts: list[LabelledText]) -> list[LabelledText]:
-    """Of equal texts those of the label that most of them have; none if no label has most."""
-    ranked = Counter(text.label for text in texts).most_common(2)
-    if len(ranked) == 1:
-        return texts
-    (first, most), (_, second) = ranked
-    return [text for text in texts if text.label == first] if most > second else []
-
-
-def _refuse_few(read: LabelFile, splits: Mapping[str, Sequence[LabelledText]]) -> None:
     learned = Counter(text.label for text in splits["train"])
     few = sorted({label for label in read.labels if learned[label] < LEAST})
     if few and len(few) > len(learned) / 2:
@@ -213,6 +191,17 @@ def _refuse_few(read: LabelFile, splits: Mapping[str, Sequence[LabelledText]]) -
             f"{read.about}: {len(read.texts):,} texts, {len(set(map(normalise, read.texts))):,} of them different, "
             f"leave none for {' and '.join(empty)}. Give at least four different texts of a label."
         )
+    if limit is not None:
+        train = splits["train"]
+        count = len({text.label for text in train})
+        if limit < count:
+            raise DataError(f"limit={limit} leaves no text for some of the {count} labels. Set limit={count}.")
+        if limit > len(train):
+            notes.append(
+                f"limit={limit:,} is more than the {len(train):,} training texts of {read.about}: all are taken"
+            )
+        splits["train"] = [train[place] for place in nested_order([text.label for text in train])[:limit]]
+    return {name: tuple(texts) for name, texts in splits.items()}, notes
 
 
 # Trees: what a body reads that passes messages along arcs.
@@ -328,31 +317,3 @@ def prepare_labels(
             items[part] = with_heads(items[part], [one.heads for one in parsed[part]])
     sizes = {"classes": len(names), "vocabulary": tokenizer.vocabulary + len(MARKS) * special_tokens}
     return Splits("labels", items, tokenizer, data_hash, about, sizes, (*read.notes, *notes, *cut), names)
-
-
-def read_labels(
-    name: str,
-    *,
-    tokenizer: Tokenizer,
-    labels: Sequence[str],
-    length: int,
-    special_tokens: bool,
-    text: str | None = None,
-    label: str | None = None,
-    held_out: float = LabelsSpec.model_fields["held_out"].default,
-    split: str | None = None,
-    trees: TreeSource | None = None,
-    progress: Progress | None = None,
-) -> Splits[Labelled]:
-    """Read labelled texts to evaluate on, by name or path, as `prepare_labels` does for evaluation."""
-    return prepare_labels(
-        LabelsSpec(labels=name, text=text, label=label, held_out=held_out),
-        length=length,
-        special_tokens=special_tokens,
-        tokenizer=tokenizer,
-        labels=labels,
-        trees=trees,
-        evaluation=True,
-        split=split,
-        progress=progress,
-    )

@@ -165,19 +165,3 @@ def prepare_pairs(
         )
     sizes = {"vocabulary": tokenizer.vocabulary + len(MARKS)}
     return Splits("pairs", items, tokenizer, read.hash, about, sizes, (*read.notes, *notes))
-
-
-def read_pairs(
-    name: str,
-    *,
-    tokenizer: Tokenizer,
-    length: int,
-    source: str | None = None,
-    target: str | None = None,
-    held_out: float = PairsSpec.model_fields["held_out"].default,
-    split: str | None = None,
-    progress: Progress | None = None,
-) -> Splits[TokenPairs]:
-    """Read pairs to evaluate on, by name or path, as `prepare_pairs` does for evaluation."""
-    spec = PairsSpec(pairs=name, source=source, target=target, held_out=held_out)
-    return prepare_pairs(spec, length=length, tokenizer=tokenizer, evaluation=True, split=split, progress=progress)

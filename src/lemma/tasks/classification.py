@@ -13,7 +13,7 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
 
 from lemma.data.corpora import LABELLED
-from lemma.data.labels import Heads, Labelled, prepare_labels, read_labels, with_heads
+from lemma.data.labels import Heads, Labelled, prepare_labels, with_heads
 from lemma.data.splits import Splits
 from lemma.data.store import encode_texts, fit_rows
 from lemma.errors import InputError, RunError
@@ -88,16 +88,15 @@ class ClassificationTask(Task):
         assert isinstance(run.spec, Classifier) and isinstance(run.data, LabelsSpec)
         if given.name is not None:
             parser = given.settings.get("parser") or run.data.parser
-            data = read_labels(
-                given.name,
+            columns = {name: given.settings.get(name) for name in ("text", "label")}
+            data = prepare_labels(
+                LabelsSpec(labels=given.name, held_out=run.data.held_out, **columns),
                 length=longest(run.spec.body),
                 special_tokens=isinstance(run.spec.body, Transformer),
                 tokenizer=run.tokenizer,
                 labels=run.labels,
-                text=given.settings.get("text"),
-                label=given.settings.get("label"),
-                held_out=run.data.held_out,
                 trees=tree_source_for(run.spec.body, given.name, parser, observer, run.path),
+                evaluation=True,
                 progress=watched_reading(observer),
             )
             say_skipped(data, observer)

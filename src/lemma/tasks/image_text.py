@@ -12,7 +12,7 @@ from torch.autograd.function import FunctionCtx
 
 from lemma.data.batches import BucketedExamples
 from lemma.data.corpora import IMAGES
-from lemma.data.images import Captioned, prepare_images, read_images
+from lemma.data.images import Captioned, prepare_images
 from lemma.data.splits import Splits
 from lemma.errors import DataError, SpecError
 from lemma.models.dual_encoder import DualEncoderModel, embed_images, embed_texts
@@ -113,12 +113,11 @@ class ImageTextTask(Task):
         if given.name is None:
             data = self.load(run.data, run.spec, run.recipe, observer, run.tokenizer)
             return refuse_changed(run, data, run.data.images, "images"), choose_split(data, split)
-        data = read_images(
-            given.name,
+        data = prepare_images(
+            ImagesSpec(images=given.name, held_out=run.data.held_out, **given.settings),
             **reading_of(run.spec),
-            **given.settings,
             tokenizer=run.tokenizer,
-            held_out=run.data.held_out,
+            evaluation=True,
             split=split,
             progress=watched_reading(observer),
         )
