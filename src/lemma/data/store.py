@@ -6,7 +6,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +56,6 @@ class Encoded:
     left_out: int = 0
 
 
-@dataclass(frozen=True)
-class _Extent:
-    """Where a split lies in the file, and what it holds."""
-
-    start: int
-    tokens: int
-    bytes: int
-    left_out: int
-
-
 class TokenStore:
     """A folder with the tokens of all splits in one file and a JSON header; read from disk as they are touched."""
 
@@ -75,19 +65,19 @@ class TokenStore:
             if header["format"] != FORMAT:
                 raise ValueError(f"its format is {header['format']}, not {FORMAT}")
             tokens = np.memmap(folder / TOKENS, dtype=header["dtype"], mode="r")
-            extents = {name: _Extent(**extent) for name, extent in header["splits"].items()}
+            self.splits: dict[str, TokenArray] = {}
+            for name, extent in header["splits"].items():
+                array = tokens[extent["start"] : extent["start"] + extent["tokens"]].view(TokenArray)
+                array.bytes, array.left_out = extent["bytes"], extent["left_out"]
+                self.splits[name] = array
             self.data_hash: str = header["data_hash"]
             self.tokenizer_hash: str = header["tokenizer_hash"]
+            whole = len(tokens) == sum(extent["tokens"] for extent in header["splits"].values())
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise DataError(f"{folder}: not a readable token store ({error}). Remove the folder.") from None
-        if len(tokens) != sum(extent.tokens for extent in extents.values()):
+        if not whole:
             raise DataError(f"{folder}: the token file is not as long as its header says. Remove the folder.")
         self.folder = folder
-        self.splits: dict[str, TokenArray] = {}
-        for name, extent in extents.items():
-            array = tokens[extent.start : extent.start + extent.tokens].view(TokenArray)
-            array.bytes, array.left_out = extent.bytes, extent.left_out
-            self.splits[name] = array
 
 
 def write_store(
@@ -95,7 +85,7 @@ def write_store(
 ) -> TokenStore:
     """Write the splits one after the other as they are encoded; the folder appears only when all is there."""
     dtype = "uint16" if vocabulary <= 1 << 16 else "uint32"
-    extents: dict[str, _Extent] = {}
+    extents: dict[str, dict[str, int]] = {}
     start = 0
     with new_folder(folder) as temporary:
         with (temporary / TOKENS).open("wb") as file:
@@ -109,11 +99,10 @@ def write_store(
                         f"the split '{name}' has no tokens: its text is too short, or holds nothing that the "
                         "tokenizer knows. Give more text or another tokenizer."
                     )
-                extents[name] = _Extent(start, tokens, size, left_out)
+                extents[name] = {"start": start, "tokens": tokens, "bytes": size, "left_out": left_out}
                 start += tokens
         header = {"format": FORMAT, "dtype": dtype, "data_hash": data_hash, "tokenizer_hash": tokenizer_hash}
-        header["splits"] = {name: asdict(extent) for name, extent in extents.items()}
-        (temporary / HEADER).write_text(json.dumps(header, indent=2), encoding="utf-8")
+        (temporary / HEADER).write_text(json.dumps({**header, "splits": extents}, indent=2), encoding="utf-8")
     return TokenStore(folder)
 
 

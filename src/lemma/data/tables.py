@@ -47,7 +47,8 @@ def read_records(path: Path) -> tuple[Names | None, Iterator[Row]]:
     if not path.is_file():
         raise DataError(f"{path}: not a regular file, and it must be read twice. Save the table in a file first.")
     if path.suffix.lower() not in SEPARATED:
-        names = _json_names(path)
+        first = [value for _, value in islice(_json_values(path), PEEK) if isinstance(value, Mapping)]
+        names = tuple(dict.fromkeys(name for row in first for name in row)) or None  # as they first appear
         return names, _json_rows(path, names)
     return None, _separated_rows(path)
 
@@ -68,11 +69,16 @@ def read_header(path: Path, is_header: IsHeader, empty: str) -> tuple[Names | No
 
 def _separated_rows(path: Path) -> Iterator[Row]:
     separators = SUFFIXES[path.suffix.lower()]
-    if separators == "\t":
-        separator, quoted = "\t", _quotes_enclose(path)
+    if separators == "\t":  # quotes enclose cells, as spreadsheets write them, or are plain characters
+        enclosing = any(line.startswith('"') or '\t"' in line for line in _lines(path))
+        separator, quoted = "\t", enclosing and len(set(_widths(path, "\t", None))) == 1
     else:
-        shapes = {separator: _shape(path, separator) for separator in separators}
-        separator, quoted = max(separators, key=lambda one: (shapes[one], -separators.index(one))), True
+
+        def fit(separator: str) -> tuple[bool, int]:
+            widths = _widths(path, separator, PEEK) or [0]
+            return len(set(widths)) == 1 and widths[0] > 1, widths[0]
+
+        separator, quoted = max(separators, key=fit), True  # of equals the first
     last = 0
     with _long_cells():
         try:
@@ -110,25 +116,13 @@ def _long_cells() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def _shape(path: Path, separator: str) -> tuple[bool, int]:
-    """Whether the first rows all have one number of columns, more than one; and how many the first row has."""
+def _widths(path: Path, separator: str, rows: int | None) -> list[int]:
+    """How many columns each of the first rows has; nothing if quotes are broken."""
     with _long_cells():
         try:
-            widths = [len(cells) for _, cells in islice(_cells(path, separator), PEEK)]
+            return [len(cells) for _, cells in islice(_cells(path, separator), rows)]
         except csv.Error:
-            return False, 0
-    return len(set(widths)) == 1 and widths[0] > 1, widths[0] if widths else 0
-
-
-def _quotes_enclose(path: Path) -> bool:
-    """Whether quotes in a file of tabs enclose cells, as spreadsheets write them, or are plain characters."""
-    if not any(line.startswith('"') or '\t"' in line for line in _lines(path)):
-        return False
-    with _long_cells():
-        try:
-            return len({len(cells) for _, cells in _cells(path, "\t")}) == 1
-        except csv.Error:
-            return False
+            return []
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -165,27 +159,21 @@ def _json_values(path: Path) -> Iterator[tuple[int, Any]]:
         yield number, value
 
 
-def _json_names(path: Path) -> Names | None:
-    """The keys of all objects, in the order in which they first appear in the first rows."""
-    rows = [value for _, value in islice(_json_values(path), PEEK)]
-    return tuple(dict.fromkeys(name for row in rows if isinstance(row, Mapping) for name in row)) or None
-
-
 def _json_rows(path: Path, names: Names | None) -> Iterator[Row]:
     for number, value in _json_values(path):
         if isinstance(value, Mapping) != (names is not None):
             raise DataError(f"{path}, line {number}: objects and lists are mixed. Write one object per line.")
-        cells = [value.get(name) for name in names or ()] if isinstance(value, Mapping) else value
-        yield number, [_json_text(cell, path, number) for cell in cells]
-
-
-def _json_text(value: Any, path: Path, number: int) -> str:
-    if isinstance(value, dict | list):
-        raise DataError(f"{path}, line {number}: a text or a number is expected, got {json.dumps(value)[:40]}.")
-    text = value if isinstance(value, str) else "" if value is None else json.dumps(value)
-    if not text.isascii() and SURROGATE.search(text):
-        raise DataError(f"{path}, line {number}: half a surrogate pair is not a character. Write the text as UTF-8.")
-    return text
+        texts: list[str] = []
+        for cell in [value.get(name) for name in names or ()] if isinstance(value, Mapping) else value:
+            if isinstance(cell, dict | list):
+                raise DataError(f"{path}, line {number}: a text or a number is expected, got {json.dumps(cell)[:40]}.")
+            text = cell if isinstance(cell, str) else "" if cell is None else json.dumps(cell)
+            if not text.isascii() and SURROGATE.search(text):
+                raise DataError(
+                    f"{path}, line {number}: half a surrogate pair is not a character. Write the text as UTF-8."
+                )
+            texts.append(text)
+        yield number, texts
 
 
 # Some columns of a table, found by name or place.
