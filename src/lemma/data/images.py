@@ -454,6 +454,12 @@ class Captioned:
         """The tokens of each image's longest caption, special tokens included."""
         return np.maximum.reduceat(self.rows.lengths, self.first[:-1])
 
+    @property
+    def owners(self) -> Int64[np.ndarray, "captions"]:
+        """The image that each caption belongs to."""
+        counts = np.diff(self.first)
+        return np.repeat(np.arange(len(counts)), counts)
+
     def __len__(self) -> int:
         """The tokens of all captions together."""
         return len(self.rows)
