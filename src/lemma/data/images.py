@@ -419,14 +419,13 @@ def _captions_table(folder: Path, captions: str | None, image: str | None, capti
             raise DataError(f"{folder}: {len(tables)} tables ({some}). Say which holds the captions: captions=FILE.")
         path = tables[0]
     columns = [Column("image", image, IMAGE_COLUMNS), Column("caption", caption, CAPTION_COLUMNS, required=False)]
-    return read_table(path, columns, any_width=True, is_header=_is_header)
 
+    def is_header(first: Sequence[str]) -> bool:
+        cells = {cell.strip().casefold() for cell in first}
+        usual = cells & {"image", "caption", *IMAGE_COLUMNS, *CAPTION_COLUMNS}
+        return bool(usual) and not any(cell.endswith(tuple(SUFFIXES)) for cell in cells)
 
-def _is_header(first: Sequence[str]) -> bool:
-    """Whether a first row holds the names that such columns have, and no image."""
-    cells = {cell.strip().casefold() for cell in first}
-    images = any(cell.endswith(tuple(SUFFIXES)) for cell in cells)
-    return bool(cells & {"image", "caption", *IMAGE_COLUMNS, *CAPTION_COLUMNS}) and not images
+    return read_table(path, columns, any_width=True, is_header=is_header)
 
 
 def _size_of(path: Path) -> int:

@@ -113,7 +113,7 @@ def read_label_file(
         table = _read_labels(files["labelled"], text, label, ())
         if "unlabelled" in files:
             columns = [Column("text")]
-            others = read_table(files["unlabelled"], columns, any_width=True, is_header=_is_header)
+            others = read_table(files["unlabelled"], columns, any_width=True)
             unlabelled = others.cells["text"]
             notes = [f"{name}: {len(unlabelled):,} texts rated between −{CLEAR} and {CLEAR} have no label"]
         paths = sorted(files.values())
@@ -130,13 +130,9 @@ def read_label_file(
 
 def _read_labels(path: Path, text: str | None, label: str | None, known: Collection[str]) -> DataTable:
     columns = [Column("text", text, TEXTS), Column("label", label, CLASSES)]
-    table = read_table(path, columns, any_width=False, is_header=_is_header, values=known)
+    table = read_table(path, columns, any_width=False, values=known)
     table.cells["label"][:] = map(intern, table.cells["label"])  # few labels, many texts
     return table
-
-
-def _is_header(first: Sequence[str]) -> bool:
-    return bool({cell.strip().casefold() for cell in first} & {"text", "label", *TEXTS, *CLASSES})
 
 
 def _read_conllu(path: Path) -> DataTable:

@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,8 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
             spans = source.splits["train"]
             spans = sample_text(spans, SAMPLE) if spec.kind == "byte-pairs" else spans
             advance = counting(progress, "training the tokenizer", total_size(spans))
-            return train_tokenizer(spec, _read_documents(spans, spec.kind, advance))
+            pieces = (piece for span in spans for piece in read_pieces(span, spec.kind))
+            return train_tokenizer(spec, _reported(pieces, advance))
 
         tokenizer = _cached_tokenizer(_key(data_hash, spec.to_dict(), source.ranges()), train)
     folder = home_folder("stores") / _key(data_hash, tokenizer.hash, source.ranges())
@@ -210,12 +212,11 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
     return Splits("text", store.splits, tokenizer, data_hash, source.about, {"vocabulary": tokenizer.vocabulary})
 
 
-def _read_documents(documents: Iterable[TextSpan], kind: str, advance: Advance) -> Iterator[str]:
-    """Read documents one after the other in pieces, reporting each piece when it is done with."""
-    for document in documents:
-        for piece in read_pieces(document, kind):
-            yield piece
-            advance(utf8_size(piece))
+def _reported(pieces: Iterable[str], advance: Advance) -> Iterator[str]:
+    """The pieces, each reported when it is done with."""
+    for piece in pieces:
+        yield piece
+        advance(utf8_size(piece))
 
 
 def _encode_documents(tokenizer: Tokenizer, documents: Iterable[TextSpan], advance: Advance) -> Iterator[Encoded]:
@@ -223,7 +224,7 @@ def _encode_documents(tokenizer: Tokenizer, documents: Iterable[TextSpan], advan
     for number, document in enumerate(documents):
         if number and tokenizer.eos is not None:
             yield Encoded(np.array([tokenizer.eos]))
-        for piece in _read_documents([document], tokenizer.kind, advance):
+        for piece in _reported(read_pieces(document, tokenizer.kind), advance):
             ids, left_out = tokenizer.encode_known(piece)
             yield Encoded(ids, utf8_size(tokenizer.decode(ids) if left_out else piece), left_out)
 
@@ -263,20 +264,12 @@ def tokenizer_for_texts(spec: TokenizerSpec, texts: Sequence[str], progress: Pro
         digest.update(content)
 
     def train() -> Tokenizer:
-        total = sum(map(utf8_size, texts))
-        limit = min(SAMPLE, total) if spec.kind == "byte-pairs" else total
-        advance = counting(progress, "training the tokenizer", limit)
-
-        def first() -> Iterator[str]:
-            done = 0
-            for text in texts:
-                if spec.kind == "byte-pairs" and done >= SAMPLE:
-                    return
-                yield text
-                done += utf8_size(text)
-                advance(utf8_size(text))
-
-        return train_tokenizer(spec, first())
+        some = texts
+        if spec.kind == "byte-pairs":
+            before = accumulate(map(utf8_size, texts), initial=0)
+            some = texts[: sum(size < SAMPLE for size in before)]
+        advance = counting(progress, "training the tokenizer", sum(map(utf8_size, some)))
+        return train_tokenizer(spec, _reported(some, advance))
 
     return _cached_tokenizer(_key("texts", spec.to_dict(), digest.hexdigest()), train)
 
@@ -285,28 +278,20 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], advance: Advance) -
     """Encode texts, one row each; with them how many characters the tokenizer could not express."""
     tokens, bounds = [np.zeros(0, dtype=np.int32)], [np.zeros(1, dtype=np.int64)]
     left_out = 0
-    for block in _blocks(texts):
+    start = size = 0
+    for stop, text in enumerate(texts, start=1):  # some at a time, of about `BLOCK` characters together
+        size += len(text)
+        if size < BLOCK and stop < len(texts):
+            continue
+        block = texts[start:stop]
         ids, places = tokenizer.encode_all(block)
         known = ids >= 0
         tokens.append(ids[known].astype(np.int32))
         bounds.append(bounds[-1][-1] + np.cumsum(np.concatenate([[0], known]))[places[1:]])
         left_out += len(ids) - len(tokens[-1])
         advance(sum(map(utf8_size, block)))
+        start, size = stop, 0
     return TokenRows(np.concatenate(tokens), np.concatenate(bounds)), left_out
-
-
-def _blocks(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Some texts at a time, of about `BLOCK` characters together."""
-    block: list[str] = []
-    size = 0
-    for text in texts:
-        block.append(text)
-        size += len(text)
-        if size >= BLOCK:
-            yield block
-            block, size = [], 0
-    if block:
-        yield block
 
 
 def encode_splits(

@@ -63,7 +63,15 @@ def decode(span: TextSpan) -> Iterator[str]:
         try:
             yield decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
-            raise DataError(_not_utf8(span.path, position - begun, error)) from None
+            byte, offset = error.object[error.start], position - begun + error.start
+            utf_16 = offset == 0 and error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+            what = f"{span.path}: byte {offset} (0x{byte:02x}) is not UTF-8"
+            if not utf_16 and b"\0" in error.object:
+                raise DataError(f"{what}, and there are zero bytes: this is not a text file.") from None
+            raise DataError(
+                f"{what} ({error.reason}). Convert the file first, for instance: "
+                f"iconv -f {'utf-16' if utf_16 else 'windows-1252'} -t utf-8 {span.path} > text.txt"
+            ) from None
         position += len(block)
 
 
@@ -129,17 +137,6 @@ def _blocks(span: TextSpan) -> Iterator[bytes]:
             yield block
             left -= len(block)
     yield b""
-
-
-def _not_utf8(path: Path, base: int, error: UnicodeDecodeError) -> str:
-    byte, offset = error.object[error.start], base + error.start
-    utf_16 = offset == 0 and error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    if not utf_16 and b"\0" in error.object:
-        return f"{path}: byte {offset} (0x{byte:02x}) is not UTF-8, and there are zero bytes: this is not a text file."
-    return (
-        f"{path}: byte {offset} (0x{byte:02x}) is not UTF-8 ({error.reason}). Convert the file first, for instance: "
-        f"iconv -f {'utf-16' if utf_16 else 'windows-1252'} -t utf-8 {path} > text.txt"
-    )
 
 
 def hold_out(documents: Sequence[TextSpan], share: float) -> dict[str, list[TextSpan]]:

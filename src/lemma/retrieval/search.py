@@ -114,12 +114,8 @@ def checked_texts(texts: Sequence[object], what: str = "query") -> list[str]:
 def read_texts(path: Path, column: str | None = None) -> list[str]:
     """Read texts from a file: one per line, or a column of a CSV, TSV or JSONL table."""
     if path.suffix.lower() in {*SEPARATED, ".jsonl"} or column is not None:
-
-        def is_header(first: Sequence[str]) -> bool:
-            return bool({cell.strip().casefold() for cell in first} & {"text", *TEXT_COLUMNS})
-
         wanted = [Column("text", column, TEXT_COLUMNS)]
-        return list(read_table(path, wanted, any_width=False, is_header=is_header).cells["text"])
+        return list(read_table(path, wanted, any_width=False).cells["text"])
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
