@@ -171,8 +171,6 @@ def each_once(edges: Edges, weights: Weights | None, nodes: int) -> tuple[Edges,
 
 USUAL = 20
 """Nodes of each class to train on, where the graph has enough."""
-PART = 8
-"""Where it does not: this part of the median class, so that one rare class does not starve all."""
 NAMED = 5
 """Of small classes at most this many are named in a message."""
 
@@ -188,7 +186,8 @@ def split_nodes(
     """
     order = np.random.default_rng(seed).permutation(np.flatnonzero(classes >= 0))
     counts = np.bincount(classes[order])
-    labelled = spec.labelled or min(USUAL, max(1, int(np.median(counts[counts > 0])) // PART))
+    # where there are not enough, an eighth of the median class, so that one rare class does not starve all
+    labelled = spec.labelled or min(USUAL, max(1, int(np.median(counts[counts > 0])) // 8))
     train = np.concatenate([order[classes[order] == number][:labelled] for number in range(len(counts))])
     rest = order[~np.isin(order, train)]
     if len(rest) < 2:

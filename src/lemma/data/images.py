@@ -60,8 +60,6 @@ LARGEST = 100_000_000
 """Pixels of an image that is still decoded: a few kilobytes can be made to unpack to any number of them."""
 TOGETHER = 64
 """Images that are decoded at a time."""
-MARGIN = 1 / 16
-"""What is left free on each side of a framed drawing, as a share of its longer side."""
 WHITE = (255, 255, 255, 255)
 VERSION = 1
 """Of what is done to an image on its way to pixels."""
@@ -71,8 +69,6 @@ NAMED = 3
 """How many of those that are left out are named."""
 FEWEST = 4
 """Different images that there must be: two to train, one to validate, one to test."""
-WHOLE = "images"
-"""The one split of a folder that is evaluated on."""
 
 Pixels = UInt8[np.ndarray, "3 side side"]
 
@@ -205,7 +201,7 @@ def _frame(image: "Image") -> "Image":
         raise DataError("nothing is drawn in it")
     left, top, right, bottom = box
     longest = max(right - left, bottom - top)
-    side = longest + 2 * round(MARGIN * longest)
+    side = longest + 2 * round(longest / 16)  # what is left free on each side
     left, top = left - (side - (right - left)) // 2, top - (side - (bottom - top)) // 2
     return whole.crop((left, top, left + side, top + side))
 
@@ -594,7 +590,7 @@ def prepare_images(
     )
     if not kept:
         raise DataError(f"{listing.about}: no image could be read: {'; '.join(unread)}.")
-    slices, about = {WHOLE: slice(0, len(kept))}, listing.about
+    slices, about = {"images": slice(0, len(kept))}, listing.about
     if not evaluation or split is not None or listing.named:
         slices = split_images(listing, kept, spec.held_out)
         if evaluation:

@@ -28,8 +28,6 @@ CLASSES = frozenset({"labels", "class", "category", "sentiment", "polarity", "to
 """Names that columns of texts and of labels often have."""
 LEAST = 2
 """Texts of each label that training needs."""
-WHOLE = "text"
-"""The one split of a file that is evaluated on."""
 
 
 class LabelledText(NamedTuple):
@@ -288,7 +286,7 @@ def prepare_labels(
     read = read_label_file(spec.labels, spec.text, spec.label, labels, progress)
     about, notes = read.about, []
     if evaluation and split is None and spec.labels not in LABELLED:
-        splits: dict[str, Texts] = {WHOLE: tuple(map(LabelledText, read.texts, read.labels))}
+        splits: dict[str, Texts] = {"text": tuple(map(LabelledText, read.texts, read.labels))}
     else:
         splits, notes = split_labelled(read, spec.held_out, spec.limit)
         if evaluation:

@@ -30,8 +30,6 @@ LANGUAGES = {
 # fmt: on
 FEWEST = 4
 """Different sources that pairs must have: two to train, one to validate, one to test."""
-WHOLE = "pairs"
-"""The one split of a file that is evaluated on."""
 
 
 class Pair(NamedTuple):
@@ -134,7 +132,7 @@ def prepare_pairs(
     trained on both sides of the training pairs unless one is given.
     """
     read = read_pair_file(spec.pairs, spec.source, spec.target, progress)
-    splits, about = {WHOLE: read.pairs}, read.about
+    splits, about = {"pairs": read.pairs}, read.about
     if not evaluation or split is not None or spec.pairs in PAIRED:
         splits = split_pairs(read, spec.held_out)
         if evaluation:

@@ -94,7 +94,6 @@ def read_pieces(span: TextSpan, kind: str) -> Iterator[str]:
 # GPT-2's rule joins a space to the word after it and treats runs of white space together, but it never looks back:
 # before a single space or newline between two other characters it starts again.
 _BYTE_PAIR_CUT = re.compile(r"(?<=\S)[\n ](?=\S)")
-_TAIL = 4096
 
 
 def last_cut(text: str, kind: str) -> int:
@@ -107,7 +106,7 @@ def last_cut(text: str, kind: str) -> int:
         return len(text)
     if kind == "words":
         return max(text.rfind("\n"), text.rfind(" ")) + 1
-    for start in (max(len(text) - _TAIL, 0), 0):  # nearly always there is a place near the end
+    for start in (max(len(text) - 4096, 0), 0):  # nearly always there is a place near the end
         places = [match.start() for match in _BYTE_PAIR_CUT.finditer(text, start)]
         if places:
             return places[-1]
