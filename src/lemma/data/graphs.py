@@ -15,8 +15,9 @@ from scipy.sparse import csr_array, identity
 
 from lemma.data.corpora import GRAPHS, KNOWN, corpus_files
 from lemma.data.files import Progress, exists, files_hash, text_hash
-from lemma.data.splits import Splits
+from lemma.data.splits import Splits, count_overlaps, joint_splits
 from lemma.data.tables import SUFFIXES, Row, read_header
+from lemma.data.text import open_text
 from lemma.errors import DataError, SpecError, unknown
 from lemma.spec.data import GraphSpec
 
@@ -99,10 +100,42 @@ def prepare_graph(
             raise DataError(f"{raw.about}: {unknown('the label', label, names)}")
     classes = np.fromiter((number[label] for label in raw.labels), np.int64, len(raw.labels))
     graph = NodeGraph(raw.features, edges, weights, classes, raw.names)
-    splits, cut = split_nodes(classes, spec, seed if spec.split is None else spec.split, names)
+    places = {name: place for place, name in enumerate(raw.names)}
+    given: dict[str, Int64[np.ndarray, "chosen"]] = {}
+    hashes: dict[str, str] = {}
+    for split, file in {"train": spec.labelled, "validation": spec.validation, "test": spec.test}.items():
+        if isinstance(file, str):
+            given[split], note = _listed_nodes(Path(file), places, classes)
+            hashes[split] = files_hash([Path(file)])
+            notes += note
+    splits, cut = split_nodes(classes, spec, seed if spec.split is None else spec.split, names, given)
     items = {split: GraphNodes(graph, nodes) for split, nodes in splits.items()}
+    data_hash, hashes = joint_splits(raw.hash, hashes, "graph")
+    overlaps = count_overlaps({split: nodes.tolist() for split, nodes in splits.items()}, "nodes") if given else ()
     sizes = {"features": graph.features.shape[1], "classes": len(names)}
-    return Splits("graph", items, None, raw.hash, raw.about, sizes, (*notes, *cut), names)
+    return Splits("graph", items, None, data_hash, raw.about, sizes, (*notes, *cut), names, hashes, overlaps)
+
+
+def _listed_nodes(
+    path: Path, number: Mapping[str, int], classes: Int64[np.ndarray, "nodes"]
+) -> tuple[Int64[np.ndarray, "chosen"], list[str]]:
+    """The nodes that a file names, one per line, and a note on those that it names twice."""
+    open_text(path)  # a file that is missing, empty or not a text is refused
+    found: list[int] = []
+    for line, name in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1):
+        if not name.strip():
+            continue
+        if name.strip() not in number:
+            raise DataError(
+                f"{path}, line {line}: there is no node {name.strip()[:40]!r} among the {len(number):,} nodes of the "
+                "graph. Write one node per line, as the graph names it."
+            )
+        found.append(number[name.strip()])
+        if classes[found[-1]] < 0:
+            raise DataError(f"{path}, line {line}: the node {name.strip()[:40]!r} has no label. Take the line out.")
+    nodes = np.unique(np.array(found, dtype=np.int64))
+    twice = len(found) - len(nodes)
+    return nodes, [f"{path.name}: {twice:,} lines name a node again: each node counts once"] if twice else []
 
 
 def read_graph(spec: GraphSpec, progress: Progress | None = None) -> RawGraph:
@@ -176,45 +209,63 @@ NAMED = 5
 
 
 def split_nodes(
-    classes: Int64[np.ndarray, "nodes"], spec: GraphSpec, seed: int, names: Sequence[str] = ()
+    classes: Int64[np.ndarray, "nodes"],
+    spec: GraphSpec,
+    seed: int,
+    names: Sequence[str] = (),
+    given: Mapping[str, Int64[np.ndarray, "chosen"]] | None = None,
 ) -> tuple[dict[str, Int64[np.ndarray, "chosen"]], list[str]]:
     """Draw the splits among the nodes whose class is known (−1 is not), and say what had to be cut.
+
+    Splits that are given are taken as they are, and the others drawn among the nodes that are in none of them.
 
     >>> splits, notes = split_nodes(np.array([0, 1] * 17), GraphSpec(graph="karate"), seed=1)
     >>> {name: len(nodes) for name, nodes in splits.items()}
     {'train': 4, 'validation': 10, 'test': 20}
     """
+    given = given or {}
     order = np.random.default_rng(seed).permutation(np.flatnonzero(classes >= 0))
-    counts = np.bincount(classes[order])
+    order = order[~np.isin(order, np.concatenate([np.zeros(0, np.int64), *given.values()]))]
+    counts = np.bincount(classes[order], minlength=1)
     # where there are not enough, an eighth of the median class, so that one rare class does not starve all
-    labelled = spec.labelled or min(USUAL, max(1, int(np.median(counts[counts > 0])) // 8))
-    train = np.concatenate([order[classes[order] == number][:labelled] for number in range(len(counts))])
+    usual = min(USUAL, max(1, int(np.median(counts[counts > 0] if counts.any() else 0)) // 8))
+    labelled = spec.labelled if isinstance(spec.labelled, int) else usual
+    train = given.get("train")
+    if train is None:
+        train = np.concatenate([order[classes[order] == number][:labelled] for number in range(len(counts))])
+        if not len(train):
+            raise DataError("no labelled node is left to train on, besides those of the validation and test files.")
     rest = order[~np.isin(order, train)]
-    if len(rest) < 2:
+    wanted = {split: size for split in ("validation", "test") if isinstance(size := getattr(spec, split), int)}
+    if len(rest) < len(wanted):
+        verbs = " and ".join({"validation": "validate", "test": "test"}[split] for split in wanted)
         raise DataError(
-            f"{len(rest)} labelled node{' is' if len(rest) == 1 else 's are'} left to validate and test on, besides "
+            f"{len(rest)} labelled node{' is' if len(rest) == 1 else 's are'} left to {verbs} on, besides "
             "those that are trained on. Lower labelled=, or give more labels."
         )
-    validation, test = spec.validation, spec.test
+    validation, test = (wanted.get(split, 0) for split in ("validation", "test"))
     if short := len(rest) < validation + test:  # what is left, in their proportion
-        validation = min(len(rest) - 1, max(1, len(rest) * validation // (validation + test)))
-        test = len(rest) - validation
-    splits = {
-        "train": np.sort(train),
-        "validation": np.sort(rest[:validation]),
-        "test": np.sort(rest[validation : validation + test]),
-    }
+        if len(wanted) == 2:
+            validation = min(len(rest) - 1, max(1, len(rest) * validation // (validation + test)))
+            test = len(rest) - validation
+        else:
+            validation, test = (len(rest) if split in wanted else 0 for split in ("validation", "test"))
+    splits = {"train": train, "validation": rest[:validation], "test": rest[validation : validation + test]}
+    splits = {split: np.sort(nodes) for split, nodes in {**splits, **given}.items()}
     notes: list[str] = []
     if spec.labelled is None and labelled < USUAL:
         nodes, are = _nodes(labelled)
         notes.append(f"the graph is small: {nodes} of each class {are} trained on, not {USUAL}")
-    if few := np.flatnonzero((counts > 0) & (counts < labelled)).tolist():
+    few = np.flatnonzero((counts > 0) & (counts < labelled)).tolist() if "train" not in given else []
+    if few:
         some = ", ".join((names[number] if names else str(number))[:40] for number in few[:NAMED])
         have = f"{len(few):,} class{' has' if len(few) == 1 else 'es have'}"
         more = ", …" if len(few) > NAMED else ""
         notes.append(f"{have} fewer than {_nodes(labelled)[0]}: all of theirs are trained on ({some}{more})")
-    if short:
+    if short and len(wanted) == 2:
         notes.append(f"{' '.join(_nodes(validation))} left to validate and {test:,} to test")
+    elif short:
+        notes.append(f"{' '.join(_nodes(len(rest)))} left for the {next(iter(wanted))} split")
     return splits, notes
 
 

@@ -5,11 +5,12 @@ import json
 import os
 import unicodedata
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +31,7 @@ from lemma.data.files import (
     new_folder,
     text_hash,
 )
-from lemma.data.splits import Splits, hash_number, select_split
+from lemma.data.splits import SPLITS, Splits, count_overlaps, hash_number, joint_splits, select_split, split_files
 from lemma.data.store import encode_splits, tokenizer_for_texts
 from lemma.data.tables import SUFFIXES as TABLES
 from lemma.data.tables import Column, DataTable, read_table
@@ -258,7 +259,7 @@ class ImageFile(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageList:
-    """Images in a shuffled order, so that every split is one slice of it."""
+    """Images in a shuffled order, so that every split is one slice of it; then those of the splits that are given."""
 
     images: tuple[ImageFile, ...] = field(repr=False)
     keys: tuple[str, ...] = field(repr=False)
@@ -270,6 +271,10 @@ class ImageList:
     notes: tuple[str, ...]
     named: bool
     """Whether the set is known by name: drawings that are framed, and split by their names."""
+    given: tuple[str, ...] = field(default=(), repr=False)
+    """The split that each image is given for; "" for one whose split is to be drawn."""
+    split_hashes: Mapping[str, str] = field(default_factory=dict)
+    """The SHA-256 of each split, where some are given."""
 
 
 def list_images(
@@ -278,10 +283,15 @@ def list_images(
     image: str | None = None,
     caption: str | None = None,
     progress: Progress | None = None,
+    splits: Mapping[str, str] | None = None,
 ) -> ImageList:
-    """List the images of a set known by name, or those of a folder that its table of captions names."""
+    """List the images of a set known by name, or those of a folder that its table of captions names.
+
+    `splits` are the tables of captions whose images are the validation and the test split.
+    """
+    splits, tables = splits or {}, {}
     if name in IMAGES:
-        for word, value in {"captions": captions, "image": image, "caption": caption}.items():
+        for word, value in {"captions": captions, "image": image, "caption": caption, **splits}.items():
             if value is not None:
                 raise DataError(f"{word} = '{value}': {name} has captions of its own. Leave {word} out.")
         files = {path.name: path for path in corpus_files(IMAGES[name], progress)}
@@ -289,7 +299,7 @@ def list_images(
         listed = dict(zip(table.cells["image"], table.cells["caption"], strict=True))
         fonts = [path for path in files.values() if path.suffix == ".ttf"]
         found = draw_emoji(fonts[0], list(listed), progress) if fonts else files
-        images = [ImageFile(file, found[file], (words,)) for file, words in listed.items() if file in found]
+        images = [("", ImageFile(file, found[file], (words,))) for file, words in listed.items() if file in found]
         missing = [words for file, words in listed.items() if file not in found]
         notes = _counted(missing, "names have no image in the font", "name has no image in the font")
     else:
@@ -299,11 +309,9 @@ def list_images(
         if not root.is_dir():
             what = "this is not a folder" if exists(root) else "there is no such folder"
             raise DataError(f"{root}: {what}. Give a folder of images with a table of captions in it.")
-        table = _captions_table(root, captions, image, caption)
-        images, notes = _match(root, table)
-        if not images:
-            rows = f"none of its {len(table):,} rows names an image in {root}"
-            raise DataError(f"{table.path}: {rows}: {'; '.join(notes)}.")
+        others = {split: _captions_table(root, file, image, caption) for split, file in splits.items()}
+        tables = {"": _captions_table(root, captions, image, caption, others.values()), **others}
+        images, notes = _match(root, tables)
 
     def hash_one(path: Path) -> str:
         try:
@@ -311,30 +319,45 @@ def list_images(
         except OSError:  # which is said when it is decoded
             return text_hash(f"{path} cannot be read")
 
-    sizes = [_size_of(one.path) for one in images]
+    sizes = [_size_of(one.path) for _, one in images]
     advance = counting(progress, "reading images", sum(sizes))
     hashes: list[str] = []
     with ThreadPoolExecutor() as threads:
-        for size, own in zip(sizes, threads.map(hash_one, [one.path for one in images]), strict=True):
+        for size, own in zip(sizes, threads.map(hash_one, [one.path for _, one in images]), strict=True):
             hashes.append(own)
             advance(size)
     if named := name in IMAGES:
-        keys, hash_of_all = [one.captions[0] for one in images], IMAGES[name].kept_hash
+        keys, hash_of_all, split_hashes = [one.captions[0] for _, one in images], IMAGES[name].kept_hash, {}
     else:
-        first: dict[str, str] = {}
-        twins = [
-            one.name for one, own in zip(images, hashes, strict=True) if first.setdefault(own, one.name) != one.name
-        ]
+        keys, first, of_tables = hashes, dict[str, str](), dict[str, str]()
+        own_names = [one.name for _, one in images]
+        twins = [one for one, own in zip(own_names, hashes, strict=True) if first.setdefault(own, one) != one]
         notes += _counted(twins, "images are the same file as another", "image is the same file as another")
-        by_name = [own for _, own in sorted(zip([one.name for one in images], hashes, strict=True))]
-        keys, hash_of_all, notes = hashes, joint_hash([file_hash(table.path), *by_name]), [table.note, *notes]
-    order = sorted(range(len(images)), key=lambda place: (hash_number(keys[place], "split"), images[place].name))
-    shuffled = (tuple(column[place] for place in order) for column in (images, keys, hashes))
-    return ImageList(*shuffled, hash_of_all, str(Path(name)), tuple(notes), named)
+        for split, table in tables.items():
+            by_name = sorted((one.name, own) for (part, one), own in zip(images, hashes, strict=True) if part == split)
+            of_tables[split] = joint_hash([file_hash(table.path), *(own for _, own in by_name)])
+        hash_of_all, split_hashes = joint_splits(of_tables.pop(""), of_tables)
+        notes = [*(table.note for table in tables.values()), *notes]
+    parts = ["", *splits]
+    order = sorted(
+        range(len(images)),
+        key=lambda place: (parts.index(images[place][0]), hash_number(keys[place], "split"), images[place][1].name),
+    )
+    return ImageList(
+        images=tuple(images[place][1] for place in order),
+        keys=tuple(keys[place] for place in order),
+        hashes=tuple(hashes[place] for place in order),
+        hash=hash_of_all,
+        about=str(Path(name)),
+        notes=tuple(notes),
+        named=named,
+        given=tuple(images[place][0] for place in order),
+        split_hashes=split_hashes,
+    )
 
 
-def _match(root: Path, table: DataTable) -> tuple[list[ImageFile], list[str]]:
-    """The images below a folder that the table names, each with its captions; and in words what does not go together.
+def _match(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[tuple[str, ImageFile]], list[str]]:
+    """The images below a folder that each table names, with their captions; and in words what does not go together.
 
     A name is a path from the folder, or that of the only such file anywhere in it.
     """
@@ -343,31 +366,39 @@ def _match(root: Path, table: DataTable) -> tuple[list[ImageFile], list[str]]:
     by_name: dict[str, list[Path]] = {}
     for path in names:
         by_name.setdefault(unicodedata.normalize("NFC", path.name), []).append(path)
-    captions: dict[Path, dict[str, None]] = {}
-    outside: dict[str, None] = {}
-    missing: dict[str, None] = {}
-    for name, caption in zip(table.cells["image"], table.cells["caption"], strict=True):
-        place = os.path.normpath(name.replace("\\", "/"))  # as tables of Windows write it, too
-        place = os.path.relpath(place, root) if Path(place).is_absolute() else place
-        place = unicodedata.normalize("NFC", place.replace(os.sep, "/"))
-        if place == ".." or place.startswith("../"):
-            outside[name] = None
-            continue
-        alone = by_name.get(place, ())
-        path = by_path.get(place) or (alone[0] if len(alone) == 1 else root / place)
-        if exists(path) and path.is_file():  # which may have a name that does not tell its format
-            captions.setdefault(path, {})[caption] = None
-        else:
-            missing[name] = None
-    silent = [name for path, name in names.items() if path not in captions]
-    notes = [
-        *_counted((f"line {line}" for line in table.left_out), "captions are empty", "caption is empty"),
-        *_counted(outside, "paths lead out of the folder, and were not read", "path leads out of the folder"),
-        *_counted(missing, "images of the table are not in the folder", "image of the table is not in the folder"),
-        *_counted(silent, "images have no caption", "image has no caption"),
-    ]
-    found = [ImageFile(path.relative_to(root).as_posix(), path, tuple(some)) for path, some in captions.items()]
-    return found, notes
+    images: list[tuple[str, ImageFile]] = []
+    notes: list[str] = []
+    for split, table in tables.items():
+        captions: dict[Path, dict[str, None]] = {}
+        outside: dict[str, None] = {}
+        missing: dict[str, None] = {}
+        for name, caption in zip(table.cells["image"], table.cells["caption"], strict=True):
+            place = os.path.normpath(name.replace("\\", "/"))  # as tables of Windows write it, too
+            place = os.path.relpath(place, root) if Path(place).is_absolute() else place
+            place = unicodedata.normalize("NFC", place.replace(os.sep, "/"))
+            if place == ".." or place.startswith("../"):
+                outside[name] = None
+                continue
+            alone = by_name.get(place, ())
+            path = by_path.get(place) or (alone[0] if len(alone) == 1 else root / place)
+            if exists(path) and path.is_file():  # which may have a name that does not tell its format
+                captions.setdefault(path, {})[caption] = None
+            else:
+                missing[name] = None
+        notes += [
+            *_counted((f"line {line}" for line in table.left_out), "captions are empty", "caption is empty"),
+            *_counted(outside, "paths lead out of the folder, and were not read", "path leads out of the folder"),
+            *_counted(missing, "images of the table are not in the folder", "image of the table is not in the folder"),
+        ]
+        if not captions:
+            rows = f"none of its {len(table):,} rows names an image in {root}"
+            raise DataError(f"{table.path}: {rows}: {'; '.join(notes)}.")
+        images += [
+            (split, ImageFile(path.relative_to(root).as_posix(), path, tuple(some))) for path, some in captions.items()
+        ]
+    seen = {image.path for _, image in images}
+    silent = [name for path, name in names.items() if path not in seen]
+    return images, [*notes, *_counted(silent, "images have no caption", "image has no caption")]
 
 
 def _counted(names: Iterable[str], many: str, one: str) -> list[str]:
@@ -397,13 +428,16 @@ def _files_below(folder: Path, suffixes: Collection[str]) -> Iterator[Path]:
                 yield Path(place, name)
 
 
-def _captions_table(folder: Path, captions: str | None, image: str | None, caption: str | None) -> DataTable:
-    """Read the table of captions: the one that is named, else the only one in the folder."""
+def _captions_table(
+    folder: Path, captions: str | None, image: str | None, caption: str | None, others: Iterable[DataTable] = ()
+) -> DataTable:
+    """Read the table of captions: the one that is named, else the only one in the folder besides the others."""
     if captions is not None:
         inside = folder / captions
         path = inside if exists(inside) and not exists(Path(captions)) else Path(captions)
     else:
-        tables = sorted(_files_below(folder, TABLES))
+        known = {other.path.resolve() for other in others}
+        tables = sorted(path for path in _files_below(folder, TABLES) if path.resolve() not in known)
         tables = [path for path in tables if path.parent == folder] or tables
         if not tables:
             raise DataError(
@@ -495,31 +529,33 @@ def number_captions(texts: Iterable[str]) -> Int64[np.ndarray, "texts"]:
 
 def split_images(listing: ImageList, kept: Sequence[int], held_out: float) -> dict[str, slice]:
     """Split the images that are kept: a set known by name by each name alone, so that another style of it is split the
-    same way whatever it lacks; a folder by number, with equal files together.
+    same way whatever it lacks; a folder by number, with equal files together. Splits that are given come last.
     """
-    keys = [listing.keys[place] for place in kept]
-    if (different := len(set(keys))) < FEWEST:
+    keys = [listing.keys[place] for place in kept if not listing.given[place]]
+    drawn, different = [split for split in ("test", "validation") if split not in listing.given], len(set(keys))
+    if drawn and different < FEWEST:
         raise DataError(
             f"{listing.about}: {different} different images are too few to train on some and hold others out. "
             f"Give at least {FEWEST}."
         )
-    if listing.named:
-        numbers = [hash_number(key, "split") for key in keys]
-        test, validation = (sum(number < share * 2**64 for number in numbers) for share in (held_out, 2 * held_out))
-    else:
-
-        def whole_groups(count: int) -> int:
-            """The first place from `count` on where another image begins."""
-            while 0 < count < len(keys) and keys[count] == keys[count - 1]:
-                count += 1
-            return count
-
-        test = whole_groups(max(1, round(held_out * len(keys))))
-        validation = whole_groups(test + max(1, round(held_out * len(keys))))
-    bounds = {"train": (validation, len(keys)), "validation": (test, validation), "test": (0, test)}
-    if empty := [split for split, (start, stop) in bounds.items() if start == stop]:
+    numbers = [hash_number(key, "split") for key in keys] if listing.named else []
+    stops = [0]
+    for place in range(1, len(drawn) + 1):
+        if listing.named:
+            stops.append(sum(number < place * held_out * 2**64 for number in numbers))
+        else:
+            stop = stops[-1] + max(1, round(held_out * len(keys)))
+            while stop < len(keys) and keys[stop] == keys[stop - 1]:  # as far as another image begins
+                stop += 1
+            stops.append(stop)
+    bounds = {**dict(zip(drawn, pairwise(stops), strict=True)), "train": (stops[-1], len(keys))}
+    start = len(keys)
+    for split in dict.fromkeys(filter(None, listing.given)):
+        bounds[split] = (start, start + sum(listing.given[place] == split for place in kept))
+        start = bounds[split][1]
+    if empty := [split for split in SPLITS if bounds[split][0] >= min(bounds[split][1], len(kept))]:
         raise DataError(f"{listing.about}: {different:,} different images leave none for {' and '.join(empty)}.")
-    return {split: slice(*both) for split, both in bounds.items()}
+    return {split: slice(*bounds[split]) for split in SPLITS}
 
 
 # The pixels of a list of images: decoded once, kept in one memory-mapped file.
@@ -576,11 +612,11 @@ def prepare_images(
 ) -> Splits[Captioned]:
     """Read images of `side` × `side` pixels, and the first `length` tokens of their captions.
 
-    For `evaluation` as one split: of a set known by name `split` or else `test`, of a folder all. With `special_tokens`
-    a caption is put between `<start>` and `<end>`, which count. Captions are read in lower case. The tokenizer is
-    trained on the training captions unless one is given.
+    For `evaluation` as one split: of a set known by name or with splits of its own `split` or else `test`, of a folder
+    all. With `special_tokens` a caption is put between `<start>` and `<end>`, which count. Captions are read in lower
+    case. The tokenizer is trained on the training captions unless one is given.
     """
-    listing = list_images(spec.images, spec.captions, spec.image, spec.caption, progress)
+    listing = list_images(spec.images, spec.captions, spec.image, spec.caption, progress, split_files(spec))
     pixels, broken = _decode_once(listing, side, progress)
     kept = [place for place in range(len(listing.images)) if place not in broken]
     unread = _counted(
@@ -590,11 +626,14 @@ def prepare_images(
     )
     if not kept:
         raise DataError(f"{listing.about}: no image could be read: {'; '.join(unread)}.")
-    slices, about = {"images": slice(0, len(kept))}, listing.about
-    if not evaluation or split is not None or listing.named:
+    slices, about, overlaps = {"images": slice(0, len(kept))}, listing.about, ()
+    if not evaluation or split is not None or listing.named or any(listing.given):
         slices = split_images(listing, kept, spec.held_out)
+        if any(listing.given):
+            hashes = {part: [listing.hashes[place] for place in kept[own]] for part, own in slices.items()}
+            overlaps = count_overlaps(hashes, "images")
         if evaluation:
-            slices, about = select_split(slices, split, about)
+            slices, about = select_split(slices, split, about, listing.split_hashes.keys() - {"train"})
     images = {part: tuple(listing.images[place] for place in kept[own]) for part, own in slices.items()}
     captions = {part: [caption for image in some for caption in image.captions] for part, some in images.items()}
     texts = {part: list(map(lowercase, some)) for part, some in captions.items()}
@@ -606,4 +645,14 @@ def prepare_images(
         first, names = np.concatenate([[0], counts]), number_captions(captions[part])
         items[part] = Captioned(pixels[own], rows[part], first, names, images[part])
     sizes = {"vocabulary": tokenizer.vocabulary + len(MARKS) * special_tokens}
-    return Splits("images", items, tokenizer, listing.hash, about, sizes, (*listing.notes, *unread, *cut))
+    return Splits(
+        kind="images",
+        items=items,
+        tokenizer=tokenizer,
+        hash=listing.hash,
+        about=about,
+        model_sizes=sizes,
+        skipped=(*listing.notes, *unread, *cut),
+        split_hashes=listing.split_hashes,
+        overlaps=overlaps,
+    )

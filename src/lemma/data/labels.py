@@ -1,7 +1,7 @@
 """Labelled texts: read, split, tokenized; with their trees for a model that reads these."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
@@ -15,7 +15,17 @@ from lemma.data.batches import NOTHING, Indices, TokenRows
 from lemma.data.conllu import SUFFIXES, Sentence, numbered_sentences
 from lemma.data.corpora import CLEAR, LABELLED, corpus_files, own_path
 from lemma.data.files import Progress, files_hash, text_hash
-from lemma.data.splits import Splits, assign_splits, nested_order, normalise, select_split, split_groups
+from lemma.data.splits import (
+    Splits,
+    assign_splits,
+    count_overlaps,
+    joint_splits,
+    nested_order,
+    normalise,
+    select_split,
+    split_files,
+    split_groups,
+)
 from lemma.data.store import encode_splits, tokenizer_for_texts
 from lemma.data.tables import Column, DataTable, read_table
 from lemma.data.tokenizers import Tokenizer
@@ -148,8 +158,13 @@ def _read_conllu(path: Path) -> DataTable:
 # Splitting: by label, with equal texts in one split.
 
 
-def split_labelled(read: LabelFile, held_out: float, limit: int | None) -> tuple[dict[str, Texts], list[str]]:
-    """Split texts by label, and say what was left out; `limit` takes only some of the training texts."""
+def split_labelled(
+    read: LabelFile, held_out: float, limit: int | None, given: Mapping[str, LabelFile]
+) -> tuple[dict[str, Texts], list[str]]:
+    """Split texts by label, and say what was left out; `limit` takes only some of the training texts.
+
+    Splits that are given are taken as they are. Where all are, so are the training texts.
+    """
     if len(set(read.labels)) == 1:
         raise DataError(
             f"{read.about}: all {len(read.labels):,} texts have one label, {read.labels[0][:40]!r}; at least two are "
@@ -158,17 +173,19 @@ def split_labelled(read: LabelFile, held_out: float, limit: int | None) -> tuple
     equal: dict[str, list[LabelledText]] = defaultdict(list)
     for text, label in zip(read.texts, read.labels, strict=True):
         equal[normalise(text)].append(LabelledText(text, label))
-    groups: dict[str, list[LabelledText]] = {}
-    for key, texts in equal.items():  # of equal texts those of the label that most of them have
+    drawn = [split for split in ("test", "validation") if split not in given]
+    groups: dict[str, list[LabelledText]] = {} if drawn else equal
+    for key, texts in equal.items() if drawn else ():  # of equal texts those of the label that most of them have
         (first, most), *others = Counter(text.label for text in texts).most_common(2)
         if not others or most > others[0][1]:
             groups[key] = [text for text in texts if text.label == first]
     dropped = len(read.texts) - sum(map(len, groups.values()))
     notes = [f"{dropped:,} texts were left out: the same text has another label as often or more often"] * bool(dropped)
-    labels = {key: texts[0].label for key, texts in groups.items()}
-    splits = split_groups(groups, assign_splits({key: len(texts) for key, texts in groups.items()}, labels, held_out))
+    labels, sizes = {key: texts[0].label for key, texts in groups.items()}, {key: len(groups[key]) for key in groups}
+    splits = split_groups(groups, assign_splits(sizes, labels, held_out, drawn))
+    splits |= {split: list(map(LabelledText, own.texts, own.labels)) for split, own in given.items()}
     learned = Counter(text.label for text in splits["train"])
-    few = sorted({label for label in read.labels if learned[label] < LEAST})
+    few = sorted({label for label in read.labels if learned[label] < LEAST}) if drawn else []
     if few and len(few) > len(learned) / 2:
         raise DataError(
             f"{read.about}: {len(few):,} of {len(set(read.labels)):,} labels have fewer than {LEAST} texts to train "
@@ -240,11 +257,12 @@ def parsed_words(sentences: Sequence[Sentence]) -> ParsedWords:
     return ParsedWords(words, heads)
 
 
-def trees_in(path: Path) -> TreeSource:
-    """The trees that a CoNLL-U file holds, by their texts; of a sentence that occurs twice the first tree."""
+def trees_in(*paths: Path) -> TreeSource:
+    """The trees that CoNLL-U files hold, by their texts; of a sentence that occurs twice the first tree."""
     trees: dict[str, ParsedWords] = {}
-    for _, sentence in numbered_sentences(path):
-        trees.setdefault(sentence.text, parsed_words([sentence]))
+    for path in paths:
+        for _, sentence in numbered_sentences(path):
+            trees.setdefault(sentence.text, parsed_words([sentence]))
     return TreeSource("", lambda texts: [trees[text] for text in texts])
 
 
@@ -278,27 +296,38 @@ def prepare_labels(
 ) -> Splits[Labelled]:
     """Read labelled texts, each cut to its first `length` tokens.
 
-    For `evaluation` as one split: of data known by name `split` or else `test`, of a file all. With `special_tokens` a
+    For `evaluation` as one split: of data known by name or with splits of their own `split` or else `test`, of a file
+    all. With `special_tokens` a
     text is put between `<start>` and `<end>`, which count. The tokenizer is trained on the training texts unless one is
     given; the labels are theirs, or those of the model that is trained further. With `trees` the tokens are the words
     of trees, and come with their heads.
     """
     read = read_label_file(spec.labels, spec.text, spec.label, labels, progress)
-    about, notes = read.about, []
-    if evaluation and split is None and spec.labels not in LABELLED:
+    known = labels if labels is not None else sorted(set(read.labels))
+    given = {
+        part: read_label_file(file, spec.text, spec.label, known, progress) for part, file in split_files(spec).items()
+    }
+    data_hash, hashes = joint_splits(read.hash, {part: own.hash for part, own in given.items()})
+    about, notes, overlaps = read.about, [note for own in given.values() for note in own.notes], ()
+    if evaluation and split is None and spec.labels not in LABELLED and not given:
         splits: dict[str, Texts] = {"text": tuple(map(LabelledText, read.texts, read.labels))}
     else:
-        splits, notes = split_labelled(read, spec.held_out, spec.limit)
+        splits, left_out = split_labelled(read, spec.held_out, spec.limit, given)
+        notes += left_out
+        if given:
+            overlaps = count_overlaps(
+                {part: [normalise(text) for text, _ in some] for part, some in splits.items()}, "texts"
+            )
         if evaluation:
-            splits, about = select_split(splits, split, about)
+            splits, about = select_split(splits, split, about, given)
     texts = {part: [text for text, _ in some] for part, some in splits.items()}
-    data_hash, parsed = read.hash, {}
+    parsed: dict[str, list[ParsedWords]] = {}
     if trees is not None:
         parses = iter(trees.parse([text for some in texts.values() for text in some]))
         parsed = {part: [next(parses) for _ in some] for part, some in texts.items()}
         texts = {part: [one.text for one in some] for part, some in parsed.items()}
         if trees.hash:  # another parser makes other data
-            data_hash = text_hash(f"{read.hash} {trees.hash}")
+            data_hash = text_hash(f"{data_hash} {trees.hash}")
     tokenizer = tokenizer or tokenizer_for_texts(spec.tokenizer, texts["train"], progress)
     names = tuple(labels) if labels is not None else tuple(sorted({label for _, label in splits["train"]}))
     number = {label: place for place, label in enumerate(names)}
@@ -310,4 +339,5 @@ def prepare_labels(
         if part in parsed:
             items[part] = with_heads(items[part], [one.heads for one in parsed[part]])
     sizes = {"classes": len(names), "vocabulary": tokenizer.vocabulary + len(MARKS) * special_tokens}
-    return Splits("labels", items, tokenizer, data_hash, about, sizes, (*read.notes, *notes, *cut), names)
+    said = (*read.notes, *notes, *cut)
+    return Splits("labels", items, tokenizer, data_hash, about, sizes, said, names, hashes, overlaps)

@@ -6,8 +6,8 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from jaxtyping import Bool, Integer
 
 from lemma.data.batches import TokenRows
 from lemma.data.corpora import CORPORA, TextSplits, corpus_files, own_path
-from lemma.data.files import Advance, Progress, counting, files_hash, home_folder, new_folder, text_hash
-from lemma.data.splits import Splits
-from lemma.data.text import TextSpan, hold_out, open_text, read_pieces, sample_text, total_size
+from lemma.data.files import Advance, Progress, counting, file_hash, home_folder, joint_hash, new_folder, text_hash
+from lemma.data.splits import Splits, joint_splits, split_files
+from lemma.data.text import TextSpan, hold_out, open_text, read_pieces, sample_text, shared_lines, total_size
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.errors import DataError
 from lemma.spec.data import DataSpec, TokenizerSpec
@@ -73,6 +73,7 @@ class TokenStore:
                 self.splits[name] = array
             self.data_hash: str = header["data_hash"]
             self.tokenizer_hash: str = header["tokenizer_hash"]
+            self.overlaps: tuple[str, ...] = tuple(header.get("overlaps", ()))
             whole = len(tokens) == sum(extent["tokens"] for extent in header["splits"].values())
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise DataError(f"{folder}: not a readable token store ({error}). Remove the folder.") from None
@@ -82,7 +83,13 @@ class TokenStore:
 
 
 def write_store(
-    folder: Path, splits: Mapping[str, Iterable[Encoded]], *, vocabulary: int, data_hash: str, tokenizer_hash: str
+    folder: Path,
+    splits: Mapping[str, Iterable[Encoded]],
+    *,
+    vocabulary: int,
+    data_hash: str,
+    tokenizer_hash: str,
+    overlaps: Sequence[str] = (),
 ) -> TokenStore:
     """Write the splits one after the other as they are encoded; the folder appears only when all is there."""
     dtype = "uint16" if vocabulary <= 1 << 16 else "uint32"
@@ -102,8 +109,10 @@ def write_store(
                     )
                 extents[name] = {"start": start, "tokens": tokens, "bytes": size, "left_out": left_out}
                 start += tokens
-        header = {"format": FORMAT, "dtype": dtype, "data_hash": data_hash, "tokenizer_hash": tokenizer_hash}
-        (temporary / HEADER).write_text(json.dumps({**header, "splits": extents}, indent=2), encoding="utf-8")
+        header: dict[str, Any] = {"format": FORMAT, "dtype": dtype, "data_hash": data_hash}
+        header |= {"tokenizer_hash": tokenizer_hash, "splits": extents}
+        header |= {"overlaps": list(overlaps)} if overlaps else {}
+        (temporary / HEADER).write_text(json.dumps(header, indent=2), encoding="utf-8")
     return TokenStore(folder)
 
 
@@ -117,22 +126,31 @@ class TextFiles:
     files: tuple[Path, ...]
     splits: TextSplits
     about: str
+    given: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
+    """The files of the splits that were given."""
+    notes: tuple[str, ...] = ()
 
     def ranges(self) -> dict[str, list[list[int]]]:
         """Which bytes of which file each split holds: the result of `held_out` and of a corpus's own splits."""
-        number = {path: place for place, path in enumerate(self.files)}
+        number = {path: place for place, path in enumerate(chain(self.files, *self.given.values()))}
         return {
             split: [[number[span.path], span.start, span.stop] for span in spans]
             for split, spans in self.splits.items()
         }
 
 
-def text_files(names: Sequence[str], held_out: float | None = None, progress: Progress | None = None) -> TextFiles:
-    """The named text, split for training: a corpus by its own splits, other files by `held_out`.
+def text_files(
+    names: Sequence[str],
+    held_out: float | None = None,
+    progress: Progress | None = None,
+    given: Mapping[str, Sequence[str]] | None = None,
+) -> TextFiles:
+    """The named text, split for training: a corpus by its own splits, other files by `held_out`, unless they are given.
 
     Without `held_out` one split called `text`: of a corpus its test split (else validation), of a file all. Corpora and
     files may be mixed; each split then begins with the corpora.
     """
+    given = given or {}
     corpora = [name for name in names if name in CORPORA]
     paths = [own_path("text", name, "a text file") for name in names if name not in CORPORA]
     name, count = Counter([*corpora, *(str(path.resolve()) for path in paths)]).most_common(1)[0]
@@ -141,6 +159,7 @@ def text_files(names: Sequence[str], held_out: float | None = None, progress: Pr
     files: list[Path] = []
     splits: TextSplits = {}
     about: list[str] = []
+    notes: list[str] = []
 
     def add(some: Sequence[Path], found: TextSplits) -> None:
         files.extend(some)
@@ -152,16 +171,23 @@ def text_files(names: Sequence[str], held_out: float | None = None, progress: Pr
         assert corpus.split is not None
         found = corpus_files(corpus, progress)
         own = corpus.split(found)
+        replaced = [split for split in own if split in given]
+        notes += [f"{name}: its own {split} split is not used, since another is given" for split in replaced]
         split = "test" if "test" in own else "validation"
-        add(found, {"text": own[split]} if held_out is None else own)
+        kept = {split: spans for split, spans in own.items() if split not in given}
+        add(found, {"text": own[split]} if held_out is None else kept)
         about.append(f"{name} ({split})" if held_out is None else name)
     if paths:
         documents = [open_text(path) for path in paths]
-        add(paths, {"text": documents} if held_out is None else hold_out(documents, held_out))
+        if held_out is None:
+            add(paths, {"text": documents})
+        else:
+            add(paths, {"train": documents} if "validation" in given else hold_out(documents, held_out))
     about += map(str, paths)
-    return TextFiles(
-        tuple(files), splits, ", ".join(about) if len(about) <= 3 else f"{about[0]} and {len(about) - 1} more"
-    )
+    others = {split: tuple(map(Path, some)) for split, some in given.items()}
+    splits |= {split: [open_text(path) for path in some] for split, some in others.items()}
+    said = ", ".join(about) if len(about) <= 3 else f"{about[0]} and {len(about) - 1} more"
+    return TextFiles(tuple(files), splits, said, others, tuple(notes))
 
 
 def prepare(
@@ -171,7 +197,8 @@ def prepare(
 
     Everything is kept in the data home; a second call only checks that the files are the same.
     """
-    return _tokenise(text_files(spec.text, spec.held_out, progress), tokenizer or spec.tokenizer, progress)
+    given = split_files(spec)
+    return _tokenise(text_files(spec.text, spec.held_out, progress, given), tokenizer or spec.tokenizer, progress)
 
 
 def read_tokens(paths: Sequence[str], tokenizer: Tokenizer, progress: Progress | None = None) -> Splits[TokenArray]:
@@ -183,8 +210,11 @@ def read_tokens(paths: Sequence[str], tokenizer: Tokenizer, progress: Progress |
 
 
 def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress: Progress | None) -> Splits[TokenArray]:
-    total = sum(path.stat().st_size for path in source.files)
-    data_hash = files_hash(source.files, counting(progress, "checking the files", total))
+    files = list(dict.fromkeys(chain(source.files, *source.given.values())))
+    advance = counting(progress, "checking the files", sum(path.stat().st_size for path in files))
+    hashes = {path: file_hash(path, advance) for path in files}
+    train, *others = (joint_hash([hashes[path] for path in some]) for some in (source.files, *source.given.values()))
+    data_hash, split_hashes = joint_splits(train, dict(zip(source.given, others, strict=True)))
     if not isinstance(tokenizer, Tokenizer):
         spec = tokenizer
 
@@ -208,8 +238,19 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
             vocabulary=tokenizer.vocabulary,
             data_hash=data_hash,
             tokenizer_hash=tokenizer.hash,
+            overlaps=shared_lines(source.splits) if source.given else (),
         )
-    return Splits("text", store.splits, tokenizer, data_hash, source.about, {"vocabulary": tokenizer.vocabulary})
+    return Splits(
+        kind="text",
+        items=store.splits,
+        tokenizer=tokenizer,
+        hash=data_hash,
+        about=source.about,
+        model_sizes={"vocabulary": tokenizer.vocabulary},
+        skipped=source.notes,
+        split_hashes=split_hashes,
+        overlaps=store.overlaps,
+    )
 
 
 def _reported(pieces: Iterable[str], advance: Advance) -> Iterator[str]:

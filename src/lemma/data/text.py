@@ -2,13 +2,15 @@
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import BinaryIO
 
 from lemma.data.files import exists
+from lemma.data.splits import overlap_note
 from lemma.errors import DataError
 
 BLOCK = 1 << 18
@@ -186,3 +188,28 @@ def sample_text(spans: Sequence[TextSpan], limit: int) -> list[TextSpan]:
             windows.append(TextSpan(span.path, next_character(span.path, start), next_character(span.path, stop)))
         before += span.size
     return windows
+
+
+def shared_lines(splits: Mapping[str, Sequence[TextSpan]]) -> list[str]:
+    """Say how many lines of the validation and test splits, blank ones aside, are in an earlier split too.
+
+    The training text is read once, and nothing of it is kept.
+    """
+
+    def hashes(split: str) -> Iterator[int]:
+        for span in splits.get(split, ()):
+            waiting = ""
+            for text in decode(span):
+                *whole, waiting = (waiting + text).split("\n")
+                yield from (hash(line.strip()) for line in whole if line.strip())
+            if waiting.strip():
+                yield hash(waiting.strip())
+
+    counts = {split: Counter(hashes(split)) for split in ("validation", "test")}
+    either = counts["validation"].keys() | counts["test"].keys()
+    known = {"train": {line for line in hashes("train") if line in either}, "validation": set(counts["validation"])}
+    notes: list[str] = []
+    for earlier, later in (("train", "validation"), ("train", "test"), ("validation", "test")):
+        shared = sum(count for line, count in counts[later].items() if line in known[earlier])
+        notes += overlap_note(shared, counts[later].total(), "lines", later, earlier)
+    return notes

@@ -714,4 +714,5 @@ def describe_text(dataset: Splits[TokenArray]) -> dict[str, str]:
         "training text": lengths["train"],
         "validation text": lengths[SPLIT],
         "SHA-256": dataset.hash,
+        **({"overlap": "; ".join(dataset.overlaps)} if dataset.overlaps else {}),
     }

@@ -88,14 +88,15 @@ class ClassificationTask(Task):
         assert isinstance(run.spec, Classifier) and isinstance(run.data, LabelsSpec)
         if given.name is not None:
             parser = given.settings.get("parser") or run.data.parser
-            columns = {name: given.settings.get(name) for name in ("text", "label")}
+            told = {name: given.settings.get(name) for name in ("text", "label", "validation", "test")}
+            other = LabelsSpec(labels=given.name, held_out=run.data.held_out, **told)
             data = prepare_labels(
-                LabelsSpec(labels=given.name, held_out=run.data.held_out, **columns),
+                other,
                 length=longest(run.spec.body),
                 special_tokens=isinstance(run.spec.body, Transformer),
                 tokenizer=run.tokenizer,
                 labels=run.labels,
-                trees=tree_source_for(run.spec.body, given.name, parser, observer, run.path),
+                trees=tree_source_for(run.spec.body, other, parser, observer, run.path),
                 evaluation=True,
                 progress=watched_reading(observer),
             )
@@ -125,7 +126,7 @@ def load_labels(
         special_tokens=isinstance(body, Transformer),
         tokenizer=tokenizer,
         labels=labels or None,
-        trees=tree_source_for(body, data.labels, data.parser, observer),
+        trees=tree_source_for(body, data, data.parser, observer),
         progress=watched_reading(observer),
     )
 

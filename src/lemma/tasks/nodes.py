@@ -27,6 +27,7 @@ from lemma.tasks.base import (
     Worker,
     choose_split,
     cross_entropy,
+    given_split,
     refuse_penalties,
     say_skipped,
 )
@@ -40,7 +41,7 @@ class NodesTask(Task):
     unit, has_perplexity, counts = "nats/node", False, "nodes"
     text_checks = False  # the same few nodes are read at every step, as they should be
     data_spec = GraphSpec
-    names, settings, files = GRAPHS, ("nodes",), ("nodes",)
+    names, settings, files = GRAPHS, ("nodes", "labelled"), ("nodes", "labelled")
     no_penalties = "a graph model has fixed weights in its place"
 
     def __init__(self) -> None:
@@ -94,7 +95,8 @@ class NodesTask(Task):
             )
         part = choose_split(graph, split)
         seed = run.recipe.seed if run.data.split is None else run.data.split
-        protocol = {"data": graph.about, "split": f"{part}, drawn by the seed {seed}", "data hash": graph.hash}
+        told = part if part in graph.split_hashes else f"{part}, drawn by the seed {seed}"
+        protocol = {"data": graph.about, "split": told, "data hash": graph.hash, **given_split(graph, part)}
         return score_nodes(run.require(GraphModel, "a graph model"), graph, part, protocol)
 
 

@@ -24,7 +24,17 @@ from lemma.runs.load import Run
 from lemma.spec.data import TreebankSpec
 from lemma.spec.models import Parser
 from lemma.spec.recipe import Recipe
-from lemma.tasks.base import DataArgs, ExampleBatches, LossTerms, Score, Task, TaskLoss, Worker, refuse_penalties
+from lemma.tasks.base import (
+    DataArgs,
+    ExampleBatches,
+    LossTerms,
+    Score,
+    Task,
+    TaskLoss,
+    Worker,
+    given_split,
+    refuse_penalties,
+)
 
 WINDOWS = "trees are of whole sentences; --context and --stride cut running text into windows, for perplexity"
 ONE_TREE = "a parser has one tree per sentence; --layer and --head choose among a language model's heads"
@@ -67,8 +77,8 @@ class ParsingTask(Task):
             lexicon=vocabulary,
             progress=watched_reading(observer),
         )
-        for message in prepared.skipped:
-            observer.say(f"skipped in {message}")
+        for message in (*(f"skipped in {one}" for one in prepared.skipped), *prepared.overlaps):
+            observer.say(message)
         return prepared
 
     def batches(self, model: Any, examples: Trees, recipe: Recipe, worker: Worker) -> "TreeBatches":
@@ -91,6 +101,11 @@ class ParsingTask(Task):
         limit = checked_limit(settings)
         if given.name is None:
             trees = self._own_trees(run, split, observer)
+        elif split_files := {part: given.settings[part] for part in ("validation", "test") if part in given.settings}:
+            assert isinstance(run.spec, Parser)
+            spec = TreebankSpec(treebank=given.name, **split_files)
+            data = self.load(spec, run.spec, run.recipe, observer, run.lexicon)
+            trees = data.only(split or ("test" if "test" in split_files else "validation"))
         else:
             trees = read_trees(given.name, watched_reading(observer), split)
         gold = trees.tokens(trees.splits[0]).sentences
@@ -119,7 +134,8 @@ def checked_limit(settings: Mapping[str, Any]) -> int | None:
 
 def tree_protocol(trees: Splits[Trees]) -> dict[str, Any]:
     """The part of a protocol that tells the treebank."""
-    return {"treebank": trees.about, "data hash": trees.hash, "skipped": "; ".join(trees.skipped) or None}
+    told = {"treebank": trees.about, "data hash": trees.hash, "skipped": "; ".join(trees.skipped) or None}
+    return {**told, **given_split(trees, trees.splits[0])}
 
 
 class TreeBatches(ExampleBatches):

@@ -169,6 +169,7 @@ def _complete(
         if session.saved != session.state.step:
             save_session(session, folder)
         result = _result(session, folder, stopped, setup_seconds)
+        result = replace(result, split_hashes=dict(data.split_hashes), overlaps=data.overlaps)
         if stopped == "interrupted" or not processes.leads:
             return result
         weights = session.best if session.best and folder.recipe.keep == "best" else weights_of(session.model)
