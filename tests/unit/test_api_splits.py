@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 import lemma
@@ -149,3 +150,57 @@ def test_a_graph_is_tested_on_the_nodes_of_a_file() -> None:
     Path("t.txt").write_text("5\n6\n8\n")
     with pytest.raises(RunError, match="was trained on"):
         lemma.evaluate("run", progress=False)
+
+
+def test_a_translator_and_other_pairs_are_tested_on_a_file() -> None:
+    for name, numbers in {"a": range(20), "v": range(20, 24), "t": range(2, 7)}.items():
+        Path(f"{name}.tsv").write_text("source\ttarget\n" + "".join(f"in {n}\tout {n}\n" for n in numbers))
+    small = {
+        "width": 8,
+        "heads": 2,
+        "encoder_depth": 1,
+        "decoder_depth": 1,
+        "context": 32,
+        "steps": 2,
+        "batch": 4,
+        "progress": False,
+    }
+    result = lemma.train("encoder-decoder", pairs="a.tsv", validation="v.tsv", test="t.tsv", out="run", **small)
+    assert result.overlaps == ("5 of the 5 pairs of the test split are in the train split too",)
+    own = lemma.evaluate("run", progress=False)
+    other = lemma.evaluate("run", pairs="v.tsv", test="t.tsv", progress=False)
+    assert own.to_dict()["protocol"]["overlap"] == result.overlaps[0] and "overlap" not in other.to_dict()["protocol"]
+    assert own.to_dict()["sentences"] == other.to_dict()["sentences"] == 5
+
+
+def test_a_dual_encoder_is_tested_on_the_images_of_a_table() -> None:
+    Path("shown").mkdir()
+    for shade in range(14):
+        Image.new("L", (8, 8), 15 * shade).save(f"shown/{shade}.png")
+    for name, shades in {"a": range(8), "v": range(8, 11), "t": range(10, 14)}.items():
+        Path(f"shown/{name}.csv").write_text("image,caption\n" + "".join(f"{n}.png,grey {n}\n" for n in shades))
+    small = {"grid": 2, "patch": 4, "image_width": 8, "image_depth": 1, "image_heads": 2, "shared": 4}
+    small |= {"body": "lstm", "body.width": 8, "body.hidden": 8, "steps": 2, "batch": 4, "progress": False}
+    given = {"captions": "a.csv", "validation": "v.csv", "test": "t.csv"}
+    result = lemma.train("dual-encoder", images="shown", **given, out="run", **small)
+    assert result.overlaps == ("1 of the 4 images of the test split is in the validation split too",)
+    own = lemma.evaluate("run", progress=False)
+    other = lemma.evaluate("run", images="shown", captions="a.csv", test="t.csv", progress=False)
+    assert own.images == other.images == 4 and own.found == other.found  # pyright: ignore
+
+
+def test_trees_of_every_file_are_read_and_a_file_without_trees_is_refused() -> None:
+    words = [("he", "up"), ("she", "down"), ("it", "up"), ("one", "down"), ("who", "up"), ("you", "down")]
+    trees = [Sentence((word, "sleeps"), (2, 0), ("nsubj", "root"), label=label) for word, label in words]
+    for name, some in {"a": trees[:4], "v": trees[4:], "t": trees[3:]}.items():
+        Path(f"{name}.conllu").write_text(to_conllu(some))
+    small = {"width": 8, "steps": 2, "batch": 2, "progress": False}
+    given = {"labels": "a.conllu", "validation": "v.conllu"}
+    result = lemma.train("tree", **given, test="t.conllu", out="run", **small)
+    assert result.overlaps == (
+        "1 of the 3 texts of the test split is in the train split too",
+        "2 of the 3 texts of the test split are in the validation split too",
+    )
+    Path("t.csv").write_text("text,label\nhe sleeps,up\n")
+    with pytest.raises(SpecError, match=r"--test .*t\.csv: .*a\.conllu holds trees, and so must this file"):
+        lemma.train("tree", **given, test="t.csv", out="other", **small)
