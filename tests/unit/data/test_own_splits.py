@@ -108,7 +108,7 @@ def labels(spec: dict[str, object], **words: object) -> object:
 
 
 def test_labelled_files_are_the_splits_row_for_row(write: Write) -> None:
-    rare = [*ROWS, ("text 0 of a", "b"), ("only one", "c"), ("text 1 of a", "a")]  # at odds, rare, and twice
+    rare = [*ROWS, ("text 0 of a", "b"), ("only one", "c"), ("text 1 of a", "a"), ("text 1 of a", "b")]
     a, v, t = (write(labelled(rows), f"{name}.tsv") for name, rows in {"a": rare, "v": ROWS[:3], "t": ROWS[4:]}.items())
     data = labels({"labels": str(a), "validation": str(v), "test": str(t)})
     assert sorted(data.tokens("train").texts) == sorted(rare)
