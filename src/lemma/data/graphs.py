@@ -244,12 +244,10 @@ def split_nodes(
             "those that are trained on. Lower labelled=, or give more labels."
         )
     validation, test = (wanted.get(split, 0) for split in ("validation", "test"))
-    if short := len(rest) < validation + test:  # what is left, in their proportion
-        if len(wanted) == 2:
-            validation = min(len(rest) - 1, max(1, len(rest) * validation // (validation + test)))
-            test = len(rest) - validation
-        else:
-            validation, test = (len(rest) if split in wanted else 0 for split in ("validation", "test"))
+    short = len(rest) < validation + test
+    if short and len(wanted) == 2:  # what is left, in their proportion
+        validation = min(len(rest) - 1, max(1, len(rest) * validation // (validation + test)))
+        test = len(rest) - validation
     splits = {"train": train, "validation": rest[:validation], "test": rest[validation : validation + test]}
     splits = {split: np.sort(nodes) for split, nodes in {**splits, **given}.items()}
     notes: list[str] = []

@@ -379,14 +379,18 @@ def say_skipped(data: Splits[Item], observer: Observer) -> Splits[Item]:
 def refuse_changed(run: Run, data: Splits[Item], name: str, option: str) -> Splits[Item]:
     """Refuse data that have changed since the run was trained; return them if they have not."""
     if data.hash != run.data_hash:
-        for file in split_files(run.data).values():
-            name += f", {file if isinstance(file, str) else ', '.join(file)}"
         raise RunError(
-            f"{run.path} was trained on {option} with SHA-256 {run.data_hash}, but {name} now has {data.hash}: "
-            f"its validation and test splits may contain training data. To evaluate on it anyway, name it with "
-            f"--{option}."
+            f"{run.path} was trained on {option} with SHA-256 {run.data_hash}, but {with_files(name, run)} now has "
+            f"{data.hash}: its validation and test splits may contain training data. To evaluate on it anyway, name it "
+            f"with --{option}."
         )
     return data
+
+
+def with_files(name: str, run: Run) -> str:
+    """The name of a run's data, and the files of the splits that were given with them."""
+    given = [one if isinstance(one, tuple) else (one,) for one in split_files(run.data).values()]
+    return ", ".join([name, *(file for some in given for file in some if isinstance(file, str))])
 
 
 def choose_split(data: Splits[Any], split: str | None) -> str:

@@ -30,6 +30,7 @@ from lemma.tasks.base import (
     given_split,
     refuse_penalties,
     say_skipped,
+    with_files,
 )
 from lemma.tasks.classification import ClassificationScore, score_classes
 
@@ -89,9 +90,10 @@ class NodesTask(Task):
         progress = watched_reading(observer)
         graph = prepare_graph(run.data, seed=run.recipe.seed, labels=run.labels or None, progress=progress)
         if graph.hash != run.data_hash:
+            name = with_files(run.data.graph, run)
             raise RunError(
-                f"{run.path} was trained on a graph with SHA-256 {run.data_hash}, but {run.data.graph} now has "
-                f"{graph.hash}: its validation and test nodes may have been trained on. Train a new run."
+                f"{run.path} was trained on a graph with SHA-256 {run.data_hash}, but {name} now has {graph.hash}: its "
+                "validation and test nodes may have been trained on. Train a new run."
             )
         part = choose_split(graph, split)
         seed = run.recipe.seed if run.data.split is None else run.data.split

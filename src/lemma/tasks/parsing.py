@@ -15,7 +15,7 @@ from lemma.data.conllu import Sentence
 from lemma.data.corpora import TREEBANKS
 from lemma.data.splits import Splits
 from lemma.data.treebanks import Lexicon, Trees, prepare_treebank, read_trees
-from lemma.errors import InputError, RunError, SpecError
+from lemma.errors import InputError, SpecError
 from lemma.layers.attention import Scores, over_dependents, over_head_words
 from lemma.models.parser import ParserModel, decode, readings
 from lemma.report.progress import Observer, watched_reading
@@ -33,6 +33,7 @@ from lemma.tasks.base import (
     TaskLoss,
     Worker,
     given_split,
+    refuse_changed,
     refuse_penalties,
 )
 
@@ -115,12 +116,7 @@ class ParsingTask(Task):
     def _own_trees(self, run: Run, split: str | None, observer: Observer) -> Splits[Trees]:
         assert isinstance(run.data, TreebankSpec) and isinstance(run.spec, Parser)
         data = self.load(run.data, run.spec, run.recipe, observer, run.lexicon)
-        if data.hash != run.data_hash:
-            raise RunError(
-                f"{run.path} was trained on trees with SHA-256 {run.data_hash}, but {run.data.treebank} now has "
-                f"{data.hash}: its validation and test splits may contain training data. To evaluate on it anyway, "
-                "name it with --treebank."
-            )
+        refuse_changed(run, data, run.data.treebank, "treebank")
         return data.only(split or ("test" if "test" in data.splits else "validation"))
 
 
