@@ -40,6 +40,12 @@ class NodeGraph:
     names: Sequence[str] = field(repr=False)
     """What the nodes are called."""
 
+    @property
+    def width(self) -> int:
+        """The number of features."""
+        shape: Any = self.features.shape
+        return shape[1]
+
 
 @dataclass(frozen=True)
 class GraphNodes:
@@ -112,7 +118,7 @@ def prepare_graph(
     items = {split: GraphNodes(graph, nodes) for split, nodes in splits.items()}
     data_hash, hashes = joint_splits(raw.hash, hashes, "graph")
     overlaps = count_overlaps({split: nodes.tolist() for split, nodes in splits.items()}, "nodes") if given else ()
-    sizes = {"features": graph.features.shape[1], "classes": len(names)}
+    sizes = {"features": graph.width, "classes": len(names)}
     return Splits("graph", items, None, data_hash, raw.about, sizes, (*notes, *cut), names, hashes, overlaps)
 
 
@@ -173,7 +179,7 @@ def read_graph(spec: GraphSpec, progress: Progress | None = None) -> RawGraph:
                 what = f"there are {names}" if found else f"there is no table of {name}"
                 raise DataError(f"{path}: {what}; one file {name}.csv, .tsv or .jsonl is expected.")
             tables += found
-        return graph_of_tables(*tables, str(path))
+        return graph_of_tables(tables[0], tables[1], str(path))
     if path.suffix.lower() == ".json":
         return graph_of_json(path)
     if spec.nodes_file is None:
@@ -427,7 +433,7 @@ def _features_of(
     numeric = {name: cells for name, cells in columns.items() if any(map(_is_number, cells))}
     notes = [f"the column '{name}' holds no numbers and was left out" for name in columns if name not in numeric]
     if not numeric:
-        return csr_array(identity(nodes, np.float32)), [*notes, "no features: each node is its own"]
+        return csr_array(identity(nodes, "float32")), [*notes, "no features: each node is its own"]
     table = np.empty((nodes, len(numeric)), dtype=np.float32)
     for column, (name, cells) in enumerate(numeric.items()):
         for place, cell in enumerate(cells):
@@ -578,7 +584,7 @@ def karate() -> RawGraph:
     return RawGraph(
         names=[str(member + 1) for member in sorted(club)],
         labels=labels,
-        features=csr_array(identity(len(labels), np.float32)),
+        features=csr_array(identity(len(labels), "float32")),
         edges=np.array(edges, dtype=np.int64).T,
         weights=None,
         hash=text_hash(f"{factions}{first}\n{listed}"),

@@ -213,8 +213,8 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
     files = list(dict.fromkeys(chain(source.files, *source.given.values())))
     advance = counting(progress, "checking the files", sum(path.stat().st_size for path in files))
     hashes = {path: file_hash(path, advance) for path in files}
-    train, *others = (joint_hash([hashes[path] for path in some]) for some in (source.files, *source.given.values()))
-    data_hash, split_hashes = joint_splits(train, dict(zip(source.given, others, strict=True)))
+    own, *others = (joint_hash([hashes[path] for path in some]) for some in (source.files, *source.given.values()))
+    data_hash, split_hashes = joint_splits(own, dict(zip(source.given, others, strict=True)))
     if not isinstance(tokenizer, Tokenizer):
         spec = tokenizer
 

@@ -63,4 +63,5 @@ def graph_inputs(graph: NodeGraph, normalise: Normalisation, device: torch.devic
         return torch.from_numpy(features).to(device), adjacency.to(device)
     entries = features.tocoo()
     places = torch.from_numpy(np.stack([entries.row, entries.col]).astype(np.int64))
-    return Sparse.of(places, torch.from_numpy(entries.data), entries.shape).to(device), adjacency.to(device)
+    shape = len(graph.classes), graph.width
+    return Sparse.of(places, torch.from_numpy(entries.data), shape).to(device), adjacency.to(device)

@@ -140,7 +140,7 @@ def describe_graph(graph: Splits[GraphNodes]) -> dict[str, str]:
     known = int((whole.classes >= 0).sum())
     return {
         "graph": f"{graph.about}: {len(whole.classes):,} nodes, {whole.edges.shape[1]:,} edges, "
-        f"{whole.features.shape[1]:,} features",
+        f"{whole.width:,} features",
         "classes": f"{', '.join(graph.labels)}; {known:,} nodes have a label, {len(learned):,} of them are learned",
         "nodes": ", ".join(f"{len(nodes):,} for {split}" for split, nodes in graph.items.items()),
         "always the most frequent class": f"accuracy {100 * frequent:.1f} % on the first seed's test nodes",

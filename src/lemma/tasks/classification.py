@@ -88,7 +88,7 @@ class ClassificationTask(Task):
         assert isinstance(run.spec, Classifier) and isinstance(run.data, LabelsSpec)
         if given.name is not None:
             parser = given.settings.get("parser") or run.data.parser
-            told = {name: given.settings.get(name) for name in ("text", "label", "validation", "test")}
+            told: dict[str, Any] = {name: given.settings.get(name) for name in ("text", "label", "validation", "test")}
             other = LabelsSpec(labels=given.name, held_out=run.data.held_out, **told)
             data = prepare_labels(
                 other,
