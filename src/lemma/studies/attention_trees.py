@@ -125,6 +125,7 @@ def evaluate_attention(
             raise SpecError(unknown("evaluate: the setting", word, SETTINGS))
     checked_limit(settings)
     check_heads(run.model, settings.get("layer"), settings.get("head"))
-    trees = read_trees(given.name, watched_reading(observer), split)
+    own = given.settings.get("test") or given.settings.get("validation")  # a split that is given is all that is read
+    trees = read_trees(own or given.name, watched_reading(observer), split)
     gold = trees.tokens(trees.splits[0]).sentences
     return score_attention(run, gold, tree_protocol(trees), watcher=observer, **settings)
