@@ -57,7 +57,7 @@ def test_the_nearest_pixel_is_next_to_it_and_does_not_find_the_image_itself(run:
     score = lemma.evaluate(run, images=folder, split="train", progress=False)
     assert score.protocol["split"] == "train"
     assert score.protocol["learned"] == f"{score.images} of these images were in the training split"
-    for _, way in score.baselines["nearest pixel"]:
+    for way in score.baselines["nearest pixel"]:
         assert way.chance[1] < way.recall[1].value < 1.0
     assert "learned" not in lemma.evaluate(run, images=folder, split="test", progress=False).protocol
 
