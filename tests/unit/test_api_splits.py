@@ -89,7 +89,7 @@ def test_the_command_line_takes_files_of_every_split(text: Callable[..., str]) -
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"validation": "v.txt"}, "is a split of other data, which are not given"),
+        ({"validation": "v.txt"}, "^validation = v.txt is a split of data that are not given"),
         ({"labels": "a.csv", "test": ["a.csv", "b.csv"]}, "2 files are given, and a split of labels is one file"),
         ({"pairs": "a.csv", "validation": ["a.csv", "b.csv"]}, "a split of pairs is one file"),
     ],

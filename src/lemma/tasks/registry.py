@@ -78,12 +78,12 @@ def data_args(given: Mapping[str, Any]) -> DataArgs:
         for setting in task.settings:
             if setting in given and option not in options:
                 raise SpecError(f"{setting} = {given[setting]!r} belongs to {option}, which is not given.")
-    for split in SPLIT_FILES:
-        if split in given and not options:
-            raise SpecError(
-                f"{split} = {given[split]!r} is a split of other data, which are not given: text, a treebank, pairs, "
-                "labels, images or a graph."
-            )
+    for split in (split for split in SPLIT_FILES if split in given and not options):
+        files = given[split] if isinstance(given[split], (list, tuple)) else [given[split]]
+        raise SpecError(
+            f"{split} = {', '.join(map(str, files))} is a split of data that are not given. Name them too: text, a "
+            "treebank, pairs, labels, images or a graph."
+        )
     if not options:
         return DataArgs()
     task, name = OPTIONS[options[0]], given[options[0]]
