@@ -95,9 +95,8 @@ def _hidden(path: Path, infix: str) -> Path:
 
 
 def _sync(path: Path) -> None:
-    for inner in path.rglob("*"):
+    for inner in (*path.rglob("*"), path):
         _sync_one(inner)
-    _sync_one(path)
 
 
 def _sync_one(path: Path) -> None:
@@ -122,10 +121,8 @@ def _alive(process: int) -> bool:
         return True
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
