@@ -396,8 +396,8 @@ def refuse_changed(run: Run, data: Splits[Item], name: str, option: str, what: s
     if data.hash != run.data_hash:
         raise RunError(
             f"{run.path} was trained on {what or option} with SHA-256 {run.data_hash}, but {with_files(name, run)} now "
-            f"has {data.hash}: its validation and test splits may contain training data. To evaluate on it anyway, name "
-            f"it with --{option}."
+            f"has {data.hash}: its validation and test splits may contain training data. To evaluate on it anyway, "
+            f"name it with --{option}."
         )
     return data
 
