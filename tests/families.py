@@ -58,7 +58,7 @@ SMALL: dict[str, ModelSpec] = {
         attention_width=16,
         context=9,
         norm="rms",
-        positions=Rotary(layout="halves", scaling=Llama3Scaling(original_context=4)),
+        positions=Rotary(share=0.5, layout="halves", scaling=Llama3Scaling(original_context=4)),
         gated=True,
         activation="silu",
         query_key_norm=True,
@@ -67,7 +67,7 @@ SMALL: dict[str, ModelSpec] = {
         tied=False,
     ),
     "decoder-window": Decoder(
-        vocabulary=11, width=8, depth=2, heads=2, context=9, window=3, positions=Rotary(layout="halves", share=0.5)
+        vocabulary=11, width=8, depth=2, heads=2, context=9, window=3, positions=Rotary(layout="halves")
     ),
     "decoder-window-alibi": Decoder(
         vocabulary=11, width=8, depth=3, heads=2, context=9, window=2, positions=Alibi(), value_width=12

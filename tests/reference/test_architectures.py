@@ -311,6 +311,23 @@ def test_what_cannot_be_read_is_refused_with_the_reason(config: dict[str, Any], 
         spec_from_config(config)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama-yarn", "qwen2-window", "neox", "bert", "t5"])
+def test_a_wrong_value_anywhere_in_a_configuration_is_a_plain_error(name: str) -> None:
+    model: Any = theirs(name)
+    config = model.config.to_dict()
+    ropes = config.get("rope_parameters") or {}
+    wrong: list[Any] = [None, "x", -1, 0, 1.5, [], {}, ["x"], {"x": {}}, float("nan"), 10**400, True]
+    changed = [{**config, key: value} for key in config for value in wrong]
+    changed += [{**config, "rope_parameters": {**ropes, key: value}} for key in ropes for value in wrong]
+    refused = 0
+    for one in changed:
+        try:
+            spec_from_config(one)
+        except RunError:
+            refused += 1
+    assert 0 < refused < len(changed)
+
+
 def test_wrong_tensors_are_refused_by_name_and_shape() -> None:
     model: Any = theirs("llama")
     config, tensors = model.config.to_dict(), model.state_dict()

@@ -168,7 +168,7 @@ IGNORED = re.compile(
 
 def _required(config: Config, name: str) -> int:
     number = config.get(name)
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 < number < 2**31:
         said = "does not say" if number is None else f"says {name} = {number!r}, where a whole number is expected as"
         raise RunError(f"config.json of a {config.get('model_type')} model {said} {name}. The folder is damaged.")
     return number
@@ -221,8 +221,8 @@ def _rotary(config: Config, share: float = 1.0) -> dict[str, Any]:
     words: dict[str, Any] = {
         "kind": "rotary",
         "layout": "halves",
-        "base": float(options.get("rope_theta", config.get("rotary_emb_base", 10_000.0))),
-        "share": float(options.get("partial_rotary_factor", config.get("rotary_pct", share))),
+        "base": float(options.get("rope_theta") or config.get("rotary_emb_base") or 10_000.0),
+        "share": float(options.get("partial_rotary_factor") or config.get("rotary_pct") or share),
     }
     trained = options.get("original_max_position_embeddings") or config.get("max_position_embeddings")
     match kind:
@@ -300,8 +300,10 @@ def _window(config: Config) -> int | None:
     """The sliding window of Qwen's, which must be the same in all layers."""
     window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else None
     depth, first = _required(config, "num_hidden_layers"), config.get("max_window_layers", 28)
-    default = ["sliding_attention" if window and layer >= first else "full_attention" for layer in range(depth)]
-    kinds = set(config.get("layer_types") or default)
+    kinds = set(config.get("layer_types") or ())
+    if not kinds:  # the first layers see all
+        kinds = {"sliding_attention"} if window and first < depth else set()
+        kinds |= {"full_attention"} if not window or first > 0 else set()
     if len(kinds) > 1:
         raise RunError(
             "config.json: a sliding window in some layers only is not supported (layer_types, or max_window_layers = "
@@ -613,9 +615,10 @@ def architecture_of(config: Config) -> Architecture:
         said = "says no model_type" if kind is None else f"is of a {kind!r} model, which is not supported"
         raise RunError(f"config.json {said}. {supported} (model_type {', '.join(ARCHITECTURES)}).")
     classes = config.get("architectures") or found.classes
+    classes = list(map(str, classes)) if isinstance(classes, list | tuple) else [str(classes)]
     if not set(classes) & set(found.classes):
         raise RunError(
-            f"config.json is of a {', '.join(map(str, classes))}, whose output is not that of a language model. "
+            f"config.json is of a {', '.join(classes)}, whose output is not that of a language model. "
             f"Supported of {found.title}: {', '.join(found.classes)}."
         )
     return found
@@ -630,10 +633,12 @@ def spec_from_config(config: Config) -> ModelSpec:
     {'V': 100, 'd': 12, 'L': 2, 'h': 3, 'd_h': 12, 'd_ff': 20, 'T': 64}
     """
     architecture = architecture_of(config)
-    words = architecture.words(config)
     try:
-        return architecture.family.read({name: value for name, value in words.items() if value is not None}, "config")
-    except SpecError as error:
+        words = {name: value for name, value in architecture.words(config).items() if value is not None}
+        return architecture.family.read(words, "config")
+    except RunError:
+        raise
+    except (SpecError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise RunError(f"config.json describes no {architecture.title} that can be built: {error}") from None
 
 
@@ -680,8 +685,9 @@ def _sized(shape: Collection[int]) -> str:
     return " × ".join(map(str, shape)) or "a single number"
 
 
-def _spelled(tensors: Mapping[str, Tensor], wanted: list[str], architecture: Architecture) -> dict[str, str]:
+def _spelled(tensors: Mapping[str, Tensor], wanted: Collection[str], architecture: Architecture) -> dict[str, str]:
     """The name in the file of each tensor that is wanted; what is missing or too many is a RunError."""
+    wanted = dict.fromkeys(wanted)
     prefix, output = architecture.prefix, architecture.output
     spelled: dict[str, str] = {}
     extra: list[str] = []

@@ -120,7 +120,7 @@ class LanguageTask(TextTask):
                 "has only one. Try depth=2."
             )
         length, most = recipe.sequence_length, model.receptive_field
-        if length and most and length > most and isinstance(spec, Decoder):
+        if length and most and length > most and isinstance(spec, Decoder) and not spec.positions.endless:
             raise SpecError(
                 f"recipe.sequence_length = {length} is longer than decoder.context = {most}: attention is penalized "
                 "within the context only. Leave sequence_length out, or raise the context."
@@ -431,7 +431,7 @@ def plan(model: LanguageModel, places: int, context: int | None, stride: int | N
     """
     reach, decoder = model.receptive_field, model.spec if isinstance(model.spec, Decoder) else None
     if context is None:
-        context = decoder.context if reach is None and decoder else reach
+        context = min(decoder.context, reach or decoder.context) if decoder else reach
     if context is None:
         if stride is not None:
             raise InputError(f"stride = {stride} needs a context: this model's memory has no bound. Give context too.")
