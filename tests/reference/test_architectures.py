@@ -68,7 +68,7 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2-window": ("Qwen2", {**GROUPED, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0}),
     "qwen3": ("Qwen3", {**GROUPED, "head_dim": 10}),
     "qwen3-biases": ("Qwen3", {**GROUPED, "head_dim": 4, "attention_bias": True, "tie_word_embeddings": True}),
-    "neox": ("GPTNeoX", {**SIZES, "num_attention_heads": 3}),
+    "neox": ("GPTNeoX", {**SIZES, "hidden_size": 32, "num_attention_heads": 4}),
     "neox-sequential": (
         "GPTNeoX",
         {

@@ -679,8 +679,9 @@ def _sized(shape: Collection[int]) -> str:
     return " × ".join(map(str, shape)) or "a single number"
 
 
-def _spelled(tensors: Mapping[str, Tensor], wanted: list[str], architecture: Architecture) -> dict[str, str]:
+def _spelled(tensors: Mapping[str, Tensor], wanted: Collection[str], architecture: Architecture) -> dict[str, str]:
     """The name in the file of each tensor that is wanted; what is missing or too many is a RunError."""
+    wanted = dict.fromkeys(wanted)
     prefix, output = architecture.prefix, architecture.output
     spelled: dict[str, str] = {}
     extra: list[str] = []
