@@ -623,24 +623,23 @@ def generate(
     from lemma.generation.decode import Sampling, generate_text, stream_text
 
     loaded = opened(run)
+    if chat is not None and prompt:
+        raise SpecError("generate: chat is the prompt, as the model's template writes it. Leave out the one.")
+    if chat is not None:
+        prompt = loaded.tokenizer.chat([{"role": "user", "content": chat}] if isinstance(chat, str) else chat)
     if source is not None:
         others = {"prompt": prompt or None, "samples": samples, "stream": stream or None, "on_text": on_text}
-        others |= {"chat": chat}
         return _answer(loaded, source, settings | {name: value for name, value in others.items() if value is not None})
     if beams := [name for name in settings if name in Beam.__dataclass_fields__.keys() - {"tokens"}]:
         raise SpecError(f"generate: {', '.join(beams)}: for translations, which need source. Leave out the one.")
     if stream and on_text is not None:
         raise SpecError("generate: stream returns the pieces that on_text would be called with. Leave out the one.")
-    if chat is not None and prompt:
-        raise SpecError("generate: chat is the prompt, as the model's template writes it. Leave out the one.")
     known = Sampling.__dataclass_fields__
     refuse_unknown(settings, known, "generate")
     own = {word: value for word, value in loaded.tokenizer.sampling.items() if word in known}
     chosen = Sampling(**{**(defaults or {}), **own, **settings, **({} if samples is None else {"samples": samples})})
     one = isinstance(prompt, str) and samples is None
     prompts: list[Any] = list(prompt) if isinstance(prompt, list | tuple) else [prompt]
-    if chat is not None:
-        prompts = [loaded.tokenizer.chat([{"role": "user", "content": chat}] if isinstance(chat, str) else chat)]
 
     def pieces() -> Iterator[Any]:
         with loaded.folded():

@@ -676,9 +676,8 @@ def weights_from(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[tupl
 
 
 def shapes_of(spec: ModelSpec) -> dict[str, Shape]:
-    """The shapes of a model's weights by name, a tied one once; read off the model on the meta device."""
-    with torch.device("meta"):
-        return {name: tuple(tensor.shape) for name, tensor in weights_of(blank(spec), frozen=True).items()}
+    """The shapes of a model's weights by name, a tied one once; read off a model that is never filled."""
+    return {name: tuple(tensor.shape) for name, tensor in weights_of(blank(spec), frozen=True).items()}
 
 
 def _sized(shape: Collection[int]) -> str:

@@ -92,6 +92,8 @@ NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "
 """The types of values, as `struct` calls them."""
 INTEGER = struct.Struct("<Q")
 ALIGNMENT = 32
+CHUNK = 1 << 20
+"""Numbers that are dequantized at once."""
 
 
 def read_header(path: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
@@ -207,15 +209,22 @@ class GgufTensors(Mapping[str, Tensor]):
 
         own = self.names[name]
         shape, quantization, place, size = self.stored[own]
-        raw = np.fromfile(self.path, np.uint8, size, offset=place)  # not mapped: the pages would stay in memory
-        try:
-            numbers = dequantize(raw.reshape(shape[0], -1), quantization)
-        except NotImplementedError:
-            raise RunError(
-                f"{self.path}: {own} is of the type {quantization.name}, which the package gguf cannot dequantize. "
-                "Take a file of another quantization, such as Q8_0."
-            ) from None
-        tensor = torch.from_numpy(np.ascontiguousarray(numbers, dtype=np.float32).reshape(shape))
+        rows, wide = (shape[0], prod(shape[1:])) if len(shape) > 1 else (1, shape[0])
+        numbers = np.empty((rows, wide), dtype=np.float32)
+        some = max(1, CHUNK // wide)
+        with self.path.open("rb") as file:  # not mapped: the pages would stay in memory
+            file.seek(place)
+            for row in range(0, rows, some):  # nor at once: what is dequantized is there twice for a moment
+                part = numbers[row : row + some]
+                raw = np.frombuffer(file.read(size // rows * len(part)), np.uint8).reshape(len(part), -1)
+                try:
+                    part[:] = dequantize(raw, quantization)
+                except NotImplementedError:
+                    raise RunError(
+                        f"{self.path}: {own} is of the type {quantization.name}, which the package gguf cannot "
+                        "dequantize. Take a file of another quantization, such as Q8_0."
+                    ) from None
+        tensor = torch.from_numpy(numbers.reshape(shape))
         heads = self.heads.get(own.split(".")[-2], 0)
         return apart(tensor, heads) if heads else tensor
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from lemma.data.corpora import MODELS, corpus_files
@@ -18,6 +19,7 @@ from lemma.data.files import files_hash
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import RunError
 from lemma.hub.architectures import Piece, architecture_of, spec_from_config, weights_from
+from lemma.models.base import weights_of
 from lemma.models.build import blank
 from lemma.report.progress import observer, watched_reading
 from lemma.spec.models import Encoder, ModelSpec
@@ -73,18 +75,12 @@ class Pretrained:
         return {name.removesuffix(".weight"): piece for name, piece in found.items() if name.endswith(".weight")}
 
     def model(self, dropout: float = 0.0) -> nn.Module:
-        """Build the model without memory, then give it its weights one at a time: no tensor is there twice."""
+        """Build the model without drawing weights, then fill in one tensor at a time: no more is there twice."""
         module = blank(self.spec, dropout)
-        places: dict[int, list[tuple[nn.Module, str]]] = {}  # of a tied tensor more than one
-        for part in module.modules():
-            for name, parameter in part.named_parameters(recurse=False):
-                places.setdefault(id(parameter), []).append((part, name))
-        known = {name: id(parameter) for name, parameter in module.named_parameters()}
-        with self.named():
+        own = weights_of(module, frozen=True)
+        with self.named(), torch.no_grad():
             for name, tensor in weights_from(self.config, self.tensors):
-                value = nn.Parameter(tensor.contiguous())
-                for part, own in places[known[name]]:
-                    setattr(part, own, value)
+                own[name].copy_(tensor)
         return module
 
     @contextmanager

@@ -38,7 +38,7 @@ from lemma.spec.positions import (
 Hook = Literal["adds", "rotates", "biases"]
 Start = int | Int[Tensor, "batch"]
 """The position of the first vector, or of each row's only one."""
-ROWS = 4096  # of a table of rotations at first; a context may be much longer than what is ever read
+ROWS = 1024  # of a table of rotations at first; a context may be much longer than what is ever read
 
 
 def _rows_at(table: Float[Tensor, "context width"], start: Start, time: int) -> Float[Tensor, "..."]:
