@@ -32,7 +32,7 @@ def generate(
     tokens: Annotated[int | None, typer.Option(help="How many tokens to write; 200 if not given.")] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(help="0 always takes the most likely token; 1 is the model's own; default 0.8."),
+        typer.Option(help="0 always takes the most likely token; 1 is the model's own; 0.8 if not given."),
     ] = None,
     top_k: Annotated[
         int | None, typer.Option(help="Choose among the k most likely tokens only.", rich_help_panel=CHOICE)

@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -52,7 +51,7 @@ def open_folder(path: Path) -> Pretrained:
 
 
 class FolderTensors(Mapping[str, Tensor]):
-    """The tensors of a folder; each is mapped from its file, copied, and the file let go."""
+    """The tensors of a folder, each mapped from its file for as long as it is used."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -114,7 +113,7 @@ class FolderTensors(Mapping[str, Tensor]):
                         f"{path}: {name} is of the type {kind}; only {', '.join(sorted(FLOATS))} can be read. "
                         "Take the original weights of the model."
                     )
-                return file.get_tensor(name).to(torch.float32, copy=True)  # the file is let go of
+                return file.get_tensor(name)
         except (SafetensorError, OSError, ValueError) as error:
             if isinstance(error, RunError):
                 raise

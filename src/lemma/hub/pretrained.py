@@ -43,7 +43,7 @@ class Pretrained:
     config: Mapping[str, Any]
     """As in Hugging Face's config.json."""
     tensors: Mapping[str, Tensor]
-    """By Hugging Face's names, in float32; each is read when it is asked for."""
+    """By Hugging Face's names; each is read when it is asked for."""
     files: tuple[Path, ...]
     """All that the model's answers depend on."""
     read_tokenizer: Callable[[], Tokenizer]
