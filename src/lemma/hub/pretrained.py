@@ -18,6 +18,7 @@ from lemma.data.files import files_hash
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import RunError
 from lemma.hub.architectures import Piece, architecture_of, spec_from_config, weights_from
+from lemma.models.base import by_columns
 from lemma.models.build import build_empty
 from lemma.report.progress import observer, watched_reading
 from lemma.spec.models import Encoder, ModelSpec
@@ -82,8 +83,10 @@ class Pretrained:
         known = {name: id(parameter) for name, parameter in module.named_parameters()}
         with self.named():
             for name, tensor in weights_from(self.config, self.tensors):
-                value = nn.Parameter(tensor.contiguous())
-                for part, own in places[known[name]]:
+                where = places[known[name]]
+                linear = any(isinstance(part, nn.Linear) and own == "weight" for part, own in where)
+                value = nn.Parameter(by_columns(tensor) if linear else tensor.contiguous())
+                for part, own in where:
                     setattr(part, own, value)
         return module
 

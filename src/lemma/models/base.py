@@ -74,6 +74,31 @@ class LanguageModel(Backbone, ABC):
         return self.get_submodule("output")(vectors)
 
 
+LARGE = 2**18  # numbers in a matrix; smaller ones stay in the processor's cache, where their order matters little
+
+
+def by_columns(weight: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
+    """The weight of a linear map, in memory column by column if it is large, on a CPU and has more rows than columns.
+
+    Mapping one vector, as in decoding, takes the time of reading the matrix. With MKL that is 1.5 to 2 times faster
+    along columns if they are longer than rows; for many vectors the order hardly matters.
+
+    >>> by_columns(torch.ones(1024, 512)).stride(), by_columns(torch.ones(512, 1024)).stride()
+    ((1, 1024), (1024, 1))
+    """
+    rows, columns = weight.shape
+    if weight.device.type == "cpu" and rows > columns and rows * columns >= LARGE:
+        return weight.t().contiguous().t()
+    return weight.contiguous()
+
+
+def store_by_columns(model: nn.Module) -> None:
+    """Bring the weights of a model's linear maps into the order that decoding reads fastest."""
+    for part in model.modules():
+        if isinstance(part, nn.Linear):
+            part.weight.data = by_columns(part.weight.data)
+
+
 def init_embedding(embedding: nn.Embedding) -> None:
     """Draw a small initial embedding, so that the functions behind it are nearly linear at first."""
     nn.init.normal_(embedding.weight, std=0.1)
