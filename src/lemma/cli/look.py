@@ -15,6 +15,10 @@ def heads(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     text: Annotated[str | None, typer.Option("--text", help="What the model reads.")] = None,
     file: Annotated[Path | None, typer.Option("--file", help="A text file for it to read instead.")] = None,
+    repeated: Annotated[
+        int | None,
+        typer.Option("--repeated", metavar="N", help="Or N random tokens twice, on which induction heads show."),
+    ] = None,
     layer: Annotated[int | None, typer.Option("--layer", help="Only this layer, counted from 0.")] = None,
     head: Annotated[int | None, typer.Option("--head", help="Only this head of each layer, counted from 0.")] = None,
     out: Annotated[
@@ -28,7 +32,8 @@ def heads(
     """
     from lemma.api import look
 
-    seen: Any = look(run, text=_reading(text, file), layer=layer, head=head)
+    read = None if repeated is not None and text is None and file is None else _reading(text, file)
+    seen: Any = look(run, text=read, repeated=repeated, layer=layer, head=head)
     if out:
         seen.save(out)
     show(seen, json)
