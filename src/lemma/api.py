@@ -556,11 +556,11 @@ def generate(
     from lemma.generation.decode import Sampling, generate_text
 
     loaded = opened(run)
+    if chat is not None:
+        prompt = loaded.tokenizer.chat([{"role": "user", "content": chat}] if isinstance(chat, str) else chat)
     if source is not None:
         return _answer(loaded, source, settings)
     prompts: list[Any] = list(prompt) if isinstance(prompt, list | tuple) else [prompt]
-    if chat is not None:
-        prompts = [loaded.tokenizer.chat([{"role": "user", "content": chat}] if isinstance(chat, str) else chat)]
     known = Sampling.__dataclass_fields__
     refuse_unknown(settings, known, "generate")
     settings = {**{word: value for word, value in loaded.tokenizer.sampling.items() if word in known}, **settings}

@@ -9,12 +9,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from lemma.counting.count import count
+from lemma.counting.subject import subject_of
 from lemma.errors import RunError
 from lemma.generation.beam import Beam, translate
 from lemma.generation.decode import Sampling, generate
 from lemma.hub.architectures import config_from_spec, spec_from_config, weights_from, weights_to
 from lemma.layers.recording import record_attention
-from lemma.models.build import build
+from lemma.models.build import blank, build
 from lemma.models.contract import broken_promises
 from lemma.runs.checkpoint import weights_of
 from lemma.spec.models import Decoder, Encoder, EncoderDecoder, Lstm
@@ -66,7 +68,7 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2-window": ("Qwen2", {**GROUPED, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0}),
     "qwen3": ("Qwen3", {**GROUPED, "head_dim": 10}),
     "qwen3-biases": ("Qwen3", {**GROUPED, "head_dim": 4, "attention_bias": True, "tie_word_embeddings": True}),
-    "neox": ("GPTNeoX", {**SIZES, "num_attention_heads": 3}),
+    "neox": ("GPTNeoX", {**SIZES, "hidden_size": 32, "num_attention_heads": 4}),
     "neox-sequential": (
         "GPTNeoX",
         {
@@ -121,7 +123,7 @@ def theirs(name: str) -> nn.Module:
 def ours(model: Any) -> Any:
     """The same model as one of ours."""
     config = model.config.to_dict()
-    made = build(spec_from_config(config)).eval()
+    made = blank(spec_from_config(config)).eval()
     weights = dict(weights_from(config, model.state_dict()))
     own = weights_of(made)
     assert own.keys() == weights.keys()
@@ -184,6 +186,14 @@ def test_parameters_are_as_many_as_theirs(name: str) -> None:
     unused = {"bert": 37, "bert-relu-untied": 37, "bert-both": 37}.get(name, 0)  # a second bias that nothing reads
     unused = unused if "cls.predictions.decoder.bias" in dict(model.named_parameters()) else 0
     assert sum(p.numel() for p in ours(model).parameters()) == sum(p.numel() for p in model.parameters()) - unused
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "qwen2", "qwen3", "neox", "gemma", "bert", "t5-v1.1"])
+def test_counting_proves_a_formula_of_their_parameters(name: str) -> None:
+    model: Any = theirs(name)
+    account = count(subject_of(spec_from_config(model.config.to_dict())), ["parameters"])
+    assert not account.parameters.quantity.refused
+    assert account.parameters.total == sum(parameter.numel() for parameter in model.parameters())
 
 
 def test_a_sliding_window_keeps_no_more_than_it_needs() -> None:

@@ -14,14 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from lemma.adaptation.adapt import adapt_model
 from lemma.counting.examples import EXAMPLES
 from lemma.counting.polynomial import Polynomial
 from lemma.counting.probe import DIVISORS, Values, fit
 from lemma.errors import InputError, LedgerError, SpecError, unknown
-from lemma.models.build import build
+from lemma.models.build import NoFilling, build
 from lemma.models.classifier import TreeModel
 from lemma.models.dual_encoder import CrossAttentionModel
 from lemma.models.transformer import EncoderModel
@@ -105,21 +104,6 @@ class Subject:
     def sizes(self, running: bool) -> dict[str, int]:
         """The symbols of the module, and if wanted those of its inputs."""
         return {**self.symbols, **(self.running if running else {})}
-
-
-class NoFilling(TorchFunctionMode):
-    """Leaves out the filling of new tensors: on the meta device there is nothing to fill, yet it takes most time."""
-
-    SKIPPED = frozenset(
-        {"normal_", "uniform_", "fill_", "zero_", "xavier_uniform_", "kaiming_uniform_", "trunc_normal_", "constant_"}
-    )
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Return the tensor of a filling function as it is; call any other."""
-        kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in self.SKIPPED:
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **kwargs)
 
 
 def sizes_in_words(values: Values) -> str:

@@ -270,9 +270,9 @@ class MaskedWindows:
     """The share of each row's tokens that is to be predicted, at least one: as many in every row."""
     objective: Objective
     vocabulary: int
-    """Tokens and special tokens; the special tokens are the last, unless they are given."""
-    special: tuple[int, int, int] | None = None
-    """The ids of <start>, <end> and <mask> in a vocabulary made elsewhere."""
+    """Tokens and special tokens."""
+    special_tokens: tuple[int, int, int] | None = None
+    """Ids of <start>, <end> and <mask>; the last of the vocabulary if unset."""
 
     def __post_init__(self) -> None:
         least = 5 if self.paired else 3
@@ -285,11 +285,6 @@ class MaskedWindows:
                 f"the text has {self.length:,} tokens; context {self.context} needs at least {self.taken:,}. "
                 "Give more text or a smaller context."
             )
-
-    @property
-    def marks(self) -> tuple[int, int, int]:
-        """The ids of <start>, <end> and <mask>."""
-        return self.special or (self.vocabulary - 3, self.vocabulary - 2, self.vocabulary - 1)
 
     @property
     def paired(self) -> bool:
@@ -330,7 +325,9 @@ class MaskedWindows:
         self, tokens: Tokens, offsets: Offsets, follows: Bool[np.ndarray, "batch"], random: np.random.Generator
     ) -> Batch:
         """The rows whose segments A begin at `offsets`; of those that are not followed, B is drawn elsewhere."""
-        start, end = (np.full((len(offsets), 1), mark) for mark in self.marks[:2])
+        last = self.vocabulary
+        marks = self.special_tokens or (last - 3, last - 2, last - 1)
+        start, end = (np.full((len(offsets), 1), mark) for mark in marks[:2])
         parts = [start, tokens[offsets[:, None] + np.arange(self.first)].astype(np.int64), end]
         if self.paired:
             following = offsets + self.first
@@ -341,20 +338,19 @@ class MaskedWindows:
         inputs = np.concatenate(parts, axis=1)
         targets = np.full_like(inputs, NOTHING)
         if self.hidden:
-            self._mask(inputs, targets, random)
+            self._mask(inputs, targets, random, marks[2])
         if self.paired:
             targets[:, 0] = follows
         return inputs, targets
 
-    def _mask(self, inputs: np.ndarray, targets: np.ndarray, random: np.random.Generator) -> None:
+    def _mask(self, inputs: np.ndarray, targets: np.ndarray, random: np.random.Generator, mask: int) -> None:
         """Choose tokens to predict in every row, never special ones, and mask, replace or leave them."""
-        texts = self.vocabulary - (0 if self.special else len(MARKS))
-        inside = np.arange(1, inputs.shape[1] - 1)
-        places = inside[inside != self.first + 1]  # special tokens are at the same places in all rows
+        texts = self.vocabulary - (0 if self.special_tokens else len(MARKS))
+        places = np.delete(np.arange(inputs.shape[1]), [0, self.first + 1, -1])  # but those of the special tokens
         chosen = places[random.random((len(inputs), len(places))).argsort(axis=1)[:, : self.hidden]]
         original = np.take_along_axis(inputs, chosen, axis=1)
         np.put_along_axis(targets, chosen, original, axis=1)
         chance = random.random(chosen.shape)
         others = (original + random.integers(1, max(2, texts), size=chosen.shape)) % texts
-        read = np.where(chance < MASKED, self.marks[2], np.where(chance < MASKED + REPLACED, others, original))
+        read = np.where(chance < MASKED, mask, np.where(chance < MASKED + REPLACED, others, original))
         np.put_along_axis(inputs, chosen, read, axis=1)

@@ -292,12 +292,12 @@ class Tokenizer:
         self.unk = special.get("unk_token")
         try:
             plain, whole = (self._engine.encode("a", add_special_tokens=added).ids for added in (False, True))
+            joined, spaced = (self._engine.encode(text, add_special_tokens=False).ids for text in ("a b", " b"))
         except Exception as error:  # the library raises nothing narrower
             raise DataError(f"{self._where}: the tokenizer cannot encode a text ({error}).") from None
         start = next((at for at in range(len(whole)) if whole[at : at + len(plain)] == plain), 0)
         self.before, self.after = tuple(whole[:start]), tuple(whole[start + len(plain) :])
-        joined, one, spaced = (self.encode_all([text])[0].tolist() for text in ("a b", "a", " b"))
-        self._adds_space = joined != one + spaced
+        self._adds_space = joined != plain + spaced
         self.hash = text_hash(f"{self.hash} {self.bos} {self.eos} {self.vocabulary}")
 
     @property
@@ -405,15 +405,25 @@ class Tokenizer:
             found.append(text or self._engine.id_to_token(token) or "")
         return found
 
+    @property
+    def chats(self) -> bool:
+        """Whether the model was trained on conversations, and has a template for them."""
+        return self._template is not None
+
+    @property
+    def _template(self) -> str | None:
+        template = self.config.get("chat_template")
+        if isinstance(template, list):  # some models have several, by name
+            template = next((one["template"] for one in template if one.get("name") == "default"), None)
+        return template if isinstance(template, str) else None
+
     def chat(self, messages: Sequence[Mapping[str, Any]], **settings: Any) -> ChatText:
         """Write a conversation by the model's own chat template, ready for the assistant's answer.
 
         Each message has a `role` (system, user or assistant) and a `content`. `settings` reach the template.
         """
-        template = self.config.get("chat_template")
-        if isinstance(template, list):  # some models have several, by name
-            template = next((one["template"] for one in template if one.get("name") == "default"), None)
-        if not isinstance(template, str):
+        template = self._template
+        if template is None:
             raise DataError(
                 "this model has no chat template: it was not trained on conversations. "
                 "Give it a text to go on with: --prompt '…'"

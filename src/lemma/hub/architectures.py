@@ -13,7 +13,7 @@ interleaved, without the one that Gemma's norms add), a `Piece` says how.
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lemma.errors import RunError, SpecError
 from lemma.models.base import weights_of
-from lemma.models.build import build_empty
+from lemma.models.build import blank
 from lemma.spec.models import Decoder, Encoder, EncoderDecoder, ModelSpec
 from lemma.spec.positions import LinearScaling, Llama3Scaling, Relative, Rotary, YarnScaling
 
@@ -444,23 +444,22 @@ def _t5(config: Config) -> dict[str, Any]:
 
 
 def decoder_pieces(spec: Decoder, names: Names, kind: str) -> Iterator[Piece]:
-    """All tensors of a decoder, in our order, with those of theirs; of biases too that only one side has."""
-    norm_form = "plus one" if kind == "gemma" else "stacked"
+    """All tensors of a decoder with those of theirs; of biases too that only one side has."""
+    matrix: Form = "transposed" if kind == "gpt2" else "stacked"
+    scale: Form = "plus one" if kind == "gemma" else "stacked"
     head, heads, groups = spec.attention // spec.heads, spec.heads, spec.key_value_heads or spec.heads
     rows = (heads * head, groups * head, groups * head) if len(names.query_key_value) > 1 else ()
     inner = (spec.inner, spec.inner) if len(names.widen) > 1 else ()
     places = spec.positions
     pairs = places.turned(head) if isinstance(places, Rotary) and places.layout == "pairs" else 0
-    turned = {"halves": pairs, "turned_rows": (heads + groups) * head, "head_width": head}
 
     def norm(ours: str, theirs: str) -> Iterator[Piece]:
-        yield Piece(f"{ours}.weight", (f"{theirs}.weight",), norm_form)
+        yield Piece(f"{ours}.weight", (f"{theirs}.weight",), scale)
         if spec.norm == "layer":
             yield Piece(f"{ours}.bias", (f"{theirs}.bias",))
 
-    def linear(ours: str, theirs: tuple[str, ...], rows: tuple[int, ...] = (), **how: Any) -> Iterator[Piece]:
-        form = "transposed" if kind == "gpt2" else "stacked"
-        yield Piece(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), how.pop("form", form), rows, **how)
+    def linear(ours: str, theirs: tuple[str, ...], rows: tuple[int, ...] = ()) -> Iterator[Piece]:
+        yield Piece(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), matrix, rows)
         yield Piece(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), "stacked", rows)
 
     yield Piece("embedding.weight", (f"{names.prefix}{names.embedding}.weight",))
@@ -470,14 +469,14 @@ def decoder_pieces(spec: Decoder, names: Names, kind: str) -> Iterator[Piece]:
         ours, theirs = f"layers.{layer}", f"{names.prefix}{names.layer}.{layer}"
         yield from norm(f"{ours}.attention_norm", f"{theirs}.{names.attention_norm}")
         joined = tuple(f"{theirs}.{name}" for name in names.query_key_value)
-        form = {"gpt2": "transposed", "gpt_neox": "interleaved"}.get(kind, "stacked")
-        for piece in linear(f"{ours}.attention.query_key_value", joined, rows, form=form):
-            form = "interleaved" if kind == "gpt_neox" else piece.form
-            yield Piece(piece.ours, piece.theirs, form, piece.rows, heads, **turned)
+        for piece in linear(f"{ours}.attention.query_key_value", joined, rows):
+            form: Form = "interleaved" if kind == "gpt_neox" else piece.form
+            turned = (heads + groups) * head
+            yield replace(piece, form=form, heads=heads, halves=pairs, turned_rows=turned, head_width=head)
         if spec.query_key_norm:
             for name, their in (("query_norm", names.query_norm), ("key_norm", names.key_norm)):
-                one = {**turned, "turned_rows": head}
-                yield Piece(f"{ours}.attention.{name}.weight", (f"{theirs}.{their}.weight",), norm_form, **one)
+                piece = Piece(f"{ours}.attention.{name}.weight", (f"{theirs}.{their}.weight",), scale)
+                yield replace(piece, halves=pairs, turned_rows=head, head_width=head)
         yield from linear(f"{ours}.attention.output", (f"{theirs}.{names.attention_output}",))
         yield from norm(f"{ours}.feed_forward_norm", f"{theirs}.{names.feed_forward_norm}")
         widen = "gate_widen" if spec.gated else "widen"
@@ -672,16 +671,17 @@ def weights_from(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[tupl
 
 
 def shapes_of(spec: ModelSpec) -> dict[str, Shape]:
-    """The shapes of a model's weights by name, a tied one once; read off a model without memory."""
-    return {name: tuple(tensor.shape) for name, tensor in weights_of(build_empty(spec), frozen=True).items()}
+    """The shapes of a model's weights by name, a tied one once; read off a model that is never filled."""
+    return {name: tuple(tensor.shape) for name, tensor in weights_of(blank(spec), frozen=True).items()}
 
 
 def _sized(shape: Collection[int]) -> str:
     return " × ".join(map(str, shape)) or "a single number"
 
 
-def _spelled(tensors: Mapping[str, Tensor], wanted: list[str], architecture: Architecture) -> dict[str, str]:
+def _spelled(tensors: Mapping[str, Tensor], wanted: Collection[str], architecture: Architecture) -> dict[str, str]:
     """The name in the file of each tensor that is wanted; what is missing or too many is a RunError."""
+    wanted = dict.fromkeys(wanted)
     prefix, output = architecture.prefix, architecture.output
     spelled: dict[str, str] = {}
     extra: list[str] = []

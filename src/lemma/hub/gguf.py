@@ -3,8 +3,10 @@
 import json
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from importlib.util import find_spec
 from math import prod
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,57 +90,68 @@ MAGIC, VERSIONS = b"GGUF", (2, 3)
 TEXT, LIST = 8, 9
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """The types of values, as `struct` calls them."""
+INTEGER = struct.Struct("<Q")
 ALIGNMENT = 32
+CHUNK = 1 << 20
+"""Numbers that are dequantized at once."""
 
 
 def read_header(path: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
     """Read the metadata of a file and where its tensors lie (the package's own reader takes many seconds for it)."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-    size = path.stat().st_size
-    with path.open("rb") as file:
+    size, place = path.stat().st_size, 0
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) if size else nullcontext(b"") as data:
 
-        def read(count: int) -> bytes:
-            if count > size - file.tell():
+        def skip(count: int) -> int:
+            """Go on by some bytes, and return where they begin."""
+            nonlocal place
+            if count > size - place:
                 raise RunError(f"{path} is cut off, or not a GGUF file. Download it again.")
-            return file.read(count)
+            place += count
+            return place - count
 
-        def number(code: str) -> Any:
-            return struct.unpack(f"<{code}", read(struct.calcsize(f"<{code}")))[0]
-
-        def numbers(count: int) -> tuple[int, ...]:
-            return struct.unpack(f"<{count}Q", read(8 * count))
+        def numbers(count: int, code: str) -> tuple[Any, ...]:
+            return struct.unpack_from(f"<{count}{code}", data, skip(count * struct.calcsize(f"<{code}")))
 
         def text() -> str:
-            return read(number("Q")).decode("utf-8", "replace")
+            length = INTEGER.unpack_from(data, skip(8))[0]
+            start = skip(length)
+            return data[start : start + length].decode("utf-8", "replace")
 
         def value(kind: int) -> Any:
             if kind == TEXT:
                 return text()
-            if kind == LIST:
-                inner, length = number("I"), number("Q")
-                if inner not in NUMBERS:
-                    return [value(inner) for _ in range(length)]
-                code = NUMBERS[inner]
-                return list(struct.unpack(f"<{length}{code}", read(length * struct.calcsize(f"<{code}"))))
-            return number(NUMBERS[kind])
+            if kind != LIST:
+                return numbers(1, NUMBERS[kind])[0]
+            (inner,), (length,) = numbers(1, "I"), numbers(1, "Q")
+            return (
+                [value(inner) for _ in range(length)]
+                if inner in (TEXT, LIST)
+                else list(numbers(length, NUMBERS[inner]))
+            )
 
-        if read(4) != MAGIC or number("I") not in VERSIONS:
+        if data[skip(4) : 4] != MAGIC or numbers(1, "I")[0] not in VERSIONS:
             raise RunError(f"{path} is not a GGUF file of version 2 or 3.")
-        count, entries = number("Q"), number("Q")
+        count, entries = numbers(2, "Q")
         try:
-            about = {text(): value(number("I")) for _ in range(entries)}
-            listed = [(text(), numbers(number("I")), number("I"), number("Q")) for _ in range(count)]
+            about = {text(): value(numbers(1, "I")[0]) for _ in range(entries)}
+            listed = [
+                (text(), numbers(numbers(1, "I")[0], "Q"), *numbers(1, "I"), *numbers(1, "Q")) for _ in range(count)
+            ]
         except (KeyError, struct.error, MemoryError, RecursionError) as error:
             raise RunError(f"{path} is damaged: its header cannot be read ({error}). Download it again.") from None
-        start = file.tell()
+    start = place
     step = about.get("general.alignment", ALIGNMENT)
     start += -start % step
     found: dict[str, StoredTensor] = {}
-    for name, sizes, kind, place in listed:
-        quantization = GGMLQuantizationType(kind)
+    for name, sizes, kind, offset in listed:
+        try:
+            quantization = GGMLQuantizationType(kind)
+        except ValueError:
+            raise RunError(f"{path}: {name} is of the type {kind}, which the package gguf does not know.") from None
         block, width = GGML_QUANT_SIZES[quantization]
-        found[name] = StoredTensor(sizes[::-1], quantization, start + place, prod(sizes) // block * width)
+        found[name] = StoredTensor(sizes[::-1], quantization, start + offset, prod(sizes) // block * width)
         if found[name].place + found[name].bytes > size:
             raise RunError(f"{path} is cut off: {name} ends past its {size:,} bytes. Download it again.")
     return about, found
@@ -196,15 +209,22 @@ class GgufTensors(Mapping[str, Tensor]):
 
         own = self.names[name]
         shape, quantization, place, size = self.stored[own]
-        raw = np.fromfile(self.path, np.uint8, size, offset=place)  # not mapped: the pages would stay in memory
-        try:
-            numbers = dequantize(raw.reshape(shape[0], -1), quantization)
-        except NotImplementedError:
-            raise RunError(
-                f"{self.path}: {own} is of the type {quantization.name}, which the package gguf cannot dequantize. "
-                "Take a file of another quantization, such as Q8_0."
-            ) from None
-        tensor = torch.from_numpy(np.ascontiguousarray(numbers, dtype=np.float32).reshape(shape))
+        rows, wide = (shape[0], prod(shape[1:])) if len(shape) > 1 else (1, shape[0])
+        numbers = np.empty((rows, wide), dtype=np.float32)
+        some = max(1, CHUNK // wide)
+        with self.path.open("rb") as file:  # not mapped: the pages would stay in memory
+            file.seek(place)
+            for row in range(0, rows, some):  # nor at once: what is dequantized is there twice for a moment
+                part = numbers[row : row + some]
+                raw = np.frombuffer(file.read(size // rows * len(part)), np.uint8).reshape(len(part), -1)
+                try:
+                    part[:] = dequantize(raw, quantization)
+                except NotImplementedError:
+                    raise RunError(
+                        f"{self.path}: {own} is of the type {quantization.name}, which the package gguf cannot "
+                        "dequantize. Take a file of another quantization, such as Q8_0."
+                    ) from None
+        tensor = torch.from_numpy(numbers.reshape(shape))
         heads = self.heads.get(own.split(".")[-2], 0)
         return apart(tensor, heads) if heads else tensor
 
@@ -242,7 +262,7 @@ def write_gguf(
 ) -> dict[str, Tensor]:
     """Write a model of Llama's kind in float32, with its tokenizer; return the tensors that were written."""
     need_gguf()
-    from gguf import GGUFWriter
+    from gguf import GGUFValueType, GGUFWriter
 
     config = config_from_spec(spec)
     kind = str(config["model_type"])
@@ -260,8 +280,11 @@ def write_gguf(
     for word, key in SIZES.items():
         value = words.get(word)
         if value is not None:
-            add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
-            add(f"{architecture}.{key}", value)
+            writer.add_key_value(
+                f"{architecture}.{key}",
+                value,
+                GGUFValueType.FLOAT32 if isinstance(value, float) else GGUFValueType.UINT32,
+            )
     writer.add_uint32(f"{architecture}.attention.value_length", words["head_dim"])
     writer.add_uint32(f"{architecture}.rope.dimension_count", words["head_dim"])
     writer.add_vocab_size(words["vocab_size"])

@@ -124,6 +124,8 @@ def _tokenizer(path: Path, start: int, vocabulary: int, context: int) -> Tokeniz
             tokens.append(content[place + 8 : place + 8 + length].decode("utf-8", "replace").replace(" ", "▁"))
             scores.append(score)
             place += 8 + length
+        if place > len(content):
+            raise struct.error
     except struct.error:
         raise RunError(f"{path} is cut off: it holds {len(tokens):,} of {vocabulary:,} tokens. Get it again.") from None
     tokens[:3] = "<unk>", "<s>", "</s>"

@@ -36,7 +36,7 @@ from lemma.spec.positions import (
 )
 
 Hook = Literal["adds", "rotates", "biases"]
-ROWS = 4096  # of a table of rotations at first; a context may be much longer than what is ever read
+ROWS = 1024  # of a table of rotations at first; a context may be much longer than what is ever read
 
 
 class NoPart(nn.Module):

@@ -77,26 +77,21 @@ class LanguageModel(Backbone, ABC):
 LARGE = 2**18  # numbers in a matrix; smaller ones stay in the processor's cache, where their order matters little
 
 
-def by_columns(weight: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
-    """The weight of a linear map, in memory column by column if it is large, on a CPU and has more rows than columns.
+def store_by_columns(model: nn.Module, filled: bool = True) -> None:
+    """Bring the large maps of a model on a CPU that have more rows than columns into memory column by column.
 
     Mapping one vector, as in decoding, takes the time of reading the matrix. With MKL that is 1.5 to 2 times faster
-    along columns if they are longer than rows; for many vectors the order hardly matters.
-
-    >>> by_columns(torch.ones(1024, 512)).stride(), by_columns(torch.ones(512, 1024)).stride()
-    ((1, 1024), (1024, 1))
+    along columns if they are longer than rows; for many vectors the order hardly matters. Weights that are not filled
+    in yet are not copied.
     """
-    rows, columns = weight.shape
-    if weight.device.type == "cpu" and rows > columns and rows * columns >= LARGE:
-        return weight.t().contiguous().t()
-    return weight.contiguous()
-
-
-def store_by_columns(model: nn.Module) -> None:
-    """Bring the weights of a model's linear maps into the order that decoding reads fastest."""
     for part in model.modules():
-        if isinstance(part, nn.Linear):
-            part.weight.data = by_columns(part.weight.data)
+        if not isinstance(part, nn.Linear) or part.weight.device.type != "cpu":
+            continue
+        weight = part.weight.data
+        rows, columns = weight.shape
+        if rows > columns and weight.numel() >= LARGE and weight.stride(0) != 1:
+            ordered = weight.new_empty(columns, rows).t()
+            part.weight.data = ordered.copy_(weight) if filled else ordered
 
 
 def init_embedding(embedding: nn.Embedding) -> None:

@@ -1,12 +1,9 @@
 """From a spec to a module with its initial weights."""
 
-import threading
 from contextlib import nullcontext
 from typing import Any, overload
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 
 from lemma.errors import PackageError
@@ -87,37 +84,28 @@ def build(spec: ModelSpec, dropout: float = 0.0) -> Model:
     return model
 
 
-def build_empty(spec: ModelSpec) -> Model:
-    """Build a model whose parameters have no memory yet (on the meta device); what is computed, as tables, is there.
+class NoFilling(TorchFunctionMode):
+    """Leaves out the filling of new tensors, which takes most of the time where nobody reads what they hold."""
 
-    >>> from lemma.spec.models import Decoder
-    >>> {tensor.device.type for tensor in build_empty(Decoder()).parameters()}
-    {'meta'}
-    """
-    here = threading.get_ident()
-
-    def without_memory(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
-        if parameter is None or parameter.is_meta or threading.get_ident() != here:
-            return None  # it stays as it is
-        return nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
-
-    hook = register_module_parameter_registration_hook(without_memory)
-    try:
-        with _WithoutInitialWeights():
-            return _module(spec, 0.0)
-    finally:
-        hook.remove()
-
-
-class _WithoutInitialWeights(TorchFunctionMode):
-    """Leaves out what would be written into tensors without memory: drawing there imports much and does nothing."""
+    SKIPPED = frozenset(
+        {"normal_", "uniform_", "fill_", "zero_", "xavier_uniform_", "kaiming_uniform_", "trunc_normal_", "constant_"}
+    )
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        writes = func.__name__.endswith("_") and not func.__name__.endswith(("__", "requires_grad_"))
-        target = args[0] if args else (kwargs or {}).get("tensor")
-        if writes and isinstance(target, Tensor) and target.is_meta:
-            return target
-        return func(*args, **(kwargs or {}))
+        """Return the tensor of a filling function as it is; call any other."""
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in self.SKIPPED:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+def blank(spec: ModelSpec, dropout: float = 0.0) -> Model:
+    """Build the model a spec describes without drawing weights: they hold anything until others are put in.
+
+    Memory that is not written to takes none, so that a model can be filled tensor by tensor.
+    """
+    with NoFilling():
+        return _module(spec, dropout)
 
 
 def parameters_of(spec: ModelSpec) -> int:

@@ -84,9 +84,15 @@ def merge(model: LanguageModel, pairs: Pair | Collection[Pair] = PAIRS) -> Merge
     """
     pairs = (pairs,) if isinstance(pairs, str) else tuple(pairs)
     spec = _mergeable(model, pairs)
+    changed: dict[str, Any] = dict.fromkeys(pairs, "merged")
+    inward, outward = (
+        spec.bias if own is None else own for own in (spec.query_key_value_bias, spec.attention_output_bias)
+    )
+    if "value_output" in pairs and inward and not outward:
+        changed["attention_output_bias"] = True  # where the values' bias goes
     dropout = next(part.dropout for part in model.modules() if isinstance(part, Attention))
     with torch.random.fork_rng(devices=()):  # its initial weights are not used
-        merged = MergedModel(spec.replace(**dict.fromkeys(pairs, "merged")), dropout).to(next(model.parameters()))
+        merged = MergedModel(spec.replace(**changed), dropout).to(next(model.parameters()))
     weights = model.state_dict()
     for path, part in model.named_modules():
         if isinstance(part, Attention):
@@ -116,6 +122,11 @@ def _mergeable(model: LanguageModel, pairs: Collection[str]) -> Decoder:
             f"merge: key_query cannot be merged with {spec.positions.kind} positions. The rotation acts between the "
             "two matrices and differs from pair to pair of tokens: W_Qᵀ R W_K has another value at every distance. Use "
             "pairs=['value_output'], or train with positions=alibi."
+        )
+    if "key_query" in pairs and spec.query_key_norm:
+        raise SpecError(
+            "merge: key_query cannot be merged with query_key_norm, since the norms act between the two matrices. Use "
+            "pairs=['value_output']."
         )
     return spec
 

@@ -111,12 +111,11 @@ class TransformerLayer(nn.Module):
 
 def new_layers(shape: LayerShape, depth: int, dropout: float) -> nn.ModuleList:
     """Layers of one shape; tables of rotations, which take memory, are one for all."""
-    layers = nn.ModuleList(TransformerLayer(shape, dropout, dropout) for _ in range(depth))
-    turns = [layer.attention.turns for layer in layers]
+    layers = [TransformerLayer(shape, dropout, dropout) for _ in range(depth)]
+    turns = [layer.attention.turns for layer in layers if isinstance(layer.attention.turns, RotaryPart)]
     for part in turns:
-        if isinstance(part, RotaryPart):
-            part.table = turns[0].table
-    return layers
+        part.table = turns[0].table
+    return nn.ModuleList(layers)
 
 
 def shared_biases(shape: AttentionShape) -> nn.Module | None:
@@ -269,7 +268,7 @@ def init_transformer(model: nn.Module) -> None:
             nn.init.xavier_uniform_(parameter, gain=1 / math.sqrt(len(writing)) if name in writing else 1.0)
 
 
-class Head(nn.Module):
+class OutputHead(nn.Module):
     """An output layer with a hidden layer before it: W norm(σ(W₁ x + b₁)) + b (Devlin et al. 2019)."""
 
     def __init__(self, width: int, outputs: int, activation: str, bias: bool, norm: nn.Module | None = None) -> None:
@@ -301,14 +300,14 @@ class EncoderModel(TransformerModel):
         width, tokens, bias = spec.width, spec.vocabulary, spec.output_bias
         if spec.objective != "next-sentence":
             if spec.output_transform:
-                self.output = Head(width, tokens, spec.activation, bias, layer_shape(spec).new_norm())
+                self.output = OutputHead(width, tokens, spec.activation, bias, layer_shape(spec).new_norm())
             else:
                 self.output = nn.Linear(width, tokens, bias=bias)
             if spec.tied:
-                (self.output.map if isinstance(self.output, Head) else self.output).weight = self.embedding.weight
+                (self.output.map if isinstance(self.output, OutputHead) else self.output).weight = self.embedding.weight
         if spec.objective != "masked":
             hidden = spec.output_transform
-            self.follow = Head(width, 2, "tanh", spec.bias) if hidden else nn.Linear(width, 2, bias=spec.bias)
+            self.follow = OutputHead(width, 2, "tanh", spec.bias) if hidden else nn.Linear(width, 2, bias=spec.bias)
 
     def embed(self, tokens: Tokens, start: int = 0) -> Stream:
         """Embed tokens, their positions and the segments they are in, with a norm if there is one."""

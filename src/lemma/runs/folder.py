@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
 from typing import Any, Self
@@ -287,9 +288,8 @@ class PretrainedRun(RunFolder):
         """It is."""
         return True
 
-    def summary(self) -> dict[str, Any]:
-        """Empty: nothing is known of its training."""
-        return {}
+    def summary(self) -> None:
+        """Nothing is known of its training."""
 
     def tokenizer(self) -> Tokenizer:
         """The model's own tokenizer."""
@@ -352,9 +352,11 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
 def refuse_no_run(path: Path) -> None:
     """Refuse a path that is not a run folder."""
     if not path.exists():
+        meant = get_close_matches(str(path), MODELS, n=1, cutoff=0.5)
         raise RunError(
-            f"{path}: there is no such folder. To make a run there: lemma train MODEL --text FILE --out {path} "
-            f"Pretrained models by name: {', '.join(MODELS)}."
+            f"{path}: there is no such folder."
+            + (f" Did you mean the pretrained model {meant[0]}?" if meant else "")
+            + f" To make a run there: lemma train MODEL --text FILE --out {path}"
         )
     if not path.is_dir():
         raise RunError(f"{path} is a file; a run is a folder with a {SPEC} in it, or a .gguf file.")

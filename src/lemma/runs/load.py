@@ -45,12 +45,15 @@ TOWERS = "towers."
 
 def first_model(folder: RunFolder, dropout: float = 0.0) -> nn.Module:
     """Build the model of a run as it begins: with new weights, or with its base's and what the adaptation adds."""
-    model = build(folder.spec, dropout)
     if folder.adaptation is None:
-        return model
+        return build(folder.spec, dropout)
     base = folder.base()
     refuse_other_base(folder, base)
-    put_base(model, plain_weights(base), base.path)
+    if isinstance(base, PretrainedRun) and base.spec == folder.spec:
+        model = base.source.model(dropout)
+    else:
+        model = build(folder.spec, dropout)
+        put_base(model, plain_weights(base), base.path)
     method = folder.adaptation.method
     return adapt_model(model, method, always_learned(folder.spec, method)).model
 
@@ -266,7 +269,7 @@ def load(path: Path | str, device: str = "cpu") -> Run:
     """
     folder = RunFolder.open(Path(path))
     if isinstance(folder, PretrainedRun):
-        model, note = folder.source.model(), None
+        model, note = folder.source.model(by_columns=device == "cpu"), None
     else:
         weights, note = _weights(folder)
         model = first_model(folder)

@@ -10,7 +10,7 @@ from threading import Event
 from typing import Any, TypeVar
 
 from lemma.errors import RunError, unknown
-from lemma.serving.requests import AnyRequest, Refusal
+from lemma.serving.requests import AnyRequest, ChatRequest, Refusal
 
 MOST_WAITING = 32  # requests per run
 MOST_READ = 32_768  # tokens of a prompt
@@ -188,6 +188,9 @@ class GenerationJob:
                     )
                     raise Refusal(400, message, name)
         prompts = request.prompts(alone=not served.writes)
+        if isinstance(request, ChatRequest) and served.writes and served.run.tokenizer.chats:
+            messages = [{"role": message.role, "content": message.text} for message in request.messages]
+            prompts = [served.run.tokenizer.chat(messages)]  # by the model's own template
         counts = [len(served.run.tokenizer.encode_known(prompt)[0]) for prompt in prompts]
         if max(counts) > MOST_READ:
             message = f"a prompt has {max(counts):,} tokens; at most {MOST_READ:,} are read."

@@ -54,9 +54,26 @@ class ModelSettings(TypedDict, total=False):
     key_query: Literal["separate", "merged"]
     value_output: Literal["separate", "merged"]
     feed_forward: Any
+    gated: bool
+    window: int | None
     positions: Any
+    scaled_scores: bool
+    query_key_norm: bool
+    residual: Literal["sequential", "parallel"]
     norm: Literal["layer", "rms"]
+    norm_epsilon: float
     bias: bool
+    query_key_value_bias: bool | None
+    attention_output_bias: bool | None
+    feed_forward_bias: bool | None
+    scaled_embedding: bool | None
+    logit_cap: float | None
+    special_tokens: tuple[int, int, int] | None
+    segments: int
+    embedding_norm: bool
+    output_transform: bool
+    output_bias: bool
+    scaled_output: bool
     embedding: int
     relations: int
     buckets: int

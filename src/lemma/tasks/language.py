@@ -104,6 +104,7 @@ class LanguageTask(TextTask):
             recipe.sequence_length
             and model.receptive_field
             and isinstance(model.spec, Decoder)
+            and not model.spec.positions.endless
             and recipe.sequence_length > model.receptive_field
         ):
             raise SpecError(
@@ -435,11 +436,9 @@ def _settle(model: LanguageModel, context: int | None, stride: int | None) -> tu
     """
     transformer = isinstance(model.spec, Decoder)
     if context is None:
-        context = (
-            model.spec.context
-            if model.receptive_field is None and isinstance(model.spec, Decoder)
-            else model.receptive_field
-        )
+        context = model.receptive_field
+        if isinstance(model.spec, Decoder):
+            context = min(model.spec.context, context or model.spec.context)
     if context is None:
         if stride is not None:
             raise InputError(f"stride = {stride} needs a context: this model's memory has no bound. Give context too.")

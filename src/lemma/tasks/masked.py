@@ -71,7 +71,8 @@ class MaskedTask(TextTask):
 
 def masked_windows(length: int, spec: Encoder, rate: float, batch: int = 1, seed: int = 0) -> MaskedWindows:
     """The windows that an encoder reads of a text of some length."""
-    return MaskedWindows(length, spec.context, batch, seed, rate, spec.objective, spec.vocabulary, spec.special_tokens)
+    words = (spec.objective, spec.vocabulary, spec.special_tokens)
+    return MaskedWindows(length, spec.context, batch, seed, rate, *words)
 
 
 class MaskedBatches(Batches):
@@ -223,8 +224,8 @@ def score_masked(
     """Go through a text window by window with `rate` of its tokens hidden, the same for every model of that context."""
     marks = 2 if model.spec.objective == "masked" else len(MARKS)
     context = min(model.spec.context, len(tokens) + marks)  # of a shorter text one window that is as long as the text
-    spec = model.spec
-    windows = MaskedWindows(len(tokens), context, 1, seed, rate, spec.objective, spec.vocabulary, spec.special_tokens)
+    words = (model.spec.objective, model.spec.vocabulary, model.spec.special_tokens)
+    windows = MaskedWindows(len(tokens), context, 1, seed, rate, *words)
     hidden, follows, rows = Sums(), Sums(), 0
     with measuring(model) as device:
         together = max(1, positions_on(device, model.spec.vocabulary) // context)  # so that their logits fit

@@ -142,3 +142,14 @@ def test_the_shortest_text_and_context_that_are_possible_work_and_shorter_ones_a
         MaskedWindows(100, 4, 2, 1, 0.5, "both", V)
     with pytest.raises(DataError, match="the text has 3 tokens; context 10 needs at least 8"):
         MaskedWindows(3, 10, 2, 1, 0.5, "masked", V)
+
+
+@pytest.mark.parametrize("objective", ["masked", "both"])
+def test_special_tokens_may_have_any_ids(objective: str) -> None:
+    text, marks = np.arange(200) % 7 + 3, (0, 1, 2)
+    windows = MaskedWindows(200, 20, 50, 1, 0.5, objective, 10, marks)  # pyright: ignore[reportArgumentType]
+    inputs, targets = windows.batch(text, 0)
+    usual, _ = MaskedWindows(200, 20, 50, 1, 0.5, objective, 13).batch(text, 0)  # pyright: ignore[reportArgumentType]
+    assert (inputs[:, 0] == 0).all() and (inputs[:, -1] == 1).all()
+    assert (inputs[usual == 12] == 2).all() and (usual == 12).any()
+    assert (targets[:, 1:].max(), inputs.max()) == (9, 9)

@@ -51,7 +51,8 @@ def changed(tokenizer: Tokenizer, path: tuple[str, ...], value: object) -> str:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("model",), {"type": "WordLevel", "vocab": {"x": 0}, "unk_token": "[UNK]"}, "cannot encode a text"),
+        (("normalizer",), {"type": "Lowercase"}, "cannot encode a text"),
+        (("pre_tokenizer", "behavior"), "MergedWithPrevious", "cannot encode a text"),
         (("model", "vocab"), {"a": 0, "b": 2}, "the ids are not 0 to 1, each once"),
         (("model", "vocab"), {"a": 0, "bc": 1}, "the vocabulary is not one of characters"),
         (("model", "vocab"), {}, "the ids are not"),

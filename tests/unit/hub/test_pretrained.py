@@ -203,7 +203,7 @@ def test_a_classifier_is_made_of_a_folder(folder: Path, tmp_path: Path) -> None:
 def test_opening_reads_no_weights(copied: Path) -> None:
     (copied / "model.safetensors").write_bytes(b"")
     opened = RunFolder.open(copied)
-    assert isinstance(opened, PretrainedRun) and opened.finished and opened.summary() == {}
+    assert isinstance(opened, PretrainedRun) and opened.finished and opened.summary() is None
 
 
 MEMORY = """
@@ -284,3 +284,20 @@ def test_a_t5_answers_a_source_as_transformers_does(tmp_path: Path) -> None:
     theirs = model.generate(source, max_new_tokens=8, do_sample=False)[0, 1:].tolist()
     ours = lemma.generate(tmp_path, source="the cat sat", tokens=8)
     assert list(ours.tokens) == [token for token in theirs if token != 2]
+
+
+def test_a_served_model_chats_by_its_own_template(folder: Path) -> None:
+    from lemma.api import _verbs
+    from lemma.serving.requests import ChatRequest, read_request
+    from lemma.serving.runs import GenerationJob, serve_each
+
+    served = serve_each([folder], _verbs())["tiny"]
+    body = b'{"messages": [{"role": "user", "content": "the cat"}], "max_tokens": 3, "temperature": 0}'
+    job = GenerationJob.prepare(served, read_request(body, ChatRequest))
+    run = lemma.load(folder, device="cpu")
+    assert job.prompt_tokens == len(run.chat([{"role": "user", "content": "the cat"}]))
+    pieces: list[str] = []
+    job.run(lambda _, piece: bool(pieces.append(piece)))
+    expected = lemma.generate(run, chat="the cat", tokens=3, temperature=0.0)
+    assert "".join(pieces) == expected.text
+    assert served.to_dict()["created"] == 0 and served.shows == ["generate", "look", "count"]

@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from lemma.layers.attention import Attention, AttentionShape, attend, distance_bias, distances_of
 from lemma.layers.positions import AlibiPart
-from lemma.spec.positions import Alibi, Rotary
+from lemma.spec.positions import Alibi, NoPositions, Rotary
 
 CHOICES = list(
     product((True, False), (1, 2, 4), (1, 4), (3, 5, 8), (None, 0.3), (False, True), ((6, 6), (2, 6), (1, 6)))
@@ -72,6 +72,8 @@ def kernels(call: object) -> str:
         AttentionShape(16, 4, value_width=32),
         AttentionShape(16, 4, positions=Rotary()),
         AttentionShape(16, 4, positions=Alibi()),
+        AttentionShape(16, 4, positions=Rotary(layout="halves"), query_key_norm=True, key_value_heads=2),
+        AttentionShape(16, 4, positions=Rotary(share=0.5), window=3),
         AttentionShape(16, 4, key_query="merged", value_output="merged"),
         AttentionShape(16, 4, causal=False, source_width=12),
     ],
@@ -82,6 +84,32 @@ def test_the_fused_kernel_is_the_one_that_runs(shape: AttentionShape) -> None:
     stream, source = torch.randn(2, 8, 16), torch.randn(2, 5, 12) if shape.source_width else None
     ran = kernels(lambda: part(stream, source=source))
     assert "flash_attention" in ran and "attention_math" not in ran
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_one_query_of_grouped_heads_is_attention_written_out(groups: int) -> None:
+    queries, keys, values = torch.randn(3, 4, 1, 6), torch.randn(3, groups, 5, 6), torch.randn(3, groups, 5, 6)
+    spread_keys, spread_values = (one.repeat_interleave(4 // groups, dim=1) for one in (keys, values))
+    expected = (queries @ spread_keys.mT * 0.4).softmax(-1) @ spread_values
+    torch.testing.assert_close(attend(queries, keys, values, 0.4, causal=True), expected)
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 9])
+@pytest.mark.parametrize("positions", [Alibi(), Rotary(), NoPositions()], ids=str)
+def test_a_sliding_window_is_a_mask_of_the_band(window: int, positions: Any) -> None:
+    torch.manual_seed(0)
+    stream = torch.randn(2, 8, 16, dtype=torch.float64)
+    whole = Attention(AttentionShape(16, 4, positions=positions)).double()
+    part = Attention(AttentionShape(16, 4, positions=positions, window=window)).double()
+    part.load_state_dict(whole.state_dict())
+    band = torch.ones(8, 8, dtype=torch.bool).tril().triu(1 - window)
+    torch.testing.assert_close(part(stream)[0], whole(stream, mask=band)[0])
+    past, steps = None, []
+    for start, one in enumerate(stream.split(1, dim=1)):
+        mixed, past = part(one, past, start=start)
+        steps.append(mixed)
+        assert past[0].shape[-2] == min(start + 1, window - 1)
+    torch.testing.assert_close(torch.cat(steps, dim=1), whole(stream, mask=band)[0])
 
 
 def test_alibis_matrix_takes_no_memory_of_its_own() -> None:

@@ -52,6 +52,22 @@ def test_merged_equals_separate(
     torch.testing.assert_close(torch.cat(rows, dim=1), expected, rtol=1e-9, atol=1e-9)
 
 
+def test_a_bias_of_the_values_goes_to_the_output_though_that_has_none() -> None:
+    spec = Decoder(vocabulary=7, width=6, depth=2, heads=3, context=8, attention_output_bias=False)
+    model, tokens = model_of(spec), torch.randint(7, (2, 8))
+    merged = merge(model)
+    torch.testing.assert_close(merged(tokens)[0], model(tokens)[0], rtol=1e-9, atol=1e-9)
+
+
+def test_values_are_merged_where_a_window_slides_and_queries_have_norms() -> None:
+    spec = Decoder(vocabulary=7, width=8, depth=2, heads=2, window=3, positions="rotary", query_key_norm=True)
+    model, tokens = model_of(spec), torch.randint(7, (2, 8))
+    merged = merge(model, "value_output")
+    torch.testing.assert_close(merged(tokens)[0], model(tokens)[0], rtol=1e-9, atol=1e-9)
+    with pytest.raises(SpecError, match="norms act between"):
+        merge(model_of(spec.replace(positions="alibi")), "key_query")
+
+
 @pytest.mark.parametrize(("attention_width", "sign"), [(16, 0), (32, -1), (8, 1)])  # J = 8, two heads: I = 8, 16, 4
 def test_parameters_are_equal_at_half_the_width(attention_width: int, sign: int) -> None:
     width, heads = 16, 2

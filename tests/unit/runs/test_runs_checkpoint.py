@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from lemma.errors import RunError
-from lemma.runs.checkpoint import Checkpoint, drop_after, latest_good, save, saved
+from lemma.runs.checkpoint import Checkpoint, drop_after, latest_good, refuse_other_spec, save, saved
+from lemma.spec.models import Classifier, Decoder
 
 
 def example(step: int) -> Checkpoint:
@@ -91,3 +92,16 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     save(tmp_path, Checkpoint(1, {}, {"try": 2}))
     good = latest_good(tmp_path)
     assert good and good.state["try"] == 2 and steps(tmp_path) == ["step-1"]
+
+
+def test_weights_that_are_older_than_a_setting_have_its_default() -> None:
+    spec = Decoder(positions="rotary", heads=2)
+    words = spec.to_dict()
+    old = {word: value for word, value in words.items() if word not in ("gated", "residual", "norm_epsilon")}
+    old["positions"] = {"kind": "rotary", "base": 10_000.0, "first": 0}
+    refuse_other_spec(Path("model.safetensors"), old, spec)
+    refuse_other_spec(Path("model.safetensors"), Classifier(body=spec).to_dict() | {"body": old}, Classifier(body=spec))
+    with pytest.raises(RunError, match=r"holds gated False, spec\.toml says True"):
+        refuse_other_spec(Path("model.safetensors"), old, spec.replace(gated=True))
+    with pytest.raises(RunError, match="holds heads 4"):
+        refuse_other_spec(Path("model.safetensors"), old | {"heads": 4}, spec)

@@ -1,0 +1,91 @@
+"""Rotations and relative positions against their definitions."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from lemma.layers.attention import Attention, AttentionShape, distances_of
+from lemma.layers.positions import ROWS, RelativePart, RotaryPart, part_of, relative_buckets, rotary_frequencies
+from lemma.spec.positions import LinearScaling, Llama3Scaling, NoScaling, Relative, Rotary, YarnScaling
+
+
+def complex_rotation(vectors: Tensor, start: int, base: float, factor: float = 1.0) -> Tensor:
+    """Each pair of neighbours as a complex number, times e^(ipθ)."""
+    width = vectors.shape[-1]
+    angles = torch.tensor([base ** (-2 * pair / width) for pair in range(width // 2)], dtype=torch.float64) / factor
+    places = torch.arange(start, start + vectors.shape[-2], dtype=torch.float64)[:, None]
+    turned = torch.view_as_complex(vectors.unflatten(-1, (-1, 2)).contiguous()) * torch.exp(1j * places * angles)
+    return torch.view_as_real(turned).flatten(-2)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+@pytest.mark.parametrize("start", [0, 7])
+def test_both_layouts_are_multiplication_by_a_complex_number(share: float, start: int) -> None:
+    vectors = torch.randn(2, 3, 5, 8, dtype=torch.float64)
+    turned = int(8 * share)
+    expected = torch.cat([complex_rotation(vectors[..., :turned], start, 50.0), vectors[..., turned:]], dim=-1)
+    pairs, halves = (
+        part_of(Rotary(base=50.0, share=share, layout=layout), "rotates", 4, 8) for layout in ("pairs", "halves")
+    )
+    assert pairs is not None and halves is not None
+    torch.testing.assert_close(pairs(vectors, start), expected)
+    order = [*range(0, turned, 2), *range(1, turned, 2), *range(turned, 8)]  # halves are pairs in another order
+    torch.testing.assert_close(halves(vectors[..., order], start), expected[..., order])
+
+
+def test_linear_scaling_gives_later_positions_the_angles_of_earlier_ones() -> None:
+    vectors = torch.randn(1, 1, 6, 4, dtype=torch.float64)
+    part = RotaryPart(8, 4, 100.0, scaling=LinearScaling(factor=3.0))
+    torch.testing.assert_close(part(vectors, 2), complex_rotation(vectors, 2, 100.0, factor=3.0))
+
+
+def test_llama3_and_yarn_keep_fast_angles_and_divide_slow_ones() -> None:
+    plain, _ = rotary_frequencies(64, 10_000.0, NoScaling())
+    llama3, gain = rotary_frequencies(64, 10_000.0, Llama3Scaling(factor=8.0, original_context=512))
+    turns = 512 * plain / (2 * math.pi)
+    fast, slow = turns > 4, turns < 1
+    assert gain == 1 and fast.any() and slow.any() and not (fast | slow).all()
+    assert torch.equal(llama3[fast], plain[fast])
+    torch.testing.assert_close(llama3[slow], plain[slow] / 8)
+    assert ((llama3 <= plain) & (llama3 >= plain / 8)).all()
+    yarn, gain = rotary_frequencies(64, 10_000.0, YarnScaling(factor=8.0, original_context=512))
+    assert gain == 0.1 * math.log(8.0) + 1
+    assert yarn[0] == plain[0] and math.isclose(yarn[-1].item(), plain[-1].item() / 8)
+
+
+def test_the_table_grows_with_what_is_read_also_where_no_gradient_is_wanted() -> None:
+    part = RotaryPart(100_000, 4, layout="halves")
+    assert len(part.table) == ROWS
+    vectors = torch.randn(1, 2, 3, 4)
+    with torch.inference_mode():
+        later = part(vectors, 3 * ROWS)
+    assert len(part.table) > 3 * ROWS
+    learned = torch.nn.Parameter(vectors.clone())
+    part(learned, 3 * ROWS).sum().backward()
+    assert learned.grad is not None
+    torch.testing.assert_close(later, part(vectors.double(), 3 * ROWS).float(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_buckets_are_those_of_t5(causal: bool) -> None:
+    attention = pytest.importorskip("transformers.models.t5.modeling_t5").T5Attention
+    distances = torch.arange(-300, 301)
+    wanted = attention._relative_position_bucket(-distances, not causal, num_buckets=32, max_distance=128)
+    assert torch.equal(relative_buckets(distances, 32, 128, causal), wanted)
+
+
+def test_relative_positions_learn_through_the_view_of_their_numbers() -> None:
+    part = RelativePart(2, 8, 6, causal=True).double()
+    torch.nn.init.normal_(part.weight)
+    attention = Attention(AttentionShape(8, 2, positions=Relative(buckets=8, farthest=6))).double()
+    stream = torch.randn(1, 5, 8, dtype=torch.float64)
+
+    def mixed(weight: Tensor) -> Tensor:
+        given = {"weight": weight}
+        line = torch.func.functional_call(part, given, (distances_of(5, 5, stream.device),))
+        return attention(stream, line=line)[0]
+
+    assert attention.biases is None
+    torch.autograd.gradcheck(mixed, (part.weight.detach().requires_grad_(),))
