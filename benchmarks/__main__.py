@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks import counting, gpu, graph, memory, penalties, searching
+from benchmarks import counting, gpu, graph, memory, penalties, pretrained, searching
 from benchmarks.compare import machine
 from benchmarks.speed import ALL
 
@@ -10,6 +10,7 @@ OTHERS = {
     "counting": counting.main,
     "penalties": penalties.main,
     "memory": lambda: memory.main([]),
+    "pretrained": lambda: pretrained.main([]),
     "search": searching.main,
     "graph": graph.main,
     "gpu": gpu.main,

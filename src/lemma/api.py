@@ -316,15 +316,23 @@ class Look:
         return viewed(self.heads, (what, *given), settings)
 
     def heads(
-        self, run: Path | str | Run, text: str | None = None, *, layer: int | None = None, head: int | None = None
+        self,
+        run: Path | str | Run,
+        text: str | None = None,
+        *,
+        repeated: int | None = None,
+        layer: int | None = None,
+        head: int | None = None,
     ) -> Heads:
         """Show every attention head of a run on a text, or those of one `layer`, or one `head` of it.
+
+        `repeated` instead of a text: that many random tokens twice, on which induction heads show themselves.
 
         >>> lemma.look.heads("runs/a", text="the cat sat", layer=0)  # doctest: +SKIP
         """
         from lemma.inspection.heads import look_at_run
 
-        return look_at_run(opened(run), text, layer=layer, head=head)
+        return look_at_run(opened(run), text, repeated=repeated, layer=layer, head=head)
 
     def parse(
         self,

@@ -15,6 +15,10 @@ def heads(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     text: Annotated[str | None, typer.Option("--text", help="What the model reads.")] = None,
     file: Annotated[Path | None, typer.Option("--file", help="A text file for it to read instead.")] = None,
+    repeated: Annotated[
+        int | None,
+        typer.Option("--repeated", metavar="N", help="Or N random tokens twice, on which induction heads show."),
+    ] = None,
     layer: Annotated[int | None, typer.Option("--layer", help="Only this layer, counted from 0.")] = None,
     head: Annotated[int | None, typer.Option("--head", help="Only this head of each layer, counted from 0.")] = None,
     out: Annotated[
@@ -28,6 +32,8 @@ def heads(
     """
     from lemma.api import look
 
+    if repeated is not None and text is None and file is None:
+        return show(look(run, repeated=repeated, layer=layer, head=head), json, out)
     if (text is None) == (file is None):
         given = "neither" if text is None else "both"
         raise InputError(f"--text or --file: one of them, got {given}. As in: lemma look runs/a --text 'to be or not'")
@@ -39,7 +45,7 @@ def heads(
         ) from None
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: not a text in UTF-8 ({error.reason} at byte {error.start}).") from None
-    show(look(run, text=text, layer=layer, head=head), json, out)
+    return show(look(run, text=text, repeated=repeated, layer=layer, head=head), json, out)
 
 
 def parse(

@@ -19,7 +19,7 @@ from lemma.data.files import files_hash
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import RunError
 from lemma.hub.architectures import Piece, architecture_of, spec_from_config, weights_from
-from lemma.models.base import weights_of
+from lemma.models.base import store_by_columns, weights_of
 from lemma.models.build import blank
 from lemma.report.progress import observer, watched_reading
 from lemma.spec.models import Encoder, ModelSpec
@@ -74,9 +74,14 @@ class Pretrained:
         found = {piece.ours: piece for piece in architecture_of(self.config).pieces(self.spec)}
         return {name.removesuffix(".weight"): piece for name, piece in found.items() if name.endswith(".weight")}
 
-    def model(self, dropout: float = 0.0) -> nn.Module:
-        """Build the model without drawing weights, then fill in one tensor at a time: no more is there twice."""
+    def model(self, dropout: float = 0.0, by_columns: bool = False) -> nn.Module:
+        """Build the model without drawing weights, then fill in one tensor at a time: no more is there twice.
+
+        `by_columns` brings large maps into the order that decoding reads fastest.
+        """
         module = blank(self.spec, dropout)
+        if by_columns:
+            store_by_columns(module, filled=False)
         own = weights_of(module, frozen=True)
         with self.named(), torch.no_grad():
             for name, tensor in weights_from(self.config, self.tensors):

@@ -30,6 +30,17 @@ MOST_ACROSS = 8  # heads side by side in a terminal
 SHADES = "·░▒▓█"  # shares of attention below 0.04, 0.16, 0.36, 0.64, and above
 SHADES_MEAN = f"Rows are queries, columns are keys, blank is masked. {SHADES}: the share of attention, low to high."
 MOST_LISTED, MOST_LINES = 3, 8
+LETTERS = {
+    "previous": "p",
+    "next": "n",
+    "itself": "i",
+    "first": "f",
+    "same word": "s",
+    "induction": "I",
+    "broad": "b",
+    "none": "·",
+}
+"""One for each pattern."""
 
 TEMPLATES = Environment(
     loader=PackageLoader("lemma.inspection", "assets"),
@@ -123,6 +134,15 @@ def layer_in_characters(layer: int, heads: "list[Head]") -> str:
     rows = [images[start : start + side] for start in range(0, len(images), side)]
     name = f"Layer {layer}  {heads[0].name}".rstrip()
     return "\n".join([name, *("\n".join(map("  ".join, zip(*row, strict=True))).rstrip() for row in rows)])
+
+
+def letters_of_heads(heads: "Heads") -> str:
+    """All heads by the letters of their patterns: one row per layer."""
+    layers = heads.layers()
+    most, side = max(map(len, layers.values())), len(f"layer {max(layers)}")
+    rows = [("head", [f"{number % 100:2d}" for number in range(most)])]
+    rows += [(f"layer {layer}", [f" {LETTERS[head.pattern]}" for head in row]) for layer, row in layers.items()]
+    return "\n".join(f"{name:>{side}}  {' '.join(cells)}" for name, cells in rows)
 
 
 def shades(

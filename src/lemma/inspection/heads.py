@@ -10,9 +10,10 @@ from jaxtyping import Bool, Float
 from markupsafe import Markup
 from torch import Tensor, nn
 
+from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, InputError, LemmaError, SpecError, unknown
 from lemma.inspection import drawing, patterns
-from lemma.inspection.page import page
+from lemma.inspection.page import MOST_NAMED, page
 from lemma.inspection.patterns import PatternMatch, Statistics
 from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.base import evaluating
@@ -22,6 +23,8 @@ from lemma.runs.load import Run
 
 MOST_TOKENS = 512  # of a text are read: each head keeps a matrix of their square
 MOST_NUMBERS = 200_000  # weights in a dictionary; if there are more they are left out, and it says so
+MOST_DRAWN = 72  # heads in a terminal; of more only the patterns are shown
+MANY_HEADS = "To draw one head: --layer and --head. All of them: --out heads.html (a page) or heads.csv (the table)."
 MASKED = -1e30  # some models add the most negative number instead of −∞
 CROSS = ("cross", "encoder_attn", "encdec", "multihead_attn")  # how models name attention to another text
 FRAME = Markup(
@@ -118,6 +121,19 @@ class Heads(Result):
             found.setdefault(head.layer, []).append(head)
         return found
 
+    def found(self) -> dict[str, list[tuple[Head, PatternMatch]]]:
+        """By pattern the heads that match it, best first; a head may match several, as one match and another."""
+        every = [(head, one) for head in self.heads for one in head.matches]
+        matching = [
+            pair for pair in every if pair[1].gain >= patterns.ENOUGH_GAIN and pair[1].rows >= patterns.ENOUGH_ROWS
+        ]
+        matching.sort(key=lambda pair: -pair[1].gain)
+        return {
+            name: heads
+            for name in patterns.MEANINGS
+            if (heads := [pair for pair in matching if pair[1].pattern == name])
+        }
+
     def clearest(self) -> Head:
         """The head that matches its pattern best, or the first."""
         return max(self.heads, key=lambda head: head.matched.gain if head.matched else 0.0)
@@ -131,10 +147,22 @@ class Heads(Result):
         """Small images of the heads in characters, the table, and of a single head what each token attends to."""
         yield Text(f"{self.model}: {counted(len(self.heads), 'head')} on {counted(len(self.tokens), 'token')}")
         yield Text(drawing.token_list(self.tokens), apart=True)
+        shown, many = {head.pattern for head in self.heads}, len(self.heads) > MOST_DRAWN
+        meanings = [f"{name}: {meaning}." for name, meaning in patterns.MEANINGS.items() if name in shown]
+        if many:
+            yield Pre(((drawing.letters_of_heads(self), ""),))
+            lines = (f"{drawing.LETTERS[line.split(':')[0]]}  {line}" for line in meanings)
+            yield Text("\n".join(lines), apart=True)
+            best = [
+                (name, str(len(pairs)), f"{pairs[0][1].uniform:.3f}", _named(pairs[:MOST_NAMED]))
+                for name, pairs in self.found().items()
+            ]
+            yield Table(("pattern", "heads", "uniform", "layer.head and score of the best"), best, left=(0, 3))
+            yield Text(MANY_HEADS, "note", apart=True)
+            yield from (Text(note, apart=True) for note in self.notes)
+            return
         for layer, heads in self.layers().items():
             yield Pre(((drawing.layer_in_characters(layer, heads), ""),))
-        shown = {head.pattern for head in self.heads}
-        meanings = [f"{name}: {meaning}." for name, meaning in patterns.MEANINGS.items() if name in shown]
         yield Text("\n".join([drawing.SHADES_MEAN, *meanings]), apart=True)
         rows: list[tuple[str, ...]] = []  # `uniform` is what entropy and score are of uniform weights
         for head in self.heads:
@@ -186,18 +214,37 @@ class Heads(Result):
         return FRAME.format(page(self))
 
 
+def _named(pairs: Sequence[tuple[Head, PatternMatch]]) -> str:
+    return "  ".join(f"{head.layer}.{head.head} {one.score:.2f}" for head, one in pairs)
+
+
 def look_at_run(
-    run: Run, text: str | None = None, *, layer: int | None = None, head: int | None = None, **others: Any
+    run: Run,
+    text: str | None = None,
+    *,
+    repeated: int | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    **others: Any,
 ) -> Heads:
-    """Look at the heads of a run on a text: its first tokens, as many as the model reads at once."""
+    """Look at the heads of a run on a text: its first tokens, as many as the model reads at once.
+
+    Or on `repeated` random tokens that come twice, on which induction heads show themselves (Olsson et al. 2022).
+    """
     for word in others:
-        raise SpecError(unknown("look: the setting", word, ("text", "layer", "head")))
-    if not isinstance(text, str):
-        raise InputError(f"text = {text!r}: give the text for the model to read, as in text='to be or not'.")
-    ids = run.tokenizer.encode(text)
+        raise SpecError(unknown("look: the setting", word, ("text", "repeated", "layer", "head")))
+    most = min(run.model.receptive_field or MOST_TOKENS, MOST_TOKENS)
+    if repeated is not None and text is None:
+        ids = repeated_tokens(run.tokenizer, repeated, most)
+    elif not isinstance(text, str) or repeated is not None:
+        raise InputError(
+            f"text = {text!r}: give the text for the model to read, as in text='to be or not', or instead of it "
+            "how many random tokens are repeated, as in repeated=50."
+        )
+    else:
+        ids = run.tokenizer.encode(text)
     if not len(ids):
         raise DataError("the text has no tokens: there is nothing to look at. Give some, as in --text 'to be or not'.")
-    most = min(run.model.receptive_field or MOST_TOKENS, MOST_TOKENS)
     notes = [f"The text has {len(ids):,} tokens; the first {most} were read."] if len(ids) > most else []
     tokens = torch.from_numpy(np.asarray(ids[:most], dtype=np.int64))
     words = run.tokenizer.labels(tokens.tolist())
@@ -209,6 +256,22 @@ def look_at_run(
             f"{run.path} is a run of the family {family}, which has no attention heads. "
             "Train one that does: lemma train decoder --text shakespeare --out runs/decoder"
         ) from None
+
+
+def repeated_tokens(tokenizer: Tokenizer, count: int, most: int) -> list[int]:
+    """What a text begins with, and `count` random tokens twice, none of them special and all different.
+
+    On such a text a model cannot know the next token but by having seen what came after the same token before. So the
+    score of the pattern `induction` on it is that of an induction head (Olsson et al. 2022, "In-context learning and
+    induction heads"): the mean attention from each token's second occurrence to the token after its first.
+    """
+    special = {*tokenizer.before, *tokenizer.after, *tokenizer.stops, tokenizer.bos, tokenizer.unk}
+    plain = [token for token in range(tokenizer.vocabulary) if token not in special]
+    room = min(len(plain), (most - len(tokenizer.before)) // 2)
+    if isinstance(count, bool) or not isinstance(count, int) or not patterns.ENOUGH_ROWS <= count <= room:
+        raise InputError(f"repeated = {count!r}: give a whole number of tokens from {patterns.ENOUGH_ROWS} to {room}.")
+    once = np.random.default_rng(0).choice(plain, count, replace=False).tolist()
+    return [*tokenizer.before, *once, *once]
 
 
 def look_at(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 BUDGET = 3_000_000  # characters of numbers in a page
 SCORES = BUDGET // 2  # of these for scores; the rest is for vectors
 MOST_TOKENS = 80
+MANY, MOST_NAMED = 16, 5  # heads from which on the best of each pattern are named, and how many
 INFLATION = 4 / 3  # of base64
 LEGEND = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
 
@@ -42,6 +43,8 @@ def page(heads: "Heads") -> str:
         image=png_url,
         first=svg_of_head(heads.clearest()),
         counted=counted,
+        found=heads.found() if len(heads.heads) > MANY else {},
+        most_named=MOST_NAMED,
         meanings=MEANINGS,
         enough=f"{ENOUGH_GAIN:.0%}",
         style=(assets / "look.css").read_text(encoding="utf-8"),

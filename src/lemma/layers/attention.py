@@ -378,9 +378,10 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Memory]:
         start = (past[0].shape[-2] if past else 0) if start is None else start
         if self.joint and self.query_norm is None and self.turns is not None:
-            joined = self.query_key_value(stream).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
-            turned, values = joined.split((self.heads + self.groups, self.groups), dim=1)
-            queries, keys = self.turns(turned, start).split((self.heads, self.groups), dim=1)
+            joined = self.query_key_value(stream)
+            joined = joined.view(*joined.shape[:2], -1, self.head_width).transpose(1, 2)
+            turned, values = joined.split_with_sizes((self.heads + self.groups, self.groups), 1)
+            queries, keys = self.turns(turned, start).split_with_sizes((self.heads, self.groups), 1)
             made = {"query": queries, "key": keys, "value": values}
         else:
             made = self._made(self.inward, stream)

@@ -74,6 +74,26 @@ class LanguageModel(Backbone, ABC):
         return self.get_submodule("output")(vectors)
 
 
+LARGE = 2**18  # numbers in a matrix; smaller ones stay in the processor's cache, where their order matters little
+
+
+def store_by_columns(model: nn.Module, filled: bool = True) -> None:
+    """Bring the large maps of a model on a CPU that have more rows than columns into memory column by column.
+
+    Mapping one vector, as in decoding, takes the time of reading the matrix. With MKL that is 1.5 to 2 times faster
+    along columns if they are longer than rows; for many vectors the order hardly matters. Weights that are not filled
+    in yet are not copied.
+    """
+    for part in model.modules():
+        if not isinstance(part, nn.Linear) or part.weight.device.type != "cpu":
+            continue
+        weight = part.weight.data
+        rows, columns = weight.shape
+        if rows > columns and weight.numel() >= LARGE and weight.stride(0) != 1:
+            ordered = weight.new_empty(columns, rows).t()
+            part.weight.data = ordered.copy_(weight) if filled else ordered
+
+
 def init_embedding(embedding: nn.Embedding) -> None:
     """Draw a small initial embedding, so that the functions behind it are nearly linear at first."""
     nn.init.normal_(embedding.weight, std=0.1)

@@ -17,7 +17,7 @@ from lemma.data.files import text_hash
 from lemma.data.tokenizers import Tokenizer
 from lemma.data.treebanks import Lexicon
 from lemma.errors import RunError
-from lemma.models.base import LanguageModel
+from lemma.models.base import LanguageModel, store_by_columns
 from lemma.models.build import build
 from lemma.models.classifier import ClassifierModel
 from lemma.models.dual_encoder import CrossAttentionModel
@@ -258,13 +258,15 @@ def load(path: Path | str, device: str = "cpu") -> Run:
     """
     folder = RunFolder.open(Path(path))
     if isinstance(folder, PretrainedRun):
-        model, note = folder.source.model(), None
+        model, note = folder.source.model(by_columns=device == "cpu"), None
     else:
         weights, note = _weights(folder)
         model = first_model(folder)
         put_weights(model, weights, folder.path / WEIGHTS)
     if note:
         warnings.warn(note, stacklevel=2)
+    model = model.to(device).eval()
+    store_by_columns(model)
     return Run(
         path=folder.path,
         spec=folder.spec,
@@ -272,7 +274,7 @@ def load(path: Path | str, device: str = "cpu") -> Run:
         data=folder.data,
         data_hash=folder.data_hash,
         vocabulary=folder.vocabulary(),
-        module=model.to(device).eval(),
+        module=model,
         summary=folder.summary(),
         note=note,
         labels=folder.labels(),

@@ -17,7 +17,7 @@ from torch import nn
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError, InputError
 from lemma.inspection.drawing import COLOURS, ink, png
-from lemma.inspection.heads import Heads, look_at, look_at_run
+from lemma.inspection.heads import Heads, look_at, look_at_run, repeated_tokens
 from lemma.models.build import build
 from lemma.spec.data import Characters
 from lemma.spec.models import Decoder, Lstm, TableA5
@@ -321,3 +321,70 @@ def test_numbers_can_be_read_on_every_colour() -> None:
 
 def test_heads_are_what_is_returned() -> None:
     assert isinstance(look_at(decoder(), IDS, list(TEXT)), Heads)
+
+
+def induction_model(tokens: int) -> nn.Module:
+    """Two layers put together by hand: a head that writes down the token before, and one that looks it up.
+
+    The stream is (token, position, token before), each one-hot. Head 0.0 attends from p to p − 1 and copies that token;
+    head 1.0 attends from a token to where it was the token before. Norms and feed-forward parts are left out.
+    """
+    size = 2 * tokens
+    model = build(Decoder(V=tokens, d=4 * tokens, L=2, h=1, T=size, positions="learned"))
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    for layer in model.layers:
+        layer.attention_norm = nn.Identity()
+    width, sharp = 4 * tokens, 100.0 * (4 * tokens) ** 0.5
+    one, before = torch.eye(tokens), slice(3 * tokens, width)
+    with torch.no_grad():
+        model.embedding.weight[:, :tokens] = one
+        model.positions.weight[:, tokens : 3 * tokens] = torch.eye(size)
+        first, second = (layer.attention.query_key_value.weight for layer in model.layers)
+        first[tokens + torch.arange(size - 1), tokens + torch.arange(1, size)] = sharp  # queries: p asks for p − 1
+        first[width + torch.arange(tokens, 3 * tokens), torch.arange(tokens, 3 * tokens)] = 1.0  # keys: positions
+        first[2 * width + torch.arange(tokens), torch.arange(tokens)] = 1.0  # values: tokens
+        model.layers[0].attention.output.weight[before, :tokens] = one
+        second[torch.arange(tokens), torch.arange(tokens)] = sharp  # queries: the token
+        second[width + torch.arange(tokens), torch.arange(3 * tokens, width)] = 1.0  # keys: the token before
+    return model
+
+
+def test_an_induction_head_made_by_hand_is_found_on_repeated_random_tokens() -> None:
+    text = "abcdefgh"
+    run = a_run(induction_model(len(text)), text)
+    seen = look_at_run(run, repeated=len(text))
+    assert [word.shown for word in seen.tokens[:8]] == [word.shown for word in seen.tokens[8:]]
+    assert len({word.shown for word in seen.tokens}) == 8
+    previous, induction = seen.found()["previous"][0], seen.found()["induction"][0]
+    assert (previous[0].layer, induction[0].layer) == (0, 1)
+    assert previous[1].score == pytest.approx(1.0, abs=1e-4)
+    # the first token takes itself for the one before it, so that its second occurrence finds two places
+    assert induction[1].score == pytest.approx((7 + 1 / 2) / 8, abs=1e-4)
+    assert [head.pattern for head in seen.heads] == ["previous", "induction"]
+
+
+def test_repeated_tokens_are_plain_and_as_many_as_fit() -> None:
+    tokenizer = train_tokenizer(Characters(), ["abcdefgh"])
+    assert sorted(repeated_tokens(tokenizer, 8, 16)[:8]) == sorted(tokenizer.encode("abcdefgh").tolist())
+    assert repeated_tokens(tokenizer, 5, 16) == repeated_tokens(tokenizer, 5, 16)
+    for wrong in (2, 8, True, "5"):
+        with pytest.raises(InputError, match="from 3 to 7"):
+            repeated_tokens(tokenizer, wrong, 15)  # pyright: ignore
+    with pytest.raises(InputError, match="repeated=50"):
+        look_at_run(a_run(decoder()), TEXT, repeated=5)
+
+
+def test_of_many_heads_the_terminal_shows_letters_and_the_best_of_each_pattern() -> None:
+    torch.manual_seed(0)
+    model = decoder(L=20)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)  # sharp attention
+    seen = look_at(model, IDS, list(TEXT))
+    shown = str(seen).splitlines()
+    assert all(len(line) <= 80 for line in shown) and len(shown) < 60
+    assert sum(line.lstrip().startswith("layer ") for line in shown) == 20
+    name, pairs = next(iter(seen.found().items()))
+    head, one = pairs[0]
+    assert one.score == max(match.score for other in seen.heads for match in other.matches if match.pattern == name)
+    assert any(line.startswith(name) and f"{head.layer}.{head.head} {one.score:.2f}" in line for line in shown)

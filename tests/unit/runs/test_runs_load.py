@@ -15,7 +15,7 @@ from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
 from lemma.spec.base import to_toml
 from lemma.spec.data import Characters, DataSpec
-from lemma.spec.models import ModelSpec
+from lemma.spec.models import Decoder, ModelSpec
 from lemma.spec.recipe import Recipe
 
 from families import SMALL
@@ -103,3 +103,21 @@ def test_weights_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
     folder.finish(wide, {})
     with pytest.raises(RunError, match=r"does not fit its spec: embedding\.weight is \(12, 6\), expected \(11, 6\)"):
         load(folder.path)
+
+
+def test_large_maps_are_stored_by_columns_and_nothing_else_changes(tmp_path: Path) -> None:
+    spec = Decoder(V=600, d=512, L=1, h=2, T=8, gated=True, activation="silu", tied=True)
+    model = build(spec).eval()
+    new_run(tmp_path / "large", spec).finish(weights_of(model), {"steps": 3})
+    loaded = load(tmp_path / "large").model
+    strides = {name: weight.stride(0) for name, weight in loaded.named_parameters() if weight.dim() == 2}
+    assert {name for name, step in strides.items() if step == 1} == {
+        "embedding.weight",
+        "layers.0.attention.query_key_value.weight",
+        "layers.0.feed_forward.gate_widen.weight",
+    }
+    assert loaded.get_parameter("output.weight") is loaded.get_parameter("embedding.weight")
+    assert all(torch.equal(weight, loaded.get_parameter(name)) for name, weight in model.named_parameters())
+    torch.testing.assert_close(loaded(TOKENS)[0], model(TOKENS)[0])
+    RunFolder.open(tmp_path / "large").finish(weights_of(loaded), {"steps": 3})
+    assert torch.equal(load(tmp_path / "large").model(TOKENS)[0], loaded(TOKENS)[0])

@@ -355,6 +355,10 @@
     event.preventDefault();
     open(place, true);
   }));
+  document.querySelectorAll(".found a").forEach(link => link.addEventListener("click", event => {
+    event.preventDefault();
+    open(+link.dataset.head, true);
+  }));
   document.addEventListener("click", event => {
     const button = event.target.closest(".export");
     if (button) download(button.dataset.view);
