@@ -65,6 +65,13 @@ def following(module: nn.Module) -> Iterator[ModulePath]:
             handle.remove()
 
 
+def forward(module: nn.Module, inputs: Inputs) -> Readings:
+    """Run a module forward and measure nothing."""
+    with torch.no_grad():
+        module(*inputs.positional, **inputs.named)
+    return {}
+
+
 def tensors_in(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
     """The tensors in dictionaries, lists and tuples, and if wanted in dataclasses, in order."""
     if isinstance(value, Tensor):
@@ -101,8 +108,9 @@ def _work(module: nn.Module, inputs: Inputs, columns: tuple[int, ...]) -> Readin
     with following(module) as path_now, FlopMeter(path_now) as meter, CausalWatch(path_now):
         outputs = module(*inputs.positional, **inputs.named)
         meter.phase = 1
-        trained = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
-        trained[0].sum().backward()
+        trained = next((tensor for tensor in tensors_in(outputs) if tensor.requires_grad), None)
+        if trained is not None:  # else there is nothing to learn: all is frozen, or what comes out are whole numbers
+            trained.sum().backward()
     paths = dict.fromkeys(path for path, _, column in meter.work if column in columns)
     return {path: tuple(meter.work[path, phase, at] for phase in (0, 1) for at in columns) for path in paths}
 
@@ -192,6 +200,8 @@ def optimizer_bytes(module: nn.Module) -> Readings:
     named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     for parameter in named.values():
         parameter.grad = torch.zeros_like(parameter)
+    if not named:
+        return {}
     optimizer = torch.optim.AdamW(named.values(), foreach=False)
     optimizer.step()
     kept = {name: [t for t in optimizer.state[one].values() if isinstance(t, Tensor)] for name, one in named.items()}
@@ -199,19 +209,20 @@ def optimizer_bytes(module: nn.Module) -> Readings:
 
 
 def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
-    """Run a module forward on real tensors; return the bytes autograd saved, under the path that saved them first.
+    """Run a module forward; return the bytes autograd saved, under the path that saved them first.
 
     A storage counts once, however many views of it are saved; parameters and buffers are there anyway and do not count.
     """
-    known = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+    held = [*module.parameters(), *module.buffers()]
+    there, known = {id(tensor) for tensor in held}, {tensor.untyped_storage()._cdata for tensor in held}
     kept: list[Tensor] = []  # as long as they live, no other storage can have their address
     amounts: Counter[str] = Counter()
     with following(module) as path_now:
 
         def pack(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
-            if storage.data_ptr() not in known:
-                known.add(storage.data_ptr())
+            if storage._cdata not in known and id(tensor._base) not in there:
+                known.add(storage._cdata)
                 kept.append(tensor)
                 amounts[path_now.current] += storage.nbytes()
             return tensor
@@ -220,6 +231,9 @@ def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
             outputs = module(*inputs.positional, **inputs.named)
     del outputs
     return {path: (amount,) for path, amount in amounts.items()}
+
+
+CACHES = ("past_key_values", "cache_params", "mems", "state")  # what the transformers library calls its caches
 
 
 def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
@@ -234,14 +248,25 @@ def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
             outputs = module.step(target, module.begin(source))
         else:
             outputs = module(*inputs.positional, **inputs.named)
-    cache: Any = getattr(outputs, "past_key_values", None)
+    cache: Any = next((found for name in CACHES if (found := getattr(outputs, name, None)) is not None), None)
     state: Any = outputs[1] if isinstance(outputs, tuple) and len(outputs) > 1 else None
     if cache is not None:
-        layers, names = enumerate(cache.layers), ("keys", "values")
-        found = {f"layers.{number}.{name}": getattr(layer, name) for number, layer in layers for name in names}
+        found = dict(_tensors_by_name(cache))
     elif hasattr(state, "tensors"):
         found = state.tensors()
     else:  # of a recurrent torch.nn module
         found = dict(zip(("hidden", "cell"), state if isinstance(state, tuple) else (state,), strict=False))
     tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
     return {name: (tensor.numel() * tensor.element_size(),) for name, tensor in tensors.items()}
+
+
+def _tensors_by_name(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a cache: of its layers, and of the caches in it."""
+    if isinstance(value, Tensor):
+        yield path, value
+    elif isinstance(value, (dict, list, tuple)) or hasattr(value, "__dict__"):
+        numbered = isinstance(value, (list, tuple))
+        parts = enumerate(value) if numbered else (value if isinstance(value, dict) else vars(value)).items()
+        for name, inner in parts:
+            if not str(name).startswith("_"):  # auxiliary numbers are no state
+                yield from _tensors_by_name(inner, f"{path}.{name}".removeprefix("."))
