@@ -91,7 +91,14 @@ def tensors_in(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
 PRODUCTS, CAUSAL, ELEMENTS = 0, 1, 2  # what is counted in one pass; causal products are among the products
 COLUMNS = 2  # of a reading of products, for one pass
 SPREAD = ("_softmax", "_log_softmax", "native_layer_norm", "_fused_rms_norm", "native_batch_norm", "native_group_norm")
+GROUPED = ("_grouped_mm", "grouped_mm_fallback")  # products of tokens with their own experts, unknown to that counter
 IN_CAUSAL = " causal"  # follows the path while causal attention is running
+
+
+def grouped_product(left: Tensor, right: Tensor, *others: Any, **named: Any) -> int:
+    """The FLOPs of a product in which each row of one factor belongs to one matrix of the other, or sums to one."""
+    groups = left.shape[0] if left.ndim == right.ndim == 3 else 1
+    return 2 * groups * left.shape[-2] * left.shape[-1] * right.shape[-1]
 
 
 def products(module: nn.Module, inputs: Inputs) -> Readings:
@@ -127,7 +134,10 @@ class FlopMeter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count an operation that has a formula; take apart one that has none, as PyTorch's counter does."""
         kwargs = kwargs or {}
-        if func._overloadpacket not in flop_registry and func not in self._whole:
+        formula = flop_registry.get(func._overloadpacket)
+        if func._overloadpacket.__name__ in GROUPED:
+            formula = formula or grouped_product
+        if formula is None and func not in self._whole:
             with self:
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
@@ -136,8 +146,8 @@ class FlopMeter(TorchDispatchMode):
         out = func(*args, **kwargs)
         path = self.path_now.current
         causal, path = path.endswith(IN_CAUSAL), path.removesuffix(IN_CAUSAL)
-        if func._overloadpacket in flop_registry:
-            amount = flop_registry[func._overloadpacket](*args, **kwargs, out_val=out)
+        if formula is not None:
+            amount = formula(*args, **kwargs, out_val=out)
             self.work[path, self.phase, PRODUCTS] += amount
             self.work[path, self.phase, CAUSAL] += amount if causal else 0
         elif torch.Tag.pointwise in func.tags or func._overloadpacket.__name__.startswith(SPREAD):

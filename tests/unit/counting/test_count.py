@@ -564,3 +564,22 @@ def test_what_cannot_be_run_says_so_in_one_sentence_before_anything_is_probed() 
     with pytest.raises(LedgerError, match="broken cannot be run at d=8 B=2: ") as refused:
         lemma.count(broken, quantities=["flops"])
     assert "\n" not in str(refused.value)
+
+
+def test_grouped_products_of_experts_are_counted_forward_and_backward() -> None:
+    transformers = pytest.importorskip("transformers")
+
+    def mixtral(T: int = 8) -> nn.Module:
+        none = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+        sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 24}
+        config = transformers.MixtralConfig(
+            vocab_size=30, num_hidden_layers=1, num_local_experts=4, num_experts_per_tok=2, head_dim=8, **sizes, **none
+        )
+        return transformers.MixtralForCausalLM(config)
+
+    mixtral.inputs = lambda T, B=1: {"input_ids": torch.zeros(B, T, dtype=torch.long)}  # pyright: ignore[reportFunctionMemberAccess]
+    account = lemma.count(mixtral, quantities=["flops", "backward"])
+    chosen = 2 * 3 * 16 * 24  # numbers of the two experts of a token
+    dense = 4 * 16 * 16 + 16 * 4 + 30 * 16
+    assert account.flops.total == 2 * 8 * (chosen + dense) + 4 * 8 * 8 * 16
+    assert account.backward.total == 2 * account.flops.total
