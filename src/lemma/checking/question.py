@@ -11,7 +11,7 @@ from typing import Any
 from lemma.checking.formula import read_formula
 from lemma.counting.account import Account, Part, Quantity
 from lemma.counting.count import QUANTITIES, Conventions, count
-from lemma.counting.polynomial import ONE, Polynomial, Rational, symbol, total
+from lemma.counting.polynomial import ONE, Polynomial, Rational, of, symbol, total
 from lemma.counting.subject import BATCH, Model, Subject, body_of, subject_of
 from lemma.counting.writing import write
 from lemma.errors import InputError, LedgerError, unknown
@@ -101,6 +101,8 @@ def ask(account: Account, name: str, text: str, aliases: Mapping[str, str]) -> F
     yours = read_formula(text, [*account.order, *aliases])
     for alias, known in aliases.items():
         yours = put(yours, alias, symbol(known))
+    for place, size in quantity.only_at.items():  # where alone the model's formula holds
+        yours = put(yours, place, of(size))
     asked = FormulaQuestion(account, quantity, yours)
     unused = {size: default for size, default in account.defaults.items() if size not in yours.symbols}
     first, last = _with_defaults(asked, unused), _with_defaults(asked, account.defaults)

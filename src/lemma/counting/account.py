@@ -95,8 +95,9 @@ class Quantity:
         return write_sum(written, order, style)
 
     def at(self, values: Values) -> int | None:
-        """The number at these sizes; None if a part that follows no formula was not measured."""
-        if self.refused.keys() - self.measured.keys():
+        """The number at these sizes; None if a part that follows no formula was not measured, or it holds elsewhere."""
+        elsewhere = any(values.get(name) != value for name, value in self.only_at.items())
+        if elsewhere or self.refused.keys() - self.measured.keys():
             return None
         return _whole_number(self.polynomial.at(values)) + sum(self.measured.values())
 
