@@ -235,7 +235,7 @@ class ModuleCounter:
         return sum(p.numel() * p.element_size() for p in self.subject.build(values).parameters())
 
     def _run(self, measured: Measured, values: Values, devices: Sequence[str]) -> Readings:
-        """Measure a run on the first device on which there is one; a LedgerError says why there is none."""
+        """Measure a run on the first device on which there is one; a LedgerError says why it cannot be run."""
         failure: Exception | None = None
         for device in devices:
             try:
@@ -263,7 +263,7 @@ class ModuleCounter:
     ) -> Counted:
         """Probe what is read, and compare it with what is read at the sizes asked for; both are cached.
 
-        Where a formula does not hold there, or there is none, some sizes may be the reason, such as a batch of one or a
+        Where a formula does not hold there, or is missing, some sizes may be the reason, such as a batch of one or a
         text longer than the window: with these as they are, what is read may have a formula in the other sizes.
         """
         whole = whole or _wholes

@@ -47,6 +47,10 @@ class PathGroup:
         rest = iter(self.which.split(",")) if self.which else None
         return re.sub(r"\*", lambda star: next(rest, "*"), self.pattern) if rest else self.pattern
 
+    def matches(self, path: str) -> bool:
+        """Whether a path follows the pattern."""
+        return re.fullmatch(re.escape(self.pattern).replace(r"\*", r"\d+"), path) is not None
+
     def holds(self, path: str, at: int, number: int) -> bool:
         """Whether a path belongs to it that is number `at` of so many of its pattern.
 
@@ -55,10 +59,9 @@ class PathGroup:
         >>> PathGroup("layers.*.weight", "1…").holds("layers.0.weight", 0, 24)
         False
         """
-        if re.fullmatch(re.escape(self.pattern).replace(r"\*", r"\d+"), path) is None:
-            return False
         last = at == number - 1
-        return {"0": at == 0, "1…": at > 0, "-1": last, "…-2": not last}.get(self.which, True)
+        mine = {"0": at == 0, "1…": at > 0, "-1": last, "…-2": not last}.get(self.which, True)
+        return mine and self.matches(path)
 
 
 @dataclass(frozen=True)
@@ -369,6 +372,8 @@ def choose_sizes(
         yield from triples[:8]
         for low in dict.fromkeys(low for low, _ in pairs):
             yield {low: DIVISORS, **{high: multiples(24) for high in asked if divides(low, high)}}
+        for high in dict.fromkeys(high for _, high in pairs):  # where hints say what divides it
+            yield from ({high: multiples(step)} for step in (144, 288))
         yield from singles[8:]
         yield from triples[8:]
 

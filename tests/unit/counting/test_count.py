@@ -192,7 +192,7 @@ def test_accounts_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*given: object) -> None:
         raise AssertionError("probed again")
 
-    monkeypatch.setattr("lemma.counting.count.probe", never)
+    monkeypatch.setattr("lemma.counting.probe.probe", never)
     assert lemma.count("gru", quantities=["parameters"], D=7).parameters.formula == first.parameters.formula
 
 
