@@ -52,7 +52,7 @@ class PathGroup:
         return re.fullmatch(re.escape(self.pattern).replace(r"\*", r"\d+"), path) is not None
 
     def holds(self, path: str, at: int, number: int) -> bool:
-        """Whether a path belongs to it that is number `at` of so many of its pattern.
+        """Whether a path belongs to it that is number `at` of `number` with its pattern.
 
         >>> PathGroup("layers.*.weight_l0").holds("layers.12.weight_l0", 12, 24)
         True

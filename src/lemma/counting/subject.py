@@ -249,7 +249,7 @@ def factory_subject(factory: Any, words: Mapping[str, Any], name: str | None = N
 def _factory_identity(factory: Any, others: Mapping[str, Any]) -> str | None:
     """The source of all modules that the factory reaches; None if it does not determine what the factory does.
 
-    Of installed packages the version stands for the source.
+    Of installed packages the version is taken instead of the source.
     """
     plain = inspect.isclass(factory) or (inspect.isfunction(factory) and not factory.__closure__)
     if not plain or factory.__name__ == "<lambda>":
@@ -292,7 +292,7 @@ def _factory_identity(factory: Any, others: Mapping[str, Any]) -> str | None:
 
 
 def _source_path(name: str) -> Path | None:
-    """The Python file of a module, found without importing it; None if there is none."""
+    """The Python file of a module, found without importing it; None if it has no such file."""
     if module := sys.modules.get(name):
         file = getattr(module, "__file__", None)
         return Path(file) if file and file.endswith(".py") else None
