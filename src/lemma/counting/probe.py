@@ -353,7 +353,7 @@ def choose_sizes(
     ranks = sorted(set(asked.values()))
     few = {name: FEW_LAYERS for name in asked if LAYERS.match(name)}
     plain = {name: list(PLAIN) for name in asked} | few
-    ladder = {name: [10 * ranks.index(value) + small for small in PLAIN] for name, value in asked.items()} | few
+    ordered = {name: [10 * ranks.index(value) + small for small in PLAIN] for name, value in asked.items()} | few
 
     def divides(low: str, high: str) -> bool:
         return low != high and asked[low] <= asked[high] and asked[high] % asked[low] == 0
@@ -382,7 +382,7 @@ def choose_sizes(
 
     tried = 0
     for pattern in patterns():
-        for others in (plain, ladder):
+        for others in (plain, ordered):
             chosen = {**others, **pattern, **{name: list(hint) for name, hint in hints.items() if name in asked}}
             if tried > MOST_TRIALS:
                 return
