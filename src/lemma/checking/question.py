@@ -100,6 +100,7 @@ def ask(account: Account, name: str, text: str, aliases: Mapping[str, str]) -> F
         raise LedgerError(f"{account.model}: its {name} follow no formula in '{place}': {why}")
     yours = read_formula(text, [*account.order, *aliases])
     yours = put(yours, {alias: symbol(known) for alias, known in aliases.items()})
+    yours = put(yours, {place: of(size) for place, size in quantity.only_at.items()})  # where alone it holds
     asked = FormulaQuestion(account, quantity, yours)
     unused = {size: default for size, default in account.defaults.items() if size not in yours.symbols}
     first, last = _with_defaults(asked, unused), _with_defaults(asked, account.defaults)

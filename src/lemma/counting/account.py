@@ -52,8 +52,9 @@ class Part:
 class Quantity:
     """A quantity of a module, part by part.
 
-    `refused` are the parts that follow no formula, with the reason; `measured` is what they came to in a real run at
-    the sizes asked for, if there was one.
+    `refused` are the parts that follow no formula, with the reason; `measured` is what they came to in a run at the
+    sizes asked for, if there was one. If the formula holds at some sizes only, such as a batch of one, these are in
+    `only_at`.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Quantity:
     convention: str = ""
     refused: Mapping[str, str] = field(default_factory=dict)
     measured: Mapping[str, int] = field(default_factory=dict)
+    only_at: Values = field(default_factory=dict)
 
     @cached_property
     def polynomial(self) -> Polynomial:
@@ -93,8 +95,9 @@ class Quantity:
         return write_sum(written, order, style)
 
     def at(self, values: Values) -> int | None:
-        """The number at these sizes; None if a part that follows no formula was not measured."""
-        if self.refused.keys() - self.measured.keys():
+        """The number at these sizes; None if a part that follows no formula was not measured, or it holds elsewhere."""
+        elsewhere = any(values.get(name) != value for name, value in self.only_at.items())
+        if elsewhere or self.refused.keys() - self.measured.keys():
             return None
         return _whole_number(self.polynomial.at(values)) + sum(self.measured.values())
 
@@ -106,7 +109,9 @@ class Quantity:
             + (f"measured: {self.measured[path]:,}" if path in self.measured else "not measured")
             for path, why in self.refused.items()
         ]
-        return [note for note in (self.convention, *reasons) if note]
+        sizes = ", ".join(f"{name} = {value:,}" for name, value in self.only_at.items())
+        only = f"this formula holds at {sizes} only" if sizes else ""
+        return [note for note in (self.convention, only, *reasons) if note]
 
 
 TreeRow = tuple[int, str, str, str, str, str]
@@ -207,6 +212,7 @@ class CountedQuantity:
             "convention": self.quantity.convention,
             "parts": self.parts,
             **(refused if self.quantity.refused else {}),
+            **({"only_at": dict(self.quantity.only_at)} if self.quantity.only_at else {}),
         }
 
     def __str__(self) -> str:

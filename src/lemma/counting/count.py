@@ -1,12 +1,13 @@
 """From a subject to its account: every quantity probed, fitted, proved, and cached."""
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -15,15 +16,25 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lemma.counting import measure, probe
 from lemma.counting.account import Account, Part, Quantity
 from lemma.counting.cache import CountCache
-from lemma.counting.polynomial import ONE, ZERO, Polynomial, total
-from lemma.counting.probe import SUM, Fitted, Join, PathGroup, Probed, ProbeSizes, Read, Readings, Values
-from lemma.counting.subject import Inputs, Subject, adapted_subject, sizes_in_words
+from lemma.counting.polynomial import ONE, ZERO, Polynomial, of
+from lemma.counting.probe import SUM, Amounts, Fitted, Join, PathGroup, Probed, ProbeSizes, Read, Readings, Values
+from lemma.counting.subject import Inputs, NoFilling, Subject, adapted_subject, sizes_in_words
 from lemma.errors import InputError, LedgerError, unknown
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
 
 QUANTITIES = ("parameters", "flops", "backward", "activations", "cache", "optimizer")
-LARGEST_RUN = 2**28  # bytes of parameters and formulas up to which a part without a formula is measured instead
+CONVENTIONS = {
+    "activations": "storages saved for backward on a CPU, each once, parameters left out; loss not included",
+    "cache": "the state after reading the batch",
+    "optimizer": "AdamW's state",
+}
+QUICK_RUN, LARGEST_RUN = (
+    2**26,
+    2**28,
+)  # bytes of weights and activations up to which real tensors are preferred, and run
+EVERYTHING = PathGroup("", SUM)  # all paths together, of a module that cannot be probed
+Measured = Callable[[nn.Module, Inputs], Readings]
 
 
 @dataclass(frozen=True)
@@ -61,16 +72,36 @@ def count(subject: Subject, quantities: Collection[str] = QUANTITIES, convention
     if not able:
         subject.inputs({})  # says that it has none
     counter = ModuleCounter(subject, conventions)
-    parameters = counter.parameters()
-    found: dict[str, Quantity] = {}
-    for name in able:
-        counted = counter.flops if name in ("flops", "backward") else counter.bytes_kept
-        quantity = parameters if name == "parameters" else counted(name)
-        # where tensors leave their formulas behind, no formula of another quantity can be trusted either
-        far = {path: why for path, why in parameters.refused.items() if path not in quantity.refused}
-        found[name] = replace(quantity, refused={**quantity.refused, **far}) if far else quantity
     running = any(name not in ("parameters", "optimizer") for name in able)
+    if running:
+        counter.try_once()
+    counters = {"parameters": counter.parameters, "flops": counter.flops, "backward": counter.flops}
+    found = {name: counters.get(name, counter.bytes_kept)(name) for name in able}
     return Account(subject.name, subject.sizes(running), found, subject.defaults)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What was probed, and what the module does at the sizes asked for where no formula says it.
+
+    `missed` is what was measured of the groups without a formula, and of those whose formula does not hold there;
+    `unproved` says why nothing was measured; `only_at` are the sizes at which alone the formulas hold.
+    """
+
+    probed: Probed
+    missed: Mapping[PathGroup, Amounts]
+    unproved: str = ""
+    only_at: Values = field(default_factory=dict)
+
+
+Whole = Callable[[Fitted], Sequence[Polynomial]]
+"""What all members of a group come to, column by column."""
+Kind = tuple[Counted, Callable[[PathGroup, Fitted], Part]]
+"""What was counted of one kind, and how it is written as a part."""
+
+
+class TooLargeToRun(LedgerError):
+    """A module needs more memory for a real run than counting takes."""
 
 
 class ModuleCounter:
@@ -79,172 +110,279 @@ class ModuleCounter:
     def __init__(self, subject: Subject, conventions: Conventions) -> None:
         self.subject, self.conventions = subject, conventions
         self.cached = CountCache(subject.identity)
-        self._built: dict[tuple[int, ...], bool] = {}
+        self._runs: dict[tuple[int, ...], bool] = {}
+        self._work: dict[Hashable, Readings] = {}
 
-    def parameters(self) -> Quantity:
-        """Every parameter by its shape.
+    def try_once(self) -> None:
+        """Run the module at the sizes asked for, so that what cannot be run says so before anything is probed."""
+        values = self.subject.sizes(True)
 
-        What was fitted at small sizes may change far from them, so that it is compared with the module at the very
-        sizes asked for. A tensor that differs there follows no formula, like those that were refused; the number is
-        then that of the module as it was built.
-        """
+        def run() -> bool:
+            with suppress(TooLargeToRun):
+                self._run(measure.forward, values, ("meta", "cpu"))
+            return True
+
+        self.cached.get(f"runs at {sizes_in_words(values)}", run)
+
+    def parameters(self, name: str) -> Quantity:
+        """Every parameter by its shape."""
 
         def ties() -> dict[str, str]:
             tied = measure.tied_names(self.subject.build(self._small()))
             return {probe.pattern_of(name): ", ".join(others) for name, others in tied.items()}
 
-        kinds = {"": self._shapes("trainable"), "frozen": self._shapes("frozen")}
+        def part(group: PathGroup, fitted: Fitted, kind: str) -> Part:
+            tied = f"tied: also {also[group.pattern]}" if group.pattern in also else ""
+            shape, each = None if group.which == SUM else fitted.columns, prod(fitted.columns, start=ONE)
+            return Part(str(group), each, fitted.repeats, shape, ", ".join(filter(None, (kind, tied))))
+
+        def whole(fitted: Fitted) -> Sequence[Polynomial]:
+            return (fitted.repeats * prod(fitted.columns, start=ONE),)
+
+        built = self.subject.build(self.subject.symbols)
         also = self.cached.get("tied", ties)
-        values = self.subject.symbols
-        built = {name: (tensor.numel(),) for name, tensor in self.subject.build(values).named_parameters()}
-        refused = _reasons(*kinds.values())
-        measured = {str(group): _amount(built, group) for probed in kinds.values() for group in probed.refused}
-        parts: list[Part] = []
-        for kind, probed in kinds.items():
-            for group, fitted in probed.groups.items():
-                tied = f"tied: also {also[group.pattern]}" if group.pattern in also else ""
-                part, amount = _tensor(group, fitted, ", ".join(filter(None, (kind, tied)))), _amount(built, group)
-                if group.which or part.whole.at(values) == amount:
-                    parts.append(part)
-                    continue
-                names = ", ".join(values)
-                refused[part.path] = f"no polynomial of {names} as far as the sizes asked for, where it is {amount:,}"
-                measured[part.path] = amount
-        quantity = Quantity("parameters", "numbers", tuple(parts), "a tied tensor counts once", refused, measured)
-        if quantity.at(values) != sum(row[0] for row in built.values()):
-            raise LedgerError(
-                f"{self.subject.name}: its parameters follow no polynomial of {', '.join(values)} as far as the sizes "
-                "asked for: other tensors are there than at small sizes."
-            )
-        return quantity
+        kinds: list[Kind] = []
+        for kind, trainable in (("", True), ("frozen", False)):
 
-    def _shapes(self, kind: str) -> Probed:
-        def read(values: Values) -> Readings:
-            return measure.shapes(self.subject.build(values), kind == "trainable")
+            def read(values: Values, trainable: bool = trainable) -> Readings:
+                return measure.shapes(self.subject.build(values), trainable)
 
-        def check(probed: Probed) -> None:
-            """Add everything up once more, at other sizes."""
-            values = self._small()
-            found = total(_tensor(*fitted).whole for fitted in probed.groups.items()).at(values)
-            if found != sum(prod(shape) for shape in read(values).values()):
-                raise LedgerError(f"{self.subject.name}: its parameters do not add up to what was fitted.")
-
-        return self._probed(kind, read, check=check, join=measure.total_size)
+            there = {path: (prod(shape),) for path, shape in measure.shapes(built, trainable).items()}
+            name_of_kind = kind or "trainable"
+            counted = self._counted(name_of_kind, read, lambda _, there=there: there, False, measure.total_size, whole)
+            kinds.append((counted, partial(part, kind=kind)))
+        return self._quantity(name, "numbers", "a tied tensor counts once", kinds, lambda row: row[0])
 
     def flops(self, name: str) -> Quantity:
         """The FLOPs of one pass over a batch.
 
-        Read on small real tensors, which are many times faster than the meta device, by the paths it takes.
+        Read on small real tensors, which are many times faster than the meta device, by the paths it takes; at the
+        sizes asked for they are read on the meta device, where PyTorch's own counter is exact.
         """
-
-        def read(values: Values, measured: Callable[[nn.Module, Inputs], Readings] = measure.products) -> Readings:
-            with plain_kernels():
-                return measured(self.subject.build(values, "cpu"), self.subject.inputs(values, "cpu"))
-
-        def check(probed: Probed) -> None:
-            """Compare with what is counted on the meta device, where PyTorch's own counter is exact."""
-            values = self._small()
-            on_meta = measure.products(self.subject.build(values), self.subject.inputs(values))
-            for column in range(2 * measure.COLUMNS):
-                fitted = total(f.repeats * f.columns[column] for f in probed.groups.values()).at(values)
-                if fitted != sum(row[column] for row in on_meta.values()):
-                    raise LedgerError(f"{self.subject.name}: its FLOPs on a CPU differ from those on the meta device.")
-
         phase = ("flops", "backward").index(name)
-        probed = [self._probed("products", read, running=True, check=check)]
+
+        def counted(kind: str, measured: Measured, columns: slice) -> Counted:
+            def read(values: Values, devices: Sequence[str] = ("cpu",)) -> Readings:
+                key = (kind, *values.items(), *devices)
+                if key not in self._work:  # both passes are read in one run
+                    with plain_kernels():
+                        self._work[key] = self._run(measured, values, devices)
+                return {path: row[columns] for path, row in self._work[key].items()}
+
+            def asked(_: Probed) -> Readings:
+                return read(self.subject.sizes(True), ("meta", "cpu"))
+
+            return self._counted(f"{kind} {name}", read, asked, pinned=partial(read, devices=("meta",)))
+
+        def part(group: PathGroup, fitted: Fitted, note: str = "") -> Part:
+            each = fitted.columns[0] if note else self.conventions.apply(*fitted.columns)
+            return Part(str(group), each, fitted.repeats, note=note)
+
+        def amount(row: Amounts) -> int:
+            return int((of(row[0]) if len(row) == 1 else self.conventions.apply(*map(of, row))).at({}))
+
         columns = slice(phase * measure.COLUMNS, (phase + 1) * measure.COLUMNS)
-        parts = [
-            Part(str(group), self.conventions.apply(*fitted.columns[columns]), fitted.repeats)
-            for group, fitted in probed[0].groups.items()
-        ]
+        kinds: list[Kind] = [(counted("products", measure.products, columns), part)]
         if self.conventions.elementwise:
-            probed.append(self._probed("elementwise", partial(read, measured=measure.elementwise), running=True))
-            parts += [
-                Part(str(group), fitted.columns[phase], fitted.repeats, note="elementwise")
-                for group, fitted in probed[1].groups.items()
-            ]
-        counted = tuple(part for part in parts if part.each)
-        return Quantity(name, "FLOPs", counted, str(self.conventions), _reasons(*probed))
+            spread = counted("elementwise", measure.elementwise, slice(phase, phase + 1))
+            kinds.append((spread, partial(part, note="elementwise")))
+        return self._quantity(name, "FLOPs", str(self.conventions), kinds, amount)
 
     def bytes_kept(self, name: str) -> Quantity:
-        """What autograd saves in a forward pass on a CPU, the state after a batch was read, or what AdamW keeps.
+        """What autograd saves in a forward pass on a CPU, the state after a batch was read, or what AdamW keeps."""
+        values = self.subject.sizes(True)
+        if name == "activations":
+            read = partial(self._run, measure.saved_bytes, devices=("cpu",))
+            counted = self._counted(name, read, self._saved)
+        else:
 
-        Activations that follow no formula are measured in a real run at the sizes asked for, if it is small enough.
+            def read(values: Values) -> Readings:
+                if name == "optimizer":
+                    return measure.optimizer_bytes(self.subject.build(values))
+                return self._run(measure.state_bytes, values, ("meta", "cpu"))
+
+            counted = self._counted(name, read, lambda _: read(values), running=name == "cache")
+        kinds: list[Kind] = [(counted, lambda group, fitted: Part(str(group), fitted.columns[0], fitted.repeats))]
+        return self._quantity(name, "bytes", CONVENTIONS[name], kinds, lambda row: row[0])
+
+    def _saved(self, probed: Probed) -> Readings:
+        """What autograd saves at the sizes asked for: in a real run if it is small, else in one on fake tensors.
+
+        These take no memory and follow the paths of a CPU. Where they differ from real ones at small sizes, as for what
+        oneDNN's LSTM saves, they are not used.
         """
-        build, inputs = self.subject.build, self.subject.inputs
-        read, convention = {
-            "activations": (
-                lambda values: measure.saved_bytes(build(values, "cpu"), inputs(values, "cpu")),
-                "storages saved for backward on a CPU, each once, parameters left out; loss not included",
-            ),
-            "cache": (
-                lambda values: measure.state_bytes(build(values), inputs(values)),
-                "the state after reading the batch",
-            ),
-            "optimizer": (lambda values: measure.optimizer_bytes(build(values)), "AdamW's state"),
-        }[name]
-        probed = self._probed(name, read, running=name != "optimizer")
-        parts = [Part(str(group), fitted.columns[0], fitted.repeats) for group, fitted in probed.groups.items()]
-        quantity = Quantity(name, "bytes", tuple(parts), convention, _reasons(probed))
-        if name != "activations" or not probed.refused:
-            return quantity
-        values = self.subject.sizes(running=True)
-        weights = sum(p.numel() * p.element_size() for p in build(values).parameters())
-        if weights + int(quantity.polynomial.at(values)) > LARGEST_RUN:
-            return quantity
-        found = read(values)
-        return replace(quantity, measured={str(group): _amount(found, group) for group in probed.refused})
+        values, real = self.subject.sizes(True), partial(self._run, measure.saved_bytes, devices=("cpu",))
+        expected = sum(column.at(values) for fitted in probed.groups.values() for column in _wholes(fitted))
+        needed = int(expected) + self._weights(values)
+        if needed <= QUICK_RUN:
+            return real(values)
+        from torch._subclasses.fake_tensor import FakeTensorMode  # slow to import
 
-    def _probed(
-        self,
-        name: str,
-        read: Read,
-        running: bool = False,
-        check: Callable[[Probed], None] | None = None,
-        join: Join = probe.column_sums,
-    ) -> Probed:
-        """Probe what is read, from the cache if it was probed before; `check` is one more proof."""
+        def fake(values: Values) -> Readings:
+            with FakeTensorMode(), NoFilling():
+                return measure.saved_bytes(self.subject.make(values), self.subject.inputs(values, "cpu"))
 
-        def tried(values: Values) -> Readings:
+        small = self._small()
+        with suppress(Exception):  # not every module can be followed without numbers
+            if fake(small) == real(small):
+                return fake(values)
+        if needed > LARGEST_RUN:
+            raise TooLargeToRun(f"a run takes more than {LARGEST_RUN // 2**20} MiB")
+        return real(values)
+
+    def _weights(self, values: Values) -> int:
+        """The bytes of the parameters."""
+        return sum(p.numel() * p.element_size() for p in self.subject.build(values).parameters())
+
+    def _run(self, measured: Measured, values: Values, devices: Sequence[str]) -> Readings:
+        """Measure a run on the first device on which there is one; a LedgerError says why it cannot be run."""
+        failure: Exception | None = None
+        for device in devices:
             try:
-                return read(values)
+                if device == "cpu" and values == self.subject.sizes(True) and self._weights(values) > LARGEST_RUN:
+                    raise TooLargeToRun(f"a run takes more than {LARGEST_RUN // 2**20} MiB")
+                return measured(self.subject.build(values, device), self.subject.inputs(values, device))
             except LedgerError:
                 raise
             except Exception as error:  # the forward pass of other people's code may fail in any way
-                raise LedgerError(f"{self.subject.name} cannot be run at {sizes_in_words(values)}: {error}") from error
+                failure = error
+        why = str(failure).strip().partition("\n")[0] or type(failure).__name__
+        words = sizes_in_words(values)
+        raise LedgerError(f"{self.subject.name} cannot be run at {words}: {why}") from failure
+
+    def _counted(
+        self,
+        name: str,
+        read: Read,
+        asked: Callable[[Probed], Readings],
+        running: bool = True,
+        join: Join = probe.column_sums,
+        whole: Whole | None = None,
+        pinned: Read | None = None,
+        only_at: Values | None = None,
+    ) -> Counted:
+        """Probe what is read, and compare it with what is read at the sizes asked for; both are cached.
+
+        Where a formula does not hold there, or is missing, some sizes may be the reason, such as a batch of one or a
+        text longer than the window: with these as they are, what is read may have a formula in the other sizes.
+        """
+        whole = whole or _wholes
+        values, fixed = self.subject.sizes(running), dict(only_at or {})
+        key = " ".join(filter(None, (name, sizes_in_words(fixed))))
 
         def work() -> Probed:
             threads = torch.get_num_threads()
             torch.set_num_threads(1)  # probed modules are small: threads would only wait for each other
             try:
-                probed = probe.probe(tried, self._sizes(running), join)
-                if check and not probed.refused:
-                    check(probed)
+                return probe.probe(read, self._sizes(running, fixed), join)
+            except LedgerError as error:
+                return Probed({}, {EVERYTHING: f"no formula, since it cannot be probed ({error})"})
             finally:
                 torch.set_num_threads(threads)
-            return probed
 
-        return self.cached.probed(name, work)
+        def compare() -> list[Any]:
+            try:
+                found = asked(probed)
+            except TooLargeToRun as error:
+                return [str(error), []]
+            if EVERYTHING in probed.refused:
+                return ["", [["", SUM, join(list(found.values())) if found else (0,)]]]
+            missed = []
+            for group, rows in probe.sorted_into([*probed.groups, *probed.refused], found).items():
+                amounts = probe.column_sums(rows) if rows else ()
+                fitted = probed.groups.get(group)
+                expected = [column.at(values) for column in whole(fitted)] if fitted else None
+                if expected is None or any(a != b for a, b in zip_longest(amounts, expected, fillvalue=0)):
+                    missed.append([group.pattern, group.which, list(amounts or (0,) * len(expected or [0]))])
+            return ["", missed]
 
-    def _sizes(self, running: bool) -> Iterator[ProbeSizes]:
+        probed = self.cached.probed(key, work)
+        unproved, rows = self.cached.get(f"{key} at {sizes_in_words(values)}", compare)
+        missed = {PathGroup(pattern, which): tuple(amounts) for pattern, which, amounts in rows}
+        counted = Counted(probed, missed, unproved, fixed)
+        if not missed or fixed or not running or EVERYTHING in missed:
+            return counted
+        pins = self.cached.get(
+            f"{key} depends at {sizes_in_words(values)}", lambda: self._reasons(counted, pinned or read, whole)
+        )
+        if not pins:
+            return counted
+        again = self._counted(name, pinned or read, asked, running, join, whole, only_at=pins)
+        return again if len(again.missed) < len(missed) and EVERYTHING not in again.missed else counted
+
+    def _reasons(self, counted: Counted, read: Read, whole: Whole) -> dict[str, int]:
+        """The sizes asked for that alone lead away from the formulas of the groups that were missed."""
+        values, probed = self.subject.sizes(True), counted.probed
+        sizes = next(self._sizes(True), None)
+        pins: dict[str, int] = {}
+        for name in values if sizes else ():
+            assert sizes
+            if any(f"no polynomial of {name}:" in why for why in probed.refused.values()):
+                pins[name] = values[name]
+            there = {**{other: known[0] for other, known in sizes.items()}, name: values[name]}
+            try:
+                if self._weights(there) > QUICK_RUN:
+                    continue
+                found = probe.sorted_into([*probed.groups, *probed.refused], read(there))
+            except LedgerError:
+                continue
+            for group in counted.missed:
+                fitted = probed.groups.get(group)
+                rows = probe.column_sums(found[group]) if found.get(group) else ()
+                expected = [column.at(there) for column in whole(fitted)] if fitted else []
+                if fitted and any(a != b for a, b in zip_longest(rows, expected, fillvalue=0)):
+                    pins[name] = values[name]
+        return pins
+
+    def _quantity(
+        self, name: str, unit: str, convention: str, kinds: Sequence[Kind], amount: Callable[[Amounts], int]
+    ) -> Quantity:
+        """What has a formula part by part, and what has none as it was measured."""
+        parts: list[Part] = []
+        refused: dict[str, str] = {}
+        measured: dict[str, int] = {}
+        sizes = self.subject.sizes(name not in ("parameters", "optimizer"))
+        only_at = {
+            one: probed[0] for one, probed in self.subject.probe_sizes.items() if len(probed) == 1 and one in sizes
+        }
+        unproved = ""
+        for counted, part_of in kinds:
+            probed = counted.probed
+            unproved = unproved or counted.unproved
+            only_at |= counted.only_at
+            parts += [part_of(*one) for one in probed.groups.items() if one[0] not in counted.missed]
+            refused |= {str(group): why for group, why in probed.refused.items()}
+            for group, row in counted.missed.items():
+                path = str(group) if group != EVERYTHING else ""
+                measured[path] = measured.get(path, 0) + amount(row)
+                if group in probed.groups:
+                    refused[path] = f"no polynomial of {', '.join(sizes)} as far as the sizes asked for"
+                elif group not in probed.refused:
+                    refused[path] = "no formula, since it is there at the sizes asked for only"
+        unproved = f"not compared with a run at the sizes asked for: {unproved}" if unproved else ""
+        convention = "; ".join(filter(None, (convention, unproved)))
+        shown = tuple(part for part in parts if part.each or unit != "FLOPs")
+        return Quantity(name, unit, shown, convention, refused, measured, only_at)
+
+    def _sizes(self, running: bool, fixed: Values | None = None) -> Iterator[ProbeSizes]:
         """Probe sizes to try; if there are none, building at the sizes asked for says why."""
 
-        def can_be_built(values: Values) -> bool:  # tried once: the sizes of its inputs do not matter
-            key = tuple(values[name] for name in self.subject.symbols)
-            if key not in self._built:
-                self._built[key] = self.subject.can_be_built(values)
-            return self._built[key]
+        def works(values: Values) -> bool:
+            key = (running, *values.values())
+            if key not in self._runs:
+                self._runs[key] = self.subject.can_be_run(values) if running else self.subject.can_be_built(values)
+            return self._runs[key]
 
         none = True
-        for sizes in probe.choose_sizes(list(self.subject.sizes(running)), can_be_built, self.subject.probe_sizes):
+        for sizes in probe.choose_sizes(self.subject.sizes(running), works, self.subject.probe_sizes):
             none = False
-            yield sizes
+            yield {**sizes, **{name: [value] for name, value in (fixed or {}).items()}}
         if none:
             self.subject.build(self.subject.sizes(running))
 
     def _small(self) -> dict[str, int]:
         """Some small sizes at which the subject can be built."""
-        found = next(self._sizes(running=True), None)
+        found = next(self._sizes(running=self.subject.feed is not None), None)
         return probe.draws(found, 4)[-1] if found else self.subject.sizes(running=True)
 
 
@@ -257,18 +395,8 @@ def plain_kernels() -> Iterator[None]:
             yield
 
 
-def _amount(found: Readings, group: PathGroup) -> int:
-    """What was read at all paths of a pattern."""
-    return sum(row[0] for path, row in found.items() if group.matches(path))
-
-
-def _tensor(group: PathGroup, fitted: Fitted, note: str = "") -> Part:
-    shape = None if group.which == SUM else fitted.columns
-    return Part(str(group), prod(fitted.columns, start=ONE), fitted.repeats, shape, note)
-
-
-def _reasons(*probed: Probed) -> dict[str, str]:
-    return {str(group): why for one in probed for group, why in one.refused.items()}
+def _wholes(fitted: Fitted) -> Sequence[Polynomial]:
+    return [fitted.repeats * column for column in fitted.columns]
 
 
 def trainable_text(spec: ModelSpec, method: Method, learn: Sequence[str] = ()) -> str:

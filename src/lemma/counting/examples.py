@@ -84,7 +84,7 @@ def gpt2(V: int = 50_257, d: int = 768, L: int = 12, h: int = 12, T: int = 1024)
     return model(config(vocab_size=V, n_embd=d, n_layer=L, n_head=h, n_positions=T, **dropout, **NO_TOKENS))
 
 
-@called_with(_ids, h=[12, 24, 36, 48, 72], h_kv=[2, 3, 4, 6, 12], d_h=[2, 4, 6, 8, 10])
+@called_with(_ids, d=[48, 96, 144, 192], h=[4, 8, 12, 16], h_kv=[1, 2, 4], d_h=[2, 4, 6, 8, 10])
 def llama(
     V: int = 32_000, d: int = 4096, L: int = 32, h: int = 32, h_kv: int = 8, d_h: int = 128, d_ff: int = 11_008
 ) -> nn.Module:

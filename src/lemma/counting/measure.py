@@ -65,6 +65,13 @@ def following(module: nn.Module) -> Iterator[ModulePath]:
             handle.remove()
 
 
+def forward(module: nn.Module, inputs: Inputs) -> Readings:
+    """Run a module forward and measure nothing."""
+    with torch.no_grad():
+        module(*inputs.positional, **inputs.named)
+    return {}
+
+
 def tensors_in(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
     """The tensors in dictionaries, lists and tuples, and if wanted in dataclasses, in order."""
     if isinstance(value, Tensor):
@@ -84,7 +91,14 @@ def tensors_in(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
 PRODUCTS, CAUSAL, ELEMENTS = 0, 1, 2  # what is counted in one pass; causal products are among the products
 COLUMNS = 2  # of a reading of products, for one pass
 SPREAD = ("_softmax", "_log_softmax", "native_layer_norm", "_fused_rms_norm", "native_batch_norm", "native_group_norm")
+GROUPED = ("_grouped_mm", "grouped_mm_fallback")  # products of tokens with their own experts, unknown to that counter
 IN_CAUSAL = " causal"  # follows the path while causal attention is running
+
+
+def grouped_product(left: Tensor, right: Tensor, *others: Any, **named: Any) -> int:
+    """The FLOPs of a product in which each row of one factor belongs to one matrix of the other, or sums to one."""
+    groups = left.shape[0] if left.ndim == right.ndim == 3 else 1
+    return 2 * groups * left.shape[-2] * left.shape[-1] * right.shape[-1]
 
 
 def products(module: nn.Module, inputs: Inputs) -> Readings:
@@ -101,8 +115,9 @@ def _work(module: nn.Module, inputs: Inputs, columns: tuple[int, ...]) -> Readin
     with following(module) as path_now, FlopMeter(path_now) as meter, CausalWatch(path_now):
         outputs = module(*inputs.positional, **inputs.named)
         meter.phase = 1
-        trained = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
-        trained[0].sum().backward()
+        trained = next((tensor for tensor in tensors_in(outputs) if tensor.requires_grad), None)
+        if trained is not None:  # else there is nothing to learn: all is frozen, or what comes out are whole numbers
+            trained.sum().backward()
     paths = dict.fromkeys(path for path, _, column in meter.work if column in columns)
     return {path: tuple(meter.work[path, phase, at] for phase in (0, 1) for at in columns) for path in paths}
 
@@ -119,7 +134,10 @@ class FlopMeter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count an operation that has a formula; take apart one that has none, as PyTorch's counter does."""
         kwargs = kwargs or {}
-        if func._overloadpacket not in flop_registry and func not in self._whole:
+        formula = flop_registry.get(func._overloadpacket)
+        if func._overloadpacket.__name__ in GROUPED:
+            formula = formula or grouped_product
+        if formula is None and func not in self._whole:
             with self:
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
@@ -128,8 +146,8 @@ class FlopMeter(TorchDispatchMode):
         out = func(*args, **kwargs)
         path = self.path_now.current
         causal, path = path.endswith(IN_CAUSAL), path.removesuffix(IN_CAUSAL)
-        if func._overloadpacket in flop_registry:
-            amount = flop_registry[func._overloadpacket](*args, **kwargs, out_val=out)
+        if formula is not None:
+            amount = formula(*args, **kwargs, out_val=out)
             self.work[path, self.phase, PRODUCTS] += amount
             self.work[path, self.phase, CAUSAL] += amount if causal else 0
         elif torch.Tag.pointwise in func.tags or func._overloadpacket.__name__.startswith(SPREAD):
@@ -192,6 +210,8 @@ def optimizer_bytes(module: nn.Module) -> Readings:
     named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     for parameter in named.values():
         parameter.grad = torch.zeros_like(parameter)
+    if not named:
+        return {}
     optimizer = torch.optim.AdamW(named.values(), foreach=False)
     optimizer.step()
     kept = {name: [t for t in optimizer.state[one].values() if isinstance(t, Tensor)] for name, one in named.items()}
@@ -199,19 +219,20 @@ def optimizer_bytes(module: nn.Module) -> Readings:
 
 
 def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
-    """Run a module forward on real tensors; return the bytes autograd saved, under the path that saved them first.
+    """Run a module forward; return the bytes autograd saved, under the path that saved them first.
 
     A storage counts once, however many views of it are saved; parameters and buffers are there anyway and do not count.
     """
-    known = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+    held = [*module.parameters(), *module.buffers()]
+    there, known = {id(tensor) for tensor in held}, {tensor.untyped_storage()._cdata for tensor in held}
     kept: list[Tensor] = []  # as long as they live, no other storage can have their address
     amounts: Counter[str] = Counter()
     with following(module) as path_now:
 
         def pack(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
-            if storage.data_ptr() not in known:
-                known.add(storage.data_ptr())
+            if storage._cdata not in known and id(tensor._base) not in there:
+                known.add(storage._cdata)
                 kept.append(tensor)
                 amounts[path_now.current] += storage.nbytes()
             return tensor
@@ -220,6 +241,9 @@ def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
             outputs = module(*inputs.positional, **inputs.named)
     del outputs
     return {path: (amount,) for path, amount in amounts.items()}
+
+
+CACHES = ("past_key_values", "cache_params", "mems", "state")  # what the transformers library calls its caches
 
 
 def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
@@ -234,14 +258,25 @@ def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
             outputs = module.step(target, module.begin(source))
         else:
             outputs = module(*inputs.positional, **inputs.named)
-    cache: Any = getattr(outputs, "past_key_values", None)
+    cache: Any = next((found for name in CACHES if (found := getattr(outputs, name, None)) is not None), None)
     state: Any = outputs[1] if isinstance(outputs, tuple) and len(outputs) > 1 else None
     if cache is not None:
-        layers, names = enumerate(cache.layers), ("keys", "values")
-        found = {f"layers.{number}.{name}": getattr(layer, name) for number, layer in layers for name in names}
+        found = dict(_tensors_by_name(cache))
     elif hasattr(state, "tensors"):
         found = state.tensors()
     else:  # of a recurrent torch.nn module
         found = dict(zip(("hidden", "cell"), state if isinstance(state, tuple) else (state,), strict=False))
     tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
     return {name: (tensor.numel() * tensor.element_size(),) for name, tensor in tensors.items()}
+
+
+def _tensors_by_name(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a cache: of its layers, and of the caches in it."""
+    if isinstance(value, Tensor):
+        yield path, value
+    elif isinstance(value, (dict, list, tuple)) or hasattr(value, "__dict__"):
+        numbered = isinstance(value, (list, tuple))
+        parts = enumerate(value) if numbered else (value if isinstance(value, dict) else vars(value)).items()
+        for name, inner in parts:
+            if not str(name).startswith("_"):  # auxiliary numbers are no state
+                yield from _tensors_by_name(inner, f"{path}.{name}".removeprefix("."))

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import combinations, permutations
+from itertools import combinations, islice, permutations
 from math import prod
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ Join = Callable[[Sequence[Amounts]], Amounts]
 """Adds up the readings of a group of which only the sum is known."""
 
 PROOFS = 3
+MOST_CHOICES = 3  # of probe sizes at which a module works and yet cannot be read
 DRAWN = 60  # sizes among which there are always some that the fit has not asked for
 
 
@@ -47,12 +48,20 @@ class PathGroup:
         return re.sub(r"\*", lambda star: next(rest, "*"), self.pattern) if rest else self.pattern
 
     def matches(self, path: str) -> bool:
-        """Whether a path follows the pattern.
-
-        >>> PathGroup("layers.*.weight_l0").matches("layers.12.weight_l0")
-        True
-        """
+        """Whether a path follows the pattern."""
         return re.fullmatch(re.escape(self.pattern).replace(r"\*", r"\d+"), path) is not None
+
+    def holds(self, path: str, at: int, number: int) -> bool:
+        """Whether a path belongs to it that is number `at` of `number` with its pattern.
+
+        >>> PathGroup("layers.*.weight_l0").holds("layers.12.weight_l0", 12, 24)
+        True
+        >>> PathGroup("layers.*.weight", "1…").holds("layers.0.weight", 0, 24)
+        False
+        """
+        last = at == number - 1
+        mine = {"0": at == 0, "1…": at > 0, "-1": last, "…-2": not last}.get(self.which, True)
+        return mine and self.matches(path)
 
 
 @dataclass(frozen=True)
@@ -93,8 +102,8 @@ def probe(read: Read, choices: Iterable[ProbeSizes], join: Join = column_sums) -
             known[key] = read(values)
         return known[key]
 
-    refusal = LedgerError("there are no sizes at which this module can be built.")
-    for sizes in choices:
+    refusal = LedgerError("it works at no small sizes that were tried; state some as factory.probe_sizes")
+    for sizes in islice(choices, MOST_CHOICES):
         try:
             return _fit_groups(reading, sizes, join)
         except LedgerError as error:
@@ -105,7 +114,7 @@ def probe(read: Read, choices: Iterable[ProbeSizes], join: Join = column_sums) -
 def _fit_groups(reading: Read, sizes: ProbeSizes, join: Join) -> Probed:
     """Fit until all groups are proved: those that fail are grouped otherwise, multiplied by a symbol, or refused."""
     lowest = {name: values[0] for name, values in sizes.items()}
-    first = [lowest, *({**lowest, name: values[1]} for name, values in sizes.items())]
+    first = [lowest, *({**lowest, name: values[1]} for name, values in sizes.items() if len(values) > 1)]
     groupings = groupings_for([reading(values) for values in first], join)
     multiplied: dict[Column, list[str]] = {}  # by which symbols, since they may divide the quantity
     refused: dict[PathGroup, str] = {}
@@ -135,6 +144,7 @@ def _fit_groups(reading: Read, sizes: ProbeSizes, join: Join) -> Probed:
         except Ungrouped as failure:  # the next grouping; a pattern that showed up only now gets its sum
             (pattern,) = failure.args
             groupings[pattern] = groupings.get(pattern, [])[1:] or ["sum"]
+            refused = {group: why for group, why in refused.items() if pattern_of(group.pattern) != pattern}
         except NotPolynomial as failure:
             group, _ = failure.key
             names = multiplied.setdefault(failure.key, [])
@@ -182,6 +192,16 @@ def _members(readings: Readings) -> dict[str, list[Member]]:
     for group in groups.values():
         group.sort(key=lambda member: [int(number) for number in NUMBER.findall(member[0])])
     return groups
+
+
+def sorted_into(groups: Iterable[PathGroup], readings: Readings) -> dict[PathGroup, list[Amounts]]:
+    """The readings that belong to each group; a path that belongs to none is a group of its own."""
+    found: dict[PathGroup, list[Amounts]] = {group: [] for group in groups}
+    for members in _members(readings).values():
+        for at, (path, reading) in enumerate(members):
+            mine = next((group for group in found if group.holds(path, at, len(members))), PathGroup(path))
+            found.setdefault(mine, []).append(reading)
+    return found
 
 
 def groupings_for(samples: Sequence[Readings], join: Join) -> dict[str, list[Grouping]]:
@@ -268,6 +288,7 @@ def fit(sample: Sample[Key], sizes: Mapping[str, Sequence[int]]) -> dict[Key, Po
         below = [moved(index, place, -1) for place, at in enumerate(index) if at]
         return any(all(lower in mine for lower in below) for mine in terms.values())
 
+    places = [place for place, known in enumerate(sizes.values()) if len(known) > 1]  # with one size it is a constant
     waiting = [(0,) * len(sizes)]
     while waiting:
         for index in waiting:
@@ -279,12 +300,12 @@ def fit(sample: Sample[Key], sizes: Mapping[str, Sequence[int]]) -> dict[Key, Po
                 if not rest:
                     continue
                 for (name, known), power in zip(sizes.items(), index, strict=True):
-                    if power > min(HIGHEST, len(known) - 2):
+                    if power > max(0, min(HIGHEST, len(known) - 2)):
                         why = f"no polynomial of {name}: it still changes at the power {power}"
                         raise NotPolynomial(key, name, why)
                 mine[index] = Fraction(rest) / basis(index, values)
         asked.update(waiting)
-        above = {moved(index, place, 1) for index in waiting for place in range(len(sizes))} - asked
+        above = {moved(index, place, 1) for index in waiting for place in places} - asked
         waiting = sorted(filter(called_for, above))
     symbols = {name: symbol(name) for name in sizes}
     return {
@@ -312,39 +333,65 @@ def prove(
 
 PLAIN = [2, 3, 4, 5, 6, 7, 8, 9]
 DIVISORS = [2, 3, 4, 6, 12]  # never 1, at which much is a special case
-MIDDLE = [12 * step for step in (1, 2, 3, 4, 6)]
-TRIALS = 12
-WIDEST = 3  # symbols that may have to be wide together
+GROUPED = ([1, 2, 4], [4, 8, 12, 16], [96, 192, 288, 384])  # few heads divide many, and these an even part of the width
+TRIALS = 8
+MOST_TRIALS = 500  # sizes that are tried in all, before it is said that there are none
+FEW_LAYERS = [2, 3, 4, 5]  # layers take time, and are never multiplied with each other
+HEADS, WIDTHS = re.compile("h|k$|n_?h|.*head|.*kv"), re.compile("d|.*width|.*hidden|.*dim|.*embd")
+LAYERS = re.compile("L(_|$)|.*layers|depth")
 
 
 def choose_sizes(
-    names: Sequence[str], builds: Callable[[Values], bool], hints: Mapping[str, Sequence[int]]
+    asked: Values, works: Callable[[Values], bool], hints: Mapping[str, Sequence[int]]
 ) -> Iterator[ProbeSizes]:
-    """Yield sizes at which the module can be built, the simplest first.
+    """Yield sizes at which the module works, the simplest first.
 
-    Small ones, and where heads must divide a width or the like, highly divisible ones. Which symbols must be wide is
-    found by trying: the fewest that let the module be built at a dozen random sizes.
+    Small ones; small ones in the order of the sizes asked for, since a text may have to be as long as a window, or at
+    most as long as a table of positions; and where heads must divide a width, or groups of heads the heads, divisible
+    ones. Only what divides at the sizes asked for is tried, the likely names first.
     """
+    ranks = sorted(set(asked.values()))
+    few = {name: FEW_LAYERS for name in asked if LAYERS.match(name)}
+    plain = {name: list(PLAIN) for name in asked} | few
+    ordered = {name: [10 * ranks.index(value) + small for small in PLAIN] for name, value in asked.items()} | few
 
-    def candidates() -> Iterator[ProbeSizes]:
-        yield {name: list(PLAIN) for name in names}
-        for step in (12, 24):
-            for number in range(1, WIDEST + 1):
-                for wide in combinations(names, number):
-                    for others in (PLAIN, DIVISORS):
-                        yield {name: multiples(step) if name in wide else list(others) for name in names}
-        for step in (144, 288):  # heads in groups: few divide many, and many divide a width
-            for middle, wide in permutations(names, 2):
-                special = {wide: multiples(step), middle: list(MIDDLE)}
-                yield {name: special.get(name, list(DIVISORS)) for name in names}
+    def divides(low: str, high: str) -> bool:
+        return low != high and asked[low] <= asked[high] and asked[high] % asked[low] == 0
+
+    def likely(names: tuple[str, ...]) -> int:
+        *heads, width = names
+        return sum(not HEADS.match(name) for name in heads) + (not WIDTHS.match(width))
+
+    def patterns() -> Iterator[ProbeSizes]:
+        yield {}
+        pairs = sorted((pair for pair in permutations(asked, 2) if divides(*pair)), key=likely)
+        triples = [three for three in permutations(asked, 3) if divides(*three[:2]) and divides(*three[1:])]
+        triples = [dict(zip(three, map(list, GROUPED), strict=True)) for three in sorted(triples, key=likely)]
+        singles = [{pair[0]: DIVISORS, pair[1]: multiples(step)} for pair in pairs for step in (12, 24)]
+        yield from singles[:8]
+        yield from triples[:8]
+        for low in dict.fromkeys(low for low, _ in pairs):
+            yield {low: DIVISORS, **{high: multiples(24) for high in asked if divides(low, high)}}
+        for high in dict.fromkeys(high for _, high in pairs):  # where hints say what divides it
+            yield from ({high: multiples(step)} for step in (144, 288))
+        yield from singles[8:]
+        yield from triples[8:]
 
     def multiples(step: int) -> list[int]:
         return [step * number for number in range(1, 9)]
 
-    for sizes in candidates():
-        chosen = {**sizes, **{name: list(hint) for name, hint in hints.items() if name in sizes}}
-        if all(builds(values) for values in draws(chosen, TRIALS)):
-            yield chosen
+    tried = 0
+    for pattern in patterns():
+        for others in (plain, ordered):
+            chosen = {**others, **pattern, **{name: list(hint) for name, hint in hints.items() if name in asked}}
+            if tried > MOST_TRIALS:
+                return
+            for values in draws(chosen, TRIALS):
+                tried += 1
+                if not works(values):
+                    break
+            else:
+                yield chosen
 
 
 def draws(sizes: ProbeSizes, number: int) -> list[dict[str, int]]:

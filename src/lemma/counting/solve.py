@@ -180,6 +180,12 @@ def solve_for(
     if quantity.refused:
         raise LedgerError(f"{subject.name}: its {quantity.name} follow no formula, so they cannot be solved for sizes.")
     given = {*unknown, *(name for _, own in totals for name in own)}
+    fixed = next((name for name in quantity.only_at if name in given), None)
+    if fixed:
+        at = f"{fixed} = {quantity.only_at[fixed]:,}"
+        raise LedgerError(
+            f"{subject.name}: the formula of its {quantity.name} holds at {at} only. Leave {fixed} as it is."
+        )
     follows = {name: default for name, default in subject.defaults.items() if name not in given}
     polynomial = quantity.polynomial.put_all(follows)
     known = {name: value for name, value in subject.sizes(True).items() if name not in follows and name not in unknown}

@@ -1,5 +1,6 @@
 """What is counted: something that builds a module from sizes, found by the name that a person gave."""
 
+import ast
 import inspect
 import math
 import sys
@@ -8,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import lemma.spec.models as specs
 from lemma.adaptation.adapt import adapt_model
 from lemma.counting.examples import EXAMPLES
 from lemma.counting.polynomial import Polynomial
-from lemma.counting.probe import DIVISORS, Values, fit
+from lemma.counting.probe import DIVISORS, FEW_LAYERS, Values, fit
 from lemma.errors import InputError, LedgerError, SpecError, unknown
 from lemma.models.build import NoFilling, build
 from lemma.models.classifier import TreeModel
@@ -33,7 +35,6 @@ from lemma.spec.recipe import Method
 
 BATCH, TIME, SOURCE, NODES = "B", "T", "S", "n"
 SEQUENCE = 64  # tokens per sequence of a model without a context of its own
-FEW_LAYERS = [2, 3, 4, 5]  # layers take time, and are never multiplied with each other
 WINDOW_SIZES = {"N": [3, 4, 5, 6, 7, 8], TIME: [12, 13, 14, 15, 16, 18]}
 """With one word before it a window needs no mask, and none may be longer than the text."""
 TRANSFORMER_SIZES = {
@@ -93,6 +94,16 @@ class Subject:
         try:
             self.build(values)
         except LedgerError:
+            return False
+        return True
+
+    def can_be_run(self, values: Values) -> bool:
+        """Whether the module takes its inputs at these sizes, on real tensors."""
+        try:
+            module, inputs = self.build(values, "cpu"), self.inputs(values, "cpu")
+            with torch.no_grad():
+                module(*inputs.positional, **inputs.named)
+        except Exception:  # the forward pass of other people's code may fail in any way
             return False
         return True
 
@@ -224,17 +235,61 @@ def factory_subject(factory: Any, words: Mapping[str, Any], name: str | None = N
 
 
 def _factory_identity(factory: Any, others: Mapping[str, Any]) -> str | None:
-    """The factory's module and source, and the version of its package; None if these do not determine it."""
+    """The source of all modules that the factory reaches; None if it does not determine what the factory does.
+
+    Of installed packages the version is taken instead of the source.
+    """
     plain = inspect.isclass(factory) or (inspect.isfunction(factory) and not factory.__closure__)
     if not plain or factory.__name__ == "<lambda>":
         return None
-    try:
-        source = inspect.getsource(inspect.getmodule(factory) or factory)
-    except (OSError, TypeError, LedgerError):
+    seen: dict[str, str] = {}
+    waiting = [factory.__module__ or "", getattr(getattr(factory, "inputs", None), "__module__", None) or "torch"]
+    while waiting:
+        name = waiting.pop()
+        package = name.partition(".")[0]
+        own = name in (factory.__module__, getattr(getattr(factory, "inputs", None), "__module__", None))
+        if name in seen or (package in sys.stdlib_module_names and not own):
+            continue
+        path = _source_path(name)
+        installed = path is not None and not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+        if path is None or (not own and (package == "lemma" or installed)):
+            seen[package if path else name] = str(getattr(sys.modules.get(package), "__version__", ""))
+            continue
+        try:
+            source = path.read_text(encoding="utf-8")
+            tree = ast.parse(source)
+        except (OSError, ValueError, SyntaxError):
+            return None
+        seen[name] = source
+        inside = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                found = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                above = inside[: len(inside) - node.level + 1] if node.level else []
+                start = ".".join([*above, *([node.module] if node.module else [])])
+                found = [start, *(f"{start}.{alias.name}" for alias in node.names)]
+            else:
+                continue
+            for one in found:  # a module of a package runs the package's own file too
+                steps = one.split(".")
+                waiting += [".".join(steps[:end]) for end in range(1, len(steps) + 1)]
+    if factory.__module__ not in seen or not seen[factory.__module__]:
         return None
-    package = (factory.__module__ or "").partition(".")[0]
-    version = getattr(import_module(package), "__version__", "") if package not in ("", "__main__") else ""
-    return f"factory {factory.__module__}:{factory.__qualname__} {version} {sorted(others.items())} {source}"
+    return f"factory {factory.__module__}:{factory.__qualname__} {sorted(others.items())} {sorted(seen.items())}"
+
+
+def _source_path(name: str) -> Path | None:
+    """The Python file of a module, found without importing it; None if it has no such file."""
+    if module := sys.modules.get(name):
+        file = getattr(module, "__file__", None)
+        return Path(file) if file and file.endswith(".py") else None
+    *parents, last = name.split(".")
+    folders = list(getattr(sys.modules.get(".".join(parents)), "__path__", [])) if parents else None
+    if parents and not folders:
+        return None
+    found = PathFinder.find_spec(name if parents else last, folders)
+    return Path(found.origin) if found and found.origin and found.origin.endswith(".py") else None
 
 
 def spec_subject(model: str | Path | ModelSpec | Choice, words: dict[str, Any], name: str | None = None) -> Subject:

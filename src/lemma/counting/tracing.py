@@ -395,8 +395,7 @@ def fitted_flow(subject: Subject) -> tuple[DataFlow[Polynomial], list[Signal[Pol
         scales = {f"scale {place}": (under_root(step),) for place, step in enumerate(flow.steps) if step.numbers}
         return {**held, **signals, **frames, **scales}
 
-    names = list(subject.sizes(running=True))
-    probed = probe(read, choose_sizes(names, subject.can_be_built, subject.probe_sizes))
+    probed = probe(read, choose_sizes(subject.sizes(running=True), subject.can_be_built, subject.probe_sizes))
     assert known
     return _with_formulas(subject.name, known, probed)
 

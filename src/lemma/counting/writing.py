@@ -255,7 +255,7 @@ class Collector:
                 other = quotient(polynomial, factor)
             except InputError:  # it takes too long: written without this factor
                 continue
-            if other is not None:
+            if other is not None and other.symbols:
                 return Sum((_multiplied([_in_brackets(self.arrange(part, depth + 1)) for part in (other, factor)]),))
         mine = next((mine for mine in shares if len(mine.symbols) > 1), None)
         if mine is None:
