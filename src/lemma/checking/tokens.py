@@ -134,8 +134,11 @@ _INNER = rf"\s*((?:{_LETTER}|[0-9])+(?:{_PLAIN_TAIL})*)\s*"
 _STYLED = rf"{_STYLE}\s*\{{{_INNER}\}}"
 _BOUND_TAIL = rf"\\?_\s*(?:\{{\s*{_STYLED}\s*\}}|\{{{_INNER}\}}|{_STYLED})|([{_LOWERED}]+)"
 _THOUSANDS = r"[0-9]{1,3}(?:(?:,|_|\{,\}|\\,|[ \u00a0\u2009\u202f])[0-9]{3})+(?![0-9])"
+_SUM, _PRODUCT = r"(?:\\sum(?![A-Za-z])|[∑Σ]|sum)", r"(?:\\prod(?![A-Za-z])|[∏Π]|prod)"
 _FORMULA_ALPHABET = {
-    "space": rf"\s+|\$+|~|\\[()\[\],;:!> ]|\\q?quad(?![A-Za-z])|\\(?:left|right|[Bb]igg?[lrm]?)(?![A-Za-z])|{_STYLE}",
+    "newline": r"\s*(?:\n|\\\\)\s*",
+    "big": rf"({_SUM}|{_PRODUCT})\s*(?:\\limits)?\s*_\s*\{{\s*((?:{_LETTER})|\\ell)\s*=",
+    "space": rf"\s+|&|\$+|~|\\[()\[\],;:!> ]|\\q?quad(?![A-Za-z])|\\(?:left|right|[Bb]igg?[lrm]?)(?![A-Za-z])|{_STYLE}",
     "number": rf"(?:{_THOUSANDS}|[0-9]+(?:_[0-9]+)*)(?:\.[0-9]+)?|\.[0-9]+",
     "name": rf"({_WORD}(?:{_PLAIN_TAIL})*)(?:{_BOUND_TAIL})?",
     "raised": rf"[{_RAISED}]+",
@@ -144,11 +147,15 @@ _FORMULA_ALPHABET = {
     "/": r"/|\\div(?![A-Za-z])",
     "fraction": r"\\[dt]?frac(?![A-Za-z])",
     "bar": r"\||\\[lr]?vert(?![A-Za-z])",
-    **{sign: re.escape(sign) for sign in "+-=()[]"},
+    **{sign: re.escape(sign) for sign in "+-=()[],;:"},
+    ".": r"\.(?=\s*$)",
     "{": r"\\?\{",
     "}": r"\\?\}",
     "command": r"\\[A-Za-z]+",
 }
+
+
+NO_COMMA = "A comma separates thousands (9,721,596) or named parts; write decimals with a point."
 
 
 def formula_tokens(source: SourceText) -> list[Token]:
@@ -167,6 +174,9 @@ def formula_tokens(source: SourceText) -> list[Token]:
             tail = next((unicodedata.normalize("NFKC", part) for part in tails if part), "")
             whole = (f"{stem}_{tail}" if tail else stem).replace("\\", "")
             return [Token(kind, whole, position, bound=len(tail.replace("\\", "")) + 1 if tail else 0)]
+        if kind == "big":
+            sign = "sum" if re.fullmatch(_SUM, match[1]) else "prod"
+            return [Token(kind, f"{sign} {match[2].removeprefix(chr(92))}", position)]
         if kind == "number":
             digits = re.sub(r"[^0-9.]", "", match.group())
             if len(digits) > MOST_DIGITS:
@@ -176,8 +186,6 @@ def formula_tokens(source: SourceText) -> list[Token]:
 
     def stranger(character: str) -> str:
         advice = "A formula has numbers, symbols, + - * / ^, brackets, \\frac, \\cdot, \\times and |V|."
-        if character == ",":
-            advice = "A comma only separates thousands (9,721,596); write decimals with a point."
         return f"{named(character)} is not read here. {advice}"
 
     found = _scan(source, _FORMULA_ALPHABET, _FOLDED, read, stranger)
