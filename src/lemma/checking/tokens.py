@@ -195,12 +195,18 @@ def formula_tokens(source: SourceText) -> list[Token]:
 # The alphabet of derivations: numbers, names in any of their spellings, and signs.
 
 _SUPERSCRIPT = r"(?![ᵀ⁰-⁹¹²³])"
+_VALUE = rf"(?:{_SUPERSCRIPT}[^\W\d]|∂)(?:{_SUPERSCRIPT}[\w\u0302\u0303])*(?:(?<=_)\{{[^{{}}]{{1,12}}\}})?"
+_BY = r"(?:∂|d|\\partial(?![A-Za-z]))\s*"
+_LOSS = rf"{_BY}(?:\\mathcal\s*\{{\s*L\s*\}}|\\ell|[LlJE]|loss)(?!\w)"
 _DERIVATION_ALPHABET = {
-    "space": r"\s+",
+    "space": r"\s+|(?:np|numpy|torch|jnp)\.(?=[A-Za-z])",
     "number": r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?",
-    "name": rf"(?:{_SUPERSCRIPT}[^\W\d]|∂)(?:{_SUPERSCRIPT}[\w\u0302\u0303])*(?:(?<=_)\{{[^{{}}]{{1,12}}\}})?",
+    "gradient": rf"{_LOSS}\s*/\s*{_BY}({_VALUE})|\\[dt]?frac\s*\{{\s*{_LOSS}\s*\}}\s*\{{\s*{_BY}({_VALUE})\s*\}}",
+    "name": _VALUE,
+    "transpose": r"\^?\s*(?:\{\s*)?(?:⊤|\\top|\\intercal|\\math(?:sf|rm)\s*\{\s*T\s*\})(?:\s*\})?|\^\s*\{\s*T\s*\}",
     "superscript": r"[ᵀ²³]",
-    "sign": r"\*\*|\.T\b|[-+*/@^()\[\],;:=]",
+    "string": r"\"[a-zA-Z,> -]{1,30}\"|'[a-zA-Z,> -]{1,30}'",
+    "sign": r"\*\*|\.T\b|\.(?=[a-z])|\\odot|[-+*/@^()\[\],;:=]",
 }
 _DERIVATION_FOLDED = _FOLDED | dict.fromkeys("⊙∘", "*")
 
@@ -223,7 +229,11 @@ def derivation_tokens(source: SourceText) -> list[Token]:
             return [Token("^", "^", position), Token("number", str(unicodedata.digit(text)), position)]
         if kind == "name":
             return [Token(kind, plain_name(text), position)]
-        sign = {"ᵀ": ".T", "**": "^"}.get(text, text)
+        if kind == "gradient":  # ∂L/∂z is dz
+            return [Token("name", f"d{plain_name(match[1] or match[2])}", position)]
+        if kind == "string":
+            return [Token(kind, text[1:-1].replace(" ", ""), position)]
+        sign = {"ᵀ": ".T", "**": "^", "\\odot": "*"}.get(text, ".T" if kind == "transpose" else text)
         return [Token(kind if kind == "number" else sign, sign, position)]
 
     def stranger(character: str) -> str:
