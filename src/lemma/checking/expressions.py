@@ -439,16 +439,16 @@ def called(function: str, arguments: list[Tensor], value: Any) -> Tensor:
 
 
 def _einsum(letters: str, arguments: list[Tensor]) -> Tensor:
-    """A sum of products by letters; a value with one letter is a row or a column, and so is a result of one."""
+    """A sum of products by letters; a value with one letter is a row or a column, and a result of one is alike."""
     sides, _, out = letters.partition("->")
     unfit = UnfitError(
         f"einsum('{letters}') of {', '.join('{}' for _ in arguments)}", *(one.shape for one in arguments)
     )
-    values, lengths, rows = list[Tensor](), dict[str, int](), set[str]()
+    values, lengths, row = list[Tensor](), dict[str, int](), False
     for side, argument in zip(sides.split(","), arguments, strict=True):
         if argument.ndim != 2 or (len(side) == 1 and 1 not in argument.shape):
             raise unfit
-        rows |= {side} if argument.shape[0] == 1 else set()
+        row |= len(side) == 1 and argument.shape[0] == 1
         values.append(argument.flatten() if len(side) == 1 else argument)
         if any(lengths.setdefault(letter, size) != size for letter, size in zip(side, values[-1].shape, strict=True)):
             raise unfit
@@ -456,7 +456,7 @@ def _einsum(letters: str, arguments: list[Tensor]) -> Tensor:
     if prod(lengths.values()) > MOST_ELEMENTS * 50:
         raise UnfitError("an einsum of too many products")
     result = torch.einsum(letters, *values)
-    return result if len(out) != 1 else result[None] if out in rows else result[:, None]
+    return result if len(out) != 1 else result[None] if row else result[:, None]
 
 
 def _check_size(elements: int) -> None:

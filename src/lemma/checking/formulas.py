@@ -23,7 +23,7 @@ from lemma.errors import InputError, unknown
 from lemma.spec.models import ModelSpec
 
 FORMULAS = ("parameters", "flops", "trainable")
-SIMPLE = 1.5  # the cost up to which an explanation is one element
+SIMPLE, FAR = 1.5, 0.3  # the cost up to which an explanation is one element; how much better one in numbers must be
 
 
 def judge_formula(
@@ -88,7 +88,7 @@ def _judge(question: FormulaQuestion, subject: Subject, spec: ModelSpec | None, 
     found, cost = explain(question)
     if numeric is not None and cost > SIMPLE:
         other, least = explain(numeric)
-        if least < cost:
+        if least < cost - FAR:
             return numeric.verdict(taken, other)
     likewise = right_elsewhere(question, spec) if spec and quantity == "parameters" else ""
     if found or likewise:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lemma.checking.formula import read_answer
-from lemma.counting.account import Account, Quantity
+from lemma.counting.account import Account, Part, Quantity
 from lemma.counting.count import QUANTITIES, Conventions, count
 from lemma.counting.polynomial import ONE, Polynomial, Rational, of, symbol, total
 from lemma.counting.subject import BATCH, Model, Subject, body_of
@@ -34,6 +34,8 @@ class FormulaQuestion:
     yours: Rational
     remarks: tuple[str, ...] = ()
     """How the formula was read, and what is to be said about the way to it."""
+    parts: tuple[Part, ...] = ()
+    """The parts of the quantity before sizes that follow from others were put in."""
     before: Rational | None = None
     """Where a bare number ends a chain, the formula before it, which gives that number at the sizes asked for."""
 
@@ -131,12 +133,13 @@ def ask(account: Account, name: str, text: str, aliases: Mapping[str, str]) -> F
     before = chain[-1] if chain and yours.constant is not None and chain[-1].constant is None else None
     if before is not None and before.at(sizes) != yours.constant:
         before = None
-    asked = FormulaQuestion(account, quantity, yours, tuple(remarks), before)
+    asked = FormulaQuestion(account, quantity, yours, tuple(remarks), quantity.parts, before)
     return with_defaults(asked)
 
 
 def with_defaults(asked: FormulaQuestion) -> FormulaQuestion:
     """The question where a size that follows from others is put as its formula, if the person did so."""
+    asked = replace(asked, quantity=replace(asked.quantity, parts=asked.parts))
     defaults = asked.account.defaults
     unused = {size: default for size, default in defaults.items() if size not in asked.yours.symbols}
     first, last = _with_defaults(asked, unused), _with_defaults(asked, defaults)

@@ -146,7 +146,7 @@ WRONG = [
     ("torch-lstm", {}, "4(dD + D^2 + 2D) + 8L(D^2 + D)", "has L+1 where the model has L."),
     # decoder, tied
     ("decoder", {}, "d(V+T) + L(12d^2 + 13d)", "The model has 'norm' (2*d) that your formula leaves out."),
-    ("decoder", {}, "d(V+T+2) + L(12d^2 + 11d)", "'layers.*.attention_norm' or 'layers.*.feed_forward_norm'."),
+    ("decoder", {}, "d(V+T+2) + L(12d^2 + 11d)", "'layers.*.attention_norm' or 'layers.*.feed_forward_norm'"),
     ("decoder", {}, "d(V+T+2) + L(12d^2 + 4d)", "all biases but those of norms (9*d*L)"),
     (
         "decoder",
@@ -164,14 +164,14 @@ WRONG = [
         "decoder",
         {},
         "d(V+T+2) + L(11d^2 + 12d)",
-        "'layers.*.attention.output' (d*L*(d + 1)) that your formula leaves out.",
+        "Either the model has 'layers.*.attention.output' (d*L*(d + 1)) that your formula leaves out; or the model has",
     ),
     ("decoder", {}, "d(V+T+2) + L(4 h d^2 + 8d^2 + 13d)", "multiplies the weights of 'layers.*.attention' by h"),
     (
         "decoder",
         {},
         "d(V+T+3) + L(12d^2 + 13d)",
-        "Either your formula has V+1 where the model has V, or your formula has T+1",
+        "Either your formula has V+1 where the model has V; or your formula has T+1",
     ),
     (
         "decoder",
@@ -183,9 +183,25 @@ WRONG = [
         "encoder",
         {},
         "V*d + L*(4*d*d)",
-        "The model has all norms (2*d*(2*L + 1)), all biases but those of norms (9*d*L) and the weights of "
-        "'encoder.layers.*.feed_forward' (8*d**2*L) that your formula leaves out.",
+        "The model has the biases of 'encoder.layers.*.attention' (4*d*L), all norms (2*d*(2*L + 1)) and "
+        "'encoder.layers.*.feed_forward' (d*L*(8*d + 5)) that your formula leaves out.",
     ),
+    # a symbol on which nothing depends, alone and with another slip; the same size several times
+    (
+        "encoder",
+        {},
+        "d(V+2) + L(12d^2 + 13d) + T d",
+        "has d*T, in which T is foreign: the parameters of this model do not",
+    ),
+    (
+        "encoder",
+        {},
+        "d(V+2) + L(12d^2 + 4d) + T d",
+        "all biases but those of norms (9*d*L) that your formula leaves out, and",
+    ),
+    ("decoder", {}, "d(V+T+2) + L(12d^2 + 5d)", "your formula leaves out two of these"),
+    ("decoder", {}, "d(V+T+2) + L(12d^2 + 9d)", "'layers.*.feed_forward.widen.bias', the norms of the layers or"),
+    ("decoder", {}, "d(V+T+2) + L(6d^2 + 10d)", "Your formula has d where the model has d_ff = 4*d."),
     # decoder, otherwise
     ("decoder", {"d_h": 96}, DECODER, "has d where the model has d_h."),
     ("decoder", {"tied": False}, DECODER, "'embedding.weight' or 'output.weight'. It would be right with tied=true."),
@@ -227,7 +243,7 @@ FLOPS = [
     ),
     ("L T B(24d^2 + 4 d T)", "the products of 'output' (2*V*d*T*B) that your formula leaves out."),
     ("2V d T B + L T B(24d^2 + 4 d)", "leaves the factor T out of 'layers.*.attention' itself."),
-    ("2V d T B + L T B(24d^2 + 4 d h T)", "multiplies 'layers.*.attention' itself by h; the heads share its width."),
+    ("2V d T B + L T B(24d^2 + 4 d h T)", "multiplies 'layers.*.attention' itself by h; the heads share its width"),
     (f"2 B T ({DECODER})", "the rule of thumb of 2 operations for each parameter and token"),
 ]
 
