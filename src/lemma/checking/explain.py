@@ -218,7 +218,7 @@ def tensor_elements(question: FormulaQuestion, groups: Sequence[PartGroup]) -> I
         elif group.name.startswith("the weights"):
             cost = 1.03
         elif group.name.startswith("the "):  # nobody forgets the biases of norms and of other maps, but not all biases
-            cost = 1.01 if len({*map(is_norm, group.parts)}) == 1 else 1.07
+            cost = 1.01 if len({*map(is_norm, group.parts)}) == 1 else 1.1
         paths = frozenset(part.path for part in group.parts)
         yield Element(-group.whole, cost, partial(_noun, question, group), group.name, "missing", paths)
     for group in groups:
