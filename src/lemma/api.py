@@ -556,7 +556,7 @@ def generate(
     samples: int | None = None,
     stream: Literal[True],
     **settings: Unpack[SamplingSettings],
-) -> Iterator[Any]: ...
+) -> Iterator[str] | Iterator[tuple[int, str]]: ...
 @overload
 def generate(
     run: Path | str | Run,

@@ -5,7 +5,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from hashlib import blake2b
@@ -21,7 +21,6 @@ from torch.nn.modules import module as torch_module
 
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, InputError, SpecError, unknown
-from lemma.generation.engine import fast_step, steady_attention
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel, evaluating
 from lemma.models.decoder import DecoderSlots
@@ -577,7 +576,11 @@ def _steps(
     groups: defaultdict[int, list[Continuation]] = defaultdict(list)
     for row in rows:
         groups[len(row.prompt)].append(row)
-    with evaluating(model), steady_attention():
+    if next(model.parameters()).is_cuda:
+        from lemma.generation.engine import steady_attention as surroundings  # a GPU's own part
+    else:
+        surroundings = nullcontext
+    with evaluating(model), surroundings():
         for group in groups.values():
             yield from _run(model, group, settings, eos, held)
     return [row.result() for row in rows]
@@ -626,7 +629,11 @@ def _run(
         row.begun = time.perf_counter()
     logits, state = _read_prompts(model, rows)
     read, generated = torch.tensor([row.prompt for row in rows], device=logits.device), 0
-    step, state = fast_step(model, state, bare(model), settings.tokens, settings.dtype(logits.device))
+    step = bare(model)
+    if logits.is_cuda:
+        from lemma.generation.engine import fast_step
+
+        step, state = fast_step(model, state, step, settings.tokens, settings.dtype(logits.device))
     while True:
         if settings.greedy:
             for place, row in enumerate(rows):
