@@ -21,7 +21,8 @@ class Splits(Generic[Item]):
     `Trees`, `Captioned`) or the nodes of a graph (`GraphNodes`).
     """
 
-    kind: DataKind
+    kind: str
+    """Its option: text, treebank, pairs, labels, images or graph."""
     items: Mapping[str, Item] = field(repr=False)
     tokenizer: Any
     """The tokenizer; a parser's lexicon; None for data without text."""

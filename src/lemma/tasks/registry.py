@@ -1,4 +1,4 @@
-"""The tasks: which one a model spec belongs to. The only table of the package that is keyed by family."""
+"""The tasks: one per kind of data, found by what the spec of a model learns."""
 
 from collections.abc import Mapping
 from shlex import quote
@@ -8,12 +8,9 @@ from lemma.errors import SpecError, unknown
 from lemma.report.progress import Observer
 from lemma.runs.load import Run
 from lemma.spec.models import (
-    Classifier,
     CrossAttention,
-    DualEncoder,
     Encoder,
     EncoderDecoder,
-    Graph,
     ModelSpec,
     Parser,
     Tree,
@@ -31,20 +28,22 @@ from lemma.tasks.translation import TranslationTask
 
 TASKS: dict[type[Any], type[Task]] = {
     Encoder: MaskedTask,
-    Parser: ParsingTask,
-    EncoderDecoder: TranslationTask,
-    Classifier: ClassificationTask,
     Tree: TreeClassificationTask,
-    DualEncoder: ImageTextTask,
     CrossAttention: RerankingTask,
-    Graph: NodesTask,
 }
-"""The tasks of all specs but those of language models."""
+"""The tasks of specs that share their kind of data with others."""
 OPTIONS: dict[str, type[Task]] = {
     task.option: task
-    for task in (LanguageTask, ParsingTask, TranslationTask, ClassificationTask, ImageTextTask, NodesTask)
+    for task in (
+        LanguageTask,
+        ParsingTask,
+        TranslationTask,
+        ClassificationTask,
+        ImageTextTask,
+        NodesTask,
+    )
 }
-"""The kinds of data by their options."""
+"""The task of each kind of data, by its option."""
 
 
 def task_for(spec: ModelSpec | type[ModelSpec]) -> Task:
@@ -54,7 +53,7 @@ def task_for(spec: ModelSpec | type[ModelSpec]) -> Task:
     >>> task_for(Lstm()).name, task_for(Encoder()).name
     ('language', 'masked')
     """
-    return TASKS.get(spec if isinstance(spec, type) else type(spec), LanguageTask)()
+    return TASKS.get(spec if isinstance(spec, type) else type(spec), OPTIONS[spec.learns])()
 
 
 def task_of_family(family: str) -> Task:
@@ -90,7 +89,7 @@ def data_args(given: Mapping[str, Any]) -> DataArgs:
     return DataArgs(task, names if task.several else names[0], settings)
 
 
-DATA_SETTINGS = {setting for task in OPTIONS.values() for setting in task.settings}
+DATA_SETTINGS = {*OPTIONS, *(setting for task in OPTIONS.values() for setting in task.settings)}
 DATA_SETTINGS -= {setting for task in OPTIONS.values() for setting in task.evaluation_settings}
 """Settings that can only be about the data; `limit` is one of `evaluate` too."""
 
