@@ -22,6 +22,7 @@ from lemma.spec.base import Spec, distribute
 from lemma.spec.choose import Choice, refuse_idle
 from lemma.spec.data import DATA_SPECS, AnyDataSpec, BytePairs
 from lemma.spec.models import (
+    BodySpec,
     Classifier,
     CrossAttention,
     DualEncoder,
@@ -195,7 +196,9 @@ def adapted_spec(base: ModelSpec, given: DataArgs, rerank: bool) -> ModelSpec:
     if given.option is None or "tokenizer" not in DATA_SPECS[given.option].model_fields:
         raise SpecError("adapt: give labels, text, pairs or images to adapt to, as in --labels FILE.csv.")
     if given.option == "labels" and not isinstance(base, CrossAttention):
-        return Classifier(body=base.body if isinstance(base, TextReader) else base)
+        body = base.body if isinstance(base, TextReader) else base
+        assert isinstance(body, BodySpec)
+        return Classifier(body=body)
     if isinstance(base, DualEncoder | CrossAttention) and given.option != "images":
         raise SpecError(f"adapt: a model of the family {base.family} learns images, as in --images FOLDER.")
     return base
