@@ -5,6 +5,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from lemma.data.tokenizers import train_tokenizer
 from lemma.models.build import build
 from lemma.retrieval.embedding import Embedder
 from lemma.retrieval.index import Entry, Index, append, open_images, start, update_index
-from lemma.retrieval.search import find, find_clustered, installed
+from lemma.retrieval.search import find, find_clustered
 from lemma.runs.load import Run
 from lemma.spec.data import ImagesSpec, Words
 from lemma.spec.models import DualEncoder
@@ -93,7 +94,7 @@ def search_times(place: Path, rows: int) -> float:
     print(told("one query, warm", warm))
     print(told("32 queries at once, warm", timed(lambda: find(index.vectors, many, TOP), 7)))
     print(told("one query, vectors dropped from memory", list(cold(place, one))), flush=True)
-    if installed():
+    if find_spec("faiss") is not None:
         begin = time.perf_counter()
         found = find_clustered(index, many, TOP)
         built = time.perf_counter() - begin

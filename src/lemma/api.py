@@ -117,7 +117,8 @@ def train(
             maximum number of training examples, `parser` the run that provides their trees.
         images: Images with captions by name or in a folder, for a dual encoder.
         graph: A graph by name or in tables, for a graph model; `nodes` is its table of nodes.
-        settings: Settings of the model, the recipe, the tokenizer and the data, such as width=64 or steps=300.
+        settings: Settings of the model, the recipe, the tokenizer and the data, such as width=64 or steps=300;
+            validation= and test= are files that are these splits, else a share of the data is held out.
             `lemma train MODEL --settings` lists them.
 
     Returns:
@@ -193,7 +194,7 @@ class Adapt:
 
         Args:
             run: The finished run to start from, the base.
-            labels, text, pairs, images, limit: The new data, as in `train`.
+            labels, text, pairs, images, limit: The new data, as in `train`; validation= and test= too.
             rerank: Turn a dual encoder into a re-ranker by cross-attention (candidates=10).
             method: frozen, full, adapters (bottleneck, placement) or lora (rank, alpha, lora_dropout, targets).
                 Default: lora; frozen for a re-ranker.

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import Json, show, sort_settings, with_data
+from lemma.cli.common import Json, refuse_loose_files, show, sort_settings, with_data
 from lemma.errors import SpecError
 
 
-@with_data("treebank", "dev", "graph", "nodes", "parser")
+@with_data("treebank", "graph", "nodes", "parser")
 def adapt(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The finished run to start from: the base.")],
     words: Annotated[
@@ -53,6 +53,7 @@ def adapt(
             raise SpecError("adapt: --from-peft trains nothing. Leave data, settings and method out.")
         return show(api.adapt.from_peft(run, from_peft, out=out, overwrite=overwrite), json)
     if names:
+        refuse_loose_files(names, data)
         data["text"] = [*data["text"], *names]
     if method == "all":
         if rerank:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from lemma.errors import SpecError
 from lemma.report.text import fit, set_to, width_of
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; progress goes to stderr.")]
@@ -95,6 +96,15 @@ def sort_settings(words: list[str]) -> tuple[dict[str, Any], list[str]]:
     return parse_settings(word for word in words if "=" in word), names
 
 
+def refuse_loose_files(files: list[str], data: dict[str, Any]) -> None:
+    """Refuse files without an option of their own next to a split: they may be meant for it or for the text."""
+    if files and ("validation" in data or "test" in data):
+        raise SpecError(
+            f"'{files[0]}': next to --validation and --test each file needs an option of its own, as in "
+            "--text a.txt --text b.txt --validation c.txt"
+        )
+
+
 def _option(name: str, metavar: str, help: str, group: str | None = None, kind: Any = str | None) -> Any:
     option = typer.Option(f"--{name.replace('_', '-')}", metavar=metavar, help=help, rich_help_panel=group)
     return Annotated[kind, option]
@@ -104,6 +114,11 @@ CLASSIFY, TRANSLATE, PARSE = "Classify texts", "Translate", "Parse"
 SEARCH, GRAPHS = "Images and text", "Graphs"
 DATA = {
     "text": _option("text", "NAME|FILE...", "Text: a corpus by name, or UTF-8 files.", kind=list[str] | None),
+    "validation": Annotated[
+        list[str] | None,
+        typer.Option("--validation", "--dev", metavar="FILE", help="The validation split. Default: a held-out share."),
+    ],
+    "test": _option("test", "FILE", "The test split. Default: the data's own, or a share.", kind=list[str] | None),
     "labels": _option("labels", "NAME|FILE", "Labelled texts: tweets, or a CSV, TSV or JSONL file.", CLASSIFY),
     "text_column": _option("text_column", "NAME", "The column of --labels with the texts.", CLASSIFY),
     "label_column": _option("label_column", "NAME", "The column of --labels with the labels.", CLASSIFY),
@@ -113,7 +128,6 @@ DATA = {
     "source_column": _option("source_column", "NAME", "The column of --pairs with the sources.", TRANSLATE),
     "target_column": _option("target_column", "NAME", "The column of --pairs with the targets.", TRANSLATE),
     "treebank": _option("treebank", "NAME|FILE|FOLDER", "Dependency trees: ewt, or CoNLL-U files.", PARSE),
-    "dev": _option("dev", "FILE", "The CoNLL-U file to validate on.", PARSE),
     "images": _option("images", "NAME|FOLDER", "Images with captions: emoji, or a folder.", SEARCH),
     "captions": _option("captions", "FILE", "The captions of --images. Default: the table in the folder.", SEARCH),
     "image_column": _option("image_column", "NAME", "The column of the captions with the image files.", SEARCH),

@@ -8,7 +8,7 @@ import typer
 from lemma.cli.common import PARSE, TRANSLATE, Json, given, show, with_data
 
 
-@with_data("limit", "dev", "graph", "nodes")
+@with_data("limit", "graph", "nodes")
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     split: Annotated[

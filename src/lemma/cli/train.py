@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import Json, show, sort_settings, to_json, with_data
+from lemma.cli.common import Json, refuse_loose_files, show, sort_settings, to_json, with_data
 from lemma.errors import SpecError
 from lemma.report.text import table, width_of
 
@@ -72,6 +72,7 @@ def train(
     if out is None:
         named = data[option][0] if option == "text" else data[option]
         raise SpecError(f"--out is missing, as in: {command} {named} --out runs/a")
+    refuse_loose_files(files, data)
     if option == "text":
         data["text"] = [*data["text"], *files]
     return show(api.train(model, out=out, overwrite=overwrite, **data, **settings), json)

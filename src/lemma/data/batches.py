@@ -333,21 +333,16 @@ class MaskedWindows:
             parts += [tokens[second].astype(np.int64), end]
         inputs = np.concatenate(parts, axis=1)
         targets = np.full_like(inputs, NOTHING)
-        if self.hidden:
-            self._mask(inputs, targets, random)
+        if self.hidden:  # in every row as many, never special tokens, which are at the same places in all rows
+            texts = self.vocabulary - len(MARKS)
+            places = np.flatnonzero(inputs[0] < texts)
+            chosen = places[random.random((len(inputs), len(places))).argsort(axis=1)[:, : self.hidden]]
+            original = np.take_along_axis(inputs, chosen, axis=1)
+            np.put_along_axis(targets, chosen, original, axis=1)
+            chance = random.random(chosen.shape)
+            others = (original + random.integers(1, max(2, texts), size=chosen.shape)) % texts
+            kept = np.where(chance < MASKED + REPLACED, others, original)
+            np.put_along_axis(inputs, chosen, np.where(chance < MASKED, self.vocabulary - 1, kept), axis=1)
         if self.paired:
             targets[:, 0] = follows
         return inputs, targets
-
-    def _mask(self, inputs: np.ndarray, targets: np.ndarray, random: np.random.Generator) -> None:
-        """Choose tokens to predict in every row, never special ones, and mask, replace or leave them."""
-        texts = self.vocabulary - len(MARKS)
-        places = np.flatnonzero(inputs[0] < texts)  # special tokens are at the same places in all rows
-        chosen = places[random.random((len(inputs), len(places))).argsort(axis=1)[:, : self.hidden]]
-        original = np.take_along_axis(inputs, chosen, axis=1)
-        np.put_along_axis(targets, chosen, original, axis=1)
-        chance = random.random(chosen.shape)
-        others = (original + random.integers(1, max(2, texts), size=chosen.shape)) % texts
-        mask = self.vocabulary - 1
-        read = np.where(chance < MASKED, mask, np.where(chance < MASKED + REPLACED, others, original))
-        np.put_along_axis(inputs, chosen, read, axis=1)

@@ -6,6 +6,7 @@ else makes a sentence not a tree is an error with its file and line: missing hea
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from lemma.data.text import decode, open_text
@@ -13,8 +14,6 @@ from lemma.errors import DataError
 
 SUFFIXES = {".conllu", ".conll"}
 COLUMNS = 10
-ROOT = "root"
-LONGEST_NUMBER = 9  # digits
 
 Row = tuple[int, list[str]]
 """A line's number and its columns."""
@@ -103,27 +102,23 @@ def depth_first(heads: Sequence[int]) -> Iterator[int]:
 def _blocks(path: Path) -> Iterator[list[Row]]:
     """The lines between blank ones, where there are more than comments."""
     rows: list[Row] = []
-    for number, line in enumerate(_lines(path), start=1):
-        if line.strip():
-            rows.append((number, line.split("\t")))
-            continue
-        if any(not columns[0].startswith("#") for _, columns in rows):
-            yield rows
-        rows = []
-
-
-def _lines(path: Path) -> Iterator[str]:
-    """The lines of a file, and a blank one at the end."""
-    waiting = ""
-    for text in decode(open_text(path)):
+    waiting, number = "", 0
+    for text in chain(decode(open_text(path)), ["\n\n"]):  # a blank line ends the last sentence
         *whole, waiting = (waiting + text).split("\n")
-        yield from (line.rstrip("\r") for line in whole)
-    yield waiting.rstrip("\r")
-    yield ""
+        for line in whole:
+            number += 1
+            if line.strip():
+                rows.append((number, line.rstrip("\r").split("\t")))
+                continue
+            if any(not columns[0].startswith("#") for _, columns in rows):
+                yield rows
+            rows = []
 
 
 def _sentence(rows: list[Row], skipped: dict[str, int], path: Path) -> Sentence:
-    comments, words = {"sent_id": "", "label": ""}, []
+    comments = {"sent_id": "", "label": ""}
+    lines: list[int] = []
+    words: list[list[str]] = []
     for number, columns in rows:
         if columns[0].startswith("#"):
             key, _, value = columns[0].lstrip("# ").partition("=")
@@ -134,39 +129,32 @@ def _sentence(rows: list[Row], skipped: dict[str, int], path: Path) -> Sentence:
         elif "-" in columns[0] or "." in columns[0]:
             skipped["multiword tokens" if "-" in columns[0] else "empty nodes"] += 1
         else:
-            words.append((number, columns))
+            lines.append(number)
+            words.append(columns)
     if not words:
         raise DataError(f"{path}, line {rows[0][0]}: a sentence without words. Leave it out.")
-    return _tree(words, comments, path)
-
-
-def _tree(rows: list[Row], comments: dict[str, str], path: Path) -> Sentence:
-    for place, (number, columns) in enumerate(rows, start=1):
+    for place, (number, columns) in enumerate(zip(lines, words, strict=True), start=1):
         if columns[0] != str(place):
             raise DataError(f"{path}, line {number}: the word's number is {columns[0]!r}, expected {place}.")
-    heads = tuple(_head(number, columns, len(rows), path) for number, columns in rows)
+    heads: list[int] = []
+    for number, columns in zip(lines, words, strict=True):
+        head = columns[6]
+        if not (head.isascii() and head.isdigit() and len(head) <= 9):
+            expected = f"a number from 0 to {len(words)} expected"
+            raise DataError(f"{path}, line {number}: the head (column 7) is {head[:20]!r}, {expected}.")
+        if int(head) > len(words) or head == columns[0]:
+            raise DataError(
+                f"{path}, line {number}: word {columns[0]} of {len(words)} cannot have word {head} as its head."
+            )
+        heads.append(int(head))
     roots = [place for place, head in enumerate(heads) if head == 0]
     if len(roots) > 1:
-        raise DataError(
-            f"{path}, line {rows[roots[1]][0]}: a second root; a sentence has exactly one word with head 0."
-        )
+        raise DataError(f"{path}, line {lines[roots[1]]}: a second root; a sentence has exactly one word with head 0.")
     reached = set(depth_first(heads))
-    lost = next((place for place in range(1, len(heads) + 1) if place not in reached), None)
-    if lost is not None:
-        raise DataError(f"{path}, line {rows[lost - 1][0]}: word {lost} hangs in a cycle and not below a root.")
-    words, tags, relations = (tuple(columns[place] for _, columns in rows) for place in (1, 3, 7))
-    for (number, _), word, relation in zip(rows, words, relations, strict=True):
-        if not word.strip() or relation in ("", "_"):
+    if lost := next((place for place in range(1, len(heads) + 1) if place not in reached), None):
+        raise DataError(f"{path}, line {lines[lost - 1]}: word {lost} hangs in a cycle and not below a root.")
+    forms, tags, relations = (tuple(columns[place] for columns in words) for place in (1, 3, 7))
+    for number, form, relation in zip(lines, forms, relations, strict=True):
+        if not form.strip() or relation in ("", "_"):
             raise DataError(f"{path}, line {number}: the word or its relation (column 8) is missing.")
-    return Sentence(words, heads, relations, tags, comments["sent_id"], comments["label"])
-
-
-def _head(number: int, columns: list[str], size: int, path: Path) -> int:
-    head = columns[6]
-    if not (head.isascii() and head.isdigit() and len(head) <= LONGEST_NUMBER):
-        raise DataError(
-            f"{path}, line {number}: the head (column 7) is {head[:20]!r}, a number from 0 to {size} expected."
-        )
-    if int(head) > size or head == columns[0]:
-        raise DataError(f"{path}, line {number}: word {columns[0]} of {size} cannot have word {head} as its head.")
-    return int(head)
+    return Sentence(forms, tuple(heads), relations, tags, comments["sent_id"], comments["label"])

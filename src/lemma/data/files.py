@@ -81,9 +81,8 @@ def _hidden(path: Path, infix: str) -> Path:
 
 
 def _sync(path: Path) -> None:
-    for inner in path.rglob("*"):
+    for inner in (*path.rglob("*"), path):
         _sync_one(inner)
-    _sync_one(path)
 
 
 def _sync_one(path: Path) -> None:
@@ -108,10 +107,8 @@ def _alive(process: int) -> bool:
         return True
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 

@@ -4,67 +4,24 @@ import json
 import math
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int64
+from scipy.sparse import csr_array, identity
 
 from lemma.data.corpora import GRAPHS, KNOWN, corpus_files
 from lemma.data.files import Progress, exists, files_hash, text_hash
-from lemma.data.splits import Splits
+from lemma.data.splits import Splits, count_overlaps, joint_splits
 from lemma.data.tables import SUFFIXES, Row, read_header
+from lemma.data.text import open_text
 from lemma.errors import DataError, SpecError, unknown
 from lemma.spec.data import GraphSpec
 
-
-@dataclass(frozen=True)
-class Compressed:
-    """A matrix of which only the entries that are not 0 are kept (compressed sparse rows).
-
-    Row i holds `values[starts[i]:starts[i+1]]` in the columns of the same places.
-    """
-
-    starts: Int64[np.ndarray, "rows_and_one"]
-    columns: Int64[np.ndarray, "entries"]
-    values: Float32[np.ndarray, "entries"]
-    width: int
-
-    @classmethod
-    def identity(cls, size: int) -> Self:
-        """One feature per node, its own."""
-        return cls(np.arange(size + 1), np.arange(size), np.ones(size, dtype=np.float32), size)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-        return len(self.starts) - 1, self.width
-
-    @property
-    def rows(self) -> Int64[np.ndarray, "entries"]:
-        """The row of every entry."""
-        return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
-
-    def scaled_rows(self) -> Self:
-        """The same with rows that sum to one; an empty row stays empty.
-
-        >>> bag = Compressed(np.array([0, 2, 2]), np.array([0, 2]), np.ones(2, dtype=np.float32), 3)
-        >>> bag.scaled_rows().dense().tolist()
-        [[0.5, 0.0, 0.5], [0.0, 0.0, 0.0]]
-        """
-        sums = np.zeros(len(self.starts) - 1, dtype=np.float64)
-        np.add.at(sums, self.rows, self.values)
-        return replace(self, values=(self.values / sums[self.rows]).astype(np.float32))
-
-    def dense(self) -> Float32[np.ndarray, "rows width"]:
-        """The whole matrix."""
-        full = np.zeros(self.shape, dtype=np.float32)
-        full[self.rows, self.columns] = self.values
-        return full
-
-
-Features = Compressed | Float32[np.ndarray, "nodes features"]
+Features = csr_array | Float32[np.ndarray, "nodes features"]
 """What is known of each node: few words of many, or a row of numbers."""
 Edges = Int64[np.ndarray, "two edges"]
 Weights = Float32[np.ndarray, "edges"]
@@ -82,6 +39,12 @@ class NodeGraph:
     """The number of each node's class; −1 where it is not known."""
     names: Sequence[str] = field(repr=False)
     """What the nodes are called."""
+
+    @property
+    def width(self) -> int:
+        """The number of features."""
+        shape: Any = self.features.shape
+        return shape[1]
 
 
 @dataclass(frozen=True)
@@ -143,10 +106,42 @@ def prepare_graph(
             raise DataError(f"{raw.about}: {unknown('the label', label, names)}")
     classes = np.fromiter((number[label] for label in raw.labels), np.int64, len(raw.labels))
     graph = NodeGraph(raw.features, edges, weights, classes, raw.names)
-    splits, cut = split_nodes(classes, spec, seed if spec.split is None else spec.split, names)
+    places = {name: place for place, name in enumerate(raw.names)}
+    given: dict[str, Int64[np.ndarray, "chosen"]] = {}
+    hashes: dict[str, str] = {}
+    for split, file in {"train": spec.labelled, "validation": spec.validation, "test": spec.test}.items():
+        if isinstance(file, str):
+            given[split], note = _listed_nodes(Path(file), places, classes)
+            hashes[split] = files_hash([Path(file)])
+            notes += note
+    splits, cut = split_nodes(classes, spec, seed if spec.split is None else spec.split, names, given)
     items = {split: GraphNodes(graph, nodes) for split, nodes in splits.items()}
-    sizes = {"features": graph.features.shape[1], "classes": len(names)}
-    return Splits("graph", items, None, raw.hash, raw.about, sizes, (*notes, *cut), names)
+    data_hash, hashes = joint_splits(raw.hash, hashes, "graph")
+    overlaps = count_overlaps({split: nodes.tolist() for split, nodes in splits.items()}, "nodes") if given else ()
+    sizes = {"features": graph.width, "classes": len(names)}
+    return Splits("graph", items, None, data_hash, raw.about, sizes, (*notes, *cut), names, hashes, overlaps)
+
+
+def _listed_nodes(
+    path: Path, number: Mapping[str, int], classes: Int64[np.ndarray, "nodes"]
+) -> tuple[Int64[np.ndarray, "chosen"], list[str]]:
+    """The nodes that a file names, one per line, and a note on those that it names twice."""
+    open_text(path)  # a file that is missing, empty or not a text is refused
+    found: list[int] = []
+    for line, name in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1):
+        if not name.strip():
+            continue
+        if name.strip() not in number:
+            raise DataError(
+                f"{path}, line {line}: there is no node {name.strip()[:40]!r} among the {len(number):,} nodes of the "
+                "graph. Write one node per line, as the graph names it."
+            )
+        found.append(number[name.strip()])
+        if classes[found[-1]] < 0:
+            raise DataError(f"{path}, line {line}: the node {name.strip()[:40]!r} has no label. Take the line out.")
+    nodes = np.unique(np.array(found, dtype=np.int64))
+    twice = len(found) - len(nodes)
+    return nodes, [f"{path.name}: {twice:,} lines name a node again: each node counts once"] if twice else []
 
 
 def read_graph(spec: GraphSpec, progress: Progress | None = None) -> RawGraph:
@@ -176,7 +171,15 @@ def read_graph(spec: GraphSpec, progress: Progress | None = None) -> RawGraph:
             "a table of edges with --nodes FILE, or a node-link JSON."
         )
     if path.is_dir():
-        return graph_of_tables(_table_in(path, "nodes"), _table_in(path, "edges"), str(path))
+        tables: list[Path] = []
+        for name in ("nodes", "edges"):
+            found = sorted(table for table in path.glob(f"{name}.*") if table.suffix.lower() in SUFFIXES)
+            if len(found) != 1:
+                names = ", ".join(table.name for table in found)
+                what = f"there are {names}" if found else f"there is no table of {name}"
+                raise DataError(f"{path}: {what}; one file {name}.csv, .tsv or .jsonl is expected.")
+            tables += found
+        return graph_of_tables(tables[0], tables[1], str(path))
     if path.suffix.lower() == ".json":
         return graph_of_json(path)
     if spec.nodes_file is None:
@@ -185,15 +188,6 @@ def read_graph(spec: GraphSpec, progress: Progress | None = None) -> RawGraph:
             "(id, label, features) with --nodes FILE; to a study with nodes_file=FILE."
         )
     return graph_of_tables(Path(spec.nodes_file), path, str(path))
-
-
-def _table_in(folder: Path, name: str) -> Path:
-    """The table of that name in a folder, in whatever format."""
-    found = sorted(path for path in folder.glob(f"{name}.*") if path.suffix.lower() in SUFFIXES)
-    if len(found) == 1:
-        return found[0]
-    what = f"there are {', '.join(path.name for path in found)}" if found else f"there is no table of {name}"
-    raise DataError(f"{folder}: {what}; one file {name}.csv, .tsv or .jsonl is expected.")
 
 
 def each_once(edges: Edges, weights: Weights | None, nodes: int) -> tuple[Edges, Weights | None]:
@@ -216,51 +210,66 @@ def each_once(edges: Edges, weights: Weights | None, nodes: int) -> tuple[Edges,
 
 USUAL = 20
 """Nodes of each class to train on, where the graph has enough."""
-PART = 8
-"""Where it does not: this part of the median class, so that one rare class does not starve all."""
 NAMED = 5
 """Of small classes at most this many are named in a message."""
 
 
 def split_nodes(
-    classes: Int64[np.ndarray, "nodes"], spec: GraphSpec, seed: int, names: Sequence[str] = ()
+    classes: Int64[np.ndarray, "nodes"],
+    spec: GraphSpec,
+    seed: int,
+    names: Sequence[str] = (),
+    given: Mapping[str, Int64[np.ndarray, "chosen"]] | None = None,
 ) -> tuple[dict[str, Int64[np.ndarray, "chosen"]], list[str]]:
     """Draw the splits among the nodes whose class is known (−1 is not), and say what had to be cut.
+
+    Splits that are given are taken as they are, and the others drawn among the nodes that are in none of them.
 
     >>> splits, notes = split_nodes(np.array([0, 1] * 17), GraphSpec(graph="karate"), seed=1)
     >>> {name: len(nodes) for name, nodes in splits.items()}
     {'train': 4, 'validation': 10, 'test': 20}
     """
+    given = given or {}
     order = np.random.default_rng(seed).permutation(np.flatnonzero(classes >= 0))
-    counts = np.bincount(classes[order])
-    labelled = spec.labelled or min(USUAL, max(1, int(np.median(counts[counts > 0])) // PART))
-    train = np.concatenate([order[classes[order] == number][:labelled] for number in range(len(counts))])
+    order = order[~np.isin(order, np.concatenate([np.zeros(0, np.int64), *given.values()]))]
+    counts = np.bincount(classes[order], minlength=1)
+    # where there are not enough, an eighth of the median class, so that one rare class does not starve all
+    usual = min(USUAL, max(1, int(np.median(counts[counts > 0] if counts.any() else 0)) // 8))
+    labelled = spec.labelled if isinstance(spec.labelled, int) else usual
+    train = given.get("train")
+    if train is None:
+        train = np.concatenate([order[classes[order] == number][:labelled] for number in range(len(counts))])
+        if not len(train):
+            raise DataError("no labelled node is left to train on, besides those of the validation and test files.")
     rest = order[~np.isin(order, train)]
-    if len(rest) < 2:
+    wanted = {split: size for split in ("validation", "test") if isinstance(size := getattr(spec, split), int)}
+    if len(rest) < len(wanted):
+        verbs = " and ".join({"validation": "validate", "test": "test"}[split] for split in wanted)
         raise DataError(
-            f"{len(rest)} labelled node{' is' if len(rest) == 1 else 's are'} left to validate and test on, besides "
+            f"{len(rest)} labelled node{' is' if len(rest) == 1 else 's are'} left to {verbs} on, besides "
             "those that are trained on. Lower labelled=, or give more labels."
         )
-    validation, test = spec.validation, spec.test
-    if short := len(rest) < validation + test:  # what is left, in their proportion
+    validation, test = (wanted.get(split, 0) for split in ("validation", "test"))
+    short = len(rest) < validation + test
+    if short and len(wanted) == 2:  # what is left, in their proportion
         validation = min(len(rest) - 1, max(1, len(rest) * validation // (validation + test)))
         test = len(rest) - validation
-    splits = {
-        "train": np.sort(train),
-        "validation": np.sort(rest[:validation]),
-        "test": np.sort(rest[validation : validation + test]),
-    }
+    splits = {"train": train, "validation": rest[:validation], "test": rest[validation : validation + test]}
+    splits = {split: np.sort(nodes) for split, nodes in {**splits, **given}.items()}
     notes: list[str] = []
     if spec.labelled is None and labelled < USUAL:
         nodes, are = _nodes(labelled)
         notes.append(f"the graph is small: {nodes} of each class {are} trained on, not {USUAL}")
-    if few := np.flatnonzero((counts > 0) & (counts < labelled)).tolist():
+    few = np.flatnonzero((counts > 0) & (counts < labelled)).tolist() if "train" not in given else []
+    if few:
         some = ", ".join((names[number] if names else str(number))[:40] for number in few[:NAMED])
         have = f"{len(few):,} class{' has' if len(few) == 1 else 'es have'}"
         more = ", …" if len(few) > NAMED else ""
         notes.append(f"{have} fewer than {_nodes(labelled)[0]}: all of theirs are trained on ({some}{more})")
-    if short:
+    if short and len(wanted) == 2:
         notes.append(f"{' '.join(_nodes(validation))} left to validate and {test:,} to test")
+    elif short:
+        notes.append(f"{' '.join(_nodes(len(rest)))} left for the {next(iter(wanted))} split")
     return splits, notes
 
 
@@ -296,7 +305,9 @@ def _read_nodes(path: Path) -> tuple[list[str], list[str], Features, list[str]]:
     for line, row in rows:
         cells = cells or [[] for _ in row]
         if len(row) != len(cells):
-            raise DataError(f"{path}, line {line}: {_columns(len(row))} where the table has {len(cells)}.")
+            raise DataError(
+                f"{path}, line {line}: {len(row)} column{'s' * (len(row) != 1)} where the table has {len(cells)}."
+            )
         lines.append(line)
         for column, cell in zip(cells, row, strict=True):
             column.append(cell.strip())
@@ -342,7 +353,8 @@ def _read_edges(path: Path, number: Mapping[str, int]) -> tuple[Edges, Weights |
     for line, cells in rows:
         if len(cells) <= max(source, target, weight or 0):
             needed = "its source and target" if weight is None else "its source, target and weight"
-            raise DataError(f"{path}, line {line}: {_columns(len(cells))}, where an edge needs {needed}.")
+            columns = f"{len(cells)} column{'s' * (len(cells) != 1)}"
+            raise DataError(f"{path}, line {line}: {columns}, where an edge needs {needed}.")
         for cell in (cells[source].strip(), cells[target].strip()):
             if cell not in number:
                 hint = " If line 1 is a header, call its columns source and target." if line == 1 else ""
@@ -378,10 +390,6 @@ def _place(header: Sequence[str], called: Sequence[str]) -> int | None:
     return next((header.index(name) for name in called if name in header), None)
 
 
-def _columns(count: int) -> str:
-    return f"{count} column{'' if count == 1 else 's'}"
-
-
 def as_single(value: str | float) -> float | None:
     """The 32-bit number that a cell or a number gives; None where it is not one, or not a finite one.
 
@@ -398,27 +406,34 @@ def as_single(value: str | float) -> float | None:
 # Features. Words, and columns of 0 and 1, become shares: each node's sum to one. Other numbers are standardised: each
 # column gets the mean 0 and the deviation 1. Where nothing is known, each node is its own feature.
 
-WORDS = "features"
-"""The column that holds all features of a node, between spaces."""
-Where = Callable[[int], str]
-"""Names the place of a node, for an error."""
 
-
-def _features_of(columns: Mapping[str, Sequence[str]], nodes: int, where: Where) -> tuple[Features, list[str]]:
-    """The features of nodes, and how they were read, in words."""
-    if WORDS in columns:
-        rows = [cell.replace(",", " ").split() for cell in columns[WORDS]]
+def _features_of(
+    columns: Mapping[str, Sequence[str]], nodes: int, where: Callable[[int], str]
+) -> tuple[Features, list[str]]:
+    """The features of nodes, and how they were read, in words; `where` names the place of a node, for an error."""
+    if "features" in columns:  # all features of a node, between spaces
+        rows = [cell.replace(",", " ").split() for cell in columns["features"]]
         first = next((row for row in rows if row), [])
         if first and all(map(_is_number, first)):
-            features, note = _standardised(_vectors(rows, len(first), where))
+            table = np.empty((nodes, len(first)), dtype=np.float32)
+            for place, row in enumerate(rows):
+                numbers = [number for word in row if (number := as_single(word)) is not None]
+                if len(numbers) != len(first) or len(row) != len(numbers):
+                    raise DataError(
+                        f"{where(place)}: {len(first)} finite numbers (up to 3.4e38) are expected as features, as of "
+                        f"the first node that has any; got {len(row)} words, {len(numbers)} of them such numbers."
+                    )
+                table[place] = numbers
+            features, note = _standardised(table)
         else:
-            features = _bag(rows)
-            note = f"{features.width:,} different words are the features; those of a node sum to one"
+            known = {word: place for place, word in enumerate(sorted({word for row in rows for word in row}))}
+            features = _bag([sorted({known[word] for word in row}) for row in rows], len(known))
+            note = f"{len(known):,} different words are the features; those of a node sum to one"
         return features, [note]
     numeric = {name: cells for name, cells in columns.items() if any(map(_is_number, cells))}
     notes = [f"the column '{name}' holds no numbers and was left out" for name in columns if name not in numeric]
     if not numeric:
-        return Compressed.identity(nodes), [*notes, "no features: each node is its own"]
+        return csr_array(identity(nodes, "float32")), [*notes, "no features: each node is its own"]
     table = np.empty((nodes, len(numeric)), dtype=np.float32, order="F")  # dropout follows the order in memory
     for column, (name, cells) in enumerate(numeric.items()):
         for place, cell in enumerate(cells):
@@ -430,36 +445,18 @@ def _features_of(columns: Mapping[str, Sequence[str]], nodes: int, where: Where)
     return features, [*notes, note]
 
 
-def _vectors(rows: Sequence[Sequence[str]], width: int, where: Where) -> Float32[np.ndarray, "nodes features"]:
-    table = np.empty((len(rows), width), dtype=np.float32)
-    for place, row in enumerate(rows):
-        numbers = [number for word in row if (number := as_single(word)) is not None]
-        if len(numbers) != width or len(row) != len(numbers):
-            raise DataError(
-                f"{where(place)}: {width} finite numbers (up to 3.4e38) are expected as features, as of the first node "
-                f"that has any; got {len(row)} words, {len(numbers)} of them such numbers."
-            )
-        table[place] = numbers
-    return table
-
-
-def _bag(rows: Sequence[Sequence[str]]) -> Compressed:
-    """Which words each node has, in alphabetical order."""
-    known = {word: place for place, word in enumerate(sorted({word for row in rows for word in row}))}
-    columns, starts = array("q"), array("q", [0])
-    for row in rows:
-        columns.extend(sorted({known[word] for word in row}))
-        starts.append(len(columns))
-    values = np.ones(len(columns), dtype=np.float32)
-    return Compressed(np.array(starts), np.array(columns), values, len(known)).scaled_rows()
+def _bag(rows: Sequence[Sequence[int]], width: int) -> csr_array:
+    """Which columns each node has, those of a node with values that sum to one."""
+    counts = np.array(list(map(len, rows)), dtype=np.int64)
+    columns = np.fromiter(chain.from_iterable(rows), np.int64, counts.sum())
+    values = np.repeat(1 / np.maximum(counts, 1), counts).astype(np.float32)
+    return csr_array((values, columns, np.concatenate([[0], np.cumsum(counts)])), shape=(len(rows), width))
 
 
 def _standardised(table: Float32[np.ndarray, "nodes features"]) -> tuple[Features, str]:
     if np.isin(table, (0, 1)).all():
-        rows, columns = np.nonzero(table)
-        starts = np.searchsorted(rows, np.arange(len(table) + 1))
-        bag = Compressed(starts, columns, np.ones(len(columns), dtype=np.float32), table.shape[1])
-        return bag.scaled_rows(), f"{table.shape[1]:,} features of 0 and 1; those of a node sum to one"
+        bag = _bag([np.flatnonzero(row).tolist() for row in table], table.shape[1])
+        return bag, f"{table.shape[1]:,} features of 0 and 1; those of a node sum to one"
     deviation = table.std(axis=0, dtype=np.float64)
     centred = (table - table.mean(axis=0, dtype=np.float64)) / np.where(deviation > 0, deviation, 1)
     return centred.astype(np.float32), f"{table.shape[1]:,} features, each standardised to mean 0 and deviation 1"
@@ -485,14 +482,33 @@ def graph_of_json(path: Path) -> RawGraph:
         raise DataError(f"{path}: not valid JSON ({error}).") from None
     if not isinstance(document, dict):
         raise DataError(f'{path}: an object with "nodes" and "links" is expected, as networkx.node_link_data gives it.')
-    document = _lower_keys(path, "the document", document)
-    nodes = _objects(path, document, "nodes")
-    links = _objects(path, document, "links", "edges")
+
+    def lower_keys(where: str, item: Mapping[str, Any]) -> dict[str, Any]:
+        """The same with its keys as tables have them: in lower case, without spaces around."""
+        lowered: dict[str, Any] = {}
+        for key, value in item.items():
+            if lowered.setdefault(key.strip().casefold(), value) is not value:
+                raise DataError(f"{path}, {where}: the key {key[:40]!r} occurs twice. Give each a name of its own.")
+        return lowered
+
+    def plain_name(where: str, item: Mapping[str, Any], name: str) -> str:
+        if name not in item or isinstance(item[name], dict | list):
+            raise DataError(f"{path}, {where}: '{name}' is missing, or is not a plain name.")
+        return str(item[name])
+
+    document = lower_keys("the document", document)
+    lists: list[list[dict[str, Any]]] = []
+    for called in (("nodes",), ("links", "edges")):
+        listed = next((document[name] for name in called if name in document), None)
+        if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
+            raise DataError(f'{path}: "{called[0]}" must be a list of objects, as networkx.node_link_data gives it.')
+        lists.append([lower_keys(f"{called[0]}[{place}]", item) for place, item in enumerate(listed)])
+    nodes, links = lists
     if not nodes:
         raise DataError(f"{path}: there are no nodes.")
     number: dict[str, int] = {}
     for place, node in enumerate(nodes):
-        name = _plain_name(path, f"nodes[{place}]", node, "id")
+        name = plain_name(f"nodes[{place}]", node, "id")
         if number.setdefault(name, place) != place:
             raise DataError(f"{path}, nodes[{place}]: the node {name[:40]!r} is there already.")
     label = next((name for name in LABELS if any(name in node for node in nodes)), None)
@@ -504,7 +520,7 @@ def graph_of_json(path: Path) -> RawGraph:
     ends: list[int] = []
     for place, link in enumerate(links):
         for side in ("source", "target"):
-            name = _plain_name(path, f"links[{place}]", link, side)
+            name = plain_name(f"links[{place}]", link, side)
             if name not in number:
                 raise DataError(
                     f"{path}, links[{place}]: there is no node {name[:40]!r}. Add it, or take the link out."
@@ -526,28 +542,6 @@ def graph_of_json(path: Path) -> RawGraph:
         about=str(path),
         notes=tuple(notes),
     )
-
-
-def _lower_keys(path: Path, where: str, item: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with its keys as tables have them: in lower case, without spaces around."""
-    lowered: dict[str, Any] = {}
-    for key, value in item.items():
-        if lowered.setdefault(key.strip().casefold(), value) is not value:
-            raise DataError(f"{path}, {where}: the key {key[:40]!r} occurs twice. Give each a name of its own.")
-    return lowered
-
-
-def _objects(path: Path, document: Mapping[str, Any], *names: str) -> Sequence[Mapping[str, Any]]:
-    found = next((document[name] for name in names if name in document), None)
-    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise DataError(f'{path}: "{names[0]}" must be a list of objects, as networkx.node_link_data gives it.')
-    return [_lower_keys(path, f"{names[0]}[{place}]", item) for place, item in enumerate(found)]
-
-
-def _plain_name(path: Path, where: str, item: Mapping[str, Any], name: str) -> str:
-    if name not in item or isinstance(item[name], dict | list):
-        raise DataError(f"{path}, {where}: '{name}' is missing, or is not a plain name.")
-    return str(item[name])
 
 
 def _cell(value: Any) -> str:
@@ -590,7 +584,7 @@ def karate() -> RawGraph:
     return RawGraph(
         names=[str(member + 1) for member in sorted(club)],
         labels=labels,
-        features=Compressed.identity(len(labels)),
+        features=csr_array(identity(len(labels), "float32")),
         edges=np.array(edges, dtype=np.int64).T,
         weights=None,
         hash=text_hash(f"{factions}{first}\n{listed}"),
@@ -620,8 +614,14 @@ def blocks(nodes: int | None = None, edges: int | None = None, seed: int = 0) ->
     means = HINT * random.standard_normal((CLASSES, FEATURES), dtype=np.float32)
     features = means[classes] + random.standard_normal((nodes, FEATURES), dtype=np.float32)
     drawn = np.zeros((2, 0), dtype=np.int64)
-    while drawn.shape[1] < edges:
-        more = _draw_edges(random, classes, (edges - drawn.shape[1]) * 5 // 4 + 16)
+    order = np.argsort(classes, kind="stable")
+    starts = np.searchsorted(classes[order], np.arange(CLASSES + 1))
+    while drawn.shape[1] < edges:  # from anywhere, to anywhere or to a node of the same community; loops among them
+        count = (edges - drawn.shape[1]) * 5 // 4 + 16
+        source, target = random.integers(nodes, size=(2, count))
+        home = classes[source]
+        near = order[starts[home] + (random.random(count) * (starts[home + 1] - starts[home])).astype(np.int64)]
+        more = np.stack([source, np.where(random.random(count) < WITHIN, near, target)])
         drawn, _ = each_once(np.concatenate([drawn, more], axis=1), None, nodes)
     kept = np.sort(random.permutation(drawn.shape[1])[:edges])
     made_of = f"blocks nodes={nodes} edges={edges} seed={seed} classes={CLASSES} features={FEATURES} {WITHIN} {HINT}"
@@ -634,13 +634,3 @@ def blocks(nodes: int | None = None, edges: int | None = None, seed: int = 0) ->
         hash=text_hash(made_of),
         about=f"blocks of {nodes:,} nodes and {edges:,} edges",
     )
-
-
-def _draw_edges(random: np.random.Generator, classes: Int64[np.ndarray, "nodes"], count: int) -> Edges:
-    """Edges from anywhere, to anywhere or to a node of the same community; loops among them."""
-    order = np.argsort(classes, kind="stable")
-    starts = np.searchsorted(classes[order], np.arange(CLASSES + 1))
-    source, target = random.integers(len(classes), size=(2, count))
-    home = classes[source]
-    near = order[starts[home] + (random.random(count) * (starts[home + 1] - starts[home])).astype(np.int64)]
-    return np.stack([source, np.where(random.random(count) < WITHIN, near, target)])

@@ -5,12 +5,12 @@ import json
 import os
 import unicodedata
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, cached_property
 from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,7 +31,7 @@ from lemma.data.files import (
     new_folder,
     text_hash,
 )
-from lemma.data.splits import Splits, hash_number, select_split
+from lemma.data.splits import SPLITS, Splits, count_overlaps, hash_number, joint_splits, select_split, split_files
 from lemma.data.store import encode_splits, tokenizer_for_texts
 from lemma.data.tables import SUFFIXES as TABLES
 from lemma.data.tables import Column, DataTable, read_table
@@ -61,8 +61,6 @@ LARGEST = 100_000_000
 """Pixels of an image that is still decoded: a few kilobytes can be made to unpack to any number of them."""
 TOGETHER = 64
 """Images that are decoded at a time."""
-MARGIN = 1 / 16
-"""What is left free on each side of a framed drawing, as a share of its longer side."""
 WHITE = (255, 255, 255, 255)
 VERSION = 1
 """Of what is done to an image on its way to pixels."""
@@ -72,8 +70,6 @@ NAMED = 3
 """How many of those that are left out are named."""
 FEWEST = 4
 """Different images that there must be: two to train, one to validate, one to test."""
-WHOLE = "images"
-"""The one split of a folder that is evaluated on."""
 
 Pixels = UInt8[np.ndarray, "3 side side"]
 
@@ -127,9 +123,16 @@ def thumbnail(path: Path, side: int) -> bytes:
 
 
 def _decode(path: Path, side: int, framed: bool) -> Pixels:
+    Image = pillow()
     with _opened(path, side) as image:
-        pixels = np.asarray(_square(_on_white(_frame(image) if framed else image), side))
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        image = _on_white(_frame(image) if framed else image)
+        scale = side / max(image.size)
+        width, height = (max(1, round(scale * length)) for length in image.size)
+        square = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
+        if width != side or height != side:
+            resized, square = square, Image.new("RGB", (side, side), WHITE[:3])
+            square.paste(resized, ((side - width) // 2, (side - height) // 2))
+    return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
 
 
 @contextmanager
@@ -150,7 +153,8 @@ def _opened(path: Path, side: int) -> Iterator["Image"]:
     from PIL.ImageOps import exif_transpose
 
     try:
-        with Image.open(path, formats=_formats()) as image:
+        Image.init()
+        with Image.open(path, formats=[known for known in FORMATS if known in Image.OPEN]) as image:
             image.draft(None, (2 * side, 2 * side))  # JPEG alone: decoded at a size near the one that is needed
             width, height = image.size
             if width * height > LARGEST:
@@ -161,13 +165,6 @@ def _opened(path: Path, side: int) -> Iterator["Image"]:
         raise DataError(f"{path}: {error}") from None
     except Exception as error:  # Pillow's readers raise a dozen kinds of errors on damaged files
         raise DataError(f"{path}: {_reason(path, error)}") from None
-
-
-@cache
-def _formats() -> list[str]:
-    Image = pillow()
-    Image.init()
-    return [known for known in FORMATS if known in Image.OPEN]
 
 
 def _reason(path: Path, error: Exception) -> str:
@@ -184,22 +181,17 @@ def _reason(path: Path, error: Exception) -> str:
 
 def _on_white(image: "Image") -> "Image":
     """An image in red, green and blue; what is transparent is white."""
-    if image.mode.startswith(("I", "F")):
-        image = _eight_bits(image)
+    if image.mode.startswith(("I", "F")):  # one deep channel: 16 bits, fractions from 0 to 1, or from least to most
+        values = np.nan_to_num(np.asarray(image, dtype=np.float64))
+        least, most = float(values.min()), float(values.max())
+        white = 1.0 if image.mode == "F" else 65_535.0
+        if least < 0 or most > white:
+            values, white = values - least, most - least
+        image = pillow().fromarray(np.rint(values * (255 / white)).astype(np.uint8))
     if image.mode not in ("RGBA", "LA", "PA", "La", "RGBa") and "transparency" not in image.info:
         return image.convert("RGB")
     over = image.convert("RGBA")
     return pillow().alpha_composite(pillow().new("RGBA", over.size, WHITE), over).convert("RGB")
-
-
-def _eight_bits(image: "Image") -> "Image":
-    """An image of one deep channel: 16 bits from 0 to 65,535, fractions from 0 to 1, others from least to most."""
-    values = np.nan_to_num(np.asarray(image, dtype=np.float64))
-    least, most = float(values.min()), float(values.max())
-    white = 1.0 if image.mode == "F" else 65_535.0
-    if least < 0 or most > white:
-        values, white = values - least, most - least
-    return pillow().fromarray(np.rint(values * (255 / white)).astype(np.uint8))
 
 
 def _frame(image: "Image") -> "Image":
@@ -210,22 +202,9 @@ def _frame(image: "Image") -> "Image":
         raise DataError("nothing is drawn in it")
     left, top, right, bottom = box
     longest = max(right - left, bottom - top)
-    side = longest + 2 * round(MARGIN * longest)
+    side = longest + 2 * round(longest / 16)  # what is left free on each side
     left, top = left - (side - (right - left)) // 2, top - (side - (bottom - top)) // 2
     return whole.crop((left, top, left + side, top + side))
-
-
-def _square(image: "Image", side: int) -> "Image":
-    """An image as large as fits into a square, in its middle, on white."""
-    Image = pillow()
-    scale = side / max(image.size)
-    width, height = (max(1, round(scale * length)) for length in image.size)
-    resized = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
-    if width == height == side:
-        return resized
-    padded = Image.new("RGB", (side, side), WHITE[:3])
-    padded.paste(resized, ((side - width) // 2, (side - height) // 2))
-    return padded
 
 
 # Images that a font draws, kept as files in the data home.
@@ -234,10 +213,11 @@ def _square(image: "Image", side: int) -> "Image":
 def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = None) -> dict[str, Path]:
     """Draw each emoji, named by its code points, as a PNG; those that the font has no image of are left out.
 
-    What a font draws depends on what reads it, so that the files are kept by the versions of these too.
+    All images of the font are equally wide; the sign for what it lacks is narrower, and two images are wider. What a
+    font draws depends on what reads it, so that the files are kept by the versions of these too.
     """
     Image = pillow()
-    from PIL import ImageFont, features
+    from PIL import ImageDraw, ImageFont, features
 
     readers = [Image.__version__, features.version("freetype2"), features.version("raqm")]
     key = text_hash(json.dumps([VERSION, FONT_SIZE, file_hash(font), list(names), readers]))[:32]
@@ -250,9 +230,13 @@ def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = Non
         advance = counting(progress, "drawing images", len(names))
         with new_folder(folder) as files:
             for name in names:
-                image = _draw(loaded, characters(Path(name).stem))
-                if image is not None:
-                    image.save(files / name)
+                text = characters(Path(name).stem)
+                image = Image.new("RGBA", (3 * FONT_SIZE, 3 * FONT_SIZE))
+                if abs(loaded.getlength(text) - loaded.getlength("\N{GRINNING FACE}")) <= 0.5:
+                    place = (FONT_SIZE, FONT_SIZE)
+                    ImageDraw.Draw(image).text(place, text, font=loaded, embedded_color=True, anchor="lt")
+                if box := image.getchannel("A").getbbox():
+                    image.crop(box).save(files / name)
                 advance(1)
             (files / hash_file.name).write_text(_hash_of_pngs(files), encoding="utf-8")
     return {path.name: path for path in sorted(folder.glob("*.png"))}
@@ -260,21 +244,6 @@ def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = Non
 
 def _hash_of_pngs(folder: Path) -> str:
     return files_hash(sorted(folder.glob("*.png")))
-
-
-def _draw(font: Any, text: str) -> Any | None:
-    """The one image of a text; None for no image, or for several side by side.
-
-    All images of the font are equally wide; the sign for what it lacks is narrower, and two images are wider.
-    """
-    from PIL import ImageDraw
-
-    if abs(font.getlength(text) - font.getlength("\N{GRINNING FACE}")) > 0.5:
-        return None
-    image = pillow().new("RGBA", (3 * FONT_SIZE, 3 * FONT_SIZE))
-    ImageDraw.Draw(image).text((FONT_SIZE, FONT_SIZE), text, font=font, embedded_color=True, anchor="lt")
-    box = image.getchannel("A").getbbox()
-    return image.crop(box) if box else None
 
 
 # Which images there are and what is said of them, before any is decoded: a set known by name, or a person's folder.
@@ -290,7 +259,7 @@ class ImageFile(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageList:
-    """Images in a shuffled order, so that every split is one slice of it."""
+    """Images in a shuffled order, so that every split is one slice of it; then those of the splits that are given."""
 
     images: tuple[ImageFile, ...] = field(repr=False)
     keys: tuple[str, ...] = field(repr=False)
@@ -302,6 +271,10 @@ class ImageList:
     notes: tuple[str, ...]
     named: bool
     """Whether the set is known by name: drawings that are framed, and split by their names."""
+    given: tuple[str, ...] = field(default=(), repr=False)
+    """The split that each image is given for; "" for one whose split is to be drawn."""
+    split_hashes: Mapping[str, str] = field(default_factory=dict)
+    """The SHA-256 of each split, where some are given."""
 
 
 def list_images(
@@ -310,90 +283,122 @@ def list_images(
     image: str | None = None,
     caption: str | None = None,
     progress: Progress | None = None,
+    splits: Mapping[str, str] | None = None,
 ) -> ImageList:
-    """List the images of a set known by name, or those of a folder that its table of captions names."""
-    if name not in IMAGES:
-        return _list_folder(name, captions, image, caption, progress)
-    for word, value in {"captions": captions, "image": image, "caption": caption}.items():
-        if value is not None:
-            raise DataError(f"{word} = '{value}': {name} has captions of its own. Leave {word} out.")
-    files = {path.name: path for path in corpus_files(IMAGES[name], progress)}
-    table = _captions_table(files[CAPTIONS].parent, None, None, None)
-    listed = dict(zip(table.cells["image"], table.cells["caption"], strict=True))
-    fonts = [path for path in files.values() if path.suffix == ".ttf"]
-    found = draw_emoji(fonts[0], list(listed), progress) if fonts else files
-    images = [ImageFile(file, found[file], (words,)) for file, words in listed.items() if file in found]
-    missing = [words for file, words in listed.items() if file not in found]
-    notes = _counted(missing, "names have no image in the font", "name has no image in the font")
-    keys, hashes = [one.captions[0] for one in images], _hash_images([one.path for one in images], progress)
-    return _shuffled(images, keys, hashes, IMAGES[name].kept_hash, name, notes, named=True)
+    """List the images of a set known by name, or those of a folder that its table of captions names.
 
+    `splits` are the tables of captions whose images are the validation and the test split.
+    """
+    splits, tables = splits or {}, {}
+    if name in IMAGES:
+        for word, value in {"captions": captions, "image": image, "caption": caption, **splits}.items():
+            if value is not None:
+                raise DataError(f"{word} = '{value}': {name} has captions of its own. Leave {word} out.")
+        files = {path.name: path for path in corpus_files(IMAGES[name], progress)}
+        table = _captions_table(files[CAPTIONS].parent, None, None, None)
+        listed = dict(zip(table.cells["image"], table.cells["caption"], strict=True))
+        fonts = [path for path in files.values() if path.suffix == ".ttf"]
+        found = draw_emoji(fonts[0], list(listed), progress) if fonts else files
+        images = [("", ImageFile(file, found[file], (words,))) for file, words in listed.items() if file in found]
+        missing = [words for file, words in listed.items() if file not in found]
+        notes = _counted(missing, "names have no image in the font", "name has no image in the font")
+    else:
+        root = Path(name)
+        if not exists(root) and root.name == name:
+            raise DataError(unknown("images", name, IMAGES) + " Or give the path of a folder of images.")
+        if not root.is_dir():
+            what = "this is not a folder" if exists(root) else "there is no such folder"
+            raise DataError(f"{root}: {what}. Give a folder of images with a table of captions in it.")
+        others = {split: _captions_table(root, file, image, caption) for split, file in splits.items()}
+        tables = {"": _captions_table(root, captions, image, caption, others.values()), **others}
+        images, notes = _match(root, tables)
 
-def _list_folder(
-    name: str, captions: str | None, image: str | None, caption: str | None, progress: Progress | None
-) -> ImageList:
-    root = Path(name)
-    if not exists(root) and root.name == name:
-        raise DataError(unknown("images", name, IMAGES) + " Or give the path of a folder of images.")
-    if not root.is_dir():
-        what = "this is not a folder" if exists(root) else "there is no such folder"
-        raise DataError(f"{root}: {what}. Give a folder of images with a table of captions in it.")
-    table = _captions_table(root, captions, image, caption)
-    images, notes = _match(ImageFolder(root), table)
-    if not images:
-        raise DataError(f"{table.path}: none of its {len(table):,} rows names an image in {root}: {'; '.join(notes)}.")
-    hashes = _hash_images([one.path for one in images], progress)
-    first: dict[str, str] = {}
-    twins = [one.name for one, own in zip(images, hashes, strict=True) if first.setdefault(own, one.name) != one.name]
-    notes += _counted(twins, "images are the same file as another", "image is the same file as another")
-    by_name = [own for _, own in sorted(zip([one.name for one in images], hashes, strict=True))]
-    hash_of_all = joint_hash([file_hash(table.path), *by_name])
-    return _shuffled(images, hashes, hashes, hash_of_all, str(root), [table.note, *notes], named=False)
+    def hash_one(path: Path) -> str:
+        try:
+            return file_hash(path)
+        except OSError:  # which is said when it is decoded
+            return text_hash(f"{path} cannot be read")
 
-
-def _shuffled(
-    images: Sequence[ImageFile],
-    keys: Sequence[str],
-    hashes: Sequence[str],
-    hash_of_all: str,
-    about: str,
-    notes: Sequence[str],
-    *,
-    named: bool,
-) -> ImageList:
-    """The list in the order of a number drawn from the keys."""
-    order = sorted(range(len(images)), key=lambda place: (hash_number(keys[place], "split"), images[place].name))
+    sizes = [_size_of(one.path) for _, one in images]
+    advance = counting(progress, "reading images", sum(sizes))
+    hashes: list[str] = []
+    with ThreadPoolExecutor() as threads:
+        for size, own in zip(sizes, threads.map(hash_one, [one.path for _, one in images]), strict=True):
+            hashes.append(own)
+            advance(size)
+    if named := name in IMAGES:
+        keys, hash_of_all, split_hashes = [one.captions[0] for _, one in images], IMAGES[name].kept_hash, {}
+    else:
+        keys, first, of_tables = hashes, dict[str, str](), dict[str, str]()
+        own_names = [one.name for _, one in images]
+        twins = [one for one, own in zip(own_names, hashes, strict=True) if first.setdefault(own, one) != one]
+        notes += _counted(twins, "images are the same file as another", "image is the same file as another")
+        for split, table in tables.items():
+            by_name = sorted((one.name, own) for (part, one), own in zip(images, hashes, strict=True) if part == split)
+            of_tables[split] = joint_hash([file_hash(table.path), *(own for _, own in by_name)])
+        hash_of_all, split_hashes = joint_splits(of_tables.pop(""), of_tables)
+        notes = [*(table.note for table in tables.values()), *notes]
+    parts = ["", *splits]
+    order = sorted(
+        range(len(images)),
+        key=lambda place: (parts.index(images[place][0]), hash_number(keys[place], "split"), images[place][1].name),
+    )
     return ImageList(
-        tuple(images[place] for place in order),
-        tuple(keys[place] for place in order),
-        tuple(hashes[place] for place in order),
-        hash_of_all,
-        about,
-        tuple(notes),
-        named,
+        images=tuple(images[place][1] for place in order),
+        keys=tuple(keys[place] for place in order),
+        hashes=tuple(hashes[place] for place in order),
+        hash=hash_of_all,
+        about=str(Path(name)),
+        notes=tuple(notes),
+        named=named,
+        given=tuple(images[place][0] for place in order),
+        split_hashes=split_hashes,
     )
 
 
-def _match(folder: "ImageFolder", table: DataTable) -> tuple[list[ImageFile], list[str]]:
-    """The images that the table names, each with its captions; and in words what does not go together."""
-    captions: dict[Path, dict[str, None]] = {}
-    outside: dict[str, None] = {}
-    missing: dict[str, None] = {}
-    for name, caption in zip(table.cells["image"], table.cells["caption"], strict=True):
-        place = folder.place(name)
-        path = None if place is None else folder.find(place)
-        if path is not None:
-            captions.setdefault(path, {})[caption] = None
-        else:
-            (outside if place is None else missing)[name] = None
-    silent = [folder.name(path) for path in folder.files if path not in captions]
-    notes = [
-        *_counted((f"line {line}" for line in table.left_out), "captions are empty", "caption is empty"),
-        *_counted(outside, "paths lead out of the folder, and were not read", "path leads out of the folder"),
-        *_counted(missing, "images of the table are not in the folder", "image of the table is not in the folder"),
-        *_counted(silent, "images have no caption", "image has no caption"),
-    ]
-    return [ImageFile(folder.name(path), path, tuple(texts)) for path, texts in captions.items()], notes
+def _match(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[tuple[str, ImageFile]], list[str]]:
+    """The images below a folder that each table names, with their captions; and in words what does not go together.
+
+    A name is a path from the folder, or that of the only such file anywhere in it.
+    """
+    names = {path: path.relative_to(root).as_posix() for path in image_files(root)}
+    by_path = {unicodedata.normalize("NFC", name): path for path, name in names.items()}  # one spelling of accents
+    by_name: dict[str, list[Path]] = {}
+    for path in names:
+        by_name.setdefault(unicodedata.normalize("NFC", path.name), []).append(path)
+    images: list[tuple[str, ImageFile]] = []
+    notes: list[str] = []
+    for split, table in tables.items():
+        captions: dict[Path, dict[str, None]] = {}
+        outside: dict[str, None] = {}
+        missing: dict[str, None] = {}
+        for name, caption in zip(table.cells["image"], table.cells["caption"], strict=True):
+            place = os.path.normpath(name.replace("\\", "/"))  # as tables of Windows write it, too
+            place = os.path.relpath(place, root) if Path(place).is_absolute() else place
+            place = unicodedata.normalize("NFC", place.replace(os.sep, "/"))
+            if place == ".." or place.startswith("../"):
+                outside[name] = None
+                continue
+            alone = by_name.get(place, ())
+            path = by_path.get(place) or (alone[0] if len(alone) == 1 else root / place)
+            if exists(path) and path.is_file():  # which may have a name that does not tell its format
+                captions.setdefault(path, {})[caption] = None
+            else:
+                missing[name] = None
+        notes += [
+            *_counted((f"line {line}" for line in table.left_out), "captions are empty", "caption is empty"),
+            *_counted(outside, "paths lead out of the folder, and were not read", "path leads out of the folder"),
+            *_counted(missing, "images of the table are not in the folder", "image of the table is not in the folder"),
+        ]
+        if not captions:
+            rows = f"none of its {len(table):,} rows names an image in {root}"
+            raise DataError(f"{table.path}: {rows}: {'; '.join(notes)}.")
+        images += [
+            (split, ImageFile(path.relative_to(root).as_posix(), path, tuple(some))) for path, some in captions.items()
+        ]
+    seen = {image.path for _, image in images}
+    silent = [name for path, name in names.items() if path not in seen]
+    return images, [*notes, *_counted(silent, "images have no caption", "image has no caption")]
 
 
 def _counted(names: Iterable[str], many: str, one: str) -> list[str]:
@@ -410,55 +415,6 @@ def _counted(names: Iterable[str], many: str, one: str) -> list[str]:
     return [f"{len(listed):,} {many if len(listed) > 1 else one}: {shown}{more}"]
 
 
-@dataclass(frozen=True)
-class ImageFolder:
-    """The image files below a folder, found by the names that a table gives them."""
-
-    root: Path
-
-    @cached_property
-    def files(self) -> list[Path]:
-        """All of them, in the order of their paths."""
-        return image_files(self.root)
-
-    @cached_property
-    def _by_path(self) -> dict[str, Path]:
-        return {_composed(self.name(path)): path for path in self.files}
-
-    @cached_property
-    def _by_name(self) -> dict[str, list[Path]]:
-        found: dict[str, list[Path]] = {}
-        for path in self.files:
-            found.setdefault(_composed(path.name), []).append(path)
-        return found
-
-    def name(self, path: Path) -> str:
-        """The path of a file from the folder."""
-        return path.relative_to(self.root).as_posix()
-
-    def place(self, name: str) -> str | None:
-        """The path from the folder that a name means; None if it leads out of the folder."""
-        path = os.path.normpath(name.replace("\\", "/"))  # as tables of Windows write it, too
-        path = os.path.relpath(path, self.root) if Path(path).is_absolute() else path
-        path = path.replace(os.sep, "/")
-        return None if path == ".." or path.startswith("../") else _composed(path)
-
-    def find(self, place: str) -> Path | None:
-        """The file of that path from the folder, or the only one of that name anywhere in it."""
-        if place in self._by_path:
-            return self._by_path[place]
-        alone = self._by_name.get(place, [])
-        if len(alone) == 1:
-            return alone[0]
-        other = self.root / place  # an image whose name does not tell its format
-        return other if exists(other) and other.is_file() else None
-
-
-def _composed(name: str) -> str:
-    """One spelling of letters with accents: some systems write them as two characters."""
-    return unicodedata.normalize("NFC", name)
-
-
 def image_files(folder: Path) -> list[Path]:
     """All image files in a folder and in those below it, in the order of their paths; hidden ones not."""
     return sorted(path for path in _files_below(folder, SUFFIXES) if path.is_file())
@@ -472,13 +428,16 @@ def _files_below(folder: Path, suffixes: Collection[str]) -> Iterator[Path]:
                 yield Path(place, name)
 
 
-def _captions_table(folder: Path, captions: str | None, image: str | None, caption: str | None) -> DataTable:
-    """Read the table of captions: the one that is named, else the only one in the folder."""
+def _captions_table(
+    folder: Path, captions: str | None, image: str | None, caption: str | None, others: Iterable[DataTable] = ()
+) -> DataTable:
+    """Read the table of captions: the one that is named, else the only one in the folder besides the others."""
     if captions is not None:
         inside = folder / captions
         path = inside if exists(inside) and not exists(Path(captions)) else Path(captions)
     else:
-        tables = sorted(_files_below(folder, TABLES))
+        known = {other.path.resolve() for other in others}
+        tables = sorted(path for path in _files_below(folder, TABLES) if path.resolve() not in known)
         tables = [path for path in tables if path.parent == folder] or tables
         if not tables:
             raise DataError(
@@ -490,33 +449,13 @@ def _captions_table(folder: Path, captions: str | None, image: str | None, capti
             raise DataError(f"{folder}: {len(tables)} tables ({some}). Say which holds the captions: captions=FILE.")
         path = tables[0]
     columns = [Column("image", image, IMAGE_COLUMNS), Column("caption", caption, CAPTION_COLUMNS, required=False)]
-    return read_table(path, columns, any_width=True, is_header=_is_header)
 
+    def is_header(first: Sequence[str]) -> bool:
+        cells = {cell.strip().casefold() for cell in first}
+        usual = cells & {"image", "caption", *IMAGE_COLUMNS, *CAPTION_COLUMNS}
+        return bool(usual) and not any(cell.endswith(tuple(SUFFIXES)) for cell in cells)
 
-def _is_header(first: Sequence[str]) -> bool:
-    """Whether a first row holds the names that such columns have, and no image."""
-    cells = {cell.strip().casefold() for cell in first}
-    images = any(cell.endswith(tuple(SUFFIXES)) for cell in cells)
-    return bool(cells & {"image", "caption", *IMAGE_COLUMNS, *CAPTION_COLUMNS}) and not images
-
-
-def _hash_images(paths: Sequence[Path], progress: Progress | None) -> list[str]:
-    """The hash of each file; of one that cannot be read, which is said when it is decoded, the hash of its path."""
-
-    def hash_one(path: Path) -> str:
-        try:
-            return file_hash(path)
-        except OSError:
-            return text_hash(f"{path} cannot be read")
-
-    sizes = list(map(_size_of, paths))
-    advance = counting(progress, "reading images", sum(sizes))
-    hashes: list[str] = []
-    with ThreadPoolExecutor() as threads:
-        for size, own in zip(sizes, threads.map(hash_one, paths), strict=True):
-            hashes.append(own)
-            advance(size)
-    return hashes
+    return read_table(path, columns, any_width=True, is_header=is_header)
 
 
 def _size_of(path: Path) -> int:
@@ -543,6 +482,12 @@ class Captioned:
     def lengths(self) -> Int64[np.ndarray, "images"]:
         """The tokens of each image's longest caption, special tokens included."""
         return np.maximum.reduceat(self.rows.lengths, self.first[:-1])
+
+    @property
+    def owners(self) -> Int64[np.ndarray, "captions"]:
+        """The image that each caption belongs to."""
+        counts = np.diff(self.first)
+        return np.repeat(np.arange(len(counts)), counts)
 
     def __len__(self) -> int:
         """The tokens of all captions together."""
@@ -584,31 +529,33 @@ def number_captions(texts: Iterable[str]) -> Int64[np.ndarray, "texts"]:
 
 def split_images(listing: ImageList, kept: Sequence[int], held_out: float) -> dict[str, slice]:
     """Split the images that are kept: a set known by name by each name alone, so that another style of it is split the
-    same way whatever it lacks; a folder by number, with equal files together.
+    same way whatever it lacks; a folder by number, with equal files together. Splits that are given come last.
     """
-    keys = [listing.keys[place] for place in kept]
-    if (different := len(set(keys))) < FEWEST:
+    keys = [listing.keys[place] for place in kept if not listing.given[place]]
+    drawn, different = [split for split in ("test", "validation") if split not in listing.given], len(set(keys))
+    if drawn and different < FEWEST:
         raise DataError(
             f"{listing.about}: {different} different images are too few to train on some and hold others out. "
             f"Give at least {FEWEST}."
         )
-    if listing.named:
-        numbers = [hash_number(key, "split") for key in keys]
-        test, validation = (sum(number < share * 2**64 for number in numbers) for share in (held_out, 2 * held_out))
-    else:
-
-        def whole_groups(count: int) -> int:
-            """The first place from `count` on where another image begins."""
-            while 0 < count < len(keys) and keys[count] == keys[count - 1]:
-                count += 1
-            return count
-
-        test = whole_groups(max(1, round(held_out * len(keys))))
-        validation = whole_groups(test + max(1, round(held_out * len(keys))))
-    bounds = {"train": (validation, len(keys)), "validation": (test, validation), "test": (0, test)}
-    if empty := [split for split, (start, stop) in bounds.items() if start == stop]:
+    numbers = [hash_number(key, "split") for key in keys] if listing.named else []
+    stops = [0]
+    for place in range(1, len(drawn) + 1):
+        if listing.named:
+            stops.append(sum(number < place * held_out * 2**64 for number in numbers))
+        else:
+            stop = stops[-1] + max(1, round(held_out * len(keys)))
+            while stop < len(keys) and keys[stop] == keys[stop - 1]:  # as far as another image begins
+                stop += 1
+            stops.append(stop)
+    bounds = {**dict(zip(drawn, pairwise(stops), strict=True)), "train": (stops[-1], len(keys))}
+    start = len(keys)
+    for split in dict.fromkeys(filter(None, listing.given)):
+        bounds[split] = (start, start + sum(listing.given[place] == split for place in kept))
+        start = bounds[split][1]
+    if empty := [split for split in SPLITS if bounds[split][0] >= min(bounds[split][1], len(kept))]:
         raise DataError(f"{listing.about}: {different:,} different images leave none for {' and '.join(empty)}.")
-    return {split: slice(*both) for split, both in bounds.items()}
+    return {split: slice(*bounds[split]) for split in SPLITS}
 
 
 # The pixels of a list of images: decoded once, kept in one memory-mapped file.
@@ -665,11 +612,11 @@ def prepare_images(
 ) -> Splits[Captioned]:
     """Read images of `side` × `side` pixels, and the first `length` tokens of their captions.
 
-    For `evaluation` as one split: of a set known by name `split` or else `test`, of a folder all. With `special_tokens`
-    a caption is put between `<start>` and `<end>`, which count. Captions are read in lower case. The tokenizer is
-    trained on the training captions unless one is given.
+    For `evaluation` as one split: of a set known by name or with splits of its own `split` or else `test`, of a folder
+    all. With `special_tokens` a caption is put between `<start>` and `<end>`, which count. Captions are read in lower
+    case. The tokenizer is trained on the training captions unless one is given.
     """
-    listing = list_images(spec.images, spec.captions, spec.image, spec.caption, progress)
+    listing = list_images(spec.images, spec.captions, spec.image, spec.caption, progress, split_files(spec))
     pixels, broken = _decode_once(listing, side, progress)
     kept = [place for place in range(len(listing.images)) if place not in broken]
     unread = _counted(
@@ -679,11 +626,14 @@ def prepare_images(
     )
     if not kept:
         raise DataError(f"{listing.about}: no image could be read: {'; '.join(unread)}.")
-    slices, about = {WHOLE: slice(0, len(kept))}, listing.about
-    if not evaluation or split is not None or listing.named:
+    slices, about, overlaps = {"images": slice(0, len(kept))}, listing.about, ()
+    if not evaluation or split is not None or listing.named or any(listing.given):
         slices = split_images(listing, kept, spec.held_out)
+        if any(listing.given):
+            hashes = {part: [listing.hashes[place] for place in kept[own]] for part, own in slices.items()}
+            overlaps = count_overlaps(hashes, "images")
         if evaluation:
-            slices, about = select_split(slices, split, about)
+            slices, about = select_split(slices, split, about, listing.split_hashes.keys() - {"train"})
     images = {part: tuple(listing.images[place] for place in kept[own]) for part, own in slices.items()}
     captions = {part: [caption for image in some for caption in image.captions] for part, some in images.items()}
     texts = {part: list(map(lowercase, some)) for part, some in captions.items()}
@@ -695,31 +645,14 @@ def prepare_images(
         first, names = np.concatenate([[0], counts]), number_captions(captions[part])
         items[part] = Captioned(pixels[own], rows[part], first, names, images[part])
     sizes = {"vocabulary": tokenizer.vocabulary + len(MARKS) * special_tokens}
-    return Splits("images", items, tokenizer, listing.hash, about, sizes, (*listing.notes, *unread, *cut))
-
-
-def read_images(
-    name: str,
-    *,
-    side: int,
-    length: int,
-    special_tokens: bool,
-    tokenizer: Tokenizer,
-    captions: str | None = None,
-    image: str | None = None,
-    caption: str | None = None,
-    held_out: float = ImagesSpec.model_fields["held_out"].default,
-    split: str | None = None,
-    progress: Progress | None = None,
-) -> Splits[Captioned]:
-    """Read images to evaluate on, by name or path, as `prepare_images` does for evaluation."""
-    return prepare_images(
-        ImagesSpec(images=name, captions=captions, image=image, caption=caption, held_out=held_out),
-        side=side,
-        length=length,
-        special_tokens=special_tokens,
+    return Splits(
+        kind="images",
+        items=items,
         tokenizer=tokenizer,
-        evaluation=True,
-        split=split,
-        progress=progress,
+        hash=listing.hash,
+        about=about,
+        model_sizes=sizes,
+        skipped=(*listing.notes, *unread, *cut),
+        split_hashes=listing.split_hashes,
+        overlaps=overlaps,
     )

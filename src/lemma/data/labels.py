@@ -15,7 +15,17 @@ from lemma.data.batches import NOTHING, Indices, TokenRows
 from lemma.data.conllu import SUFFIXES, Sentence, numbered_sentences
 from lemma.data.corpora import CLEAR, LABELLED, corpus_files, own_path
 from lemma.data.files import Progress, files_hash, text_hash
-from lemma.data.splits import Splits, assign_splits, nested_order, normalise, select_split, split_groups
+from lemma.data.splits import (
+    Splits,
+    assign_splits,
+    count_overlaps,
+    joint_splits,
+    nested_order,
+    normalise,
+    select_split,
+    split_files,
+    split_groups,
+)
 from lemma.data.store import encode_splits, tokenizer_for_texts
 from lemma.data.tables import Column, DataTable, read_table
 from lemma.data.tokenizers import Tokenizer
@@ -28,8 +38,6 @@ CLASSES = frozenset({"labels", "class", "category", "sentiment", "polarity", "to
 """Names that columns of texts and of labels often have."""
 LEAST = 2
 """Texts of each label that training needs."""
-WHOLE = "text"
-"""The one split of a file that is evaluated on."""
 
 
 class LabelledText(NamedTuple):
@@ -106,39 +114,33 @@ def read_label_file(
     progress: Progress | None = None,
 ) -> LabelFile:
     """Read labelled texts; a label that is not one of those known is an error that names its line."""
+    notes: list[str] = []
+    unlabelled: list[str] = []
     if name in LABELLED:
-        read = _read_named(name, text, label, progress)
+        files = {path.stem: path for path in corpus_files(LABELLED[name], progress)}
+        table = _read_labels(files["labelled"], text, label, ())
+        if "unlabelled" in files:
+            columns = [Column("text")]
+            others = read_table(files["unlabelled"], columns, any_width=True)
+            unlabelled = others.cells["text"]
+            notes = [f"{name}: {len(unlabelled):,} texts rated between −{CLEAR} and {CLEAR} have no label"]
+        paths = sorted(files.values())
     else:
-        path = own_path("labels", name, "a CSV, TSV, JSONL or CoNLL-U file")
-        table = _read_conllu(path) if holds_trees(name) else _read_labels(path, text, label, known or ())
-        read = LabelFile(table, files_hash([path]), str(path), (table.note,))
+        paths = [own_path("labels", name, "a CSV, TSV, JSONL or CoNLL-U file")]
+        table = _read_conllu(paths[0]) if holds_trees(name) else _read_labels(paths[0], text, label, known or ())
+        notes = [table.note]
+    read = LabelFile(table, files_hash(paths), str(Path(name)), tuple(notes), tuple(unlabelled))
     for row, found in enumerate(read.labels if known is not None else ()):
         if found not in (known or ()):
             raise DataError(f"{read.table.where(row)}: {unknown('the label', found, known or ())}")
     return read
 
 
-def _read_named(name: str, text: str | None, label: str | None, progress: Progress | None) -> LabelFile:
-    files = {path.stem: path for path in corpus_files(LABELLED[name], progress)}
-    table = _read_labels(files["labelled"], text, label, ())
-    unlabelled, notes = [], ()
-    if "unlabelled" in files:
-        unlabelled = read_table(files["unlabelled"], [Column("text")], any_width=True, is_header=_is_header).cells[
-            "text"
-        ]
-        notes = (f"{name}: {len(unlabelled):,} texts rated between −{CLEAR} and {CLEAR} have no label",)
-    return LabelFile(table, files_hash(sorted(files.values())), name, notes, tuple(unlabelled))
-
-
 def _read_labels(path: Path, text: str | None, label: str | None, known: Collection[str]) -> DataTable:
     columns = [Column("text", text, TEXTS), Column("label", label, CLASSES)]
-    table = read_table(path, columns, any_width=False, is_header=_is_header, values=known)
+    table = read_table(path, columns, any_width=False, values=known)
     table.cells["label"][:] = map(intern, table.cells["label"])  # few labels, many texts
     return table
-
-
-def _is_header(first: Sequence[str]) -> bool:
-    return bool({cell.strip().casefold() for cell in first} & {"text", "label", *TEXTS, *CLASSES})
 
 
 def _read_conllu(path: Path) -> DataTable:
@@ -156,8 +158,13 @@ def _read_conllu(path: Path) -> DataTable:
 # Splitting: by label, with equal texts in one split.
 
 
-def split_labelled(read: LabelFile, held_out: float, limit: int | None) -> tuple[dict[str, Texts], list[str]]:
-    """Split texts by label, and say what was left out; `limit` takes only some of the training texts."""
+def split_labelled(
+    read: LabelFile, held_out: float, limit: int | None, given: Mapping[str, LabelFile]
+) -> tuple[dict[str, Texts], list[str]]:
+    """Split texts by label, and say what was left out; `limit` takes only some of the training texts.
+
+    Splits that are given are taken as they are. Where all are, so are the training texts.
+    """
     if len(set(read.labels)) == 1:
         raise DataError(
             f"{read.about}: all {len(read.labels):,} texts have one label, {read.labels[0][:40]!r}; at least two are "
@@ -166,37 +173,19 @@ def split_labelled(read: LabelFile, held_out: float, limit: int | None) -> tuple
     equal: dict[str, list[LabelledText]] = defaultdict(list)
     for text, label in zip(read.texts, read.labels, strict=True):
         equal[normalise(text)].append(LabelledText(text, label))
-    groups = {key: agreed for key, texts in equal.items() if (agreed := _agreed(texts))}
+    drawn = [split for split in ("test", "validation") if split not in given]
+    groups: dict[str, list[LabelledText]] = {} if drawn else equal
+    for key, texts in equal.items() if drawn else ():  # of equal texts those of the label that most of them have
+        (first, most), *others = Counter(text.label for text in texts).most_common(2)
+        if not others or most > others[0][1]:
+            groups[key] = [text for text in texts if text.label == first]
     dropped = len(read.texts) - sum(map(len, groups.values()))
     notes = [f"{dropped:,} texts were left out: the same text has another label as often or more often"] * bool(dropped)
-    labels = {key: texts[0].label for key, texts in groups.items()}
-    splits = split_groups(groups, assign_splits({key: len(texts) for key, texts in groups.items()}, labels, held_out))
-    _refuse_few(read, splits)
-    if limit is not None:
-        train = splits["train"]
-        count = len({text.label for text in train})
-        if limit < count:
-            raise DataError(f"limit={limit} leaves no text for some of the {count} labels. Set limit={count}.")
-        if limit > len(train):
-            notes.append(
-                f"limit={limit:,} is more than the {len(train):,} training texts of {read.about}: all are taken"
-            )
-        splits["train"] = [train[place] for place in nested_order([text.label for text in train])[:limit]]
-    return {name: tuple(texts) for name, texts in splits.items()}, notes
-
-
-def _agreed(texts: list[LabelledText]) -> list[LabelledText]:
-    """Of equal texts those of the label that most of them have; none if no label has most."""
-    ranked = Counter(text.label for text in texts).most_common(2)
-    if len(ranked) == 1:
-        return texts
-    (first, most), (_, second) = ranked
-    return [text for text in texts if text.label == first] if most > second else []
-
-
-def _refuse_few(read: LabelFile, splits: Mapping[str, Sequence[LabelledText]]) -> None:
+    labels, sizes = {key: texts[0].label for key, texts in groups.items()}, {key: len(groups[key]) for key in groups}
+    splits = split_groups(groups, assign_splits(sizes, labels, held_out, drawn))
+    splits |= {split: list(map(LabelledText, own.texts, own.labels)) for split, own in given.items()}
     learned = Counter(text.label for text in splits["train"])
-    few = sorted({label for label in read.labels if learned[label] < LEAST})
+    few = sorted({label for label in read.labels if learned[label] < LEAST}) if drawn else []
     if few and len(few) > len(learned) / 2:
         raise DataError(
             f"{read.about}: {len(few):,} of {len(set(read.labels)):,} labels have fewer than {LEAST} texts to train "
@@ -213,6 +202,17 @@ def _refuse_few(read: LabelFile, splits: Mapping[str, Sequence[LabelledText]]) -
             f"{read.about}: {len(read.texts):,} texts, {len(set(map(normalise, read.texts))):,} of them different, "
             f"leave none for {' and '.join(empty)}. Give at least four different texts of a label."
         )
+    if limit is not None:
+        train = splits["train"]
+        count = len({text.label for text in train})
+        if limit < count:
+            raise DataError(f"limit={limit} leaves no text for some of the {count} labels. Set limit={count}.")
+        if limit > len(train):
+            notes.append(
+                f"limit={limit:,} is more than the {len(train):,} training texts of {read.about}: all are taken"
+            )
+        splits["train"] = [train[place] for place in nested_order([text.label for text in train])[:limit]]
+    return {name: tuple(texts) for name, texts in splits.items()}, notes
 
 
 # Trees: what a body reads that passes messages along arcs.
@@ -257,11 +257,12 @@ def parsed_words(sentences: Sequence[Sentence]) -> ParsedWords:
     return ParsedWords(words, heads)
 
 
-def trees_in(path: Path) -> TreeSource:
-    """The trees that a CoNLL-U file holds, by their texts; of a sentence that occurs twice the first tree."""
+def trees_in(*paths: Path) -> TreeSource:
+    """The trees that CoNLL-U files hold, by their texts; of a sentence that occurs twice the first tree."""
     trees: dict[str, ParsedWords] = {}
-    for _, sentence in numbered_sentences(path):
-        trees.setdefault(sentence.text, parsed_words([sentence]))
+    for path in paths:
+        for _, sentence in numbered_sentences(path):
+            trees.setdefault(sentence.text, parsed_words([sentence]))
     return TreeSource("", lambda texts: [trees[text] for text in texts])
 
 
@@ -295,27 +296,38 @@ def prepare_labels(
 ) -> Splits[Labelled]:
     """Read labelled texts, each cut to its first `length` tokens.
 
-    For `evaluation` as one split: of data known by name `split` or else `test`, of a file all. With `special_tokens` a
+    For `evaluation` as one split: of data known by name or with splits of their own `split` or else `test`, of a file
+    all. With `special_tokens` a
     text is put between `<start>` and `<end>`, which count. The tokenizer is trained on the training texts unless one is
     given; the labels are theirs, or those of the model that is trained further. With `trees` the tokens are the words
     of trees, and come with their heads.
     """
     read = read_label_file(spec.labels, spec.text, spec.label, labels, progress)
-    about, notes = read.about, []
-    if evaluation and split is None and spec.labels not in LABELLED:
-        splits: dict[str, Texts] = {WHOLE: tuple(map(LabelledText, read.texts, read.labels))}
+    known = labels if labels is not None else sorted(set(read.labels))
+    given = {
+        part: read_label_file(file, spec.text, spec.label, known, progress) for part, file in split_files(spec).items()
+    }
+    data_hash, hashes = joint_splits(read.hash, {part: own.hash for part, own in given.items()})
+    about, notes, overlaps = read.about, [note for own in given.values() for note in own.notes], ()
+    if evaluation and split is None and spec.labels not in LABELLED and not given:
+        splits: dict[str, Texts] = {"text": tuple(map(LabelledText, read.texts, read.labels))}
     else:
-        splits, notes = split_labelled(read, spec.held_out, spec.limit)
+        splits, left_out = split_labelled(read, spec.held_out, spec.limit, given)
+        notes += left_out
+        if given:
+            overlaps = count_overlaps(
+                {part: [normalise(text) for text, _ in some] for part, some in splits.items()}, "texts"
+            )
         if evaluation:
-            splits, about = select_split(splits, split, about)
+            splits, about = select_split(splits, split, about, given)
     texts = {part: [text for text, _ in some] for part, some in splits.items()}
-    data_hash, parsed = read.hash, {}
+    parsed: dict[str, list[ParsedWords]] = {}
     if trees is not None:
         parses = iter(trees.parse([text for some in texts.values() for text in some]))
         parsed = {part: [next(parses) for _ in some] for part, some in texts.items()}
         texts = {part: [one.text for one in some] for part, some in parsed.items()}
         if trees.hash:  # another parser makes other data
-            data_hash = text_hash(f"{read.hash} {trees.hash}")
+            data_hash = text_hash(f"{data_hash} {trees.hash}")
     tokenizer = tokenizer or tokenizer_for_texts(spec.tokenizer, texts["train"], progress)
     names = tuple(labels) if labels is not None else tuple(sorted({label for _, label in splits["train"]}))
     number = {label: place for place, label in enumerate(names)}
@@ -327,32 +339,5 @@ def prepare_labels(
         if part in parsed:
             items[part] = with_heads(items[part], [one.heads for one in parsed[part]])
     sizes = {"classes": len(names), "vocabulary": tokenizer.vocabulary + len(MARKS) * special_tokens}
-    return Splits("labels", items, tokenizer, data_hash, about, sizes, (*read.notes, *notes, *cut), names)
-
-
-def read_labels(
-    name: str,
-    *,
-    tokenizer: Tokenizer,
-    labels: Sequence[str],
-    length: int,
-    special_tokens: bool,
-    text: str | None = None,
-    label: str | None = None,
-    held_out: float = LabelsSpec.model_fields["held_out"].default,
-    split: str | None = None,
-    trees: TreeSource | None = None,
-    progress: Progress | None = None,
-) -> Splits[Labelled]:
-    """Read labelled texts to evaluate on, by name or path, as `prepare_labels` does for evaluation."""
-    return prepare_labels(
-        LabelsSpec(labels=name, text=text, label=label, held_out=held_out),
-        length=length,
-        special_tokens=special_tokens,
-        tokenizer=tokenizer,
-        labels=labels,
-        trees=trees,
-        evaluation=True,
-        split=split,
-        progress=progress,
-    )
+    said = (*read.notes, *notes, *cut)
+    return Splits("labels", items, tokenizer, data_hash, about, sizes, said, names, hashes, overlaps)

@@ -1,6 +1,6 @@
 """Pairs of texts: read, split, tokenized."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -10,7 +10,16 @@ from jaxtyping import Int64
 from lemma.data.batches import Indices, TokenRows
 from lemma.data.corpora import PAIRED, corpus_files, own_path
 from lemma.data.files import Progress, counting, files_hash
-from lemma.data.splits import Splits, assign_splits, normalise, select_split, split_groups
+from lemma.data.splits import (
+    Splits,
+    assign_splits,
+    count_overlaps,
+    joint_splits,
+    normalise,
+    select_split,
+    split_files,
+    split_groups,
+)
 from lemma.data.store import encode_texts, tokenizer_for_texts, utf8_size
 from lemma.data.tables import Column, read_table
 from lemma.data.tokenizers import Tokenizer
@@ -30,8 +39,6 @@ LANGUAGES = {
 # fmt: on
 FEWEST = 4
 """Different sources that pairs must have: two to train, one to validate, one to test."""
-WHOLE = "pairs"
-"""The one split of a file that is evaluated on."""
 
 
 class Pair(NamedTuple):
@@ -72,25 +79,33 @@ class TokenPairs:
         return {source: tuple(targets) for source, targets in found.items()}
 
 
+Pairs = tuple[Pair, ...]
+
+
 @dataclass(frozen=True)
 class PairFile:
     """Pairs in the order of their file."""
 
-    pairs: tuple[Pair, ...]
+    pairs: Pairs
     hash: str
     about: str
     notes: tuple[str, ...]
 
 
 def read_pair_file(
-    name: str, source: str | None = None, target: str | None = None, progress: Progress | None = None
+    name: str,
+    source: str | None = None,
+    target: str | None = None,
+    progress: Progress | None = None,
+    once: bool = True,
 ) -> PairFile:
-    """Read pairs; a pair that is in the file twice counts once."""
+    """Read pairs; with `once`, a pair that is in the file twice counts once."""
     named = name in PAIRED
     files = corpus_files(PAIRED[name], progress) if named else [own_path("pairs", name, "a TSV, CSV or JSONL file")]
     columns = [Column("source", source, SOURCES), Column("target", target, TARGETS)]
     table = read_table(files[0], columns, any_width=True, is_header=_is_header)
-    pairs = tuple(dict.fromkeys(map(Pair, table.cells["source"], table.cells["target"])))
+    pairs = tuple(map(Pair, table.cells["source"], table.cells["target"]))
+    pairs = tuple(dict.fromkeys(pairs)) if once else pairs
     notes = [] if named else [table.note]
     if twice := len(table) - len(pairs):
         notes.append(f"{twice:,} pairs are in the file more than once and count once")
@@ -105,18 +120,20 @@ def _is_header(first: Sequence[str]) -> bool:
     return bool({"source", "target"} & set(cells)) or both or languages
 
 
-def split_pairs(read: PairFile, held_out: float) -> dict[str, tuple[Pair, ...]]:
-    """Split pairs so that all pairs of a source are in one split."""
+def split_pairs(read: PairFile, held_out: float, given: Mapping[str, PairFile] | None = None) -> dict[str, Pairs]:
+    """Split pairs so that all pairs of a source are in one split; splits that are given are taken as they are."""
     groups: dict[str, list[Pair]] = {}
     for pair in read.pairs:
         groups.setdefault(normalise(pair.source), []).append(pair)
-    if len(groups) < FEWEST:
+    drawn = [split for split in ("test", "validation") if split not in (given or {})]
+    if drawn and len(groups) < FEWEST:
         raise DataError(
             f"{read.about}: {len(groups)} different sources are too few to train on some and hold others out. "
             f"Give at least {FEWEST}."
         )
-    assigned = assign_splits(dict.fromkeys(groups, 1), dict.fromkeys(groups, ""), held_out)
-    return {split: tuple(pairs) for split, pairs in split_groups(groups, assigned).items()}
+    assigned = assign_splits(dict.fromkeys(groups, 1), dict.fromkeys(groups, ""), held_out, drawn)
+    splits = {split: tuple(pairs) for split, pairs in split_groups(groups, assigned).items()}
+    return splits | {split: own.pairs for split, own in (given or {}).items()}
 
 
 def prepare_pairs(
@@ -130,21 +147,28 @@ def prepare_pairs(
 ) -> Splits[TokenPairs]:
     """Read pairs; those of more than `length` tokens on a side, its special token included, are not trained on.
 
-    For `evaluation` as one split: of pairs known by name `split` or else `test`, of a file all. One tokenizer is
-    trained on both sides of the training pairs unless one is given.
+    For `evaluation` as one split: of pairs known by name or with splits of their own `split` or else `test`, of a file
+    all. One tokenizer is trained on both sides of the training pairs unless one is given. Pairs that are in a file
+    twice count once, unless validation and test are given: then all files are taken as they are.
     """
-    read = read_pair_file(spec.pairs, spec.source, spec.target, progress)
-    splits, about = {WHOLE: read.pairs}, read.about
-    if not evaluation or split is not None or spec.pairs in PAIRED:
-        splits = split_pairs(read, spec.held_out)
+    files = split_files(spec)
+    read = read_pair_file(spec.pairs, spec.source, spec.target, progress, once=len(files) < 2)
+    given = {part: read_pair_file(file, spec.source, spec.target, progress, once=False) for part, file in files.items()}
+    data_hash, hashes = joint_splits(read.hash, {part: own.hash for part, own in given.items()})
+    splits, about, overlaps = {"pairs": read.pairs}, read.about, ()
+    if not evaluation or split is not None or spec.pairs in PAIRED or given:
+        splits = split_pairs(read, spec.held_out, given)
+        if given:
+            same = {part: [tuple(map(normalise, pair)) for pair in pairs] for part, pairs in splits.items()}
+            overlaps = count_overlaps(same, "pairs")
         if evaluation:
-            splits, about = select_split(splits, split, about)
+            splits, about = select_split(splits, split, about, given)
     texts = {part: [text for pair in pairs for text in pair] for part, pairs in splits.items()}
     tokenizer = tokenizer or tokenizer_for_texts(spec.tokenizer, texts["train"], progress)
     advance = counting(progress, "tokenising", sum(utf8_size(text) for some in texts.values() for text in some))
     start, end = tokenizer.vocabulary, tokenizer.vocabulary + 1
     items: dict[str, TokenPairs] = {}
-    notes: list[str] = []
+    notes = [note for own in given.values() for note in own.notes]
     missing = 0
     for part, pairs in splits.items():
         sources, missing_sources = encode_texts(tokenizer, [pair.source for pair in pairs], advance)
@@ -164,20 +188,5 @@ def prepare_pairs(
             "Set a larger context."
         )
     sizes = {"vocabulary": tokenizer.vocabulary + len(MARKS)}
-    return Splits("pairs", items, tokenizer, read.hash, about, sizes, (*read.notes, *notes))
-
-
-def read_pairs(
-    name: str,
-    *,
-    tokenizer: Tokenizer,
-    length: int,
-    source: str | None = None,
-    target: str | None = None,
-    held_out: float = PairsSpec.model_fields["held_out"].default,
-    split: str | None = None,
-    progress: Progress | None = None,
-) -> Splits[TokenPairs]:
-    """Read pairs to evaluate on, by name or path, as `prepare_pairs` does for evaluation."""
-    spec = PairsSpec(pairs=name, source=source, target=target, held_out=held_out)
-    return prepare_pairs(spec, length=length, tokenizer=tokenizer, evaluation=True, split=split, progress=progress)
+    said = (*read.notes, *notes)
+    return Splits("pairs", items, tokenizer, data_hash, about, sizes, said, (), hashes, overlaps)

@@ -1,11 +1,13 @@
 """Data ready for a model, one item per split; and how examples are split so that no text is in two splits."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from itertools import combinations
 from typing import Any, Generic, Literal, TypeVar
 
+from lemma.data.files import text_hash
 from lemma.errors import DataError, unknown
 
 Item = TypeVar("Item")
@@ -35,6 +37,10 @@ class Splits(Generic[Item]):
     """How the data was read, and what was cut or left out, in words."""
     labels: tuple[str, ...] = ()
     """The names of the classes, in the order of their numbers."""
+    split_hashes: Mapping[str, str] = field(default_factory=dict)
+    """The SHA-256 of each split, where some were given as files of their own."""
+    overlaps: tuple[str, ...] = ()
+    """How much of a split that was given is in another one too, in words."""
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -56,12 +62,50 @@ class Splits(Generic[Item]):
         return replace(self, items={split: self.tokens(split)}, about=f"{self.about} ({split})")
 
 
-def select_split(splits: Mapping[str, Item], split: str | None, about: str) -> tuple[dict[str, Item], str]:
-    """One split to evaluate on, `test` unless another is named, and what to call it."""
-    chosen = split or "test"
+def select_split(
+    splits: Mapping[str, Item], split: str | None, about: str, given: Collection[str] = ()
+) -> tuple[dict[str, Item], str]:
+    """One split to evaluate on, unless another is named the test split or the only one given, and what to call it."""
+    chosen = split or ("validation" if set(given) == {"validation"} else "test")
     if chosen not in splits:
         raise DataError(unknown("split", chosen, splits))
     return {chosen: splits[chosen]}, f"{about} ({chosen})"
+
+
+# Splits that are given as files of their own.
+
+
+def split_files(spec: Any) -> dict[str, Any]:
+    """The files that a data spec names for validation and test."""
+    files = {split: getattr(spec, split, None) for split in ("validation", "test")}
+    return {split: file for split, file in files.items() if file is not None}
+
+
+def joint_splits(own: str, given: Mapping[str, str], name: str = "train") -> tuple[str, dict[str, str]]:
+    """The hash of all data, and of each part: `own`, called `name`, and the splits that are given, if any."""
+    hashes = {name: own, **given} if given else {}
+    return text_hash(" ".join(f"{part} {its}" for part, its in hashes.items())) if given else own, hashes
+
+
+def count_overlaps(splits: Mapping[str, Iterable[Hashable]], what: str) -> tuple[str, ...]:
+    """Say of every two splits how many items of the later one are in the earlier one too.
+
+    >>> count_overlaps({"train": ["a", "b"], "validation": ["b", "b", "c"], "test": ["d"]}, "texts")
+    ('2 of the 3 texts of the validation split are in the train split too',)
+    """
+    kept = {split: list(splits[split]) for split in SPLITS if split in splits}
+    found: list[str] = []
+    for earlier, later in combinations(kept, 2):
+        known = set(kept[earlier])
+        found += overlap_note(sum(item in known for item in kept[later]), len(kept[later]), what, later, earlier)
+    return tuple(found)
+
+
+def overlap_note(count: int, total: int, what: str, later: str, earlier: str) -> list[str]:
+    """One sentence on what two splits share; none if it is nothing."""
+    are = "is" if count == 1 else "are"
+    both = f"{count:,} of the {total:,} {what} of the {later} split {are} in the {earlier} split too"
+    return [both] if count else []
 
 
 # Examples are split by a hash of the text itself, not by its place in the file. The same texts are therefore split the
@@ -91,10 +135,15 @@ def shuffled(keys: Iterable[str], purpose: str) -> list[str]:
     return sorted(keys, key=lambda key: (hash_number(key, purpose), key))
 
 
-def assign_splits(sizes: Mapping[str, int], strata: Mapping[str, str], share: float) -> dict[str, str]:
+def assign_splits(
+    sizes: Mapping[str, int],
+    strata: Mapping[str, str],
+    share: float,
+    held_out: Collection[str] = ("test", "validation"),
+) -> dict[str, str]:
     """Assign each group of equal texts to a split: `share` of each stratum's texts to validation, as many to test.
 
-    A group that is larger than what a split still needs is trained on.
+    A group that is larger than what a split still needs is trained on. Only the splits `held_out` are drawn.
 
     >>> split = assign_splits({"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}, dict.fromkeys("abcde", "x"), 0.2)
     >>> sorted(split.values())
@@ -104,7 +153,7 @@ def assign_splits(sizes: Mapping[str, int], strata: Mapping[str, str], share: fl
     for key, size in sizes.items():
         totals[strata[key]] += size
     wanted = {stratum: max(1, round(share * total)) if total >= FEWEST else 0 for stratum, total in totals.items()}
-    needed = {split: dict(wanted) for split in ("test", "validation")}
+    needed = {split: dict(wanted) for split in ("test", "validation") if split in held_out}
     assigned: dict[str, str] = {}
     for key in shuffled(sizes, "split"):
         split = next((split for split, left in needed.items() if sizes[key] <= left[strata[key]]), "train")

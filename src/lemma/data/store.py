@@ -6,7 +6,8 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from jaxtyping import Bool, Integer
 
 from lemma.data.batches import TokenRows
 from lemma.data.corpora import CORPORA, TextSplits, corpus_files, own_path
-from lemma.data.files import Advance, Progress, counting, files_hash, home_folder, new_folder, text_hash
-from lemma.data.splits import Splits
-from lemma.data.text import TextSpan, hold_out, open_text, read_pieces, sample_text, total_size
+from lemma.data.files import Advance, Progress, counting, file_hash, home_folder, joint_hash, new_folder, text_hash
+from lemma.data.splits import Splits, joint_splits, split_files
+from lemma.data.text import TextSpan, hold_out, open_text, read_pieces, sample_text, shared_lines, total_size
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.errors import DataError
 from lemma.spec.data import DataSpec, TokenizerSpec
@@ -56,16 +57,6 @@ class Encoded:
     left_out: int = 0
 
 
-@dataclass(frozen=True)
-class _Extent:
-    """Where a split lies in the file, and what it holds."""
-
-    start: int
-    tokens: int
-    bytes: int
-    left_out: int
-
-
 class TokenStore:
     """A folder with the tokens of all splits in one file and a JSON header; read from disk as they are touched."""
 
@@ -75,27 +66,34 @@ class TokenStore:
             if header["format"] != FORMAT:
                 raise ValueError(f"its format is {header['format']}, not {FORMAT}")
             tokens = np.memmap(folder / TOKENS, dtype=header["dtype"], mode="r")
-            extents = {name: _Extent(**extent) for name, extent in header["splits"].items()}
+            self.splits: dict[str, TokenArray] = {}
+            for name, extent in header["splits"].items():
+                array = tokens[extent["start"] : extent["start"] + extent["tokens"]].view(TokenArray)
+                array.bytes, array.left_out = extent["bytes"], extent["left_out"]
+                self.splits[name] = array
             self.data_hash: str = header["data_hash"]
             self.tokenizer_hash: str = header["tokenizer_hash"]
+            self.overlaps: tuple[str, ...] = tuple(header.get("overlaps", ()))
+            whole = len(tokens) == sum(extent["tokens"] for extent in header["splits"].values())
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise DataError(f"{folder}: not a readable token store ({error}). Remove the folder.") from None
-        if len(tokens) != sum(extent.tokens for extent in extents.values()):
+        if not whole:
             raise DataError(f"{folder}: the token file is not as long as its header says. Remove the folder.")
         self.folder = folder
-        self.splits: dict[str, TokenArray] = {}
-        for name, extent in extents.items():
-            array = tokens[extent.start : extent.start + extent.tokens].view(TokenArray)
-            array.bytes, array.left_out = extent.bytes, extent.left_out
-            self.splits[name] = array
 
 
 def write_store(
-    folder: Path, splits: Mapping[str, Iterable[Encoded]], *, vocabulary: int, data_hash: str, tokenizer_hash: str
+    folder: Path,
+    splits: Mapping[str, Iterable[Encoded]],
+    *,
+    vocabulary: int,
+    data_hash: str,
+    tokenizer_hash: str,
+    overlaps: Sequence[str] = (),
 ) -> TokenStore:
     """Write the splits one after the other as they are encoded; the folder appears only when all is there."""
     dtype = "uint16" if vocabulary <= 1 << 16 else "uint32"
-    extents: dict[str, _Extent] = {}
+    extents: dict[str, dict[str, int]] = {}
     start = 0
     with new_folder(folder) as temporary:
         with (temporary / TOKENS).open("wb") as file:
@@ -109,10 +107,11 @@ def write_store(
                         f"the split '{name}' has no tokens: its text is too short, or holds nothing that the "
                         "tokenizer knows. Give more text or another tokenizer."
                     )
-                extents[name] = _Extent(start, tokens, size, left_out)
+                extents[name] = {"start": start, "tokens": tokens, "bytes": size, "left_out": left_out}
                 start += tokens
-        header = {"format": FORMAT, "dtype": dtype, "data_hash": data_hash, "tokenizer_hash": tokenizer_hash}
-        header["splits"] = {name: asdict(extent) for name, extent in extents.items()}
+        header: dict[str, Any] = {"format": FORMAT, "dtype": dtype, "data_hash": data_hash}
+        header |= {"tokenizer_hash": tokenizer_hash, "splits": extents}
+        header |= {"overlaps": list(overlaps)} if overlaps else {}
         (temporary / HEADER).write_text(json.dumps(header, indent=2), encoding="utf-8")
     return TokenStore(folder)
 
@@ -127,22 +126,31 @@ class TextFiles:
     files: tuple[Path, ...]
     splits: TextSplits
     about: str
+    given: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
+    """The files of the splits that were given."""
+    notes: tuple[str, ...] = ()
 
     def ranges(self) -> dict[str, list[list[int]]]:
         """Which bytes of which file each split holds: the result of `held_out` and of a corpus's own splits."""
-        number = {path: place for place, path in enumerate(self.files)}
+        number = {path: place for place, path in enumerate(chain(self.files, *self.given.values()))}
         return {
             split: [[number[span.path], span.start, span.stop] for span in spans]
             for split, spans in self.splits.items()
         }
 
 
-def text_files(names: Sequence[str], held_out: float | None = None, progress: Progress | None = None) -> TextFiles:
-    """The named text, split for training: a corpus by its own splits, other files by `held_out`.
+def text_files(
+    names: Sequence[str],
+    held_out: float | None = None,
+    progress: Progress | None = None,
+    given: Mapping[str, Sequence[str]] | None = None,
+) -> TextFiles:
+    """The named text, split for training: a corpus by its own splits, other files by `held_out`, unless they are given.
 
     Without `held_out` one split called `text`: of a corpus its test split (else validation), of a file all. Corpora and
     files may be mixed; each split then begins with the corpora.
     """
+    given = given or {}
     corpora = [name for name in names if name in CORPORA]
     paths = [own_path("text", name, "a text file") for name in names if name not in CORPORA]
     name, count = Counter([*corpora, *(str(path.resolve()) for path in paths)]).most_common(1)[0]
@@ -151,6 +159,7 @@ def text_files(names: Sequence[str], held_out: float | None = None, progress: Pr
     files: list[Path] = []
     splits: TextSplits = {}
     about: list[str] = []
+    notes: list[str] = []
 
     def add(some: Sequence[Path], found: TextSplits) -> None:
         files.extend(some)
@@ -162,16 +171,23 @@ def text_files(names: Sequence[str], held_out: float | None = None, progress: Pr
         assert corpus.split is not None
         found = corpus_files(corpus, progress)
         own = corpus.split(found)
+        replaced = [split for split in own if split in given]
+        notes += [f"{name}: its own {split} split is not used, since another is given" for split in replaced]
         split = "test" if "test" in own else "validation"
-        add(found, {"text": own[split]} if held_out is None else own)
+        kept = {split: spans for split, spans in own.items() if split not in given}
+        add(found, {"text": own[split]} if held_out is None else kept)
         about.append(f"{name} ({split})" if held_out is None else name)
     if paths:
         documents = [open_text(path) for path in paths]
-        add(paths, {"text": documents} if held_out is None else hold_out(documents, held_out))
+        if held_out is None:
+            add(paths, {"text": documents})
+        else:
+            add(paths, {"train": documents} if "validation" in given else hold_out(documents, held_out))
     about += map(str, paths)
-    return TextFiles(
-        tuple(files), splits, ", ".join(about) if len(about) <= 3 else f"{about[0]} and {len(about) - 1} more"
-    )
+    others = {split: tuple(map(Path, some)) for split, some in given.items()}
+    splits |= {split: [open_text(path) for path in some] for split, some in others.items()}
+    said = ", ".join(about) if len(about) <= 3 else f"{about[0]} and {len(about) - 1} more"
+    return TextFiles(tuple(files), splits, said, others, tuple(notes))
 
 
 def prepare(
@@ -181,7 +197,8 @@ def prepare(
 
     Everything is kept in the data home; a second call only checks that the files are the same.
     """
-    return _tokenise(text_files(spec.text, spec.held_out, progress), tokenizer or spec.tokenizer, progress)
+    given = split_files(spec)
+    return _tokenise(text_files(spec.text, spec.held_out, progress, given), tokenizer or spec.tokenizer, progress)
 
 
 def read_tokens(paths: Sequence[str], tokenizer: Tokenizer, progress: Progress | None = None) -> Splits[TokenArray]:
@@ -193,8 +210,11 @@ def read_tokens(paths: Sequence[str], tokenizer: Tokenizer, progress: Progress |
 
 
 def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress: Progress | None) -> Splits[TokenArray]:
-    total = sum(path.stat().st_size for path in source.files)
-    data_hash = files_hash(source.files, counting(progress, "checking the files", total))
+    files = list(dict.fromkeys(chain(source.files, *source.given.values())))
+    advance = counting(progress, "checking the files", sum(path.stat().st_size for path in files))
+    hashes = {path: file_hash(path, advance) for path in files}
+    own, *others = (joint_hash([hashes[path] for path in some]) for some in (source.files, *source.given.values()))
+    data_hash, split_hashes = joint_splits(own, dict(zip(source.given, others, strict=True)))
     if not isinstance(tokenizer, Tokenizer):
         spec = tokenizer
 
@@ -202,7 +222,8 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
             spans = source.splits["train"]
             spans = sample_text(spans, SAMPLE) if spec.kind == "byte-pairs" else spans
             advance = counting(progress, "training the tokenizer", total_size(spans))
-            return train_tokenizer(spec, _read_documents(spans, spec.kind, advance))
+            pieces = (piece for span in spans for piece in read_pieces(span, spec.kind))
+            return train_tokenizer(spec, _reported(pieces, advance))
 
         tokenizer = _cached_tokenizer(_key(data_hash, spec.to_dict(), source.ranges()), train)
     folder = home_folder("stores") / _key(data_hash, tokenizer.hash, source.ranges())
@@ -217,16 +238,26 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
             vocabulary=tokenizer.vocabulary,
             data_hash=data_hash,
             tokenizer_hash=tokenizer.hash,
+            overlaps=shared_lines(source.splits) if source.given else (),
         )
-    return Splits("text", store.splits, tokenizer, data_hash, source.about, {"vocabulary": tokenizer.vocabulary})
+    return Splits(
+        kind="text",
+        items=store.splits,
+        tokenizer=tokenizer,
+        hash=data_hash,
+        about=source.about,
+        model_sizes={"vocabulary": tokenizer.vocabulary},
+        skipped=source.notes,
+        split_hashes=split_hashes,
+        overlaps=store.overlaps,
+    )
 
 
-def _read_documents(documents: Iterable[TextSpan], kind: str, advance: Advance) -> Iterator[str]:
-    """Read documents one after the other in pieces, reporting each piece when it is done with."""
-    for document in documents:
-        for piece in read_pieces(document, kind):
-            yield piece
-            advance(utf8_size(piece))
+def _reported(pieces: Iterable[str], advance: Advance) -> Iterator[str]:
+    """The pieces, each reported when it is done with."""
+    for piece in pieces:
+        yield piece
+        advance(utf8_size(piece))
 
 
 def _encode_documents(tokenizer: Tokenizer, documents: Iterable[TextSpan], advance: Advance) -> Iterator[Encoded]:
@@ -234,7 +265,7 @@ def _encode_documents(tokenizer: Tokenizer, documents: Iterable[TextSpan], advan
     for number, document in enumerate(documents):
         if number and tokenizer.eos is not None:
             yield Encoded(np.array([tokenizer.eos]))
-        for piece in _read_documents([document], tokenizer.kind, advance):
+        for piece in _reported(read_pieces(document, tokenizer.kind), advance):
             ids, left_out = tokenizer.encode_known(piece)
             yield Encoded(ids, utf8_size(tokenizer.decode(ids) if left_out else piece), left_out)
 
@@ -274,20 +305,12 @@ def tokenizer_for_texts(spec: TokenizerSpec, texts: Sequence[str], progress: Pro
         digest.update(content)
 
     def train() -> Tokenizer:
-        total = sum(map(utf8_size, texts))
-        limit = min(SAMPLE, total) if spec.kind == "byte-pairs" else total
-        advance = counting(progress, "training the tokenizer", limit)
-
-        def first() -> Iterator[str]:
-            done = 0
-            for text in texts:
-                if spec.kind == "byte-pairs" and done >= SAMPLE:
-                    return
-                yield text
-                done += utf8_size(text)
-                advance(utf8_size(text))
-
-        return train_tokenizer(spec, first())
+        some = texts
+        if spec.kind == "byte-pairs":
+            before = accumulate(map(utf8_size, texts), initial=0)
+            some = texts[: sum(size < SAMPLE for size in before)]
+        advance = counting(progress, "training the tokenizer", sum(map(utf8_size, some)))
+        return train_tokenizer(spec, _reported(some, advance))
 
     return _cached_tokenizer(_key("texts", spec.to_dict(), digest.hexdigest()), train)
 
@@ -296,28 +319,20 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], advance: Advance) -
     """Encode texts, one row each; with them how many characters the tokenizer could not express."""
     tokens, bounds = [np.zeros(0, dtype=np.int32)], [np.zeros(1, dtype=np.int64)]
     left_out = 0
-    for block in _blocks(texts):
+    start = size = 0
+    for stop, text in enumerate(texts, start=1):  # some at a time, of about `BLOCK` characters together
+        size += len(text)
+        if size < BLOCK and stop < len(texts):
+            continue
+        block = texts[start:stop]
         ids, places = tokenizer.encode_all(block)
         known = ids >= 0
         tokens.append(ids[known].astype(np.int32))
         bounds.append(bounds[-1][-1] + np.cumsum(np.concatenate([[0], known]))[places[1:]])
         left_out += len(ids) - len(tokens[-1])
         advance(sum(map(utf8_size, block)))
+        start, size = stop, 0
     return TokenRows(np.concatenate(tokens), np.concatenate(bounds)), left_out
-
-
-def _blocks(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Some texts at a time, of about `BLOCK` characters together."""
-    block: list[str] = []
-    size = 0
-    for text in texts:
-        block.append(text)
-        size += len(text)
-        if size >= BLOCK:
-            yield block
-            block, size = [], 0
-    if block:
-        yield block
 
 
 def encode_splits(

@@ -7,7 +7,7 @@ import re
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,8 @@ def read_records(path: Path) -> tuple[Names | None, Iterator[Row]]:
     if not path.is_file():
         raise DataError(f"{path}: not a regular file, and it must be read twice. Save the table in a file first.")
     if path.suffix.lower() not in SEPARATED:
-        names = _json_names(path)
+        first = [value for _, value in islice(_json_values(path), PEEK) if isinstance(value, Mapping)]
+        names = tuple(dict.fromkeys(name for row in first for name in row)) or None  # as they first appear
         return names, _json_rows(path, names)
     return None, _separated_rows(path)
 
@@ -68,11 +69,16 @@ def read_header(path: Path, is_header: IsHeader, empty: str) -> tuple[Names | No
 
 def _separated_rows(path: Path) -> Iterator[Row]:
     separators = SUFFIXES[path.suffix.lower()]
-    if separators == "\t":
-        separator, quoted = "\t", _quotes_enclose(path)
+    if separators == "\t":  # quotes enclose cells, as spreadsheets write them, or are plain characters
+        enclosing = any(line.startswith('"') or '\t"' in line for line in _lines(path))
+        separator, quoted = "\t", enclosing and len(set(_widths(path, "\t", None))) == 1
     else:
-        shapes = {separator: _shape(path, separator) for separator in separators}
-        separator, quoted = max(separators, key=lambda one: (shapes[one], -separators.index(one))), True
+
+        def fit(separator: str) -> tuple[bool, int]:
+            widths = _widths(path, separator, PEEK) or [0]
+            return len(set(widths)) == 1 and widths[0] > 1, widths[0]
+
+        separator, quoted = max(separators, key=fit), True  # of equals the first
     last = 0
     with _long_cells():
         try:
@@ -110,25 +116,13 @@ def _long_cells() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def _shape(path: Path, separator: str) -> tuple[bool, int]:
-    """Whether the first rows all have one number of columns, more than one; and how many the first row has."""
+def _widths(path: Path, separator: str, rows: int | None) -> list[int]:
+    """How many columns each of the first rows has; nothing if quotes are broken."""
     with _long_cells():
         try:
-            widths = [len(cells) for _, cells in islice(_cells(path, separator), PEEK)]
+            return [len(cells) for _, cells in islice(_cells(path, separator), rows)]
         except csv.Error:
-            return False, 0
-    return len(set(widths)) == 1 and widths[0] > 1, widths[0] if widths else 0
-
-
-def _quotes_enclose(path: Path) -> bool:
-    """Whether quotes in a file of tabs enclose cells, as spreadsheets write them, or are plain characters."""
-    if not any(line.startswith('"') or '\t"' in line for line in _lines(path)):
-        return False
-    with _long_cells():
-        try:
-            return len({len(cells) for _, cells in _cells(path, "\t")}) == 1
-        except csv.Error:
-            return False
+            return []
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -165,27 +159,21 @@ def _json_values(path: Path) -> Iterator[tuple[int, Any]]:
         yield number, value
 
 
-def _json_names(path: Path) -> Names | None:
-    """The keys of all objects, in the order in which they first appear in the first rows."""
-    rows = [value for _, value in islice(_json_values(path), PEEK)]
-    return tuple(dict.fromkeys(name for row in rows if isinstance(row, Mapping) for name in row)) or None
-
-
 def _json_rows(path: Path, names: Names | None) -> Iterator[Row]:
     for number, value in _json_values(path):
         if isinstance(value, Mapping) != (names is not None):
             raise DataError(f"{path}, line {number}: objects and lists are mixed. Write one object per line.")
-        cells = [value.get(name) for name in names or ()] if isinstance(value, Mapping) else value
-        yield number, [_json_text(cell, path, number) for cell in cells]
-
-
-def _json_text(value: Any, path: Path, number: int) -> str:
-    if isinstance(value, dict | list):
-        raise DataError(f"{path}, line {number}: a text or a number is expected, got {json.dumps(value)[:40]}.")
-    text = value if isinstance(value, str) else "" if value is None else json.dumps(value)
-    if not text.isascii() and SURROGATE.search(text):
-        raise DataError(f"{path}, line {number}: half a surrogate pair is not a character. Write the text as UTF-8.")
-    return text
+        texts: list[str] = []
+        for cell in [value.get(name) for name in names or ()] if isinstance(value, Mapping) else value:
+            if isinstance(cell, dict | list):
+                raise DataError(f"{path}, line {number}: a text or a number is expected, got {json.dumps(cell)[:40]}.")
+            text = cell if isinstance(cell, str) else "" if cell is None else json.dumps(cell)
+            if not text.isascii() and SURROGATE.search(text):
+                raise DataError(
+                    f"{path}, line {number}: half a surrogate pair is not a character. Write the text as UTF-8."
+                )
+            texts.append(text)
+        yield number, texts
 
 
 # Some columns of a table, found by name or place.
@@ -238,75 +226,24 @@ def read_table(
     wanted: Sequence[Column],
     *,
     any_width: bool,
-    is_header: IsHeader,
+    is_header: IsHeader | None = None,
     values: Collection[str] | None = None,
 ) -> DataTable:
     """Read the wanted columns of a CSV, TSV or JSONL file.
 
-    A header is known by a name that was given, by what `is_header` says of the first row, and, with `values`, by a last
-    column whose first cell is none of these and occurs only once: no label occurs only once.
+    A header is known by a name that was given, by what `is_header` says of the first row, else by any usual name in it,
+    and, with `values`, by a last column whose first cell is none of these and occurs only once: no label does.
     `any_width` takes the first columns of a table of any width where nothing else is known; else it must be two wide.
     """
 
     def has_header(first: Sequence[str]) -> bool:
         given = [column.given for column in wanted if column.given is not None]
-        return any(not name.isdecimal() or name in first for name in given) or is_header(first)
+        usual = {name for column in wanted for name in (column.role, *column.aliases)}
+        found = is_header(first) if is_header else bool({cell.strip().casefold() for cell in first} & usual)
+        return found or any(not name.isdecimal() or name in first for name in given)
 
-    names, first, rows = read_header(path, has_header, "the file is empty. Give a file with one example per row.")
-    places = _places(path, wanted, names, first[1], any_width)
-    table = _read(path, rows, wanted, places, names, len(first[1]))
-    if values is None or table.names is not None:
-        return table
-    last = table.cells[wanted[-1].role]
-    if len(last) < 3 or last[0] in values or last[0] in last[1:]:
-        return table
-    names = tuple(first[1])  # a header after all
-    cells = {role: kept[1:] for role, kept in table.cells.items()}
-    note = _note(path, wanted, places, names)
-    return replace(table, lines=table.lines[1:], cells=cells, names=names, note=note)
-
-
-def _places(
-    path: Path, wanted: Sequence[Column], names: Names | None, first: Sequence[str], any_width: bool
-) -> list[int]:
-    """Where the wanted columns are: those given, then those found by name, then the ones that are left, in order."""
-    width = len(names or first)
-    found = {column.role: _given(path, column, names, width) for column in wanted if column.given is not None}
-    for column in wanted:
-        if column.role not in found and names is not None:
-            free = [place for place in column.places(names) if place not in found.values()]
-            if len(free) == 1:
-                found[column.role] = free[0]
-    free = [place for place in range(width) if place not in found.values()]
-    missing = [column for column in wanted if column.role not in found]
-    if missing and (len(free) < len(missing) or (len(free) > len(missing) and not any_width)):
-        role = missing[0].role
-        if len(first) < len(wanted):
-            raise DataError(
-                f"{path}, line 1: {len(first)} column where {len(wanted)} are needed; none is left for the {role}. "
-                "Check what separates the columns: a comma in .csv, a tab in .tsv."
-            )
-        shown = ", ".join(f"{place} '{name[:30]}'" for place, name in enumerate(names or first, start=1))
-        what = "columns" if names else "the first row"
-        raise DataError(f"{path}: which column is the {role}? {what}: {shown}. Say --{role}-column NAME or its number.")
-    found |= {column.role: place for column, place in zip(missing, free, strict=False)}
-    return [found[column.role] for column in wanted]
-
-
-def _given(path: Path, column: Column, names: Names | None, width: int) -> int:
-    given = column.given or ""
-    if names is not None and given in names:
-        return names.index(given)
-    if given.isdecimal() and 1 <= int(given) <= width:
-        return int(given) - 1
-    if given.isdecimal():
-        raise DataError(f"{path}: there is no column {given} for the {column.role}; the first row has {width}.")
-    raise DataError(f"{path}: {unknown(f'the column of the {column.role}', given, names or ())}")
-
-
-def _read(
-    path: Path, rows: Iterator[Row], wanted: Sequence[Column], places: Sequence[int], names: Names | None, width: int
-) -> DataTable:
+    names, (_, first), rows = read_header(path, has_header, "the file is empty. Give a file with one example per row.")
+    places, width = _places(path, wanted, names, first, any_width), len(first)
     lines, left_out, cells = array("Q"), array("Q"), [[] for _ in wanted]
     last = max(places)
     for line, row in rows:
@@ -331,12 +268,49 @@ def _read(
         raise DataError(f"{path}: in all of its {len(left_out):,} rows something is empty. Fill it in.")
     if not lines:
         raise DataError(f"{path}: nothing but a header. Give a file with one example per row.")
-    named = {column.role: kept for column, kept in zip(wanted, cells, strict=True)}
-    return DataTable(path, lines, named, names, _note(path, wanted, places, names), left_out)
-
-
-def _note(path: Path, wanted: Sequence[Column], places: Sequence[int], names: Names | None) -> str:
+    if values is not None and names is None:
+        ends = cells[-1]
+        if len(ends) >= 3 and ends[0] not in values and ends[0] not in ends[1:]:  # a header after all
+            names, lines, cells = tuple(first), lines[1:], [kept[1:] for kept in cells]
     called = [f"column '{names[place]}'" if names else f"column {place + 1}" for place in places]
-    taken = ", ".join(f"{column.role} from {name}" for column, name in zip(wanted, called, strict=True))
-    header = "; line 1 read as the header" if names else "; no header: line 1 read as data"
-    return f"{path.name}: {taken}{header if path.suffix.lower() in SEPARATED else ''}"
+    note = ", ".join(f"{column.role} from {name}" for column, name in zip(wanted, called, strict=True))
+    if path.suffix.lower() in SEPARATED:
+        note += "; line 1 read as the header" if names else "; no header: line 1 read as data"
+    named = {column.role: kept for column, kept in zip(wanted, cells, strict=True)}
+    return DataTable(path, lines, named, names, f"{path.name}: {note}", left_out)
+
+
+def _places(
+    path: Path, wanted: Sequence[Column], names: Names | None, first: Sequence[str], any_width: bool
+) -> list[int]:
+    """Where the wanted columns are: those given, then those found by name, then the ones that are left, in order."""
+    width = len(names or first)
+    found: dict[str, int] = {}
+    for role, given in ((column.role, column.given) for column in wanted if column.given is not None):
+        if names is not None and given in names:
+            found[role] = names.index(given)
+        elif given.isdecimal() and 1 <= int(given) <= width:
+            found[role] = int(given) - 1
+        elif given.isdecimal():
+            raise DataError(f"{path}: there is no column {given} for the {role}; the first row has {width}.")
+        else:
+            raise DataError(f"{path}: {unknown(f'the column of the {role}', given, names or ())}")
+    for column in wanted:
+        if column.role not in found and names is not None:
+            free = [place for place in column.places(names) if place not in found.values()]
+            if len(free) == 1:
+                found[column.role] = free[0]
+    free = [place for place in range(width) if place not in found.values()]
+    missing = [column for column in wanted if column.role not in found]
+    if missing and (len(free) < len(missing) or (len(free) > len(missing) and not any_width)):
+        role = missing[0].role
+        if len(first) < len(wanted):
+            raise DataError(
+                f"{path}, line 1: {len(first)} column where {len(wanted)} are needed; none is left for the {role}. "
+                "Check what separates the columns: a comma in .csv, a tab in .tsv."
+            )
+        shown = ", ".join(f"{place} '{name[:30]}'" for place, name in enumerate(names or first, start=1))
+        what = "columns" if names else "the first row"
+        raise DataError(f"{path}: which column is the {role}? {what}: {shown}. Say --{role}-column NAME or its number.")
+    found |= {column.role: place for column, place in zip(missing, free, strict=False)}
+    return [found[column.role] for column in wanted]

@@ -2,13 +2,15 @@
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import BinaryIO
 
 from lemma.data.files import exists
+from lemma.data.splits import overlap_note
 from lemma.errors import DataError
 
 BLOCK = 1 << 18
@@ -63,7 +65,15 @@ def decode(span: TextSpan) -> Iterator[str]:
         try:
             yield decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
-            raise DataError(_not_utf8(span.path, position - begun, error)) from None
+            byte, offset = error.object[error.start], position - begun + error.start
+            utf_16 = offset == 0 and error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+            what = f"{span.path}: byte {offset} (0x{byte:02x}) is not UTF-8"
+            if not utf_16 and b"\0" in error.object:
+                raise DataError(f"{what}, and there are zero bytes: this is not a text file.") from None
+            raise DataError(
+                f"{what} ({error.reason}). Convert the file first, for instance: "
+                f"iconv -f {'utf-16' if utf_16 else 'windows-1252'} -t utf-8 {span.path} > text.txt"
+            ) from None
         position += len(block)
 
 
@@ -86,7 +96,6 @@ def read_pieces(span: TextSpan, kind: str) -> Iterator[str]:
 # GPT-2's rule joins a space to the word after it and treats runs of white space together, but it never looks back:
 # before a single space or newline between two other characters it starts again.
 _BYTE_PAIR_CUT = re.compile(r"(?<=\S)[\n ](?=\S)")
-_TAIL = 4096
 
 
 def last_cut(text: str, kind: str) -> int:
@@ -99,7 +108,7 @@ def last_cut(text: str, kind: str) -> int:
         return len(text)
     if kind == "words":
         return max(text.rfind("\n"), text.rfind(" ")) + 1
-    for start in (max(len(text) - _TAIL, 0), 0):  # nearly always there is a place near the end
+    for start in (max(len(text) - 4096, 0), 0):  # nearly always there is a place near the end
         places = [match.start() for match in _BYTE_PAIR_CUT.finditer(text, start)]
         if places:
             return places[-1]
@@ -129,17 +138,6 @@ def _blocks(span: TextSpan) -> Iterator[bytes]:
             yield block
             left -= len(block)
     yield b""
-
-
-def _not_utf8(path: Path, base: int, error: UnicodeDecodeError) -> str:
-    byte, offset = error.object[error.start], base + error.start
-    utf_16 = offset == 0 and error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    if not utf_16 and b"\0" in error.object:
-        return f"{path}: byte {offset} (0x{byte:02x}) is not UTF-8, and there are zero bytes: this is not a text file."
-    return (
-        f"{path}: byte {offset} (0x{byte:02x}) is not UTF-8 ({error.reason}). Convert the file first, for instance: "
-        f"iconv -f {'utf-16' if utf_16 else 'windows-1252'} -t utf-8 {path} > text.txt"
-    )
 
 
 def hold_out(documents: Sequence[TextSpan], share: float) -> dict[str, list[TextSpan]]:
@@ -190,3 +188,28 @@ def sample_text(spans: Sequence[TextSpan], limit: int) -> list[TextSpan]:
             windows.append(TextSpan(span.path, next_character(span.path, start), next_character(span.path, stop)))
         before += span.size
     return windows
+
+
+def shared_lines(splits: Mapping[str, Sequence[TextSpan]]) -> list[str]:
+    """Say how many lines of the validation and test splits, blank ones aside, are in an earlier split too.
+
+    The training text is read once, and nothing of it is kept.
+    """
+
+    def hashes(split: str) -> Iterator[int]:
+        for span in splits.get(split, ()):
+            waiting = ""
+            for text in decode(span):
+                *whole, waiting = (waiting + text).split("\n")
+                yield from (hash(line.strip()) for line in whole if line.strip())
+            if waiting.strip():
+                yield hash(waiting.strip())
+
+    counts = {split: Counter(hashes(split)) for split in ("validation", "test")}
+    either = counts["validation"].keys() | counts["test"].keys()
+    known = {"train": {line for line in hashes("train") if line in either}, "validation": set(counts["validation"])}
+    notes: list[str] = []
+    for earlier, later in (("train", "validation"), ("train", "test"), ("validation", "test")):
+        shared = sum(count for line, count in counts[later].items() if line in known[earlier])
+        notes += overlap_note(shared, counts[later].total(), "lines", later, earlier)
+    return notes

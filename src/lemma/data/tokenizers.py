@@ -4,7 +4,7 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,13 @@ Ids = Int64[np.ndarray, "tokens"]
 
 # What Python's str.split() splits at, spelled out: the regular expressions of the library know four characters fewer.
 _SPACES = r"\t-\r\x1c-\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
-_LONG_RUN = re.compile(r"\S{100}|\s{100}")
+_CUT_AFTER_LONG_RUNS = re.compile(r"(?s).*?(?:\S{100}|\s{100})|.+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def characters_pipeline(alphabet: Iterable[str]) -> Engine:
     """One token per character; a character outside the alphabet is an error."""
-    engine = Engine(models.WordLevel(_number(alphabet)))
+    engine = Engine(models.WordLevel({character: number for number, character in enumerate(alphabet)}))
     engine.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     engine.decoder = decoders.Fuse()
     return engine
@@ -50,7 +50,8 @@ def characters_pipeline(alphabet: Iterable[str]) -> Engine:
 
 def words_pipeline(words: Iterable[str]) -> Engine:
     """Words between white space; a newline is `<eos>`, a word that is not in the list `<unk>`."""
-    engine = Engine(models.WordLevel(_number([UNK, EOS, *words]), unk_token=UNK))
+    numbers = {word: number for number, word in enumerate([UNK, EOS, *words])}
+    engine = Engine(models.WordLevel(numbers, unk_token=UNK))
     engine.normalizer = normalizers.Replace("\n", f" {EOS} ")
     engine.pre_tokenizer = pre_tokenizers.Split(Regex(f"[{_SPACES}]+"), "removed")
     line_end = decoders.Replace(Regex(f" ?(?<![^ ]){EOS}(?![^ ]) ?"), "\n")
@@ -65,10 +66,6 @@ def byte_pairs_pipeline(vocabulary: Mapping[str, int], merges: Iterable[tuple[st
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     engine.decoder = decoders.ByteLevel()
     return engine
-
-
-def _number(tokens: Iterable[str]) -> dict[str, int]:
-    return {token: number for number, token in enumerate(tokens)}
 
 
 def _frame(engine: Engine) -> tuple[Any, ...]:
@@ -217,15 +214,25 @@ class Tokenizer:
         except Exception as error:  # the library raises nothing narrower
             raise DataError(f"{where}: not a tokenizer of the tokenizers library ({error}).") from None
         self._json = json
-        self.kind = _known_kind(self._engine, where)
-        self.vocabulary: int = self._engine.get_vocab_size()
+        kind, numbers = kind_of(self._engine), self._engine.get_vocab()
+        if kind is None:
+            raise DataError(
+                f"{where}: this pipeline is not one of characters, words and byte-pairs as Lemma writes them. "
+                "Let Lemma train a tokenizer on the text."
+            )
+        if sorted(numbers.values()) != list(range(len(numbers))) or not numbers:
+            raise DataError(f"{where}: the ids are not 0 to {len(numbers) - 1}, each once.")
+        if (kind == "words" and not {UNK, EOS} <= numbers.keys()) or (
+            kind == "characters" and any(len(token) != 1 for token in numbers)
+        ):
+            raise DataError(f"{where}: the vocabulary is not one of {kind}.")
+        self.kind, self.vocabulary = kind, len(numbers)
         self.eos: int | None = self._engine.token_to_id(EOS) if self.kind != "characters" else None
         self.unk: int | None = self._engine.token_to_id(UNK) if self.kind == "words" else None
         self.hash = text_hash(json)
         if self.kind == "byte-pairs":
             self._encoder = BytePairEncoder(self._engine)
         else:
-            numbers = self._engine.get_vocab()
             self._encoder = CharacterEncoder(numbers) if self.kind == "characters" else WordEncoder(numbers)
 
     @property
@@ -289,27 +296,13 @@ class Tokenizer:
             raise DataError(f"{path}: cannot be read as a tokenizer file ({error}).") from None
 
 
-def _known_kind(engine: Engine, where: str) -> str:
-    kind, numbers = kind_of(engine), engine.get_vocab()
-    if kind is None:
-        raise DataError(
-            f"{where}: this pipeline is not one of characters, words and byte-pairs as Lemma writes them. "
-            "Let Lemma train a tokenizer on the text."
-        )
-    if sorted(numbers.values()) != list(range(len(numbers))) or not numbers:
-        raise DataError(f"{where}: the ids are not 0 to {len(numbers) - 1}, each once.")
-    if (kind == "words" and not {UNK, EOS} <= numbers.keys()) or (
-        kind == "characters" and any(len(token) != 1 for token in numbers)
-    ):
-        raise DataError(f"{where}: the vocabulary is not one of {kind}.")
-    return kind
-
-
 def train_tokenizer(spec: Characters | Words | BytePairs, pieces: Iterable[str]) -> Tokenizer:
     """Train the tokenizer that `spec` describes on pieces of training text; the same text always gives the same one.
 
     Characters are numbered in the order of their code points; words by how often they were seen, and equally frequent
-    ones in the order of their code points.
+    ones in the order of their code points. Byte pairs are merged until the vocabulary, with all 256 bytes and `<eos>`,
+    has its size. A pair seen only once is not merged, so a short text yields a smaller vocabulary; of equally frequent
+    pairs the library merges the one whose parts were learned first. Runs longer than 100 characters are cut.
 
     >>> train_tokenizer(Words(minimum_count=2), ["b a b c", " a c a"]).decode([2, 3, 4])
     'a b c'
@@ -320,64 +313,42 @@ def train_tokenizer(spec: Characters | Words | BytePairs, pieces: Iterable[str])
             alphabet.update(set(piece))
         engine = characters_pipeline(sorted(alphabet))
     elif isinstance(spec, Words):
-        engine = words_pipeline(_frequent(_count_words(pieces), spec))
+        counts: Counter[str] = Counter()
+        for piece in pieces:
+            words = split_words(piece)
+            if max(map(len, words), default=0) > LONGEST_WORD:
+                words = [word for word in words if len(word) <= LONGEST_WORD]
+            counts.update(words)
+            floor = 1
+            while len(counts) > DIFFERENT_WORDS:
+                for word in [word for word, count in counts.items() if count <= floor]:
+                    del counts[word]
+                floor += 1
+        least = spec.minimum_count
+        seen = sorted((-count, word) for word, count in counts.items() if count >= least and word not in (UNK, EOS))
+        if not seen and least == 1:
+            raise DataError(
+                f"the training text has no words: nothing of at most {LONGEST_WORD} characters between white space. "
+                "Take characters or byte-pairs for it."
+            )
+        if not seen:
+            raise DataError(
+                f"no word is seen {least} times in the training text. Set a lower minimum_count or give more text."
+            )
+        limit = None if spec.vocabulary is None else spec.vocabulary - 2
+        engine = words_pipeline(word for _, word in seen[:limit])
     else:
-        engine = _train_byte_pairs(pieces, spec.vocabulary)
+        trainer: Any = trainers.BpeTrainer(
+            vocab_size=spec.vocabulary - 1,
+            min_frequency=2,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        learning = byte_pairs_pipeline({}, [])
+        # Training takes time in the square of the longest word: text without spaces would take hours.
+        parts = chain.from_iterable(map(_CUT_AFTER_LONG_RUNS.findall, pieces))
+        learning.train_from_iterator(parts, trainer)
+        model = json.loads(learning.to_str())["model"]
+        numbers = {**model["vocab"], EOS: len(model["vocab"])}
+        engine = byte_pairs_pipeline(numbers, [tuple(pair) for pair in model["merges"]])
     return Tokenizer(engine.to_str(pretty=True))
-
-
-def _count_words(pieces: Iterable[str]) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for piece in pieces:
-        words = split_words(piece)
-        if max(map(len, words), default=0) > LONGEST_WORD:
-            words = [word for word in words if len(word) <= LONGEST_WORD]
-        counts.update(words)
-        floor = 1
-        while len(counts) > DIFFERENT_WORDS:
-            for word in [word for word, count in counts.items() if count <= floor]:
-                del counts[word]
-            floor += 1
-    return counts
-
-
-def _frequent(counts: Counter[str], spec: Words) -> list[str]:
-    seen = [(-count, word) for word, count in counts.items() if count >= spec.minimum_count and word not in (UNK, EOS)]
-    if not seen and spec.minimum_count == 1:
-        raise DataError(
-            f"the training text has no words: nothing of at most {LONGEST_WORD} characters between white space. "
-            "Take characters or byte-pairs for it."
-        )
-    if not seen:
-        raise DataError(
-            f"no word is seen {spec.minimum_count} times in the training text. "
-            "Set a lower minimum_count or give more text."
-        )
-    limit = None if spec.vocabulary is None else spec.vocabulary - 2
-    return [word for _, word in sorted(seen)[:limit]]
-
-
-def _train_byte_pairs(pieces: Iterable[str], size: int) -> Engine:
-    """Learn merges from text until the vocabulary, with all 256 bytes and `<eos>`, has this size.
-
-    A pair seen only once is not merged, so a short text yields a smaller vocabulary. Of equally frequent pairs the
-    library merges the one whose parts were learned first. Runs longer than 100 characters are cut for training only.
-    """
-    engine = byte_pairs_pipeline({}, [])
-    bytes_first = pre_tokenizers.ByteLevel.alphabet()
-    trainer: Any = trainers.BpeTrainer(
-        vocab_size=size - 1, min_frequency=2, initial_alphabet=bytes_first, show_progress=False
-    )
-    engine.train_from_iterator(_cut_long_runs(pieces), trainer)
-    model = json.loads(engine.to_str())["model"]
-    return byte_pairs_pipeline({**model["vocab"], EOS: len(model["vocab"])}, [tuple(pair) for pair in model["merges"]])
-
-
-def _cut_long_runs(pieces: Iterable[str]) -> Iterator[str]:
-    """Training takes time in the square of the longest word: text without spaces would take hours."""
-    for piece in pieces:
-        start = 0
-        for run in _LONG_RUN.finditer(piece):
-            yield piece[start : run.end()]
-            start = run.end()
-        yield piece[start:]

@@ -16,7 +16,7 @@ from lemma.data.batches import NOTHING
 from lemma.data.conllu import SUFFIXES, Sentence, read_conllu
 from lemma.data.corpora import TREEBANKS, corpus_files, own_path
 from lemma.data.files import Progress, exists, files_hash, text_hash, write_atomically
-from lemma.data.splits import Splits
+from lemma.data.splits import Splits, count_overlaps, split_files
 from lemma.errors import DataError, unknown
 from lemma.spec.data import TreebankSpec
 
@@ -218,13 +218,14 @@ def prepare_treebank(
     lexicon: Lexicon | None = None,
     progress: Progress | None = None,
 ) -> Splits[Trees]:
-    """Read a treebank for training, with its own splits, or else with evenly spaced sentences held out.
+    """Read a treebank for training, with the splits given, else its own, or else evenly spaced sentences held out.
 
     The lexicon is learned from the training sentences unless one is given.
     """
     files = _files(spec.treebank, progress)
-    if spec.dev is not None:
-        files = {**files, "validation": [_own_file(spec.dev)]}
+    given = {split: [_own_file(file)] for split, file in split_files(spec).items()}
+    notes = [f"{spec.treebank}: its own {split} split, since another is given" for split in given if split in files]
+    files |= given
     sentences, skipped = _read(files)
     if "validation" not in sentences:
         train, held = hold_out_sentences(sentences["train"], spec.held_out)
@@ -232,7 +233,18 @@ def prepare_treebank(
     lexicon = lexicon or Lexicon.learn(sentences["train"], minimum_count, buckets)
     sizes = {"vocabulary": lexicon.vocabulary, "relations": len(lexicon.relations)}
     items = {split: Trees(some, lexicon) for split, some in sentences.items()}
-    return Splits("treebank", items, lexicon, _hash(files), spec.treebank, sizes, tuple(skipped))
+    words = {split: [sentence.words for sentence in some] for split, some in sentences.items()}
+    return Splits(
+        kind="treebank",
+        items=items,
+        tokenizer=lexicon,
+        hash=_hash(files),
+        about=spec.treebank,
+        model_sizes=sizes,
+        skipped=(*skipped, *notes),
+        split_hashes={split: files_hash(some) for split, some in files.items()} if given else {},
+        overlaps=count_overlaps(words, "sentences") if given else (),
+    )
 
 
 def read_trees(name: str, progress: Progress | None = None, split: str | None = None) -> Splits[Trees]:
@@ -258,7 +270,7 @@ def hold_out_sentences(
     ('abcdfghi', 'ej')
     """
     if len(sentences) < 2:
-        raise DataError("a treebank of one sentence leaves none to validate on. Give more, or --dev FILE.")
+        raise DataError("a treebank of one sentence leaves none to validate on. Give more, or --validation FILE.")
     share = min(max(share, 1 / len(sentences)), 1 - 1 / len(sentences))
     held = [int((place + 1) * share + 1e-9) > int(place * share + 1e-9) for place in range(len(sentences))]
     train = tuple(sentence for sentence, out in zip(sentences, held, strict=True) if not out)

@@ -2,11 +2,12 @@
 
 from typing import ClassVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lemma.data.graphs import Compressed, NodeGraph
+from lemma.data.graphs import NodeGraph
 from lemma.layers.graph import Adjacency, GraphConvolution, Normalisation, Sparse, adjacency_of
 from lemma.spec.models import Graph
 
@@ -58,7 +59,9 @@ def graph_inputs(graph: NodeGraph, normalise: Normalisation, device: torch.devic
     weights = None if graph.weights is None else torch.from_numpy(graph.weights)
     adjacency = adjacency_of(torch.from_numpy(graph.edges), len(graph.classes), normalise, weights)
     features = graph.features
-    if not isinstance(features, Compressed):
+    if isinstance(features, np.ndarray):
         return torch.from_numpy(features).to(device), adjacency.to(device)
-    places = torch.stack([torch.from_numpy(features.rows), torch.from_numpy(features.columns)])
-    return Sparse.of(places, torch.from_numpy(features.values), features.shape).to(device), adjacency.to(device)
+    entries = features.tocoo()
+    places = torch.from_numpy(np.stack([entries.row, entries.col]).astype(np.int64))
+    shape = len(graph.classes), graph.width
+    return Sparse.of(places, torch.from_numpy(entries.data), shape).to(device), adjacency.to(device)

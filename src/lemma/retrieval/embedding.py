@@ -13,12 +13,11 @@ from jaxtyping import Bool, Float32, UInt8
 from lemma.data.batches import TokenRows
 from lemma.data.images import lowercase
 from lemma.data.store import encode_texts, fit_rows, unknown_tokens
-from lemma.data.tokenizers import Tokenizer
 from lemma.errors import RunError
 from lemma.models.dual_encoder import DualEncoderModel, embed_images, embed_texts
 from lemma.report.numbers import counted
 from lemma.runs.load import Run
-from lemma.spec.models import BodySpec, Transformer, longest
+from lemma.spec.models import Transformer, longest
 
 READING = 1  # the version of how image files become pixels: another one makes other vectors
 OF_TEXTS = {"body", "pool", "temperature"}  # fields of the spec on which no image's vector depends
@@ -33,27 +32,6 @@ class TokenizedTexts:
     rows: TokenRows
     known: Bool[np.ndarray, "texts"]
     remarks: tuple[str, ...]
-
-
-def tokenize(texts: Sequence[str], tokenizer: Tokenizer, body: BodySpec) -> TokenizedTexts:
-    """Turn texts into tokens as in training: cut to what the body reads, between special tokens for a Transformer."""
-    texts, special = [lowercase(text) for text in texts], isinstance(body, Transformer)
-    room = longest(body) - 2 * special
-    rows, _ = encode_texts(tokenizer, texts, lambda size: None)
-    known = ~unknown_tokens(rows, tokenizer)[1]
-    remarks = [_remark(text, tokenizer, int(length), room) for text, length in zip(texts, rows.lengths, strict=True)]
-    return TokenizedTexts(fit_rows(rows, tokenizer, longest(body), special), known, tuple(remarks))
-
-
-def _remark(text: str, tokenizer: Tokenizer, length: int, room: int) -> str:
-    ids, left_out = tokenizer.encode_known(text)
-    strange = int((ids == tokenizer.unk).sum()) if tokenizer.unk is not None else 0
-    remarks = [
-        f"{counted(left_out, 'character')} left out: not in the tokenizer's vocabulary" if left_out else "",
-        f"{counted(strange, 'word')} of {length} unknown" if strange else "",
-        f"only the first {room} of {length} tokens were read" if length > room else "",
-    ]
-    return "; ".join(filter(None, remarks))
 
 
 @dataclass(frozen=True)
@@ -98,9 +76,23 @@ class Embedder:
         return self._checked(embed_images(self.towers, pixels))
 
     def texts(self, texts: Sequence[str]) -> tuple[Vectors, TokenizedTexts]:
-        """The vectors of some texts, and what was read of each."""
-        tokenized = tokenize(texts, self.run.tokenizer, self.towers.spec.body)
-        return self._checked(embed_texts(self.towers, tokenized.rows)), tokenized
+        """The vectors of some texts, and what was read of each, as in training: cut to what the body reads."""
+        body, tokenizer = self.towers.spec.body, self.run.tokenizer
+        texts, special = [lowercase(text) for text in texts], isinstance(body, Transformer)
+        rows, _ = encode_texts(tokenizer, texts, lambda size: None)
+        known, room = ~unknown_tokens(rows, tokenizer)[1], longest(body) - 2 * special
+        remarks: list[str] = []
+        for text, length in zip(texts, rows.lengths.tolist(), strict=True):
+            ids, left_out = tokenizer.encode_known(text)
+            strange = int((ids == tokenizer.unk).sum()) if tokenizer.unk is not None else 0
+            said = {
+                f"{counted(left_out, 'character')} left out: not in the tokenizer's vocabulary": left_out,
+                f"{counted(strange, 'word')} of {length} unknown": strange,
+                f"only the first {room} of {length} tokens were read": length > room,
+            }
+            remarks.append("; ".join(remark for remark, holds in said.items() if holds))
+        rows = fit_rows(rows, tokenizer, longest(body), special)
+        return self._checked(embed_texts(self.towers, rows)), TokenizedTexts(rows, known, tuple(remarks))
 
     def _checked(self, vectors: Vectors) -> Vectors:
         if not np.isfinite(vectors).all():

@@ -91,10 +91,6 @@ class IndexHeader:
         """The name of the file of entries."""
         return f"entries-{self.generation}.jsonl"
 
-    def grown(self, rows: int, lines: int, size: int) -> "IndexHeader":
-        """The same with more rows, lines and bytes."""
-        return replace(self, rows=self.rows + rows, lines=self.lines + lines, size=self.size + size)
-
     @classmethod
     def read(cls, place: Path) -> Self:
         """Read index.json; one that is missing, damaged or of another format is a RunError."""
@@ -298,7 +294,8 @@ def append(place: Path, header: IndexHeader, entries: Sequence[Entry], vectors: 
     end = header.rows * header.width * FLOAT
     _write_at(place / header.vectors, end, [np.ascontiguousarray(vectors, dtype="<f4").tobytes()])
     _write_at(place / header.entries, header.size, [lines])
-    grown = header.grown(len(vectors), len(entries), len(lines))
+    rows, count, size = header.rows + len(vectors), header.lines + len(entries), header.size + len(lines)
+    grown = replace(header, rows=rows, lines=count, size=size)
     grown.write(place)
     return grown
 
@@ -306,14 +303,14 @@ def append(place: Path, header: IndexHeader, entries: Sequence[Entry], vectors: 
 def keep(index: Index, kept: Sequence[tuple[int, Entry]], broken: Sequence[Entry], images: str) -> Index:
     """Go on with some rows of an index, under the entries given, and with these broken ones."""
     old, place = index.header, index.place
-    header = IndexHeader(old.run, old.width, images, old.generation + 1)
+    entries = [entry for _, entry in kept] + list(broken)
+    lines = "".join(entry.line() for entry in entries).encode()
+    header = IndexHeader(old.run, old.width, images, old.generation + 1, len(kept), len(entries), len(lines))
     rows = np.array([row for row, _ in kept], dtype=np.int64)
     blocks = (rows[first : first + ROWS] for first in range(0, len(rows), ROWS))
     _write_at(place / header.vectors, 0, (np.ascontiguousarray(index.vectors[block]).tobytes() for block in blocks))
-    entries = [entry for _, entry in kept] + list(broken)
-    lines = "".join(entry.line() for entry in entries).encode()
     _write_at(place / header.entries, 0, [lines])
-    return _turn_to(place, header.grown(len(rows), len(entries), len(lines)))
+    return _turn_to(place, header)
 
 
 def _turn_to(place: Path, header: IndexHeader) -> Index:
@@ -374,28 +371,6 @@ class UpdatedIndex:
     """Why it was made again, if it was."""
 
 
-@dataclass
-class UpdatePlan:
-    """What stays of an index, and what is to be read."""
-
-    kept: list[tuple[int, Entry]] = field(default_factory=list)
-    """Rows that stay, each under the entry that it has now."""
-    broken: list[Entry] = field(default_factory=list)
-    """Broken images that have not changed since."""
-    fresh: list[Entry] = field(default_factory=list)
-
-    def stay(self, row: int | None, entry: Entry) -> None:
-        """Keep a row, or a broken image, which has none."""
-        if row is None:
-            self.broken.append(entry)
-        else:
-            self.kept.append((row, entry))
-
-    def changes(self, index: Index) -> bool:
-        """Whether anything of the index goes or is renamed."""
-        return [entry for _, entry in self.kept] != list(index.entries) or set(self.broken) != set(index.broken)
-
-
 def update_index(
     place: Path, embedder: Embedder, images: ImageSource, progress: Progress | None = None
 ) -> UpdatedIndex:
@@ -414,57 +389,49 @@ def update_index(
 
 
 def _update(place: Path, embedder: Embedder, images: ImageSource, progress: Progress | None) -> UpdatedIndex:
-    index, note = _open_or_start(place, embedder, images)
-    plan = _plan(index, images)
-    removed = len(index) - len(plan.kept)
-    if plan.changes(index):
-        index = keep(index, plan.kept, plan.broken, images.name)
-    elif index.header.images != images.name:  # the folder was moved
-        index = _turn_to(place, replace(index.header, images=images.name))
-    before, header = len(index), index.header
-    if plan.fresh:
-        advance = counting(progress, "embedding images", len(plan.fresh))
-        for first in range(0, len(plan.fresh), BLOCK):
-            block = plan.fresh[first : first + BLOCK]
-            good, pixels, broken = read_entries(images, block, embedder.side)
-            header = append(place, header, [*good, *broken], embedder.images(pixels))
-            advance(len(block))
-    index = Index.open(place)
-    return UpdatedIndex(index, len(index) - before, removed, note)
-
-
-def _open_or_start(place: Path, embedder: Embedder, images: ImageSource) -> tuple[Index, str]:
-    """The index that is there, or a new one where it is missing, damaged or another run's, with the reason."""
-    made_by, note = embedder.made_by(images.framed), ""
+    made_by, note, index = embedder.made_by(images.framed), "", None
     if (place / HEADER).is_file():
         try:
             index = Index.open(place).read()
-            if (index.header.run, index.header.width) == (made_by, embedder.width):
-                return index, ""
-            note = "the index was made again: it was another run's"
+            if (index.header.run, index.header.width) != (made_by, embedder.width):
+                index, note = None, "the index was made again: it was another run's"
         except RunError as error:
             note = f"the index was made again: {error}"
-    return start(place, made_by, embedder.width, images.name), note
-
-
-def _plan(index: Index, images: ImageSource) -> UpdatePlan:
-    """Sort the images: unchanged ones stay where they are, moved and touched ones keep their vectors."""
-    now, plan = {entry.name: entry for entry in images.entries()}, UpdatePlan()
+    if index is None:
+        index = start(place, made_by, embedder.width, images.name)
+    # Unchanged images stay where they are, moved and touched ones keep their vectors; a broken one has no row.
+    now = {entry.name: entry for entry in images.entries()}
+    stay: list[tuple[int | None, Entry]] = []
+    fresh: list[Entry] = []
     gone: dict[tuple[int, str | None], tuple[int | None, Entry]] = {}
     for row, entry in [*enumerate(index.entries), *((None, entry) for entry in index.broken)]:
         there = now.get(entry.name)
         if there is None or (entry.size, entry.time) != (there.size, there.time):
             gone[entry.size, entry.sum] = (row, entry)
         else:
-            plan.stay(row, entry)
+            stay.append((row, entry))
             del now[entry.name]
     sizes = {size for size, _ in gone}
     for entry in now.values():
         found = gone.pop((entry.size, images.sum(entry.name)), None) if entry.size in sizes else None
         if found is None:
-            plan.fresh.append(entry)
+            fresh.append(entry)
         else:
-            row, known = found
-            plan.stay(row, known._replace(name=entry.name, time=entry.time))
-    plan.kept.sort(key=lambda pair: pair[0])
-    return plan
+            stay.append((found[0], found[1]._replace(name=entry.name, time=entry.time)))
+    kept = sorted((row, entry) for row, entry in stay if row is not None)
+    broken = [entry for row, entry in stay if row is None]
+    removed = len(index) - len(kept)
+    if [entry for _, entry in kept] != list(index.entries) or set(broken) != set(index.broken):
+        index = keep(index, kept, broken, images.name)
+    elif index.header.images != images.name:  # the folder was moved
+        index = _turn_to(place, replace(index.header, images=images.name))
+    before, header = len(index), index.header
+    advance = counting(progress, "embedding images", len(fresh)) if fresh else None
+    for first in range(0, len(fresh), BLOCK):
+        block = fresh[first : first + BLOCK]
+        good, pixels, broken = read_entries(images, block, embedder.side)
+        header = append(place, header, [*good, *broken], embedder.images(pixels))
+        if advance:
+            advance(len(block))
+    index = Index.open(place)
+    return UpdatedIndex(index, len(index) - before, removed, note)

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,24 +83,21 @@ def search_run(run: Run, request: SearchRequest, progress: Progress | None = Non
     with run.folded():
         if request.texts is not None:
             assert image is not None
-            return search_texts(embedder, image, *_texts(request, progress), request.k)
+            where = str(request.texts)
+            if not isinstance(request.texts, (str, Path)):
+                among, where = checked_texts(list(request.texts), "text"), "the given texts"
+            elif where in IMAGES:
+                listing = list_images(where, progress=progress)
+                among = [caption for one in listing.images for caption in one.captions]
+            else:
+                among = read_texts(Path(request.texts), request.text_column)
+            return search_texts(embedder, image, among, where, request.k)
         queries = [] if image else text_queries(embedder, texts)
         place = Path(request.index) if request.index else None
         opened = open_index(embedder, request.images, place, progress)
         if image:
             queries = [image_query(embedder, image, framed=" framed" in opened.index.header.run)]
         return search_images(embedder, opened, queries, request.k, request.faiss)
-
-
-def _texts(request: SearchRequest, progress: Progress | None) -> tuple[list[str], str]:
-    """The texts and where they are from: given as they are, a set's captions, or a file's."""
-    if not isinstance(request.texts, (str, Path)):
-        return checked_texts(list(request.texts or []), "text"), "the given texts"
-    name = str(request.texts)
-    if name in IMAGES:
-        listing = list_images(name, progress=progress)
-        return [caption for image in listing.images for caption in image.captions], name
-    return read_texts(Path(request.texts), request.text_column), name
 
 
 def checked_texts(texts: Sequence[object], what: str = "query") -> list[str]:
@@ -115,12 +114,8 @@ def checked_texts(texts: Sequence[object], what: str = "query") -> list[str]:
 def read_texts(path: Path, column: str | None = None) -> list[str]:
     """Read texts from a file: one per line, or a column of a CSV, TSV or JSONL table."""
     if path.suffix.lower() in {*SEPARATED, ".jsonl"} or column is not None:
-
-        def is_header(first: Sequence[str]) -> bool:
-            return bool({cell.strip().casefold() for cell in first} & {"text", *TEXT_COLUMNS})
-
         wanted = [Column("text", column, TEXT_COLUMNS)]
-        return list(read_table(path, wanted, any_width=False, is_header=is_header).cells["text"])
+        return list(read_table(path, wanted, any_width=False).cells["text"])
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
@@ -196,24 +191,17 @@ def open_index(
             source = open_images(index.header.images)
         except (DataError, OSError):  # it can be searched without them
             source = None
-        return OpenedIndex(index, source, IndexCounts(len(index), broken=_broken(index)))
+        broken = tuple((entry.name, entry.broken) for entry in index.broken)
+        return OpenedIndex(index, source, IndexCounts(len(index), broken=broken))
     source = open_images(images, progress)
-    done = update_index(place or default_place(embedder, source), embedder, source, progress)
-    broken = _broken(done.index)
+    made_by = f"{embedder.made_by(source.framed)} {source.name}"
+    done = update_index(place or data_home() / "indexes" / text_hash(made_by)[:32], embedder, source, progress)
+    broken = tuple((entry.name, entry.broken) for entry in done.index.broken)
     if not len(done.index):
         why = f": {broken[0][0]}: {broken[0][1]}" if broken else ""
         raise DataError(f"{source.name}: it has no image that can be searched ({len(broken)} broken{why}).")
     counts = IndexCounts(len(done.index), done.new, done.removed, broken)
     return OpenedIndex(done.index, source, counts, (done.note,) if done.note else ())
-
-
-def default_place(embedder: Embedder, images: ImageSource) -> Path:
-    """Where an index is kept unless a place is given: in the data home, by run and folder."""
-    return data_home() / "indexes" / text_hash(f"{embedder.made_by(images.framed)} {images.name}")[:32]
-
-
-def _broken(index: Index) -> tuple[tuple[str, str], ...]:
-    return tuple((entry.name, entry.broken) for entry in index.broken)
 
 
 # The nearest vectors
@@ -246,33 +234,19 @@ def find(
     for first in range(0, len(vectors), block):
         products = queries @ np.asarray(vectors[first : first + block]).T
         for query, new in enumerate(products):
-            places = _largest(new, k, scores[query][-1] if len(scores[query]) == k else None)
+            places = np.arange(len(new))
+            if len(scores[query]) == k:  # only what is above the least so far
+                places = np.flatnonzero(new > scores[query][-1])
+            if len(places) > k:
+                bound = np.partition(new[places], -k)[-k]
+                above, level = places[new[places] > bound], places[new[places] == bound]
+                places = np.sort(np.concatenate([above, level[: k - len(above)]]))
             joined = np.concatenate([scores[query], new[places]])
             order = np.argsort(-joined, kind="stable")[:k]  # earlier rows come first among equals
             rows[query] = np.concatenate([rows[query], places + first])[order]
             scores[query] = joined[order]
     shape = (len(queries), found)
     return Nearest(np.array(rows, dtype=np.int64).reshape(shape), np.array(scores, dtype=np.float32).reshape(shape))
-
-
-def _largest(scores: Float32[np.ndarray, "block"], k: int, least: float | None) -> Int64[np.ndarray, "found"]:
-    """The places of the k largest scores in their order, only of those above `least`."""
-    places = np.arange(len(scores)) if least is None else np.flatnonzero(scores > least)
-    if len(places) <= k:
-        return places
-    inside = scores[places]
-    bound = np.partition(inside, len(inside) - k)[len(inside) - k]
-    above, level = places[inside > bound], places[inside == bound]
-    return np.sort(np.concatenate([above, level[: k - len(above)]]))
-
-
-def installed() -> bool:
-    """Whether faiss can be used."""
-    try:
-        import faiss  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        return False
-    return True
 
 
 def find_clustered(
@@ -292,22 +266,18 @@ def find_clustered(
         for old in index.place.glob("cells-*.faiss"):
             old.unlink(missing_ok=True)
         with replacing(path) as temporary:
-            faiss.write_index(_clustered(faiss, index), str(temporary))
+            rows, width = index.vectors.shape
+            count = max(1, round(math.sqrt(rows)))
+            made = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, count, faiss.METRIC_INNER_PRODUCT)
+            sample = np.random.default_rng(0).permutation(rows)[: SAMPLES * count]
+            made.train(np.ascontiguousarray(index.vectors[np.sort(sample)]))
+            for first in range(0, rows, CLUSTERED_BLOCK):
+                made.add(np.ascontiguousarray(index.vectors[first : first + CLUSTERED_BLOCK]))
+            faiss.write_index(made, str(temporary))
     cells: Any = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
     cells.nprobe = min(cells.nlist, looked or max(1, cells.nlist // SHARE))
     scores, rows = cells.search(np.ascontiguousarray(queries, dtype=np.float32), min(k, len(index)))
     return Nearest(rows.astype(np.int64), scores.astype(np.float32))
-
-
-def _clustered(faiss: Any, index: Index) -> Any:
-    rows, width = index.vectors.shape
-    count = max(1, round(math.sqrt(rows)))
-    cells = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, count, faiss.METRIC_INNER_PRODUCT)
-    sample = np.random.default_rng(0).permutation(rows)[: SAMPLES * count]
-    cells.train(np.ascontiguousarray(index.vectors[np.sort(sample)]))
-    for first in range(0, rows, CLUSTERED_BLOCK):
-        cells.add(np.ascontiguousarray(index.vectors[first : first + CLUSTERED_BLOCK]))
-    return cells
 
 
 # Searching
@@ -320,7 +290,7 @@ def search_images(
     index, images = opened.index, opened.images
     reranker = reranker_of(embedder.run)
     wanted = max(k, reranker.spec.candidates if reranker else 0) + 1
-    clustered = faiss if faiss is not None else len(index) > MANY and installed()
+    clustered = faiss if faiss is not None else len(index) > MANY and find_spec("faiss") is not None
     vectors = np.stack([query.vector for query in queries])
     nearest = find_clustered(index, vectors, wanted) if clustered else find(index.vectors, vectors, wanted)
     answers = []
@@ -332,7 +302,11 @@ def search_images(
             if own is None or path is None or path.resolve() != own:
                 hits.append(Hit(0, name, float(score), caption, path=path))
         if reranker and images and query.tokens is not None:
-            hits = _reranked_images(reranker, images, embedder.side, query.tokens, hits)
+            paths = [hit.path for hit in hits[: reranker.spec.candidates] if hit.path]
+            with suppress(DataError):  # as they were if an image cannot be read any more
+                pixels = [decode_image(path, embedder.side, framed=images.framed) for path in paths]
+                tokens = np.tile(query.tokens, (len(pixels), 1))
+                hits = reranked(hits, pair_scores(reranker, np.stack(pixels), tokens))
         answers.append(QueryHits(query.name, _numbered(hits[:k]), query.remark, query.image))
     notes = list(opened.notes)
     if reranker and any(hit.reranked_score is None for answer in answers for hit in answer.hits[:1]):
@@ -404,18 +378,6 @@ def reranked(hits: Sequence[Hit], scores: Float32[np.ndarray, "candidates"]) -> 
     order = np.argsort(-scores, kind="stable")
     first = [replace(hits[place], reranked_score=float(scores[place])) for place in order]
     return [*first, *hits[len(scores) :]]
-
-
-def _reranked_images(
-    model: CrossAttentionModel, images: ImageSource, side: int, tokens: np.ndarray, hits: list[Hit]
-) -> list[Hit]:
-    """The first few in the order of the re-ranker; as they were if an image cannot be read any more."""
-    paths = [hit.path for hit in hits[: model.spec.candidates] if hit.path]
-    try:
-        pixels = [decode_image(path, side, framed=images.framed) for path in paths]
-    except DataError:
-        return hits
-    return reranked(hits, pair_scores(model, np.stack(pixels), np.tile(tokens, (len(pixels), 1))))
 
 
 def _reranked_note(model: CrossAttentionModel) -> str:

@@ -1,9 +1,9 @@
 """Which data a model is trained on, one spec per kind of data."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from lemma.spec.base import Letter, Spec
 from lemma.spec.plugins import by_name
@@ -39,8 +39,11 @@ KINDS = {"characters": Characters, "words": Words, "byte-pairs": BytePairs}
 TokenizerSpec = Annotated[Characters | Words | BytePairs, Field(discriminator="kind"), by_name("tokenizer", KINDS)]
 
 
+Files = Annotated[tuple[str, ...] | None, BeforeValidator(lambda files: (files,) if isinstance(files, str) else files)]
+
+
 class DataSpec(Spec):
-    """Running text: where it comes from, its tokenizer, the validation split."""
+    """Running text: where it comes from, its tokenizer, the splits."""
 
     text: tuple[str, ...] = Field(min_length=1)
     """Names of corpora, or text files, read in this order."""
@@ -48,6 +51,10 @@ class DataSpec(Spec):
     """Tokenizer: characters, words or byte-pairs."""
     held_out: float = Field(default=0.1, gt=0, lt=1)
     """The share of your own text that is the validation split: its end, cut at a line."""
+    validation: Files = None
+    """One or more text files as validation split; a share is held out if unset."""
+    test: Files = None
+    """One or more text files as test split; no such split if unset, unless a corpus has its own."""
 
 
 class ImagesSpec(Spec):
@@ -65,17 +72,35 @@ class ImagesSpec(Spec):
     """Tokenizer of the captions."""
     held_out: float = Field(default=0.1, gt=0, lt=0.5)
     """The share of the images in the validation split, and in the test split."""
+    validation: str | None = None
+    """A table of captions whose images are the validation split; a share is held out if unset."""
+    test: str | None = None
+    """A table of captions whose images are the test split; a share is held out if unset."""
 
 
 class TreebankSpec(Spec):
-    """Dependency trees: where they come from, and the validation split."""
+    """Dependency trees: where they come from, and the splits."""
 
+    renamed: ClassVar[Mapping[str, str]] = {"dev": "validation"}
     treebank: str
     """A treebank by name, a CoNLL-U file, or a folder of them."""
-    dev: str | None = None
-    """A CoNLL-U file as validation split; if unset, the treebank's own, or sentences held out."""
+    validation: str | None = None
+    """A CoNLL-U file as validation split, also called dev; if unset, the treebank's own, or sentences held out."""
+    test: str | None = None
+    """A CoNLL-U file as test split; if unset, the treebank's own, if it has one."""
     held_out: float = Field(default=0.1, gt=0, lt=1)
-    """The share of your own sentences in the validation split, where dev is not given."""
+    """The share of your own sentences in the validation split, where it is not given."""
+
+
+def _nodes(value: int | str) -> int | str:
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if isinstance(number, int) and number < 1:
+        raise ValueError(f"data: {value} nodes are too few. Give a number from 1 on, or a file with one node per line.")
+    return number
+
+
+Nodes = Annotated[int | str, AfterValidator(_nodes)]
+"""A number of nodes, or a file that names them, one node per line."""
 
 
 class GraphSpec(Spec):
@@ -85,12 +110,12 @@ class GraphSpec(Spec):
     """A graph by name (cora, karate, blocks), a folder with nodes and edges, a table of edges, or a node-link JSON."""
     nodes_file: str | None = None
     """The table of nodes (id, label, features) that belongs to a table of edges."""
-    labelled: int | None = Field(default=None, ge=1)
-    """Training nodes per class; 20 if unset, fewer where the graph is small."""
-    validation: int = Field(default=500, ge=1)
-    """Nodes in the validation split; fewer where the graph is small."""
-    test: int = Field(default=1000, ge=1)
-    """Nodes in the test split; fewer where the graph is small."""
+    labelled: Nodes | None = None
+    """Training nodes per class, or a file of training nodes; 20 per class if unset, fewer where the graph is small."""
+    validation: Nodes = 500
+    """Nodes in the validation split, or a file with one node per line; fewer where the graph is small."""
+    test: Nodes = 1000
+    """Nodes in the test split, or a file with one node per line; fewer where the graph is small."""
     split: int | None = Field(default=None, ge=0)
     """Random seed of the split; the recipe's seed if unset, which stays when the run is resumed with another one."""
     nodes: int | None = Field(default=None, ge=2)
@@ -112,6 +137,10 @@ class PairsSpec(Spec):
     """Tokenizer of both sides."""
     held_out: float = Field(default=0.02, gt=0, lt=0.5)
     """The share of the sources in the validation split, and in the test split."""
+    validation: str | None = None
+    """A table of pairs as validation split; a share is held out if unset."""
+    test: str | None = None
+    """A table of pairs as test split; a share is held out if unset."""
 
 
 class LabelsSpec(Spec):
@@ -127,6 +156,10 @@ class LabelsSpec(Spec):
     """Tokenizer of the texts."""
     held_out: float = Field(default=0.1, gt=0, lt=0.5)
     """The share of the texts in the validation split, and in the test split."""
+    validation: str | None = None
+    """A file of texts and labels as validation split; a share is held out if unset."""
+    test: str | None = None
+    """A file of texts and labels as test split; a share is held out if unset."""
     parser: str | None = None
     """The run of the parser that parses the texts, for a body that reads trees."""
     limit: int | None = Field(default=None, ge=2)

@@ -112,7 +112,14 @@ class ModelSettings(TypedDict, total=False):
     F: int
 
 
-class DataSettings(TypedDict, total=False):
+class SplitSettings(TypedDict, total=False):
+    """Splits that are given as files of their own."""
+
+    validation: Any
+    test: Any
+
+
+class DataSettings(SplitSettings, total=False):
     """Tokenizer, splits and columns of the data."""
 
     tokenizer: Any
@@ -125,9 +132,7 @@ class DataSettings(TypedDict, total=False):
     image: str | None
     caption: str | None
     nodes_file: str | None
-    labelled: int | None
-    validation: int
-    test: int
+    labelled: int | str | None
     split: int | None
     nodes: Any
     edges: int | None
@@ -154,7 +159,7 @@ class TrainSettings(RecipeSettings, ModelSettings, DataSettings, total=False):
     """All settings of `train`."""
 
 
-class AdaptSettings(RecipeSettings, MethodSettings, total=False):
+class AdaptSettings(RecipeSettings, MethodSettings, SplitSettings, total=False):
     """All settings of `adapt`."""
 
 
@@ -172,7 +177,7 @@ class SamplingSettings(TypedDict, total=False):
     length_penalty: float
 
 
-class EvaluateSettings(TypedDict, total=False):
+class EvaluateSettings(SplitSettings, total=False):
     """What some kinds of evaluation can be told."""
 
     context: int | None

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from lemma.errors import SpecError, unknown
 from lemma.spec.base import Letter, Spec, read_toml
-from lemma.spec.data import BytePairs, DataSpec, GraphSpec, LabelsSpec, TokenizerSpec
+from lemma.spec.data import BytePairs, DataSpec, GraphSpec, LabelsSpec, Nodes, TokenizerSpec
 from lemma.spec.models import FAMILIES, check_heads
 from lemma.spec.recipe import Full, Method, Recipe
 
@@ -214,6 +214,10 @@ class LabelStudy(StudySpec):
     """How texts become tokens; the same for every run."""
     held_out: float = Field(default=0.1, gt=0, lt=0.5)
     """The share of the labelled texts for validation, and as many again for the test."""
+    validation: str | None = None
+    """A file of texts and labels as validation split; a share is held out if unset."""
+    test: str | None = None
+    """A file of texts and labels as test split; a share is held out if unset."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of the body or the recipe that all classifiers share, where the body knows them."""
     seeds: Seeds = (1, 2, 3)
@@ -227,7 +231,7 @@ class LabelStudy(StudySpec):
 
     def data(self, limit: int | None = None) -> LabelsSpec:
         """The labelled texts, with at most `limit` of them to learn from."""
-        own = {name: getattr(self, name) for name in ("labels", "text", "label", "held_out")}
+        own = {name: getattr(self, name) for name in ("labels", "text", "label", "held_out", "validation", "test")}
         return LabelsSpec(**own, tokenizer=self.tokenizer, limit=limit)
 
 
@@ -277,12 +281,12 @@ class GraphStudy(StudySpec):
     """A graph by name (cora, karate, blocks), a folder with nodes and edges, a table of edges, or a node-link JSON."""
     nodes_file: str | None = None
     """The table of nodes that belongs to a table of edges."""
-    labelled: int | None = Field(default=None, ge=1)
-    """Training nodes per class; 20 if unset, fewer where the graph is small."""
-    validation: int = Field(default=500, ge=1)
-    """Validation nodes; fewer where the graph is small."""
-    test: int = Field(default=1000, ge=1)
-    """Test nodes; fewer where the graph is small."""
+    labelled: Nodes | None = None
+    """Training nodes per class, or a file of training nodes; 20 per class if unset, fewer where the graph is small."""
+    validation: Nodes = 500
+    """Validation nodes, or a file with one node per line; fewer where the graph is small."""
+    test: Nodes = 1000
+    """Test nodes, or a file with one node per line; fewer where the graph is small."""
     nodes: int | None = Field(default=None, ge=2)
     """Of the generated graph `blocks`: how many nodes."""
     edges: int | None = Field(default=None, ge=1)

@@ -54,7 +54,8 @@ def evaluate_attention(
     layer, head = settings.get("layer"), settings.get("head")
     model, most = run.model, run.model.receptive_field
     check_heads(model, layer, head)
-    trees = read_trees(given.name, watched_reading(observer), split)
+    own = given.settings.get("test") or given.settings.get("validation")  # a split that is given is all that is read
+    trees = read_trees(own or given.name, watched_reading(observer), split)
     gold = trees.tokens(trees.splits[0]).sentences[:limit]
     sizes = [len(align(sentence.words, run.tokenizer).ids) for sentence in gold]
     chosen = [one for one, size in zip(gold, sizes, strict=True) if size and (most is None or size <= most)]

@@ -17,7 +17,7 @@ from torch import nn
 
 from lemma.data.corpora import LABELLED
 from lemma.data.labels import Labelled
-from lemma.data.splits import Splits
+from lemma.data.splits import Splits, split_files
 from lemma.errors import SpecError, unknown
 from lemma.models.base import count_parameters
 from lemma.models.classifier import ClassifierModel
@@ -282,7 +282,9 @@ class LabelExperiment(TrainingExperiment[ClassifierMeasures]):
 
 def labels_of(study: LabelStudy, limit: int | None = None) -> LabelsSpec:
     """The study's labelled texts, a file by its absolute path, so that a run finds it from anywhere."""
-    return study.data(limit).replace(labels=rooted(study.labels, LABELLED))
+    data = study.data(limit)
+    files = {split: rooted(file) for split, file in split_files(data).items()}
+    return data.replace(labels=rooted(study.labels, LABELLED), **files)
 
 
 def describe_labels(dataset: Splits[Labelled]) -> dict[str, str]:
@@ -298,6 +300,7 @@ def describe_labels(dataset: Splits[Labelled]) -> dict[str, str]:
         "always the most frequent label": f"accuracy {100 * labels.count(guess) / len(labels):.1f} %",
         "tokenizer": dataset.tokenizer.about,
         "SHA-256": dataset.hash,
+        **({"overlap": "; ".join(dataset.overlaps)} if dataset.overlaps else {}),
     }
 
 

@@ -71,8 +71,9 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
     def _data(self, seed: int) -> GraphSpec:
         """The graph with the split of a seed, files by their absolute paths."""
         data = self.spec.data(seed)
-        table = None if data.nodes_file is None else rooted(data.nodes_file, ())
-        return data.replace(graph=rooted(data.graph, GRAPHS), nodes_file=table)
+        files = {name: getattr(data, name) for name in ("nodes_file", "labelled", "validation", "test")}
+        files = {name: rooted(file) for name, file in files.items() if isinstance(file, str)}
+        return data.replace(graph=rooted(data.graph, GRAPHS), **files)
 
     def cells(self) -> list[StudyCell]:
         """Seeds × models."""
@@ -121,12 +122,13 @@ class GraphExperiment(TrainingExperiment[ClassifierMeasures]):
             out=self.out,
             data={
                 "graph": f"{graph.about}: {len(whole.classes):,} nodes, {whole.edges.shape[1]:,} edges, "
-                f"{whole.features.shape[1]:,} features",
+                f"{whole.width:,} features",
                 "classes": f"{', '.join(graph.labels)}; {labelled:,} nodes have a label, {learned:,} of them are "
                 "learned",
                 "nodes": ", ".join(f"{len(nodes):,} for {split}" for split, nodes in graph.items.items()),
                 "always the most frequent class": f"accuracy {100 * frequent:.1f} % on the first seed's test nodes",
                 "SHA-256": graph.hash,
+                **({"overlap": "; ".join(graph.overlaps)} if graph.overlaps else {}),
                 "seeds": ", ".join(map(str, self.spec.seeds)),
             },
             hardware=describe_hardware(device_of(outcomes[0].cell.recipe)),

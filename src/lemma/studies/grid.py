@@ -632,6 +632,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
             "training text": train,
             "validation text": validation,
             "SHA-256": self.dataset.hash,
+            **({"overlap": "; ".join(self.dataset.overlaps)} if self.dataset.overlaps else {}),
         }
         hardware = describe_hardware(device_of(self.sized[0].recipe))
         return report_grid(self.spec, outcomes, data, hardware, self.out, interrupted)

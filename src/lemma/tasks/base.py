@@ -14,7 +14,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional
 
 from lemma.data.batches import BucketedExamples, ExampleSet
-from lemma.data.splits import Item, Splits
+from lemma.data.splits import Item, Splits, split_files
 from lemma.errors import RunError, SpecError, unknown
 from lemma.layers.state import State
 from lemma.report.progress import Observer
@@ -386,7 +386,7 @@ def refuse_penalties(task: Task, recipe: Recipe) -> None:
 
 def say_skipped(data: Splits[Item], observer: Observer) -> Splits[Item]:
     """Say what was skipped or cut while data were read."""
-    for message in data.skipped:
+    for message in (*data.skipped, *data.overlaps):
         observer.say(message)
     return data
 
@@ -395,11 +395,17 @@ def refuse_changed(run: Run, data: Splits[Item], name: str, option: str, what: s
     """Refuse data that have changed since the run was trained; return them if they have not."""
     if data.hash != run.data_hash:
         raise RunError(
-            f"{run.path} was trained on {what or option} with SHA-256 {run.data_hash}, but {name} now has {data.hash}: "
-            f"its validation and test splits may contain training data. To evaluate on it anyway, name it with "
-            f"--{option}."
+            f"{run.path} was trained on {what or option} with SHA-256 {run.data_hash}, but {with_files(name, run)} now "
+            f"has {data.hash}: its validation and test splits may contain training data. To evaluate on it anyway, "
+            f"name it with --{option}."
         )
     return data
+
+
+def with_files(name: str, run: Run) -> str:
+    """The name of a run's data, and the files of the splits that were given with them."""
+    given = [one if isinstance(one, tuple) else (one,) for one in split_files(run.data).values()]
+    return ", ".join([name, *(file for some in given for file in some if isinstance(file, str))])
 
 
 def choose_split(data: Splits[Any], split: str | None) -> str:
@@ -413,4 +419,11 @@ def choose_split(data: Splits[Any], split: str | None) -> str:
 
 def protocol_of(data: Splits[Any], split: str) -> dict[str, Any]:
     """The part of a protocol that tells the data."""
-    return {"tokenizer": data.tokenizer.about, "data": data.about, "split": split, "data hash": data.hash}
+    told = {"tokenizer": data.tokenizer.about, "data": data.about, "split": split, "data hash": data.hash}
+    return {**told, **given_split(data, split)}
+
+
+def given_split(data: Splits[Any], split: str) -> dict[str, str]:
+    """The part of a protocol that tells a split that was given as a file of its own."""
+    told = {"split hash": data.split_hashes.get(split), "overlap": "; ".join(data.overlaps)}
+    return {name: value for name, value in told.items() if value}

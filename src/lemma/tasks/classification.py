@@ -13,7 +13,7 @@ from jaxtyping import Float, Int64
 from torch import nn
 
 from lemma.data.corpora import LABELLED
-from lemma.data.labels import Labelled, holds_trees, prepare_labels, read_labels, with_heads
+from lemma.data.labels import Labelled, holds_trees, prepare_labels, with_heads
 from lemma.data.splits import Splits
 from lemma.data.store import encode_texts, fit_rows
 from lemma.errors import InputError, RunError, SpecError
@@ -84,16 +84,16 @@ class ClassificationTask(Task):
         assert isinstance(run.spec, Classifier) and isinstance(run.data, LabelsSpec)
         if given.name is not None:
             parser = given.settings.get("parser") or run.data.parser
-            data = read_labels(
-                given.name,
+            told: dict[str, Any] = {name: given.settings.get(name) for name in ("text", "label", "validation", "test")}
+            other = LabelsSpec(labels=given.name, held_out=run.data.held_out, **told)
+            data = prepare_labels(
+                other,
                 length=longest(run.spec.body),
                 special_tokens=isinstance(run.spec.body, Transformer),
                 tokenizer=run.tokenizer,
                 labels=run.labels,
-                text=given.settings.get("text"),
-                label=given.settings.get("label"),
-                held_out=run.data.held_out,
-                trees=tree_source_for(run.spec.body, given.name, parser, observer, run.path),
+                trees=tree_source_for(run.spec.body, other, parser, observer, run.path),
+                evaluation=True,
                 progress=watched_reading(observer),
             )
             say_skipped(data, observer)
@@ -128,7 +128,7 @@ def load_labels(
         special_tokens=isinstance(body, Transformer),
         tokenizer=tokenizer,
         labels=labels or None,
-        trees=tree_source_for(body, data.labels, data.parser, observer),
+        trees=tree_source_for(body, data, data.parser, observer),
         progress=watched_reading(observer),
     )
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Int64
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, distributed
 from torch.autograd.function import FunctionCtx
 
 from lemma.data.batches import BucketedExamples
 from lemma.data.corpora import IMAGES
-from lemma.data.images import Captioned, prepare_images, read_images
+from lemma.data.images import Captioned, prepare_images
 from lemma.data.splits import Splits
 from lemma.errors import DataError, SpecError
 from lemma.models.dual_encoder import DualEncoderModel, embed_images, embed_texts
@@ -39,17 +39,15 @@ from lemma.tasks.base import (
     say_skipped,
 )
 from lemma.tasks.retrieval_score import (
+    Belonging,
     NearestPixel,
     RetrievalScore,
-    VectorScores,
-    belonging_of,
-    owners_of,
     score_retrieval,
+    vector_scores,
 )
 
 SHOWN = 3
 """Images whose captions are shown as samples."""
-PIXELS = "nearest pixel"
 
 
 class ImageTextTask(Task):
@@ -100,7 +98,16 @@ class ImageTextTask(Task):
     ) -> Score:
         """Find captions by images and images by captions: the run's own test split, or other images."""
         data, part = self._evaluated(run, given, split, observer)
-        trained = self._trained_images(run, observer)
+        assert isinstance(run.data, ImagesSpec) and isinstance(run.spec, DualEncoder)
+        trained, left_out = None, "The baseline of the nearest pixel is left out:"
+        try:  # the images that the run was trained on, to compare pixels with
+            own = self._prepare(run.data, run.spec, run.tokenizer, observer)
+            if own.hash == run.data_hash:
+                trained = own.tokens("train")
+            else:
+                observer.say(f"{left_out} {run.data.images} has changed since training.")
+        except (DataError, OSError) as error:
+            observer.say(f"{left_out} {error}")
         model = run.require(DualEncoderModel, "a dual encoder")
         batch, protocol = run.recipe.batch, protocol_of(data, part)
         return retrieve(model, data.tokens(part), batch, trained=trained, protocol=protocol)
@@ -113,29 +120,15 @@ class ImageTextTask(Task):
         if given.name is None:
             data = self.load(run.data, run.spec, run.recipe, observer, run.tokenizer)
             return refuse_changed(run, data, run.data.images, "images"), choose_split(data, split)
-        data = read_images(
-            given.name,
+        data = prepare_images(
+            ImagesSpec(images=given.name, held_out=run.data.held_out, **given.settings),
             **reading_of(run.spec),
-            **given.settings,
             tokenizer=run.tokenizer,
-            held_out=run.data.held_out,
+            evaluation=True,
             split=split,
             progress=watched_reading(observer),
         )
         return say_skipped(data, observer), choose_split(data, None)
-
-    def _trained_images(self, run: Run, observer: Observer) -> Captioned | None:
-        """The images that a run was trained on, to compare pixels with; None, and a word on it, if they are gone."""
-        assert isinstance(run.data, ImagesSpec) and isinstance(run.spec, DualEncoder)
-        try:
-            data = self._prepare(run.data, run.spec, run.tokenizer, observer)
-        except (DataError, OSError) as error:
-            observer.say(f"The baseline of the nearest pixel is left out: {error}")
-            return None
-        if data.hash == run.data_hash:
-            return data.tokens("train")
-        observer.say(f"The baseline of the nearest pixel is left out: {run.data.images} has changed since training.")
-        return None
 
     def samples(self, model: Any, data: Splits[Captioned]) -> list[str]:
         """The caption that is found for each of the first few validation images."""
@@ -187,18 +180,13 @@ class ImageBatches(Batches):
             images = augment(pixels, changes(recipe.seed, step, recipe.batch, recipe.augment)[self.rows])
         else:
             images = pixels / 255
-        return images, self.worker.send(self._captions(chosen, step)[self.rows])
-
-    def _captions(self, chosen: Int64[np.ndarray, "batch"], step: int) -> Int64[np.ndarray, "batch longest"]:
-        """A caption of each image; images of one caption, or one that is there twice, have the same tokens."""
-        recipe = self.recipe
         choice = int(np.random.default_rng([recipe.seed, step, CAPTION_DRAW]).integers(1 << 31))
         tokens = self.examples.captions(chosen, choice)
         tokens = np.pad(tokens, ((0, 0), (0, self.longest - tokens.shape[1])), constant_values=IGNORED)
-        if not recipe.augment:
-            return tokens
-        different, which = np.unique(tokens, axis=0, return_inverse=True)
-        return reworded(different, self.strays, recipe.seed, step, recipe.augment)[which.reshape(-1)]
+        if recipe.augment:  # images of one caption, or one that is there twice, have the same tokens
+            different, which = np.unique(tokens, axis=0, return_inverse=True)
+            tokens = reworded(different, self.strays, recipe.seed, step, recipe.augment)[which.reshape(-1)]
+        return images, self.worker.send(tokens[self.rows])
 
 
 # Loss (Radford et al. 2021)
@@ -260,7 +248,7 @@ class ContrastiveLoss(TaskLoss):
         """Return the smoothed loss of the whole batch, to minimise; the true one and the temperature are reported."""
         model = self.model
         shown, texts = (
-            gather_rows(vectors.float(), self.worker)
+            GatheredRows.apply(vectors.float(), self.worker) if self.worker.size > 1 else vectors.float()
             for vectors in (model.image_vectors(images), model.text_vectors(tokens))
         )
         with torch.autocast(images.device.type, enabled=False):  # bfloat16 is too coarse for cosines times a hundred
@@ -281,12 +269,6 @@ def refuse_parts(recipe: Recipe) -> None:
             f"recipe.accumulate = {recipe.accumulate}: the contrastive loss compares every image with every caption "
             "of the batch, and parts cannot be compared one by one. Leave accumulate out, or lower batch."
         )
-
-
-def gather_rows(vectors: Float[Tensor, "rows shared"], worker: Worker) -> Float[Tensor, "batch shared"]:
-    """The vectors of all processes, in the order of ranks, with gradients."""
-    gathered: Any = GatheredRows.apply(vectors, worker) if worker.size > 1 else vectors
-    return gathered
 
 
 class GatheredRows(torch.autograd.Function):
@@ -325,16 +307,16 @@ def retrieve(
 ) -> RetrievalScore:
     """Let a dual encoder find captions by images and images by captions, next to the nearest `trained` image."""
     images, texts = embed_images(model, examples.pixels), embed_texts(model, examples.rows)
-    belonging, first = belonging_of(examples), examples.first[:-1]
+    belonging, first = Belonging.of(examples), examples.first[:-1]
     protocol = {**(protocol or {}), "loss of": f"batches of {min(batch, len(images)):,} pairs"}
     baselines = {}
     if trained is not None:
-        nearest = NearestPixel(examples.pixels, examples.names, trained.pixels, owners_of(trained), trained.names)
-        baselines = {PIXELS: nearest}
+        nearest = NearestPixel(examples.pixels, examples.names, trained.pixels, trained.owners, trained.names)
+        baselines = {"nearest pixel": nearest}
         if known := nearest.known():
             protocol["learned"] = f"{known:,} of these images were in the training split"
     return score_retrieval(
-        VectorScores(images, texts),
+        vector_scores(images, texts),
         belonging,
         loss=loss_of_batches(images, texts[first], belonging.names[first], model.scale.item(), batch),
         protocol=protocol,

@@ -29,7 +29,18 @@ from lemma.runs.load import Run
 from lemma.spec.data import DataSpec
 from lemma.spec.models import NEW_FAMILIES, Decoder, Encoder, ModelSpec, NewFamily
 from lemma.spec.recipe import OBJECTIVES, ChosenObjective, Recipe
-from lemma.tasks.base import Batches, DataArgs, LossTerms, Score, Task, TaskLoss, Worker, choose_split, refuse_changed
+from lemma.tasks.base import (
+    Batches,
+    DataArgs,
+    LossTerms,
+    Score,
+    Task,
+    TaskLoss,
+    Worker,
+    choose_split,
+    refuse_changed,
+    say_skipped,
+)
 from lemma.tasks.penalties import row_statistics
 
 SAMPLES, SAMPLE_TOKENS = 3, 60
@@ -52,7 +63,7 @@ class TextTask(Task):
         labels: tuple[str, ...] = (),
     ) -> Splits[TokenArray]:
         """Tokenise the text; the tokenizer is learned from it unless one is given."""
-        return prepare(data, tokenizer=vocabulary, progress=watched_reading(observer))
+        return say_skipped(prepare(data, tokenizer=vocabulary, progress=watched_reading(observer)), observer)
 
 
 class LanguageTask(TextTask):
@@ -147,6 +158,10 @@ def text_to_evaluate(
     run: Run, given: DataArgs, split: str | None, observer: Observer
 ) -> tuple[Splits[TokenArray], str]:
     """Other text, or the run's own, and which split of it."""
+    if given.name is not None and given.settings:  # with splits of its own
+        other = DataSpec(text=tuple(given.name), **given.settings)
+        data = say_skipped(prepare(other, tokenizer=run.tokenizer, progress=watched_reading(observer)), observer)
+        return data, choose_split(data, split)
     if given.name is not None:
         data = read_tokens(given.name, run.tokenizer, progress=watched_reading(observer))
         return data, data.splits[0]
@@ -433,6 +448,8 @@ class TextSource:
     split: str | None = None
     unknown_characters: int = 0
     """Characters of the text that the tokenizer could not express."""
+    overlaps: tuple[str, ...] = ()
+    """What the split shares with others, where it was given as a file of its own."""
 
 
 @dataclass(frozen=True)
@@ -452,10 +469,12 @@ class Protocol:
     """Tokens that each stream or window but the first reads before it scores one."""
     precision: str
     left_out: tuple[str, ...]
+    overlaps: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return {**asdict(self), "left_out": list(self.left_out)}
+        plain = {**asdict(self), "left_out": list(self.left_out), "overlaps": list(self.overlaps)}
+        return plain if self.overlaps else {name: value for name, value in plain.items() if name != "overlaps"}
 
     def __str__(self) -> str:
         if self.streams is None:
@@ -505,6 +524,7 @@ class PerplexityScore(Score):
             ("data hash", protocol.data_hash),
             ("read", str(protocol)),
             *(("left out", sentence) for sentence in protocol.left_out),
+            *(("overlap", sentence) for sentence in protocol.overlaps),
         ]
         return [(name, value) for name, value in lines if value is not None]
 
@@ -572,6 +592,7 @@ def perplexity(
         warm_up=cut.warm_up,
         precision=precision,
         left_out=tuple(left_out),
+        overlaps=known.overlaps,
     )
     return PerplexityScore(total.item() / cut.places, cut.places, bytes, protocol)
 
@@ -586,5 +607,5 @@ def perplexity_of_split(
 ) -> PerplexityScore:
     """Measure a model on one split of a dataset by a full pass."""
     tokens = dataset.tokens(split)
-    source = TextSource(dataset.tokenizer.about, dataset.hash, split, tokens.left_out)
+    source = TextSource(dataset.tokenizer.about, dataset.hash, split, tokens.left_out, dataset.overlaps)
     return perplexity(model, tokens, bytes=tokens.bytes, context=context, stride=stride, source=source)

@@ -18,7 +18,17 @@ from lemma.report.progress import Observer, watched_reading
 from lemma.runs.load import Run
 from lemma.spec.data import GraphSpec
 from lemma.spec.recipe import Recipe
-from lemma.tasks.base import Batches, DataArgs, SmoothedLoss, Task, Worker, choose_split, say_skipped
+from lemma.tasks.base import (
+    Batches,
+    DataArgs,
+    SmoothedLoss,
+    Task,
+    Worker,
+    choose_split,
+    given_split,
+    say_skipped,
+    with_files,
+)
 from lemma.tasks.classification import ClassificationScore, score_classes
 
 
@@ -29,7 +39,7 @@ class NodesTask(Task):
     unit, has_perplexity, counts = "nats/node", False, "nodes"
     text_checks = False  # the same few nodes are read at every step, as they should be
     data_spec = GraphSpec
-    names, settings, files = GRAPHS, ("nodes",), ("nodes",)
+    names, settings, files = GRAPHS, ("nodes", "labelled"), ("nodes", "labelled")
     no_penalties = "a graph model has fixed weights in its place"
 
     def __init__(self) -> None:
@@ -80,13 +90,15 @@ class NodesTask(Task):
         progress = watched_reading(observer)
         graph = prepare_graph(run.data, seed=run.recipe.seed, labels=run.labels or None, progress=progress)
         if graph.hash != run.data_hash:
+            name = with_files(run.data.graph, run)
             raise RunError(
-                f"{run.path} was trained on a graph with SHA-256 {run.data_hash}, but {run.data.graph} now has "
-                f"{graph.hash}: its validation and test nodes may have been trained on. Train a new run."
+                f"{run.path} was trained on a graph with SHA-256 {run.data_hash}, but {name} now has {graph.hash}: its "
+                "validation and test nodes may have been trained on. Train a new run."
             )
         part = choose_split(graph, split)
         seed = run.recipe.seed if run.data.split is None else run.data.split
-        protocol = {"data": graph.about, "split": f"{part}, drawn by the seed {seed}", "data hash": graph.hash}
+        told = part if part in graph.split_hashes else f"{part}, drawn by the seed {seed}"
+        protocol = {"data": graph.about, "split": told, "data hash": graph.hash, **given_split(graph, part)}
         return score_nodes(run.require(GraphModel, "a graph model"), graph, part, protocol)
 
 

@@ -14,11 +14,13 @@ import torch
 
 from lemma.data.files import home_folder, replacing
 from lemma.data.labels import ParsedWords, TreeSource, holds_trees, parsed_words, trees_in
+from lemma.data.splits import split_files
 from lemma.errors import RunError, SpecError
 from lemma.models.parser import ParserModel, predict_trees
 from lemma.report.progress import Observer
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load, run_hash
+from lemma.spec.data import LabelsSpec
 from lemma.spec.models import BodySpec, Parser, Tree
 
 MOST_WORDS = 257
@@ -38,7 +40,7 @@ OFTEN = 2048
 
 
 def tree_source_for(
-    body: BodySpec, labels: str, parser: str | Path | None, observer: Observer, judged: Path | None = None
+    body: BodySpec, data: LabelsSpec, parser: str | Path | None, observer: Observer, judged: Path | None = None
 ) -> TreeSource | None:
     """What gives the trees of labelled texts to a body that reads trees; any other needs none.
 
@@ -48,8 +50,12 @@ def tree_source_for(
         if parser is not None:
             raise SpecError(f"parser = {parser}: only a tree body reads trees; {body.family} reads the text itself.")
         return None
+    labels, files = data.labels, split_files(data)
     if holds_trees(labels):
-        return trees_in(Path(labels))
+        for split, file in files.items():
+            if not holds_trees(file):
+                raise SpecError(f"--{split} {file}: {labels} holds trees, and so must this file. Give a CoNLL-U file.")
+        return trees_in(Path(labels), *map(Path, files.values()))
     if parser is None:
         then = f"evaluate {quote(str(judged))}" if judged else "train tree"
         out = "" if judged else " --out RUN"

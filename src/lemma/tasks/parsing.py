@@ -34,6 +34,7 @@ from lemma.tasks.base import (
     Task,
     TaskLoss,
     Worker,
+    given_split,
     refuse_changed,
 )
 
@@ -78,8 +79,8 @@ class ParsingTask(Task):
             lexicon=vocabulary,
             progress=watched_reading(observer),
         )
-        for message in prepared.skipped:
-            observer.say(f"skipped in {message}")
+        for message in (*(f"skipped in {one}" for one in prepared.skipped), *prepared.overlaps):
+            observer.say(message)
         return prepared
 
     def batches(self, model: Any, examples: Trees, recipe: Recipe, worker: Worker) -> "TreeBatches":
@@ -104,6 +105,11 @@ class ParsingTask(Task):
             data = self.load(run.data, run.spec, run.recipe, observer, run.lexicon)
             refuse_changed(run, data, run.data.treebank, "treebank", "trees")
             trees = data.only(split or ("test" if "test" in data.splits else "validation"))
+        elif split_files := {part: given.settings[part] for part in ("validation", "test") if part in given.settings}:
+            assert isinstance(run.spec, Parser)
+            spec = TreebankSpec(treebank=given.name, **split_files)
+            data = self.load(spec, run.spec, run.recipe, observer, run.lexicon)
+            trees = data.only(split or ("test" if "test" in split_files else "validation"))
         else:
             trees = read_trees(given.name, watched_reading(observer), split)
         gold = trees.tokens(trees.splits[0]).sentences
@@ -121,7 +127,8 @@ def checked_limit(settings: Mapping[str, Any]) -> int | None:
 
 def tree_protocol(trees: Splits[Trees]) -> dict[str, Any]:
     """The part of a protocol that tells the treebank."""
-    return {"treebank": trees.about, "data hash": trees.hash, "skipped": "; ".join(trees.skipped) or None}
+    told = {"treebank": trees.about, "data hash": trees.hash, "skipped": "; ".join(trees.skipped) or None}
+    return {**told, **given_split(trees, trees.splits[0])}
 
 
 class TreeBatches(ExampleBatches):

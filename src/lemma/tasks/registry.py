@@ -44,6 +44,8 @@ OPTIONS: dict[str, type[Task]] = {
     )
 }
 """The task of each kind of data, by its option."""
+SPLIT_FILES = ("validation", "test")
+"""The settings of all kinds that give a split as a file of its own."""
 
 
 def task_for(spec: ModelSpec | type[ModelSpec]) -> Task:
@@ -75,6 +77,12 @@ def data_args(given: Mapping[str, Any]) -> DataArgs:
         for setting in task.settings:
             if setting in given and option not in options:
                 raise SpecError(f"{setting} = {given[setting]!r} belongs to {option}, which is not given.")
+    for split in (split for split in SPLIT_FILES if split in given and not options):
+        files = given[split] if isinstance(given[split], (list, tuple)) else [given[split]]
+        raise SpecError(
+            f"{split} = {', '.join(map(str, files))} is a split of data that are not given. Name them too: text, a "
+            "treebank, pairs, labels, images or a graph."
+        )
     if not options:
         return DataArgs()
     task, name = OPTIONS[options[0]], given[options[0]]
@@ -84,12 +92,18 @@ def data_args(given: Mapping[str, Any]) -> DataArgs:
     for name in task.files:
         if name in settings and not isinstance(settings[name], int):
             settings[name] = rooted(settings[name], task.names)
+    for split in (split for split in SPLIT_FILES if split in given):
+        files = list(given[split]) if isinstance(given[split], (list, tuple)) else [given[split]]
+        if len(files) > 1 and not task.several:
+            raise SpecError(f"{split}: {len(files)} files are given, and a split of {task.option} is one file.")
+        files = [file if isinstance(file, int) else rooted(file, task.names) for file in files]
+        settings[split] = files if task.several else files[0]
     if isinstance(settings.get("nodes"), str):  # the table of nodes; a number is the size of a generated graph
         settings["nodes_file"] = settings.pop("nodes")
     return DataArgs(task, names if task.several else names[0], settings)
 
 
-DATA_SETTINGS = {*OPTIONS, *(setting for task in OPTIONS.values() for setting in task.settings)}
+DATA_SETTINGS = {*OPTIONS, *SPLIT_FILES, *(setting for task in OPTIONS.values() for setting in task.settings)}
 DATA_SETTINGS -= {setting for task in OPTIONS.values() for setting in task.evaluation_settings}
 """Settings that can only be about the data; `limit` is one of `evaluate` too."""
 

@@ -25,15 +25,16 @@ from lemma.spec.recipe import Recipe
 from lemma.tasks.base import DataArgs, LossTerms, Score, TaskLoss, protocol_of, refuse_penalties
 from lemma.tasks.image_text import ImageTextLogits, ImageTextMask, ImageTextTask, equal_rows, refuse_parts
 from lemma.tasks.retrieval_score import (
+    WAYS,
     Belonging,
     PairScores,
     RetrievalScore,
-    VectorScores,
-    belonging_of,
+    RowScores,
     blocks_of,
     places_of,
     resampled,
     score_retrieval,
+    vector_scores,
 )
 
 VALIDATED = 1000
@@ -99,12 +100,12 @@ def rerank(
 ) -> "RerankingScore":
     """Let a re-ranker find captions by images and images by captions; compare with `base`, or with its own towers."""
     before, *others = (
-        VectorScores(embed_images(towers, examples.pixels), embed_texts(towers, examples.rows))
+        vector_scores(embed_images(towers, examples.pixels), embed_texts(towers, examples.rows))
         for towers in (model.towers, *([base] if base else []))
     )
     return score_reranking(
         before,
-        belonging_of(examples),
+        Belonging.of(examples),
         model.spec.candidates,
         PairLogits(model, examples.pixels, examples.rows),
         before=others[0] if others else None,
@@ -201,20 +202,14 @@ class RerankingLoss(TaskLoss):
             dual = towers.scale.float() * seen @ read.T
         candidates = candidates_of(dual, self.model.spec.candidates, equal_rows(tokens))
         pairs = ImageTextPairs(*candidates.either.nonzero(as_tuple=True))
-        added = looked_at(self.model, patches, words, there, pairs)
+        at_once = max(1, LOOKED_AT_ONCE // patches[0].numel())
+        if len(pairs.images) <= at_once:
+            added = self.model(patches, words, there, pairs).float()
+        else:  # in blocks, since all at once would take too much memory
+            blocks = (ImageTextPairs(*block) for block in zip(*(one.split(at_once) for one in pairs), strict=True))
+            parts = [checkpoint(self.model, patches, words, there, one, use_reentrant=False) for one in blocks]
+            added = torch.cat([part.float() for part in parts if part is not None])
         return dual + torch.zeros_like(dual).masked_scatter(candidates.either, added), candidates
-
-
-def looked_at(
-    model: CrossAttentionModel, patches: Tensor, words: Tensor, there: Tensor, pairs: ImageTextPairs
-) -> Float[Tensor, "pairs"]:
-    """What the model adds to the logits of many pairs, in blocks where all at once would take too much memory."""
-    at_once = max(1, LOOKED_AT_ONCE // patches[0].numel())
-    if len(pairs.images) <= at_once:
-        return model(patches, words, there, pairs).float()
-    blocks = zip(*(numbers.split(at_once) for numbers in pairs), strict=True)
-    parts = [checkpoint(model, patches, words, there, ImageTextPairs(*block), use_reentrant=False) for block in blocks]
-    return torch.cat([part.float() for part in parts if part is not None])
 
 
 # Scores
@@ -280,12 +275,9 @@ class RerankingScore(Score):
         yield from self.score.blocks()
         yield from super().blocks()
 
-    def _ways(self) -> Iterator[tuple[str, RerankingGain]]:
-        return iter((("image → text", self.image_to_text), ("text → image", self.text_to_image)))
-
     def _lines(self) -> Lines:
         lines = [("ranked again", f"the first {self.candidates} of the dual encoder")]
-        for way, gain in self._ways():
+        for way, gain in zip(WAYS, (self.image_to_text, self.text_to_image), strict=True):
             lines.append((f"gain, {way}", f"{gain} in recall@1"))
             lines.append(("", f"{gain.better:,} put first only now, {gain.worse:,} only before"))
             lines.append(("", f"at most {100 * gain.ceiling:.2f} %: only these are among the {self.candidates}"))
@@ -295,10 +287,6 @@ class RerankingScore(Score):
 Numbers = Int64[np.ndarray, "pairs"]
 Scorer = Callable[[Numbers, Numbers], Float[np.ndarray, "pairs"]]
 """The logits of pairs, each an image and a text by their numbers."""
-Block = Float[np.ndarray, "queries candidates"]
-RowScores = Callable[[slice], Any]
-"""The scores of some queries, or which candidates are right for them."""
-BEFORE = "dual encoder"
 
 
 @dataclass(frozen=True)
@@ -308,7 +296,9 @@ class Few:
     places: Int64[np.ndarray, "queries few"]
     logits: Float[np.ndarray, "queries few"]
 
-    def put(self, block: Block, rows: slice) -> Block:
+    def put(
+        self, block: Float[np.ndarray, "queries candidates"], rows: slice
+    ) -> Float[np.ndarray, "queries candidates"]:
         """Scores that have the few before all others, in their new order; the others stay in theirs.
 
         >>> Few(np.array([[2, 0]]), np.array([[1.0, 5.0]])).put(np.array([[3.0, 1.0, 4.0]]), slice(0, 1))
@@ -320,25 +310,6 @@ class Few:
         behind = np.where(np.isfinite(highest), highest, 0.0)
         np.put_along_axis(scores, places, behind + 1 + logits - logits.min(1, keepdims=True), axis=1)
         return scores
-
-
-@dataclass(frozen=True)
-class Reordered:
-    """Scores in which every query's first few are in a new order."""
-
-    scores: PairScores
-    texts: Few
-    """Of each image."""
-    images: Few
-    """Of each text."""
-
-    def of_images(self, rows: slice) -> Block:
-        """Some images' scores of all texts."""
-        return self.texts.put(self.scores.of_images(rows), rows)
-
-    def of_texts(self, rows: slice) -> Block:
-        """Some texts' scores of all images."""
-        return self.images.put(self.scores.of_texts(rows), rows)
 
 
 def first_few(scores: RowScores, queries: int, candidates: int, number: int) -> Int64[np.ndarray, "queries few"]:
@@ -362,44 +333,13 @@ def score_reranking(
 
     The loss is that of training: −log p(own) of each text and its image among the wrong ones of the few, both ways.
     """
-    images, texts = belonging.images, len(belonging.owners)
-    few_texts = first_few(scores.of_images, images, texts, number)
-    few_images = first_few(scores.of_texts, texts, images, number)
-    of_texts, of_images, own = _scored(few_texts, few_images, belonging, score_pairs)
-    after = Reordered(scores, Few(few_texts, of_texts), Few(few_images, of_images))
-    right = _right(belonging.of_images, few_texts, texts), _right(belonging.of_texts, few_images, images)
-    loss = (_loss(own, of_texts[belonging.owners], right[0][belonging.owners]) + _loss(own, of_images, right[1])) / 2
-    earlier = before or scores
-    settings: dict[str, Any] = {"samples": samples, "seed": seed}
-    return RerankingScore(
-        score=score_retrieval(after, belonging, loss=loss, protocol=protocol, baselines={BEFORE: earlier}, **settings),
-        candidates=number,
-        image_to_text=_gain(
-            _hits(after.of_images, belonging.of_images, images, texts),
-            _hits(earlier.of_images, belonging.of_images, images, texts),
-            np.arange(images),
-            float(right[0].any(1).mean()),
-            **settings,
-        ),
-        text_to_image=_gain(
-            _hits(after.of_texts, belonging.of_texts, texts, images),
-            _hits(earlier.of_texts, belonging.of_texts, texts, images),
-            belonging.owners,
-            float(right[1].any(1).mean()),
-            **settings,
-        ),
-    )
-
-
-def _scored(
-    few_texts: Int64[np.ndarray, "images few"],
-    few_images: Int64[np.ndarray, "texts few"],
-    belonging: Belonging,
-    score_pairs: Scorer,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The logits of both kinds of few and of what belongs together, no pair looked at twice."""
+    ways, before = belonging.ways(), before or scores
     texts = len(belonging.owners)
-    asked = [
+    few_texts, few_images = (
+        first_few(score, len(owners), candidates, number)
+        for score, (_, owners, candidates) in zip(scores, ways, strict=True)
+    )
+    asked = [  # both kinds of few, and what belongs together: no pair is looked at twice
         np.arange(len(few_texts))[:, None] * texts + few_texts,
         few_images * texts + np.arange(texts)[:, None],
         belonging.owners * texts + np.arange(texts),
@@ -407,43 +347,32 @@ def _scored(
     pairs, places = np.unique(np.concatenate([one.ravel() for one in asked]), return_inverse=True)
     logits = np.asarray(score_pairs(*np.divmod(pairs, texts)), dtype=np.float64)[places]
     parts = np.split(logits, np.cumsum([one.size for one in asked])[:-1])
-    shaped = [part.reshape(one.shape) for part, one in zip(parts, asked, strict=True)]
-    return shaped[0], shaped[1], shaped[2]
-
-
-def _right(right: RowScores, few: Int64[np.ndarray, "queries few"], candidates: int) -> Bool[np.ndarray, "queries few"]:
-    """Which of the few are right."""
-    blocks = blocks_of(len(few), candidates)
-    return np.concatenate([np.take_along_axis(right(rows), few[rows], axis=1) for rows in blocks])
-
-
-def _loss(
-    own: Float[np.ndarray, "queries"], few: Float[np.ndarray, "queries few"], right: Bool[np.ndarray, "queries few"]
-) -> float:
-    wrong = np.where(right, -np.inf, few)
-    return float((np.logaddexp.reduce(np.column_stack([own, wrong]), axis=1) - own).mean())
-
-
-def _hits(scores: RowScores, right: RowScores, queries: int, candidates: int) -> Float[np.ndarray, "queries"]:
-    """Whether a right one comes first, of each query."""
-    blocks = blocks_of(queries, candidates)
-    return np.concatenate([places_of(scores(rows), right(rows)).hits(1) for rows in blocks])
-
-
-def _gain(
-    after: Float[np.ndarray, "queries"],
-    before: Float[np.ndarray, "queries"],
-    owners: Int64[np.ndarray, "queries"],
-    ceiling: float,
-    samples: int,
-    seed: int,
-) -> RerankingGain:
-    """The gain in recall at 1; before and after are of the same images in every sample of the bootstrap."""
-    gained = after - before
-    drawn, _ = resampled(after, gained[None], owners, samples, seed)
-    return RerankingGain(
-        Estimate.of(float(gained.mean()), drawn[0]), int((gained > 0).sum()), int((gained < 0).sum()), ceiling
+    of_texts, of_images, own = (part.reshape(one.shape) for part, one in zip(parts, asked, strict=True))
+    few = Few(few_texts, of_texts), Few(few_images, of_images)
+    after = PairScores(
+        lambda rows: few[0].put(scores.of_images(rows), rows), lambda rows: few[1].put(scores.of_texts(rows), rows)
     )
+    gains: list[RerankingGain] = []
+    losses: list[float] = []
+    queries = belonging.owners, np.arange(texts)  # the query of each text, both ways
+    for first, query, now, earlier, way in zip(few, queries, after, before, ways, strict=True):
+        right, owners, candidates = way
+        blocks = list(blocks_of(len(owners), candidates))
+        mask = np.concatenate([np.take_along_axis(right(rows), first.places[rows], axis=1) for rows in blocks])
+        wrong = np.where(mask, -np.inf, first.logits)[query]
+        losses.append(float((np.logaddexp.reduce(np.column_stack([own, wrong]), axis=1) - own).mean()))
+        hits, hits_before = (
+            np.concatenate([places_of(one(rows), right(rows)).hits(1) for rows in blocks]) for one in (now, earlier)
+        )
+        gained = hits - hits_before
+        drawn, _ = resampled(hits, gained[None], owners, samples, seed)  # of the same images before and after
+        recall, ceiling = Estimate.of(float(gained.mean()), drawn[0]), float(mask.any(1).mean())
+        gains.append(RerankingGain(recall, int((gained > 0).sum()), int((gained < 0).sum()), ceiling))
+    baselines, loss = {"dual encoder": before}, sum(losses) / 2
+    score = score_retrieval(
+        after, belonging, loss=loss, protocol=protocol, baselines=baselines, samples=samples, seed=seed
+    )
+    return RerankingScore(score, number, *gains)
 
 
 @dataclass(frozen=True)
@@ -458,31 +387,19 @@ class PairLogits:
     def __call__(self, images: Numbers, texts: Numbers) -> Float[np.ndarray, "pairs"]:
         """Return the logit of each pair, in the order of the pairs."""
         found = np.zeros(len(images))
+        towers = self.model.towers
         with measuring(self.model) as device:
-            at_once = max(1, positions_on(device) // self.model.towers.spec.grid**2)
-            for group in by_image(images, at_once):
+            at_once = max(1, positions_on(device) // towers.spec.grid**2)
+            order = np.argsort(images, kind="stable")  # all pairs of an image in one group of a few images
+            number = np.unique(images[order], return_inverse=True)[1]
+            for first in range(0, int(number.max(initial=-1)) + 1, at_once):
+                group = order[(number >= first) & (number < first + at_once)]
                 known, places = np.unique(images[group], return_inverse=True)
-                pixels = torch.from_numpy(np.ascontiguousarray(self.pixels[known])).to(device)
-                patches = self.model.towers.patches(pixels)
+                patches = towers.patches(torch.from_numpy(np.ascontiguousarray(self.pixels[known])).to(device))
                 for some in (slice(start, start + at_once) for start in range(0, len(group), at_once)):
-                    found[group[some]] = self._scored(patches, places[some], texts[group[some]])
+                    read, words = np.unique(texts[group[some]], return_inverse=True)
+                    tokens = torch.from_numpy(self.rows.padded(read)).to(device)
+                    pairs = ImageTextPairs(*(torch.from_numpy(one).to(device) for one in (places[some], words)))
+                    logits = self.model.logits(patches, towers.words(tokens), tokens >= 0, pairs)
+                    found[group[some]] = logits.double().cpu().numpy()
         return found
-
-    def _scored(self, patches: Tensor, images: Numbers, texts: Numbers) -> Float[np.ndarray, "pairs"]:
-        known, places = np.unique(texts, return_inverse=True)
-        tokens = torch.from_numpy(self.rows.padded(known)).to(patches.device)
-        pairs = ImageTextPairs(*(torch.from_numpy(numbers).to(patches.device) for numbers in (images, places)))
-        logits = self.model.logits(patches, self.model.towers.words(tokens), tokens >= 0, pairs)
-        return logits.double().cpu().numpy()
-
-
-def by_image(images: Numbers, at_once: int) -> Iterator[Numbers]:
-    """The places of pairs in groups of a few images each, all pairs of an image in one group.
-
-    >>> [group.tolist() for group in by_image(np.array([7, 3, 7, 5]), 2)]
-    [[1, 3], [0, 2]]
-    """
-    order = np.argsort(images, kind="stable")
-    number = np.unique(images[order], return_inverse=True)[1]
-    for start in range(0, int(number.max(initial=-1)) + 1, at_once):
-        yield order[(number >= start) & (number < start + at_once)]

@@ -5,11 +5,11 @@ images. All are functions of plain arrays, computed in blocks: a hundred million
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Int64, UInt8
@@ -19,6 +19,24 @@ from lemma.errors import InputError
 from lemma.report.statistics import Estimate, Lines, lay_out, protocol_lines
 from lemma.tasks.base import Score
 
+Block = Float[np.ndarray, "queries candidates"]
+RowScores = Callable[[slice], Any]
+"""The scores that some queries give all candidates, or which candidates are right for them."""
+
+
+class PairScores(NamedTuple):
+    """How alike every image and every text is, a block of rows at a time."""
+
+    of_images: RowScores
+    """Some images' scores of all texts."""
+    of_texts: RowScores
+    """Some texts' scores of all images."""
+
+
+def vector_scores(images: Float[np.ndarray, "images shared"], texts: Float[np.ndarray, "texts shared"]) -> PairScores:
+    """Scores that are inner products of vectors."""
+    return PairScores(lambda rows: images[rows] @ texts.T, lambda rows: texts[rows] @ images.T)
+
 
 @dataclass(frozen=True)
 class Belonging:
@@ -26,6 +44,17 @@ class Belonging:
 
     owners: Int64[np.ndarray, "texts"]
     names: Int64[np.ndarray, "texts"]
+
+    @classmethod
+    def of(cls, examples: Captioned) -> Self:
+        """Which of the captions belong to which of the images."""
+        _, names = np.unique(examples.names, return_inverse=True)
+        return cls(examples.owners, names.astype(np.int64))
+
+    def ways(self) -> tuple[tuple[RowScores, Int64[np.ndarray, "queries"], int], ...]:
+        """From images to texts, and back: which candidates are right, the image of each query, and the candidates."""
+        there = self.of_images, np.arange(self.images), len(self.owners)
+        return there, (self.of_texts, self.owners, self.images)
 
     @property
     def images(self) -> int:
@@ -47,27 +76,11 @@ class Belonging:
         return right
 
 
-def belonging_of(examples: Captioned) -> Belonging:
-    """Which of the captions belong to which of the images."""
-    _, names = np.unique(examples.names, return_inverse=True)
-    return Belonging(owners_of(examples), names.astype(np.int64))
-
-
-def owners_of(examples: Captioned) -> Int64[np.ndarray, "texts"]:
-    """The image that each caption belongs to."""
-    counts = np.diff(examples.first)
-    return np.repeat(np.arange(len(counts)), counts)
-
-
 BLOCK = 1 << 22
 """Scores that are looked at at once."""
 
-Right = Bool[np.ndarray, "queries candidates"] | Int[np.ndarray, "queries"]
-"""Which candidates are right for each query: a mask, or the place of the only one."""
 
-
-@dataclass(frozen=True)
-class Places:
+class Places(NamedTuple):
     """Of each query: how many wrong candidates score higher than its best right one, and how many the same."""
 
     before: Int[np.ndarray, "queries"]
@@ -94,30 +107,17 @@ class Places:
             missed *= np.where(place < left, there, 1.0)
         return 1 - missed
 
-    @classmethod
-    def joined(cls, parts: list["Places"]) -> "Places":
-        """The places of several blocks of queries, one after the other."""
-        columns = ([part.before for part in parts], [part.tied for part in parts], [part.right for part in parts])
-        return cls(*(np.concatenate(column) for column in columns))
 
+def places_of(scores: Block, right: Bool[np.ndarray, "queries candidates"]) -> Places:
+    """Find the best right candidate of every query; what is NaN scores lower than all else.
 
-def places_of(scores: Float[np.ndarray, "queries candidates"], right: Right) -> Places:
-    """Find the best right candidate of every query; what is NaN scores lower than all else."""
-    mask = right if right.ndim == 2 else np.arange(scores.shape[1]) == right[:, None]
-    known = np.where(np.isnan(scores), -np.inf, scores)
-    best = np.where(mask, known, -np.inf).max(1, keepdims=True)
-    same = known == best
-    return Places((known > best).sum(1), (same & ~mask).sum(1), (same & mask).sum(1))
-
-
-def ranks_of(scores: Float[np.ndarray, "queries candidates"], right: Right) -> Float[np.ndarray, "queries"]:
-    """The rank of each query's best right candidate: 1 is the best, and a tie counts half a place.
-
-    >>> ranks_of(np.array([[0.1, 0.9, 0.5], [2.0, 2.0, 1.0]]), np.array([2, 0]))
+    >>> places_of(np.array([[0.1, 0.9, 0.5], [2.0, 2.0, 1.0]]), np.array([[0, 0, 1], [1, 0, 0]]) > 0).ranks()
     array([2. , 1.5])
     """
-    blocks = (rows for rows in blocks_of(len(scores), scores.shape[1]))
-    return Places.joined([places_of(scores[rows], right[rows]) for rows in blocks]).ranks()
+    known = np.where(np.isnan(scores), -np.inf, scores)
+    best = np.where(right, known, -np.inf).max(1, keepdims=True)
+    same = known == best
+    return Places((known > best).sum(1), (same & ~right).sum(1), (same & right).sum(1))
 
 
 def blocks_of(rows: int, columns: int) -> Iterator[slice]:
@@ -162,11 +162,16 @@ class NearestPixel:
         return int(np.isin(self._sums[0], self._sums[1]).sum())
 
     @cached_property
-    def _sums(self) -> tuple[np.ndarray, np.ndarray]:
-        return _sums(self.pixels), _sums(self.learned)
+    def _sums(self) -> list[np.ndarray]:
+        """A number for each image, the same for the same pixels: 64 bits of a hash."""
+        sums = []
+        for pixels in (self.pixels, self.learned):
+            hashes = (blake2b(np.ascontiguousarray(image).tobytes(), digest_size=8).digest() for image in pixels)
+            sums.append(np.frombuffer(b"".join(hashes), dtype="<u8"))
+        return sums
 
     def _nearest(self, rows: slice, names: Int64[np.ndarray, "texts"]) -> Float[np.ndarray, "images texts"]:
-        """The distance of some images to the nearest learned one that carries each of these texts."""
+        """The squared distance of some images to the nearest learned one that carries each of these texts."""
         wanted, places = np.unique(names, return_inverse=True)
         near = np.full((rows.stop - rows.start, len(wanted)), np.inf, dtype=np.float32)
         carrying = np.flatnonzero(np.isin(self.learned_names, wanted))
@@ -175,37 +180,18 @@ class NearestPixel:
             chosen = images[some]
             captions = carrying[np.isin(self.owners[carrying], chosen)]
             captions = captions[np.argsort(self.learned_names[captions], kind="stable")]
-            self._bring_nearer(near, rows, chosen, captions, np.searchsorted(wanted, self.learned_names[captions]))
+            columns = np.searchsorted(wanted, self.learned_names[captions])
+            reached, starts = np.unique(columns, return_index=True)
+            carriers = np.searchsorted(chosen, self.owners[captions])
+            others, sums = _flat(self.learned[chosen]), self._sums[1][chosen]
+            for block in _cut(len(near), self.pixels):
+                here = slice(rows.start + block.start, rows.start + block.stop)
+                mine = _flat(self.pixels[here])
+                distances = (mine**2).sum(1)[:, None] + (others**2).sum(1) - 2 * mine @ others.T
+                distances[self._sums[0][here, None] == sums] = np.inf
+                nearest = np.minimum.reduceat(distances[:, carriers], starts, axis=1)
+                near[block, reached] = np.minimum(near[block, reached], nearest)
         return near[:, places]
-
-    def _bring_nearer(
-        self,
-        near: Float[np.ndarray, "images wanted"],
-        rows: slice,
-        chosen: Int64[np.ndarray, "some"],
-        captions: Int64[np.ndarray, "captions"],
-        columns: Int64[np.ndarray, "captions"],
-    ) -> None:
-        """Let distances to some more learned images count where they are the smallest so far."""
-        reached, starts = np.unique(columns, return_index=True)
-        others, sums = _flat(self.learned[chosen]), self._sums[1][chosen]
-        carriers = np.searchsorted(chosen, self.owners[captions])
-        for block in _cut(len(near), self.pixels):
-            here = slice(rows.start + block.start, rows.start + block.stop)
-            same = self._sums[0][here, None] == sums
-            distances = _distances(_flat(self.pixels[here]), others, same)
-            nearest = np.minimum.reduceat(distances[:, carriers], starts, axis=1)
-            near[block, reached] = np.minimum(near[block, reached], nearest)
-
-
-def _distances(
-    mine: Float[np.ndarray, "images pixels"],
-    others: Float[np.ndarray, "some pixels"],
-    same: Bool[np.ndarray, "images some"],
-) -> Float[np.ndarray, "images some"]:
-    """Squared distances, infinite where both are the same image."""
-    distances = (mine**2).sum(1)[:, None] + (others**2).sum(1) - 2 * mine @ others.T
-    return np.where(same, np.float32(np.inf), distances)
 
 
 def _cut(count: int, pixels: Pixels) -> Iterator[slice]:
@@ -218,12 +204,7 @@ def _flat(pixels: Pixels) -> Float[np.ndarray, "images pixels"]:
     return pixels.reshape(len(pixels), -1).astype(np.float32) / 255 - 0.5
 
 
-def _sums(pixels: Pixels) -> np.ndarray:
-    """A number for each image, the same for the same pixels: 64 bits of a hash."""
-    sums = (blake2b(np.ascontiguousarray(image).tobytes(), digest_size=8).digest() for image in pixels)
-    return np.frombuffer(b"".join(sums), dtype="<u8")
-
-
+WAYS = ("image → text", "text → image")
 FIRST = (1, 5, 10)
 """Among how many of the first the right one is looked for."""
 
@@ -258,19 +239,15 @@ class OneWay:
         }
 
 
-@dataclass(frozen=True)
-class TwoWays:
+class TwoWays(NamedTuple):
     """Both ways."""
 
     image_to_text: OneWay
     text_to_image: OneWay
 
-    def __iter__(self) -> Iterator[tuple[str, OneWay]]:
-        return iter((("image → text", self.image_to_text), ("text → image", self.text_to_image)))
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return {"image_to_text": self.image_to_text.to_dict(), "text_to_image": self.text_to_image.to_dict()}
+        return {name: way.to_dict() for name, way in self._asdict().items()}
 
 
 @dataclass(frozen=True)
@@ -290,8 +267,7 @@ class RetrievalScore(Score):
     @property
     def figures(self) -> dict[str, float]:
         """The figures that a training run writes down at each validation: means of both ways."""
-        ways = [way for _, way in self.found]
-        return {f"recall_at_{first}": sum(way.recall[first].value for way in ways) / 2 for first in (1, 10)}
+        return {f"recall_at_{first}": sum(way.recall[first].value for way in self.found) / 2 for first in (1, 10)}
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that are good JSON: None for what is infinite or NaN."""
@@ -308,12 +284,24 @@ class RetrievalScore(Score):
         return "\n".join([*self._table(), "", lay_out(self._lines())])
 
     def _table(self) -> list[str]:
-        head = f"{'':<20}" + "".join(f"{f'recall@{first}':>14}" for first in FIRST) + f"{'median rank':>14}"
-        lines = [head]
-        for (name, way), *others in zip(self.found, *self.baselines.values(), strict=True):
-            lines += [_line(name, way), *(_interval(way) if way.median_rank.interval else [])]
-            lines += [_line(f"  {other}", found) for other, (_, found) in zip(self.baselines, others, strict=True)]
-            lines += [_cells("  chance", [*way.chance.values()], way.chance_rank)]
+        def row(name: str, recall: Iterable[float], rank: float) -> str:
+            return f"{name:<20}" + "".join(f"{100 * share:>12.2f} %" for share in recall) + f"{rank:>14,.1f}".rstrip()
+
+        def found(name: str, way: OneWay) -> str:
+            return row(name, [estimate.value for estimate in way.recall.values()], way.median_rank.value)
+
+        def bounds(estimate: Estimate, scale: float, digits: int) -> str:
+            low, high = estimate.interval or (math.nan, math.nan)
+            return f"{f'{scale * low:,.{digits}f}–{scale * high:,.{digits}f}':>14}"
+
+        lines = [f"{'':<20}" + "".join(f"{f'recall@{first}':>14}" for first in FIRST) + f"{'median rank':>14}"]
+        for name, way, *others in zip(WAYS, self.found, *self.baselines.values(), strict=True):
+            lines.append(found(name, way))
+            if way.median_rank.interval:
+                shares = [bounds(estimate, 100, 1) for estimate in way.recall.values()]
+                lines.append(f"{'  95 %':<20}" + "".join(shares) + bounds(way.median_rank, 1, 0))
+            lines += [found(f"  {other}", its) for other, its in zip(self.baselines, others, strict=True)]
+            lines.append(row("  chance", way.chance.values(), way.chance_rank))
         return lines
 
     def _lines(self) -> Lines:
@@ -325,112 +313,31 @@ class RetrievalScore(Score):
         ]
 
 
-def _line(name: str, way: OneWay) -> str:
-    return _cells(name, [estimate.value for estimate in way.recall.values()], way.median_rank.value)
-
-
-def _cells(name: str, recall: list[float], rank: float) -> str:
-    return f"{name:<20}" + "".join(f"{100 * share:>12.2f} %" for share in recall) + f"{rank:>14,.1f}".rstrip()
-
-
-def _interval(way: OneWay) -> list[str]:
-    shares = [_bounds(estimate, 100, 1) for estimate in way.recall.values()]
-    return [f"{'  95 %':<20}" + "".join(f"{one:>14}" for one in [*shares, _bounds(way.median_rank, 1, 0)])]
-
-
-def _bounds(estimate: Estimate, scale: float, digits: int) -> str:
-    low, high = estimate.interval or (math.nan, math.nan)
-    return f"{scale * low:,.{digits}f}–{scale * high:,.{digits}f}"
-
-
 RETRIEVAL_AT_ONCE = 1 << 22
 """Numbers drawn at once in the bootstrap."""
 EVEN = 1e-9
 """How far from a half a chance may be by rounding."""
-Block = Float[np.ndarray, "queries candidates"]
 
 
-class PairScores(Protocol):
-    """How alike every image and every text is, a block of rows at a time."""
-
-    def of_images(self, rows: slice) -> Block:
-        """Some images' scores of all texts."""
-        ...
-
-    def of_texts(self, rows: slice) -> Block:
-        """Some texts' scores of all images."""
-        ...
-
-
-@dataclass(frozen=True)
-class VectorScores:
-    """Scores that are inner products of vectors."""
-
-    images: Float[np.ndarray, "images shared"]
-    texts: Float[np.ndarray, "texts shared"]
-
-    def of_images(self, rows: slice) -> Block:
-        """Some images' scores of all texts."""
-        return self.images[rows] @ self.texts.T
-
-    def of_texts(self, rows: slice) -> Block:
-        """Some texts' scores of all images."""
-        return self.texts[rows] @ self.images.T
-
-
-@dataclass(frozen=True)
-class TableScores:
-    """Scores that are written down: one table for both ways, or one for each."""
-
-    by_image: Float[np.ndarray, "images texts"]
-    by_text: Float[np.ndarray, "texts images"] | None = None
-
-    def of_images(self, rows: slice) -> Block:
-        """Some images' scores of all texts."""
-        return self.by_image[rows]
-
-    def of_texts(self, rows: slice) -> Block:
-        """Some texts' scores of all images."""
-        return self.by_image[:, rows].T if self.by_text is None else self.by_text[rows]
-
-
-def two_ways(scores: PairScores, belonging: Belonging, *, samples: int = 1000, seed: int = 0) -> TwoWays:
+def two_ways(scores: PairScores | NearestPixel, belonging: Belonging, *, samples: int = 1000, seed: int = 0) -> TwoWays:
     """Recall and median rank from images to texts and from texts to images; intervals by drawing images again."""
-    images, texts = belonging.images, len(belonging.owners)
-    forth = _places(scores.of_images, belonging.of_images, images, texts)
-    back = _places(scores.of_texts, belonging.of_texts, texts, images)
-    return TwoWays(
-        one_way(*forth, np.arange(images), texts, samples, seed),
-        one_way(*back, belonging.owners, images, samples, seed),
-    )
-
-
-def _places(scores: Any, right: Any, queries: int, candidates: int) -> tuple[Places, Places]:
-    """Where the right ones stand, and where they would stand if all candidates were tied."""
-    found: list[Places] = []
-    chance: list[Places] = []
-    for rows in blocks_of(queries, candidates):
-        mask = right(rows)
-        number = mask.sum(1)
-        found.append(places_of(scores(rows), mask))
-        chance.append(Places(np.zeros_like(number), candidates - number, number))
-    return Places.joined(found), Places.joined(chance)
-
-
-def one_way(
-    found: Places, chance: Places, owners: Int64[np.ndarray, "queries"], candidates: int, samples: int, seed: int
-) -> OneWay:
-    """Sum up the places of queries, each of which belongs to an image."""
-    ranks, hits = found.ranks(), np.stack([found.hits(first) for first in FIRST])
-    recalls, medians = resampled(ranks, hits, owners, samples, seed)
-    return OneWay(
-        queries=len(ranks),
-        candidates=candidates,
-        recall={first: Estimate.of(*both) for first, *both in zip(FIRST, hits.mean(1), recalls, strict=True)},
-        median_rank=Estimate.of(float(np.median(ranks)), medians),
-        chance={first: float(chance.hits(first).mean()) for first in FIRST},
-        chance_rank=chance_rank(chance.right, candidates),
-    )
+    ways: list[OneWay] = []
+    for score, (right, owners, candidates) in zip((scores.of_images, scores.of_texts), belonging.ways(), strict=True):
+        parts: list[Places] = []
+        counts: list[np.ndarray] = []
+        for rows in blocks_of(len(owners), candidates):
+            mask = right(rows)
+            parts.append(places_of(score(rows), mask))
+            counts.append(mask.sum(1))
+        found, number = Places(*map(np.concatenate, zip(*parts, strict=True))), np.concatenate(counts)
+        chance = Places(np.zeros_like(number), candidates - number, number)  # as if all candidates were tied
+        ranks, hits = found.ranks(), np.stack([found.hits(first) for first in FIRST])
+        recalls, medians = resampled(ranks, hits, owners, samples, seed)
+        recall = {first: Estimate.of(*both) for first, *both in zip(FIRST, hits.mean(1), recalls, strict=True)}
+        guessed = {first: float(chance.hits(first).mean()) for first in FIRST}
+        median = Estimate.of(float(np.median(ranks)), medians)
+        ways.append(OneWay(len(ranks), candidates, recall, median, guessed, chance_rank(number, candidates)))
+    return TwoWays(*ways)
 
 
 def chance_rank(right: Int[np.ndarray, "queries"], candidates: int) -> float:
@@ -466,24 +373,20 @@ def resampled(
         drawn = random.integers(0, images, (min(step, samples - start), images))
         times = np.stack([np.bincount(row, minlength=images) for row in drawn])[:, owners].astype(np.float64)
         recalls.append(hits @ times.T / times.sum(1))
-        medians.append(_medians(ranks[order], times[:, order].cumsum(1)))
+        until = times[:, order].cumsum(1)  # how many were drawn up to each rank
+        half = until[:, -1:] / 2
+        lower, upper = (until >= half).argmax(1), (until > half).argmax(1)
+        medians.append((ranks[order][lower] + ranks[order][upper]) / 2)
     return np.concatenate(recalls, axis=1), np.concatenate(medians)
 
 
-def _medians(ranks: Float[np.ndarray, "queries"], until: Float[np.ndarray, "samples queries"]) -> np.ndarray:
-    """The medians of sorted ranks, from the number drawn up to each of them."""
-    half = until[:, -1:] / 2
-    lower, upper = (until >= half).argmax(1), (until > half).argmax(1)
-    return (ranks[lower] + ranks[upper]) / 2
-
-
 def score_retrieval(
-    scores: PairScores,
+    scores: PairScores | NearestPixel,
     belonging: Belonging,
     *,
     loss: float,
     protocol: Mapping[str, Any] | None = None,
-    baselines: Mapping[str, PairScores] | None = None,
+    baselines: Mapping[str, PairScores | NearestPixel] | None = None,
     samples: int = 1000,
     seed: int = 0,
 ) -> RetrievalScore:
@@ -491,15 +394,12 @@ def score_retrieval(
     if not len(belonging.owners):
         raise InputError("no images to score. Give a folder or a split that holds some.")
     measure = partial(two_ways, belonging=belonging, samples=samples, seed=seed)
+    bootstrap = {"intervals": f"bootstrap over images, {samples:,} samples, seed {seed}"} if samples else {}
     return RetrievalScore(
         found=measure(scores),
         loss=loss,
         images=belonging.images,
         texts=len(belonging.owners),
         baselines={name: measure(others) for name, others in (baselines or {}).items()},
-        protocol={**(protocol or {}), **_bootstrap(samples, seed)},
+        protocol={**(protocol or {}), **bootstrap},
     )
-
-
-def _bootstrap(samples: int, seed: int) -> dict[str, str]:
-    return {"intervals": f"bootstrap over images, {samples:,} samples, seed {seed}"} if samples else {}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lemma.data.corpora import PAIRED
-from lemma.data.pairs import TokenPairs, prepare_pairs, read_pairs
+from lemma.data.pairs import TokenPairs, prepare_pairs
 from lemma.data.splits import Splits
 from lemma.errors import InputError, SpecError
 from lemma.generation.beam import Beam, translate_texts
@@ -92,12 +92,11 @@ class TranslationTask(Task):
         """Translate the test sources of a run, or those of another file, and compare with their targets."""
         assert isinstance(run.spec, EncoderDecoder) and isinstance(run.data, PairsSpec)
         if given.name is not None:
-            data = read_pairs(
-                given.name,
+            data = prepare_pairs(
+                PairsSpec(pairs=given.name, held_out=run.data.held_out, **given.settings),
                 length=run.spec.context,
                 tokenizer=run.tokenizer,
-                **given.settings,
-                held_out=run.data.held_out,
+                evaluation=True,
                 progress=watched_reading(observer),
             )
         else:

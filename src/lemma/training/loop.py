@@ -167,6 +167,8 @@ def _run(
             setup_seconds=setup_seconds,
             tokens_per_second=state.tokens / state.seconds if state.seconds else None,
             data_hash=folder.data_hash,
+            split_hashes=dict(data.split_hashes),
+            overlaps=data.overlaps,
             warnings=tuple(state.warnings.values()),
             **{name: getattr(state, name) for name in OF_STATE},
         )
@@ -327,6 +329,10 @@ class TrainingResult(Result):
     """Until the first step of this session: building, moving the text, compiling."""
     tokens_per_second: float | None
     data_hash: str
+    split_hashes: dict[str, str] = field(default_factory=dict)
+    """The hash of each split, where some were given as files of their own."""
+    overlaps: tuple[str, ...] = ()
+    """How much of a split that was given is in another one too, in words."""
     warnings: tuple[str, ...] = ()
     samples: tuple[str, ...] = ()
     figures: dict[str, float] = field(default_factory=dict)
@@ -339,7 +345,8 @@ class TrainingResult(Result):
         """Read what `to_dict` wrote into a summary."""
         own = {name: values.get(name) for name in cls.__dataclass_fields__ if name != "figures"}
         own |= {"path": Path(str(own["path"])), "best_figures": dict(own["best_figures"] or {})}
-        own |= {name: tuple(own[name] or ()) for name in ("warnings", "samples")}
+        own |= {name: tuple(own[name] or ()) for name in ("warnings", "samples", "overlaps")}
+        own["split_hashes"] = dict(own["split_hashes"] or {})
         figures = {name: value for name, value in values.items() if name not in own and isinstance(value, float)}
         return cls(**own, figures=figures)  # pyright: ignore[reportArgumentType]
 
@@ -357,6 +364,8 @@ class TrainingResult(Result):
         """Return plain values that are good JSON: None for what is infinite or NaN."""
         plain = {**asdict(self), "path": str(self.path), "warnings": list(self.warnings), "samples": list(self.samples)}
         plain |= plain.pop("figures")
+        given = {"split_hashes": plain.pop("split_hashes"), "overlaps": list(plain.pop("overlaps"))}
+        plain |= given if self.split_hashes else {}
         if not self.task.has_perplexity:
             del plain["perplexity"], plain["best_perplexity"]
         return {
@@ -388,6 +397,8 @@ class TrainingResult(Result):
             figures = "".join(f", {_figure(name, value)}" for name, value in self.best_figures.items())
             lines.append(f"best        {best}{figures}, at step {self.best_step:,}")
         lines.append(f"data        {self.data_hash}")
+        lines += [f"  {split:<10} {own}" for split, own in self.split_hashes.items()]
+        lines += [label("overlap", overlap, 11) for overlap in self.overlaps]
         lines += [label("warning", warning, 11) for warning in self.warnings]
         lines += [label("sample", repr(sample), 11, anywhere=True) for sample in self.samples]
         path = quote(str(self.path))

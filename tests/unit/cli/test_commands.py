@@ -105,7 +105,16 @@ WRONG = {
 
 
 BESIDE_RESUME = ["--limit=3", "--overwrite", "--label-column=a", "--text-column=a", "--source-column=a", "--settings"]
-BESIDE_RESUME += ["--target-column=a", "--text=a", "--treebank=a", "--dev=a", "--pairs=a", "--labels=a", "--out=a"]
+BESIDE_RESUME += [
+    "--target-column=a",
+    "--text=a",
+    "--treebank=a",
+    "--validation=a",
+    "--test=a",
+    "--pairs=a",
+    "--labels=a",
+    "--out=a",
+]
 BESIDE_SOURCE = ["--temperature=0.8", "--top-k=2", "--top-p=0.5", "--seed=1", "--samples=1", "--stop-at-loop"]
 BESIDE_SOURCE += ["--ignore-eos", "--no-ignore-eos", "--prompt=a"]
 

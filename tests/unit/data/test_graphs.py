@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
-from lemma.data.graphs import WITHIN, Compressed, GraphNodes, NodeGraph, blocks, prepare_graph, split_nodes
+from lemma.data.graphs import WITHIN, GraphNodes, NodeGraph, blocks, prepare_graph, split_nodes
 from lemma.data.splits import Splits
 from lemma.errors import DataError, SpecError
 from lemma.spec.data import GraphSpec
@@ -52,18 +53,18 @@ def test_a_table_of_edges_takes_its_nodes_from_another_file_and_weights_from_a_c
 
 def test_words_become_shares_and_nodes_without_features_are_their_own(tmp_path: Path) -> None:
     words = read(folder(tmp_path, "id,label,features\na,x,red big\nb,y,red\nc,x,\nd,y,big small red red\n", "a,b\n"))
-    assert isinstance(whole(words).features, Compressed)
+    assert isinstance(whole(words).features, csr_array)
     expected = [[0.5, 0.5, 0], [0, 1, 0], [0, 0, 0], [1 / 3, 1 / 3, 1 / 3]]
-    np.testing.assert_allclose(whole(words).features.dense(), expected, atol=1e-6)
+    np.testing.assert_allclose(whole(words).features.toarray(), expected, atol=1e-6)
     bare = read(folder(tmp_path, "id,label\na,x\nb,y\nc,x\nd,y\n", "a,b\n"))
-    assert isinstance(whole(bare).features, Compressed)
-    assert np.array_equal(whole(bare).features.dense(), np.eye(4, dtype=np.float32))
+    assert isinstance(whole(bare).features, csr_array)
+    assert np.array_equal(whole(bare).features.toarray(), np.eye(4, dtype=np.float32))
 
 
 def test_columns_of_zeros_and_ones_become_shares_and_words_among_numbers_are_left_out(tmp_path: Path) -> None:
     graph = read(folder(tmp_path, "id,label,p,q,town\na,x,1,1,Ulm\nb,y,0,1,Bern\nc,x,0,0,Bonn\nd,y,1,0,Ulm\n", "a,b\n"))
-    assert isinstance(whole(graph).features, Compressed)
-    assert whole(graph).features.dense().tolist() == [[0.5, 0.5], [0, 1], [0, 0], [1, 0]]
+    assert isinstance(whole(graph).features, csr_array)
+    assert whole(graph).features.toarray().tolist() == [[0.5, 0.5], [0, 1], [0, 0], [1, 0]]
     assert any("'town' holds no numbers" in said for said in graph.skipped)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lemma.data.corpora import IMAGES, convert_font, corpus_files, emoji_names
-from lemma.data.images import Captioned, draw_emoji, prepare_images, read_images
+from lemma.data.images import Captioned, draw_emoji, prepare_images
 from lemma.data.splits import Splits
 from lemma.errors import DataError
 from lemma.spec.data import ImagesSpec
@@ -98,8 +98,11 @@ def test_a_red_heart_is_red_in_both_styles_and_near_itself(styles: dict[str, Spl
 def test_judging_takes_the_test_names_unless_others_are_asked_for(styles: dict[str, Splits[Captioned]]) -> None:
     data = styles["emoji-openmoji"]
     given = {"side": 32, "length": 16, "special_tokens": True, "tokenizer": styles["emoji"].tokenizer}
-    assert read_images("emoji-openmoji", **given).tokens("test").images == data.tokens("test").images
-    seen = read_images("emoji-openmoji", split="train", **given)
+    assert (
+        prepare_images(ImagesSpec(images="emoji-openmoji"), evaluation=True, **given).tokens("test").images
+        == data.tokens("test").images
+    )
+    seen = prepare_images(ImagesSpec(images="emoji-openmoji"), evaluation=True, split="train", **given)
     assert seen.splits == ("train",) and seen.about == "emoji-openmoji (train)"
 
 

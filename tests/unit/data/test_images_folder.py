@@ -12,7 +12,7 @@ from PIL import Image
 
 from lemma.data import images as pixels
 from lemma.data.batches import ExampleSet
-from lemma.data.images import Captioned, prepare_images, read_images
+from lemma.data.images import Captioned, prepare_images
 from lemma.data.splits import Splits
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError
@@ -48,7 +48,8 @@ def prepared(root: Path | str, **words: object) -> Splits[Captioned]:
 
 def judged(root: Path, **words: str) -> Splits[Captioned]:
     tokenizer = train_tokenizer(BytePairs(vocabulary=300), ["number one two three"])
-    return read_images(str(root), side=4, length=8, special_tokens=True, tokenizer=tokenizer, **words)
+    spec = ImagesSpec(images=str(root), **words)
+    return prepare_images(spec, evaluation=True, side=4, length=8, special_tokens=True, tokenizer=tokenizer)
 
 
 def named(data: Splits[Captioned]) -> dict[str, tuple[str, ...]]:
@@ -182,12 +183,12 @@ def test_a_folder_is_judged_whole_or_by_the_split_that_is_asked_for(folder: Fold
     root = folder(many(30))
     data = prepared(root)
     judge = {"side": 4, "length": 8, "special_tokens": True, "tokenizer": data.tokenizer}
-    assert len(read_images(str(root), **judge).tokens("images").images) == 30
-    test = read_images(str(root), split="test", **judge)
+    assert len(prepare_images(ImagesSpec(images=str(root)), evaluation=True, **judge).tokens("images").images) == 30
+    test = prepare_images(ImagesSpec(images=str(root)), evaluation=True, split="test", **judge)
     assert test.splits == ("test",) and test.tokens("test").images == data.tokens("test").images
     assert (test.tokens("test").pixels == data.tokens("test").pixels).all()
     with pytest.raises(DataError, match=r"split = 'tset' is unknown\. Did you mean 'test'"):
-        read_images(str(root), split="tset", **judge)
+        prepare_images(ImagesSpec(images=str(root)), evaluation=True, split="tset", **judge)
     with pytest.raises(DataError, match="there is no split 'train' in"):
         test.tokens("train")
 
@@ -327,7 +328,9 @@ def test_how_far_it_has_come_is_told(folder: Folder) -> None:
 def test_captions_of_unknown_words_are_counted_and_keep_numbers_of_their_own(folder: Folder) -> None:
     root = folder([("a.png", "zebra one"), ("b.png", "Zebra  one"), ("c.png", "zebra"), ("d.png", "a yak")])
     known = train_tokenizer(Words(), ["a red heart"] * 3)
-    data = read_images(str(root), side=4, length=8, special_tokens=True, tokenizer=known)
+    data = prepare_images(
+        ImagesSpec(images=str(root)), evaluation=True, side=4, length=8, special_tokens=True, tokenizer=known
+    )
     assert "4 of 4 captions hold words that the tokenizer does not know" in data.skipped
     assert "3 captions hold nothing that the tokenizer knows" in data.skipped
     said = [image.captions[0].lower().split() for image in data.tokens("images").images]
@@ -338,7 +341,9 @@ def test_captions_of_unknown_words_are_counted_and_keep_numbers_of_their_own(fol
 def test_a_blank_is_nothing_that_a_tokenizer_of_characters_knows(folder: Folder) -> None:
     root = folder([("a.png", "ж ж"), ("b.png", "a b")])
     known = train_tokenizer(Characters(), [" a b"])
-    data = read_images(str(root), side=4, length=8, special_tokens=True, tokenizer=known)
+    data = prepare_images(
+        ImagesSpec(images=str(root)), evaluation=True, side=4, length=8, special_tokens=True, tokenizer=known
+    )
     assert "1 captions hold nothing that the tokenizer knows" in data.skipped
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.data.labels import Labelled, prepare_labels, read_labels
+from lemma.data.labels import Labelled, prepare_labels
 from lemma.data.splits import Splits, assign_splits, nested_order, normalise
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError
@@ -156,7 +156,14 @@ def test_characters_that_were_not_learned_are_left_out_and_said(write: Write) ->
     tokenizer = prepared(path, tokenizer="characters").tokenizer
     other = write("text,label\naaé,x\néé,y\n", "b.csv")
     for special_tokens in (False, True):
-        data = read_labels(str(other), tokenizer=tokenizer, labels=["x", "y"], length=9, special_tokens=special_tokens)
+        data = prepare_labels(
+            LabelsSpec(labels=str(other)),
+            evaluation=True,
+            tokenizer=tokenizer,
+            labels=["x", "y"],
+            length=9,
+            special_tokens=special_tokens,
+        )
         assert "3 characters that the tokenizer does not know were left out" in data.skipped
         assert "1 texts hold nothing that the tokenizer knows" in data.skipped
         assert (data.tokens("text").lengths > 0).all()
@@ -204,7 +211,14 @@ def test_a_label_that_the_model_does_not_know_is_named_with_its_line(write: Writ
     data = prepared(path)
     message = r"b\.csv, line 2: the label = 'c' is unknown.*Known: a, b"
     with pytest.raises(DataError, match=message):
-        read_labels(str(other), tokenizer=data.tokenizer, labels=data.labels, length=8, special_tokens=False)
+        prepare_labels(
+            LabelsSpec(labels=str(other)),
+            evaluation=True,
+            tokenizer=data.tokenizer,
+            labels=data.labels,
+            length=8,
+            special_tokens=False,
+        )
     with pytest.raises(DataError, match=message):
         prepare_labels(LabelsSpec(labels=str(other)), length=8, special_tokens=False, labels=data.labels)
 
@@ -213,10 +227,12 @@ def test_another_file_is_judged_whole_in_its_own_order_or_by_one_split(write: Wr
     data = prepared(write(table(made(20)), "a.tsv"))
     rows = [("same text", "b"), ("same text", "a"), *made(10)]
     given = {"tokenizer": data.tokenizer, "labels": data.labels, "length": 8, "special_tokens": False}
-    whole = read_labels(str(write(table(rows), "b.tsv")), **given)
+    whole = prepare_labels(LabelsSpec(labels=str(write(table(rows), "b.tsv"))), evaluation=True, **given)
     assert whole.splits == ("text",) and list(whole.tokens("text").texts) == rows
     assert whole.tokens("text").classes.tolist() == [data.labels.index(label) for _, label in rows]
-    test = read_labels(str(write(table(made(20)), "a.tsv")), split="test", **given)
+    test = prepare_labels(
+        LabelsSpec(labels=str(write(table(made(20)), "a.tsv"))), evaluation=True, split="test", **given
+    )
     assert (
         test.splits == ("test",)
         and test.tokens("test").texts == data.tokens("test").texts

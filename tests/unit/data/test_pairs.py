@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data.pairs import Pair, TokenPairs, prepare_pairs, read_pairs
+from lemma.data.pairs import Pair, TokenPairs, prepare_pairs
 from lemma.data.splits import Splits, normalise
 from lemma.errors import DataError
 from lemma.spec.data import PairsSpec
@@ -92,7 +92,7 @@ def test_pairs_too_long_on_a_side_are_not_learned_but_are_judged(write: Write) -
 def test_all_targets_of_a_source_are_its_references(write: Write) -> None:
     data = prepared(write(table(reversals(20)), "a.tsv"))
     other = write("Hi.,Hola.\nGo.,Ve.\nHi.,Buenas.\n", "b.csv")
-    judged = read_pairs(str(other), tokenizer=data.tokenizer, length=8)
+    judged = prepare_pairs(PairsSpec(pairs=str(other)), evaluation=True, tokenizer=data.tokenizer, length=8)
     assert judged.splits == ("pairs",)
     assert judged.tokens("pairs").pairs == (Pair("Hi.", "Hola."), Pair("Go.", "Ve."), Pair("Hi.", "Buenas."))
     assert judged.tokens("pairs").references() == {"Hi.": ("Hola.", "Buenas."), "Go.": ("Ve.",)}
@@ -112,8 +112,10 @@ def test_too_few_sources_are_refused(write: Write) -> None:
 def test_a_split_of_a_file_can_be_judged_alone(write: Write) -> None:
     path = write(table(reversals(50)), "a.tsv")
     data = prepared(path)
-    test = read_pairs(str(path), tokenizer=data.tokenizer, length=16, held_out=0.1, split="test")
+    test = prepare_pairs(
+        PairsSpec(pairs=str(path), held_out=0.1), evaluation=True, tokenizer=data.tokenizer, length=16, split="test"
+    )
     assert test.tokens("test").pairs == data.tokens("test").pairs
     np.testing.assert_array_equal(test.tokens("test").targets.tokens, data.tokens("test").targets.tokens)
     with pytest.raises(DataError, match="Did you mean 'test'"):
-        read_pairs(str(path), tokenizer=data.tokenizer, length=16, split="tset")
+        prepare_pairs(PairsSpec(pairs=str(path)), evaluation=True, tokenizer=data.tokenizer, length=16, split="tset")

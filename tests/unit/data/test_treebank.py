@@ -163,7 +163,7 @@ def test_a_file_holds_out_spaced_sentences_always_the_same(write: Write) -> None
     assert set(first.tokens("train").sentences) | set(first.tokens("validation").sentences) == set(tiny())
     assert len(first.tokens("validation").sentences) == 4 and len(first.tokens("train").sentences) == 12
     assert [len(part) for part in hold_out_sentences(tuple(tiny()[:2]), 0.01)] == [1, 1]
-    with pytest.raises(DataError, match="--dev"):
+    with pytest.raises(DataError, match="--validation"):
         hold_out_sentences((B1,), 0.1)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -85,7 +86,9 @@ def test_each_image_comes_with_its_own_captions_and_over_time_with_all() -> None
 
 def test_an_image_twice_in_a_batch_has_the_same_caption_so_that_it_is_no_negative_of_itself() -> None:
     chosen = np.array([0, 1, 1, 0, 1, 0])
-    tokens = ImageBatches(made_up(2, captions=5), RECIPE.replace(augment=0.0), CPU)._captions(chosen, 0)
+    source = ImageBatches(made_up(6, captions=5), RECIPE.replace(augment=0.0), CPU)
+    source.order = SimpleNamespace(examples=lambda step: chosen)  # pyright: ignore[reportAttributeAccessIssue]
+    tokens = source.batch(0)[1].numpy()
     for one in range(6):
         for other in range(6):
             assert (chosen[one] == chosen[other]) == np.array_equal(tokens[one], tokens[other])

@@ -57,7 +57,7 @@ def test_the_nearest_pixel_is_next_to_it_and_does_not_find_the_image_itself(run:
     score = lemma.evaluate(run, images=folder, split="train", progress=False)
     assert score.protocol["split"] == "train"
     assert score.protocol["learned"] == f"{score.images} of these images were in the training split"
-    for _, way in score.baselines["nearest pixel"]:
+    for way in score.baselines["nearest pixel"]:
         assert way.chance[1] < way.recall[1].value < 1.0
     assert "learned" not in lemma.evaluate(run, images=folder, split="test", progress=False).protocol
 
@@ -68,7 +68,7 @@ def test_captions_of_unknown_words_are_not_all_right(run: Path, folder: Path, tm
     rows = [f"{name},zebra{place}" for place, name in enumerate(names)]
     (strange / "captions.csv").write_text("\n".join(["image,caption", *rows]))
     score = lemma.evaluate(run, images=strange, progress=False)
-    for _, way in score.found:
+    for way in score.found:
         assert [way.chance[1], way.recall[1].value] == pytest.approx([1 / 12, 1 / 12])  # all are read alike: guessing
 
 

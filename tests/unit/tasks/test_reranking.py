@@ -9,9 +9,13 @@ from lemma.models.build import build
 from lemma.models.dual_encoder import ImageTextPairs
 from lemma.spec.models import CrossAttention, DualEncoder, Encoder
 from lemma.tasks.reranking import Few, PairLogits, candidates_of, first_few, reranking, score_reranking
-from lemma.tasks.retrieval_score import Belonging, TableScores, VectorScores
+from lemma.tasks.retrieval_score import Belonging, PairScores, vector_scores
 
 RANDOM = np.random.default_rng(5)
+
+
+def table_scores(table: np.ndarray) -> PairScores:
+    return PairScores(lambda rows: table[rows], lambda rows: table.T[rows])
 
 
 def one_each(number: int) -> Belonging:
@@ -38,7 +42,7 @@ def test_the_new_order_is_that_of_sorting_the_few_by_hand(number: int) -> None:
 
 def test_gain_ceiling_and_recall_are_counted_as_their_names_say() -> None:
     scores, others = RANDOM.normal(size=(40, 40)), RANDOM.normal(size=(40, 40)) + 3 * np.eye(40)
-    found = score_reranking(TableScores(scores), one_each(40), 5, lambda i, t: others[i, t])
+    found = score_reranking(table_scores(scores), one_each(40), 5, lambda i, t: others[i, t])
     after = np.array([row[0] for row in ordered_by_hand(scores, others, 5)]) == np.arange(40)
     before = scores.argmax(1) == np.arange(40)
     way = found.image_to_text
@@ -55,7 +59,9 @@ def test_gain_ceiling_and_recall_are_counted_as_their_names_say() -> None:
 
 def test_the_paired_interval_is_that_of_resampled_images() -> None:
     scores, others = RANDOM.normal(size=(60, 60)) + np.eye(60), RANDOM.normal(size=(60, 60)) + 2 * np.eye(60)
-    gain = score_reranking(TableScores(scores), one_each(60), 10, lambda i, t: others[i, t], samples=4000).image_to_text
+    gain = score_reranking(
+        table_scores(scores), one_each(60), 10, lambda i, t: others[i, t], samples=4000
+    ).image_to_text
     after = np.array([row[0] for row in ordered_by_hand(scores, others, 10)]) == np.arange(60)
     gained = after.astype(float) - (scores.argmax(1) == np.arange(60))
     drawn = gained[np.random.default_rng(1).integers(0, 60, (4000, 60))].mean(1)
@@ -65,7 +71,7 @@ def test_the_paired_interval_is_that_of_resampled_images() -> None:
 def test_the_same_logits_again_gain_nothing_and_change_no_figure() -> None:
     images, texts = RANDOM.normal(size=(30, 4)), RANDOM.normal(size=(30, 4))
     products = images @ texts.T
-    found = score_reranking(VectorScores(images, texts), one_each(30), 6, lambda i, t: 7 * products[i, t] + 2)
+    found = score_reranking(vector_scores(images, texts), one_each(30), 6, lambda i, t: 7 * products[i, t] + 2)
     assert found.score.found.to_dict() == found.score.baselines["dual encoder"].to_dict()
     for gain in (found.image_to_text, found.text_to_image):
         assert (gain.recall.value, gain.better, gain.worse, gain.recall.interval) == (0, 0, 0, [0, 0])
@@ -74,7 +80,7 @@ def test_the_same_logits_again_gain_nothing_and_change_no_figure() -> None:
 def test_the_loss_is_that_of_training_where_every_image_has_one_caption() -> None:
     scores, others = RANDOM.normal(size=(12, 12)), RANDOM.normal(size=(12, 12))
     np.fill_diagonal(scores, 5.0)  # training always has the right one among the few
-    found = score_reranking(TableScores(scores), one_each(12), 4, lambda i, t: others[i, t], samples=0)
+    found = score_reranking(table_scores(scores), one_each(12), 4, lambda i, t: others[i, t], samples=0)
     wanted = reranking(torch.from_numpy(others), candidates_of(torch.from_numpy(scores), 4))
     assert found.loss == pytest.approx(wanted.item())
 
@@ -82,7 +88,7 @@ def test_the_loss_is_that_of_training_where_every_image_has_one_caption() -> Non
 def test_a_second_caption_or_an_equal_one_is_no_wrong_answer() -> None:
     scores = np.array([[9.0, 8.0, 7.0, 0.0], [0.0, 0.0, 9.0, 8.0]])
     belonging = Belonging(np.array([0, 0, 1, 1]), np.array([0, 1, 2, 0]))  # the fourth text is the first again
-    found = score_reranking(TableScores(scores), belonging, 2, lambda i, t: scores[i, t], samples=0)
+    found = score_reranking(table_scores(scores), belonging, 2, lambda i, t: scores[i, t], samples=0)
     assert found.score.found.image_to_text.recall[1].value == 1
     own = scores[belonging.owners, np.arange(4)]
     assert found.loss < np.log(2) and np.isfinite(own).all()
@@ -96,7 +102,7 @@ def test_no_pair_is_looked_at_twice_and_only_the_few_are() -> None:
         return np.zeros(len(images))
 
     table = RANDOM.normal(size=(20, 20))
-    score_reranking(TableScores(table), one_each(20), 3, scorer, samples=0)
+    score_reranking(table_scores(table), one_each(20), 3, scorer, samples=0)
     few = {(i, int(t)) for i in range(20) for t in np.argsort(-table[i])[:3]}
     few |= {(int(i), t) for t in range(20) for i in np.argsort(-table[:, t])[:3]}
     assert len(asked) == len(set(asked)) and set(asked) == few | {(own, own) for own in range(20)}
@@ -104,7 +110,7 @@ def test_no_pair_is_looked_at_twice_and_only_the_few_are() -> None:
 
 def test_the_result_fits_eighty_columns_and_says_gain_and_ceiling() -> None:
     scores = RANDOM.normal(size=(50, 50))
-    found = score_reranking(TableScores(scores), one_each(50), 10, lambda i, t: scores[i, t] + 3.0 * (i == t))
+    found = score_reranking(table_scores(scores), one_each(50), 10, lambda i, t: scores[i, t] + 3.0 * (i == t))
     assert max(map(len, str(found).splitlines())) <= 80
     assert "gain, image → text" in str(found) and "are among the 10" in str(found)
     assert found.to_dict()["gain"]["image_to_text"]["recall_at_1"] > 0
@@ -132,6 +138,6 @@ def test_pair_logits_are_the_models_own_whatever_the_order_of_the_pairs() -> Non
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     scores, others = RANDOM.normal(size=(30, 30)), RANDOM.normal(size=(30, 30))
-    whole = score_reranking(TableScores(scores), one_each(30), 4, lambda i, t: others[i, t]).to_dict()
+    whole = score_reranking(table_scores(scores), one_each(30), 4, lambda i, t: others[i, t]).to_dict()
     monkeypatch.setattr("lemma.tasks.retrieval_score.BLOCK", 64)
-    assert score_reranking(TableScores(scores), one_each(30), 4, lambda i, t: others[i, t]).to_dict() == whole
+    assert score_reranking(table_scores(scores), one_each(30), 4, lambda i, t: others[i, t]).to_dict() == whole

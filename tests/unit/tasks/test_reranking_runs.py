@@ -16,12 +16,13 @@ from image_runs import shapes
 from lemma.cli.main import app
 from lemma.counting.count import trainable_text
 from lemma.data.batches import TokenRows
-from lemma.data.images import Captioned, read_images
+from lemma.data.images import Captioned, prepare_images
 from lemma.errors import LemmaError, SpecError
 from lemma.models.classifier import ClassifierModel
 from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel
 from lemma.runs.checkpoint import read_tensors
 from lemma.runs.load import load
+from lemma.spec.data import ImagesSpec
 from lemma.tasks.registry import data_args
 from lemma.tasks.reranking import PairLogits, RerankingScore, part_of
 from lemma.training.adapt import adapt_run, plan_adaptation
@@ -207,7 +208,9 @@ def test_a_search_finds_by_the_towers_and_orders_the_first_few_by_looking_again(
     assert again == sorted(again, reverse=True) and all(hit.reranked_score is None for hit in rest)
     assert min(hit.score for hit in hits[:6]) >= max(hit.score for hit in rest)  # the few are the towers' first six
     run = load(frozen)
-    dataset = read_images(str(images), side=8, length=8, special_tokens=True, tokenizer=run.tokenizer)
+    dataset = prepare_images(
+        ImagesSpec(images=str(images)), evaluation=True, side=8, length=8, special_tokens=True, tokenizer=run.tokenizer
+    )
     examples, names = dataset.tokens("images"), [image.name for image in dataset.tokens("images").images]
     text = [caption for image in dataset.tokens("images").images for caption in image.captions].index(
         "red left of blue"

@@ -14,18 +14,21 @@ from lemma.tasks.image_text import loss_of_batches
 from lemma.tasks.retrieval_score import (
     Belonging,
     NearestPixel,
-    TableScores,
-    VectorScores,
+    PairScores,
     chance_rank,
     places_of,
-    ranks_of,
     resampled,
     score_retrieval,
     two_ways,
+    vector_scores,
 )
 
 OWNERS = np.array([0, 0, 1, 2, 2, 2, 3, 4])
 NAMES = np.array([0, 1, 2, 1, 3, 4, 5, 5])  # images 0 and 2 share a caption, and so do 3 and 4
+
+
+def table_scores(table: np.ndarray) -> PairScores:
+    return PairScores(lambda rows: table[rows], lambda rows: table.T[rows])
 
 
 def right_of(image: int, text: int) -> bool:
@@ -53,18 +56,16 @@ def test_ranks_and_hits_are_means_over_all_orders_of_ties(seed: int) -> None:
         assert places_of(scores, mask).hits(first)[0] == pytest.approx(hits)
 
 
-def test_ranks_are_those_of_sorting_whether_in_one_block_or_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_those_of_sorting() -> None:
     scores = np.random.default_rng(0).normal(size=(30, 12))
     right = np.arange(30) % 12
     by_hand = [1 + list(np.argsort(-row)).index(place) for row, place in zip(scores, right, strict=True)]
-    assert ranks_of(scores, right).tolist() == by_hand
-    monkeypatch.setattr(places_module, "BLOCK", 40)
-    assert ranks_of(scores, right).tolist() == by_hand
+    assert places_of(scores, np.arange(12) == right[:, None]).ranks().tolist() == by_hand
 
 
 def test_what_is_no_number_is_no_find() -> None:
     scores = np.array([[math.nan, 1.0, 2.0], [math.nan] * 3])
-    assert ranks_of(scores, np.array([0, 0])).tolist() == [3.0, 2.0]
+    assert places_of(scores, np.array([[True, False, False]] * 2)).ranks().tolist() == [3.0, 2.0]
 
 
 @pytest.mark.parametrize("block", [1 << 22, 11])
@@ -72,7 +73,7 @@ def test_recall_both_ways_with_several_and_with_equal_captions(block: int, monke
     monkeypatch.setattr(places_module, "BLOCK", block)
     random = np.random.default_rng(3)
     images, texts = random.normal(size=(5, 4)), random.normal(size=(8, 4))
-    score = score_retrieval(VectorScores(images, texts), Belonging(OWNERS, NAMES), loss=1.0, samples=50)
+    score = score_retrieval(vector_scores(images, texts), Belonging(OWNERS, NAMES), loss=1.0, samples=50)
     table = images @ texts.T
     forth, back = [], []
     for image in range(5):
@@ -86,12 +87,12 @@ def test_recall_both_ways_with_several_and_with_equal_captions(block: int, monke
             {first: np.mean([rank <= first for rank in ranks]) for first in (1, 5, 10)}
         )
         assert way.median_rank.value == np.median(ranks)
-    written = score_retrieval(TableScores(table), Belonging(OWNERS, NAMES), loss=1.0, samples=50)
+    written = score_retrieval(table_scores(table), Belonging(OWNERS, NAMES), loss=1.0, samples=50)
     assert written.to_dict() == score.to_dict()
 
 
 def test_chance_is_exact_where_right_ones_are_several() -> None:
-    score = score_retrieval(TableScores(np.zeros((5, 8))), Belonging(OWNERS, NAMES), loss=1.0, samples=0)
+    score = score_retrieval(table_scores(np.zeros((5, 8))), Belonging(OWNERS, NAMES), loss=1.0, samples=0)
     for way, total, number in (
         (score.found.image_to_text, 8, [sum(right_of(image, text) for text in range(8)) for image in range(5)]),
         (score.found.text_to_image, 5, [sum(right_of(image, text) for image in range(5)) for text in range(8)]),
@@ -100,7 +101,7 @@ def test_chance_is_exact_where_right_ones_are_several() -> None:
             missed = [math.comb(total - right, first) / math.comb(total, first) for right in number]
             assert way.chance[first] == pytest.approx(1 - np.mean(missed))
             assert way.recall[first].value == pytest.approx(way.chance[first])  # all tied: guessing
-    single = score_retrieval(TableScores(np.eye(20)), Belonging(np.arange(20), np.arange(20)), loss=1.0, samples=0)
+    single = score_retrieval(table_scores(np.eye(20)), Belonging(np.arange(20), np.arange(20)), loss=1.0, samples=0)
     assert single.found.image_to_text.chance == pytest.approx({1: 0.05, 5: 0.25, 10: 0.5})
     assert single.figures["recall_at_1"] == 1 and single.found.text_to_image.chance_rank == 10.5
 
@@ -123,7 +124,7 @@ def test_intervals_hold_the_value_and_shrink_with_more_images() -> None:
     for number in (40, 1000):
         table = np.random.default_rng(1).normal(size=(number, number)) + 3 * np.eye(number)
         same = np.arange(number)
-        recall = score_retrieval(TableScores(table), Belonging(same, same), loss=1.0).found.image_to_text.recall[1]
+        recall = score_retrieval(table_scores(table), Belonging(same, same), loss=1.0).found.image_to_text.recall[1]
         low, high = cast(list[float], recall.interval)
         assert low < recall.value < high
         widths.append(high - low)
@@ -156,7 +157,7 @@ def test_of_names_that_were_never_learned_the_nearest_pixel_knows_nothing() -> N
     same = np.arange(20)
     scores = NearestPixel(pixels, same, pixels, same, same + 100)
     ways = score_retrieval(scores, Belonging(same, same), loss=1.0, baselines={"nearest pixel": scores}, samples=0)
-    for _, way in ways.baselines["nearest pixel"]:
+    for way in ways.baselines["nearest pixel"]:
         assert {first: one.value for first, one in way.recall.items()} == pytest.approx(way.chance)
 
 
@@ -178,7 +179,7 @@ def test_the_loss_is_the_mean_of_batches_that_leave_equal_captions_out() -> None
 
 def test_the_score_is_shown_within_eighty_columns_with_chance_and_baselines() -> None:
     same = np.arange(1200)
-    table = TableScores(np.random.default_rng(1).normal(size=(1200, 1200)) + 2 * np.eye(1200))
+    table = table_scores(np.random.default_rng(1).normal(size=(1200, 1200)) + 2 * np.eye(1200))
     score = score_retrieval(table, Belonging(same, same), loss=1.0, baselines={"nearest pixel": table})
     lines = str(score).splitlines()
     assert max(map(len, lines)) <= 80 and sum("chance" in line for line in lines) == 2
@@ -187,7 +188,7 @@ def test_the_score_is_shown_within_eighty_columns_with_chance_and_baselines() ->
 
 def test_nothing_to_score_is_refused() -> None:
     with pytest.raises(InputError, match="no images"):
-        score_retrieval(TableScores(np.zeros((0, 0))), Belonging(same := np.zeros(0, dtype=int), same), loss=1.0)
+        score_retrieval(table_scores(np.zeros((0, 0))), Belonging(same := np.zeros(0, dtype=int), same), loss=1.0)
 
 
 @pytest.mark.parametrize(("right", "candidates"), [([1], 20), ([1], 21), ([3], 40), ([1, 1, 5, 9], 30), ([4], 4)])
@@ -203,7 +204,7 @@ def test_the_rank_by_chance_is_exact_where_all_orders_can_be_gone_through() -> N
         orders = itertools.permutations(range(candidates))
         ranks = [1 + min(order.index(one) for one in range(right)) for order in orders]
         assert chance_rank(np.array([right]), candidates) == np.median(ranks)
-    ways = two_ways(TableScores(np.zeros((10, 20))), Belonging(np.arange(20) // 2, np.arange(20)), samples=0)
+    ways = two_ways(table_scores(np.zeros((10, 20))), Belonging(np.arange(20) // 2, np.arange(20)), samples=0)
     assert (ways.image_to_text.chance_rank, ways.text_to_image.chance_rank) == (6.0, 5.5)
 
 

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import lemma
-from lemma.data.graphs import Compressed, prepare_graph
+from lemma.data.graphs import prepare_graph
 from lemma.errors import RunError, SpecError
 from lemma.layers import graph as sparse
 from lemma.models.build import build
@@ -129,8 +130,7 @@ def test_sparse_features_give_the_outputs_and_gradients_of_dense_ones(depth: int
     random = np.random.default_rng(depth)
     graph = prepare_graph(GraphSpec(graph="blocks", nodes=60, edges=150), seed=1).tokens("train").graph
     table = random.random((60, 9)).astype(np.float32) * (random.random((60, 9)) < 0.3)
-    rows, columns = np.nonzero(table)
-    kept = Compressed(np.searchsorted(rows, np.arange(61)), columns, table[rows, columns], 9)
+    kept = csr_array(table)
     model = build(Graph(features=9, hidden=5, classes=4, depth=depth))
     _, adjacency = graph_inputs(graph, "symmetric")
     found = []

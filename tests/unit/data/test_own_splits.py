@@ -1,0 +1,303 @@
+"""Splits given as files of their own: taken as they are, hashed, compared with each other, or refused."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lemma.data.conllu import Sentence, to_conllu
+from lemma.data.corpora import Corpus
+from lemma.data.graphs import prepare_graph
+from lemma.data.images import prepare_images
+from lemma.data.labels import prepare_labels
+from lemma.data.pairs import prepare_pairs
+from lemma.data.store import prepare
+from lemma.data.treebanks import prepare_treebank
+from lemma.errors import DataError, SpecError
+from lemma.spec.data import DataSpec, GraphSpec, ImagesSpec, LabelsSpec, PairsSpec, TreebankSpec
+
+Write = Callable[..., Path]
+
+
+def sha(*paths: Path) -> str:
+    sums = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+    return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
+
+
+def joint(**hashes: str) -> str:
+    return hashlib.sha256(" ".join(f"{split} {own}" for split, own in hashes.items()).encode()).hexdigest()
+
+
+# Text
+
+
+def test_text_files_are_the_splits_token_for_token(write: Write) -> None:
+    a, v, t, u = (write(f"{word} one two\nthree {word}\n" * 9, f"{word}.txt") for word in ("aa", "vv", "tt", "uu"))
+    spec = DataSpec(text=(str(a),), validation=str(v), test=(str(t), str(u)), tokenizer={"kind": "characters"})
+    data = prepare(spec)
+    assert data.splits == ("train", "validation", "test")
+    known = data.tokenizer
+    for split, text in {"train": a.read_text(), "validation": v.read_text()}.items():
+        assert data.tokens(split).tolist() == known.encode_known(text)[0].tolist()
+    assert data.tokens("test").tolist() == known.encode_known(t.read_text() + u.read_text())[0].tolist()
+    assert known.vocabulary == len(set(a.read_text())), "only training text teaches the tokenizer"
+    assert data.split_hashes == {"train": sha(a), "validation": sha(v), "test": sha(t, u)}
+    assert data.hash == joint(**data.split_hashes)
+    assert prepare(spec.replace(test=None)).hash != data.hash != prepare(spec.replace(validation=None)).hash
+
+
+def test_a_text_without_one_of_the_files_is_held_out_as_before(write: Write) -> None:
+    a, t = (
+        write("".join(f"line {number} of the text\n" for number in range(100)), "a.txt"),
+        write("other\n" * 9, "t.txt"),
+    )
+    plain = prepare(DataSpec(text=(str(a),), tokenizer={"kind": "words"}))
+    tested = prepare(DataSpec(text=(str(a),), test=str(t), tokenizer={"kind": "words"}))
+    validated = prepare(DataSpec(text=(str(a),), validation=str(t), tokenizer={"kind": "words"}))
+    assert (plain.splits, plain.split_hashes, plain.overlaps) == (("train", "validation"), {}, ())
+    for split in ("train", "validation"):
+        assert tested.tokens(split).tolist() == plain.tokens(split).tolist()
+    assert validated.splits == ("train", "validation")
+    assert len(validated.tokens("train")) == len(plain.tokens("train")) + len(plain.tokens("validation"))
+
+
+def test_lines_that_two_splits_share_are_counted_and_kept(write: Write) -> None:
+    a = write("same line\n\nonly here\nsame line\nand here", "a.txt")
+    v, t = write("same line\nnew\n  same line \n\n", "v.txt"), write("new\nnewer\nsame line", "t.txt")
+    data = prepare(DataSpec(text=(str(a),), validation=str(v), test=str(t), tokenizer={"kind": "words"}))
+    assert data.overlaps == (
+        "2 of the 3 lines of the validation split are in the train split too",
+        "1 of the 3 lines of the test split is in the train split too",
+        "2 of the 3 lines of the test split are in the validation split too",
+    )
+    again = prepare(DataSpec(text=(str(a),), validation=str(v), test=str(t), tokenizer={"kind": "words"}))
+    assert again.overlaps == data.overlaps, "the stored tokens keep them"
+
+
+def test_a_given_split_takes_the_place_of_a_corpus_own(toy: Corpus, write: Write) -> None:
+    mine = write("be not\n" * 3, "v.txt")
+    data = prepare(DataSpec(text=("toy",), validation=str(mine), tokenizer={"kind": "words"}))
+    own = prepare(DataSpec(text=("toy",), tokenizer={"kind": "words"}))
+    assert data.tokens("train").tolist() == own.tokens("train").tolist()
+    assert len(data.tokens("validation")) == 9 != len(own.tokens("validation"))
+    assert "toy: its own validation split is not used, since another is given" in data.skipped
+
+
+def test_a_text_split_that_is_missing_is_named(write: Write) -> None:
+    spec = DataSpec(text=(str(write("some text\n" * 9)),), validation="nowhere/v.txt")
+    with pytest.raises(DataError, match=r"^nowhere/v\.txt: there is no such file\."):
+        prepare(spec)
+
+
+# Labels
+
+ROWS = [(f"text {number} of {label}", label) for number in range(10) for label in "ab"]
+
+
+def labelled(rows: Sequence[tuple[str, str]]) -> str:
+    return "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows)
+
+
+def labels(spec: dict[str, object], **words: object) -> object:
+    return prepare_labels(
+        LabelsSpec.model_validate({"tokenizer": "words", **spec}), length=9, special_tokens=False, **words
+    )
+
+
+def test_labelled_files_are_the_splits_row_for_row(write: Write) -> None:
+    rare = [*ROWS, ("text 0 of a", "b"), ("only one", "c"), ("text 1 of a", "a"), ("text 1 of a", "b")]
+    a, v, t = (write(labelled(rows), f"{name}.tsv") for name, rows in {"a": rare, "v": ROWS[:3], "t": ROWS[4:]}.items())
+    data = labels({"labels": str(a), "validation": str(v), "test": str(t)})
+    assert sorted(data.tokens("train").texts) == sorted(rare)
+    assert [list(data.tokens(split).texts) for split in ("validation", "test")] == [ROWS[:3], ROWS[4:]]
+    assert data.labels == ("a", "b", "c") and data.tokens("validation").classes.tolist() == [0, 1, 0]
+    assert data.split_hashes == {"train": sha(a), "validation": sha(v), "test": sha(t)}
+    assert data.hash == joint(**data.split_hashes)
+    assert "3 of the 3 texts of the validation split are in the train split too" in data.overlaps
+    assert len(data.overlaps) == 2, "validation and test share nothing"
+
+
+@pytest.mark.parametrize(("given", "drawn"), [("validation", "test"), ("test", "validation")])
+def test_of_labels_only_the_split_that_is_not_given_is_held_out(write: Write, given: str, drawn: str) -> None:
+    a, v = write(labelled(ROWS), "a.tsv"), write(labelled([("TEXT 3  of a", "a"), ("new", "b")]), "v.tsv")
+    data, plain = labels({"labels": str(a), given: str(v)}), labels({"labels": str(a)})
+    sizes = {split: len(data.tokens(split).texts) for split in data.splits}
+    assert sizes == {"train": 18, given: 2, drawn: 2}
+    assert sorted([*data.tokens("train").texts, *data.tokens(drawn).texts]) == sorted(ROWS)
+    if drawn == "test":
+        assert data.tokens("test").texts == plain.tokens("test").texts
+    assert len(data.overlaps) == 1 and data.overlaps[0].startswith("1 of the 2 texts")
+
+
+def test_a_label_that_training_does_not_know_names_its_line(write: Write) -> None:
+    a, v = write(labelled(ROWS), "a.tsv"), write(labelled([("new", "b"), ("newer", "bb")]), "v.tsv")
+    with pytest.raises(DataError, match=r"v\.tsv, line 3: .*'bb'"):
+        labels({"labels": str(a), "validation": str(v)})
+    with pytest.raises(DataError, match=r"nowhere\.tsv: there is no such file"):
+        labels({"labels": str(a), "test": "nowhere.tsv"})
+
+
+def test_other_labels_with_a_test_file_are_evaluated_on_it(write: Write) -> None:
+    a, t = write(labelled(ROWS), "a.tsv"), write(labelled(ROWS[:5]), "t.tsv")
+    known = labels({"labels": str(a)})
+    given = {"tokenizer": known.tokenizer, "labels": known.labels, "evaluation": True}
+    data = labels({"labels": str(a), "test": str(t)}, **given)
+    assert data.splits == ("test",) and list(data.tokens("test").texts) == ROWS[:5]
+    assert labels({"labels": str(a), "validation": str(t)}, **given).splits == ("validation",)
+
+
+# Pairs
+
+
+def pairs(rows: Sequence[tuple[str, str]]) -> str:
+    return "source\ttarget\n" + "".join(f"{source}\t{target}\n" for source, target in rows)
+
+
+def test_files_of_pairs_are_the_splits_pair_for_pair(write: Write) -> None:
+    rows = [(f"word {number}", f"drow {number}") for number in range(6)]
+    a, v, t = (
+        write(pairs([*rows, rows[0]]), "a.tsv"),
+        write(pairs(rows[:2] * 2), "v.tsv"),
+        write(pairs([("x", "y")]), "t.tsv"),
+    )
+    spec = PairsSpec(pairs=str(a), validation=str(v), test=str(t), tokenizer={"kind": "characters"})
+    data = prepare_pairs(spec, length=16)
+    assert sorted(data.tokens("train").pairs) == sorted([*rows, rows[0]])
+    assert list(data.tokens("validation").pairs) == rows[:2] * 2 and list(data.tokens("test").pairs) == [("x", "y")]
+    assert data.overlaps == ("4 of the 4 pairs of the validation split are in the train split too",)
+    assert data.hash == joint(train=sha(a), validation=sha(v), test=sha(t))
+    only = prepare_pairs(spec.replace(test=None, held_out=0.2), length=16)
+    assert {split: len(only.tokens(split).pairs) for split in only.splits} == {"train": 5, "validation": 4, "test": 1}
+
+
+# Treebanks
+
+
+def tree(*words: str) -> Sentence:
+    return Sentence(words, tuple(range(len(words))), ("root", *["dep"] * (len(words) - 1)), ("X",) * len(words))
+
+
+def test_conllu_files_are_the_splits_and_dev_is_another_name(write: Write) -> None:
+    a, v, t = (
+        write(to_conllu([tree(*text.split()) for text in texts]), f"{name}.conllu")
+        for name, texts in {"a": ["a b", "c", "d e"], "v": ["c", "f"], "t": ["g", "a b", "c"]}.items()
+    )
+    spec = TreebankSpec(treebank=str(a), validation=str(v), test=str(t))
+    data = prepare_treebank(spec, minimum_count=1, buckets=9)
+    assert [len(data.tokens(split).sentences) for split in ("train", "validation", "test")] == [3, 2, 3]
+    assert data.overlaps == (
+        "1 of the 2 sentences of the validation split is in the train split too",
+        "2 of the 3 sentences of the test split are in the train split too",
+        "1 of the 3 sentences of the test split is in the validation split too",
+    )
+    assert data.split_hashes == {"train": sha(a), "validation": sha(v), "test": sha(t)} and data.hash == sha(a, v, t)
+    assert TreebankSpec.read({"treebank": str(a), "dev": str(v), "test": str(t)}, "data") == spec
+    with pytest.raises(SpecError, match="validation is given twice, once as 'dev'"):
+        TreebankSpec.read({"treebank": str(a), "validation": str(v), "dev": str(v)}, "data")
+    held = prepare_treebank(TreebankSpec(treebank=str(a), test=str(t)), minimum_count=1, buckets=9)
+    assert [len(held.tokens(split).sentences) for split in ("train", "validation", "test")] == [2, 1, 3]
+
+
+# Images
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Ten grey images, the last of which is the first again, and three tables of captions."""
+    root = tmp_path / "shown"
+    root.mkdir()
+    for shade in range(10):
+        Image.new("L", (6, 6), 20 * (shade % 9)).save(root / f"{shade}.png")
+    for name, rows in {"captions": range(5), "v": (5, 6, 1), "t": (7, 8, 9)}.items():
+        lines = "".join(f"{place}.png,image {place} of {name}\n" for place in rows)
+        (root / f"{name}.csv").write_text("image,caption\n" + lines)
+    return root
+
+
+def images(root: Path, **words: object) -> object:
+    spec = ImagesSpec.model_validate({"images": str(root), "tokenizer": "words", **words})
+    return prepare_images(spec, side=3, length=8, special_tokens=True)
+
+
+def test_tables_of_captions_are_the_splits_image_for_image(folder: Path) -> None:
+    data = images(folder, captions="captions.csv", validation="v.csv", test=str(folder / "t.csv"))
+    names = {split: sorted(image.name for image in data.tokens(split).images) for split in data.splits}
+    expected = {"train": range(5), "validation": (1, 5, 6), "test": (7, 8, 9)}
+    assert names == {split: [f"{place}.png" for place in places] for split, places in expected.items()}
+    tables = {"train": "captions", "validation": "v", "test": "t"}
+    for split in data.splits:
+        for image, pixels in zip(data.tokens(split).images, data.tokens(split).pixels, strict=True):
+            assert np.unique(pixels).tolist() == [20 * (int(image.name[0]) % 9)]
+            assert image.captions == (f"image {image.name[0]} of {tables[split]}",)
+    assert data.overlaps == (
+        "1 of the 3 images of the validation split is in the train split too",
+        "1 of the 3 images of the test split is in the train split too",
+    )
+    alone = images(folder, validation="v.csv", test="t.csv")
+    assert alone.hash == data.hash == joint(**data.split_hashes), "the table that is left over is that of training"
+
+
+def test_of_images_only_the_split_that_is_not_given_is_held_out(folder: Path) -> None:
+    data = images(folder, captions="captions.csv", test="t.csv", held_out=0.2)
+    assert {split: len(data.tokens(split).images) for split in data.splits} == {"train": 4, "validation": 1, "test": 3}
+    with pytest.raises(DataError, match=r"validation = 'v\.csv': emoji has captions of its own"):
+        images(Path("emoji"), validation="v.csv")
+    (folder / "w.csv").write_text("image,caption\nno.png,nothing\n")
+    with pytest.raises(DataError, match=r"w\.csv: none of its 1 rows names an image"):
+        images(folder, captions="captions.csv", validation="w.csv")
+
+
+# Graphs
+
+
+def test_files_of_nodes_are_the_splits_node_for_node(write: Write) -> None:
+    n, v, t = write("1\n34\n", "n.txt"), write("2\n3\n2\n\n", "v.txt"), write("3\n30\n31\n", "t.txt")
+    spec = GraphSpec(graph="karate", labelled=str(n), validation=str(v), test=str(t))
+    data = prepare_graph(spec, seed=1)
+    assert {split: data.tokens(split).nodes.tolist() for split in data.splits} == {
+        "train": [0, 33],
+        "validation": [1, 2],
+        "test": [2, 29, 30],
+    }
+    assert data.overlaps == ("1 of the 3 nodes of the test split is in the validation split too",)
+    assert "v.txt: 1 lines name a node again: each node counts once" in data.skipped
+    plain = prepare_graph(GraphSpec(graph="karate"), seed=1)
+    assert data.split_hashes == {"graph": plain.hash, "train": sha(n), "validation": sha(v), "test": sha(t)}
+    assert data.hash == joint(**data.split_hashes) and plain.split_hashes == {}
+
+
+def test_of_nodes_only_what_is_not_given_is_drawn_and_never_from_the_files(write: Write) -> None:
+    t = write("".join(f"{node}\n" for node in range(1, 20)), "t.txt")
+    data = prepare_graph(GraphSpec(graph="karate", test=str(t), validation=4), seed=3)
+    sizes = {split: len(data.tokens(split)) for split in data.splits}
+    assert sizes["test"] == 19 and sizes["validation"] == 4 and sizes["train"] >= 2 and not data.overlaps
+    seen = np.concatenate([data.tokens(split).nodes for split in data.splits])
+    assert len(set(seen.tolist())) == len(seen)
+    assert GraphSpec(graph="karate", validation="4").validation == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("1\n99\n", r"v\.txt, line 2: there is no node '99' among the 34 nodes"),
+        ("", r"v\.txt: the file is empty"),
+    ],
+)
+def test_a_file_of_nodes_that_does_not_fit_is_refused(write: Write, content: str, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        prepare_graph(GraphSpec(graph="karate", validation=str(write(content, "v.txt"))), seed=1)
+
+
+def test_a_listed_node_needs_a_label_and_training_needs_nodes(tmp_path: Path, write: Write) -> None:
+    (tmp_path / "nodes.csv").write_text("id,label,age\na,x,1\nb,y,2\nc,,3\nd,x,4\n")
+    (tmp_path / "edges.csv").write_text("source,target\na,b\nc,d\n")
+    with pytest.raises(DataError, match=r"v\.txt, line 1: the node 'c' has no label"):
+        prepare_graph(GraphSpec(graph=str(tmp_path), validation=str(write("c\n", "v.txt"))), seed=1)
+    both = {"validation": str(write("a\nb\n", "v.txt")), "test": str(write("d\n", "t.txt"))}
+    with pytest.raises(DataError, match="no labelled node is left to train on"):
+        prepare_graph(GraphSpec(graph=str(tmp_path), **both), seed=1)
+    with pytest.raises(SpecError, match="0 nodes are too few"):
+        GraphSpec.read({"graph": "karate", "validation": 0}, "data")
