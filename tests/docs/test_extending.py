@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "extending").glob("*.md"))
-FILE = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+DATA = ROOT / "docs" / "extending" / "data.md"  # a change of Lemma itself; the others are packages
+PACKAGES = [page for page in PAGES if page != DATA]
+FILE = re.compile(r'^```(\w+) title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 PIP = [
     "-m",
     "pip",
@@ -36,16 +39,28 @@ def run(words: list[str], folder: Path, **more: str) -> subprocess.CompletedProc
     return subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
 
 
+def write_files(page: Path, folder: Path) -> str:
+    """Write the files of a page; return its changes of other files as one patch."""
+    patch = ""
+    for kind, name, body in FILE.findall(page.read_text(encoding="utf-8")):
+        if kind == "diff":
+            patch += f"--- a/{name}\n+++ b/{name}\n{body}"
+            continue
+        path = folder / name
+        assert not path.exists(), f"{page.name}: {name} is there already"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(body, encoding="utf-8")
+    return patch
+
+
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the packages of all pages, and a `site` where they are installed."""
     folder = tmp_path_factory.mktemp("extending")
-    for name, body in (found for page in PAGES for found in FILE.findall(page.read_text(encoding="utf-8"))):
-        path = folder / "packages" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(body, encoding="utf-8")
+    for page in PACKAGES:
+        assert not write_files(page, folder / "packages")
     projects = [str(path.parent) for path in sorted(folder.glob("packages/*/pyproject.toml"))]
-    assert len(projects) == 3  # a kind of data is not a package
+    assert len(projects) == 3
     done = run([*PIP, "--target", str(folder / "site"), *projects], folder)
     assert done.returncode == 0, done.stderr
     return folder
@@ -56,10 +71,22 @@ def search_path(packages: Path) -> str:
     return os.pathsep.join([str(packages / "site"), str(ROOT / "src"), str(ROOT)])
 
 
-def test_every_page_does_what_it_says_and_its_own_tests_pass(packages: Path) -> None:
-    done = run(["-c", FOLLOW, *map(str, PAGES)], packages / "packages", PYTHONPATH=search_path(packages))
+def test_every_package_does_what_its_page_says_and_its_own_tests_pass(packages: Path) -> None:
+    done = run(["-c", FOLLOW, *map(str, PACKAGES)], packages / "packages", PYTHONPATH=search_path(packages))
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\b8 passed\b", done.stdout), done.stdout
+
+
+def test_a_kind_of_data_is_added_as_its_page_says_and_its_own_tests_pass(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    patch = write_files(DATA, tmp_path)
+    alone = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}  # as if in no repository
+    done = subprocess.run(["git", "apply", "-"], cwd=tmp_path, env=alone, input=patch, capture_output=True, text=True)
+    assert done.returncode == 0, f"{DATA.name}: a diff does not fit src any more\n{done.stderr}"
+    path = os.pathsep.join([str(tmp_path / "src"), str(ROOT)])
+    done = run(["-c", FOLLOW, str(DATA)], tmp_path, PYTHONPATH=path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\b3 passed\b", done.stdout), done.stdout
 
 
 def test_the_settings_of_another_packages_family_are_listed_without_torch(packages: Path) -> None:

@@ -215,9 +215,9 @@ def test_a_parser_is_not_taken_for_a_language_model(run: Path) -> None:
         lemma.generate(run)
     with pytest.raises(SpecError, match="nothing to learn from is given"):
         lemma.train("parser", out="nowhere")
-    with pytest.raises(SpecError, match="is for a parser"):
+    with pytest.raises(SpecError, match="--treebank is not for a model of the family lstm: it learns --text"):
         lemma.train("lstm", treebank="ewt", out="nowhere")
-    with pytest.raises(SpecError, match=r"--text is for .*; a parser learns trees"):
+    with pytest.raises(SpecError, match=r"--text is not for .* parser: it learns --treebank\. A treebank by name"):
         lemma.train("parser", text="shakespeare", out="nowhere")
     with pytest.raises(InputError, match="no words"):
         lemma.look("parse", run, text=" \n ")

@@ -37,6 +37,7 @@ def train(
     """
     from lemma import api
     from lemma.spec.choose import choose, describe_settings
+    from lemma.spec.data import DATA_SPECS
 
     settings, names = sort_settings(words or [])
     if resume:
@@ -60,7 +61,7 @@ def train(
     chosen = choose(model, settings, classify="labels" in data)  # a wrong setting is reported before anything else
     option, example = api.data_option(chosen.model)
     command = f"lemma train {model} --{option}"
-    given = [name for name in ("text", "treebank", "pairs", "labels", "images", "graph") if name in data]
+    given = [name for name in DATA_SPECS if name in data]
     if given not in ([option], []) or (files and option != "text"):
         wrong = next((f"--{name}" for name in given if name != option), f"'{files[0]}'" if files else "")
         raise SpecError(

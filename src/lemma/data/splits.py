@@ -23,7 +23,8 @@ class Splits(Generic[Item]):
     `Trees`, `Captioned`) or the nodes of a graph (`GraphNodes`).
     """
 
-    kind: DataKind
+    kind: str
+    """Its option: text, treebank, pairs, labels, images or graph."""
     items: Mapping[str, Item] = field(repr=False)
     tokenizer: Any
     """The tokenizer; a parser's lexicon; None for data without text."""
@@ -76,7 +77,8 @@ def select_split(
 
 def split_files(spec: Any) -> dict[str, Any]:
     """The files that a data spec names for validation and test."""
-    return {split: getattr(spec, split) for split in ("validation", "test") if getattr(spec, split) is not None}
+    files = {split: getattr(spec, split, None) for split in ("validation", "test")}
+    return {split: file for split, file in files.items() if file is not None}
 
 
 def joint_splits(own: str, given: Mapping[str, str], name: str = "train") -> tuple[str, dict[str, str]]:

@@ -52,7 +52,7 @@ class Lines(Observer):
 
     def report(self, row: Mapping[str, float]) -> None:
         """Say how far it is, if a validation has come in."""
-        if "perplexity" in row:
+        if "validation_loss" in row:
             self.say(f"step {row['step']:,.0f} of {self.total:,}: {describe(row)}")
 
     def say(self, message: str) -> None:
@@ -127,6 +127,7 @@ def describe(row: Mapping[str, float]) -> str:
         "focus": "focus {:.3f}",
         "near": "near {:.2f}",
         "next_sentence": "next sentence {:.3f}",
+        "validation_loss": "validation loss {:.3f}",
         "perplexity": "validation perplexity {:,.2f}",
         "uas": "UAS {:.2f}",
         "las": "LAS {:.2f}",
@@ -139,7 +140,9 @@ def describe(row: Mapping[str, float]) -> str:
     if "uas" in row:  # trees: the loss is of arcs, in nats/word
         words |= {"loss": "loss {:.3f} nats/word"}
     if "uas" in row or "f1" in row or "recall_at_10" in row:
-        del words["perplexity"]
+        del words["perplexity"], words["validation_loss"]
+    elif "perplexity" in row:
+        del words["validation_loss"]
     return " · ".join(template.format(row[name]) for name, template in words.items() if name in row)
 
 

@@ -229,10 +229,10 @@ class RunFolder:
             raise RunError(f"The run folder {self.path} is damaged. {error}") from None
 
     def vocabulary(self) -> Tokenizer | Lexicon | None:
-        """Read the tokenizer or the lexicon that the run was trained with; a graph has neither."""
-        if isinstance(self.spec, Graph):
-            return None
-        return self.lexicon() if isinstance(self.spec, Parser) else self.tokenizer()
+        """Read the tokenizer or the lexicon that the run was trained with; data without text have neither."""
+        if isinstance(self.spec, Parser):
+            return self.lexicon()
+        return self.tokenizer() if "tokenizer" in type(self.data).model_fields else None
 
     def labels(self) -> tuple[str, ...]:
         """Read the names of a classifier's classes, in the order of its outputs; a run without classes has none."""

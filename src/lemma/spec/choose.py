@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 
 from lemma.errors import SpecError, unknown
 from lemma.spec.base import Spec, distribute, letter_of, read_toml
-from lemma.spec.data import DATA_SPECS, KINDS, AnyDataSpec, BytePairs, Characters, GraphSpec, Words
+from lemma.spec.data import DATA_SPECS, KINDS, AnyDataSpec, BytePairs, Characters, Words
 from lemma.spec.models import (
     FAMILIES,
     NEW_FAMILIES,
@@ -234,27 +234,6 @@ def _hash(package: str) -> str | None:
 # From what a user asks for to three specs: a model, a recipe and the data.
 
 
-READERS: dict[str, tuple[Any, str]] = {
-    "text": (LanguageSpec | Encoder, "language models and encoders"),
-    "treebank": (Parser, "a parser"),
-    "pairs": (EncoderDecoder, "an encoder-decoder"),
-    "labels": (Classifier, "a classifier"),
-    "images": (DualEncoder | CrossAttention, "a dual-encoder"),
-    "graph": (Graph, "a graph model"),
-}
-"""The models that learn each kind of data, as types and in words."""
-LEARNS = {
-    "parser": "a parser learns trees (--treebank ewt, or --treebank FILE.conllu)",
-    "encoder-decoder": "an encoder-decoder learns pairs of texts (--pairs tatoeba-es, or --pairs FILE.tsv)",
-    "classifier": "a classifier learns labelled texts (--labels tweets, or --labels FILE.csv)",
-    "tree": "a tree is the body of a classifier (--labels tweets --parser runs/parser)",
-    "dual-encoder": "a dual-encoder learns images with captions (--images emoji, or --images FOLDER)",
-    "cross-attention": "a re-ranker is made of a dual encoder (lemma adapt RUN --rerank --images emoji)",
-    "graph": "a graph model learns a graph (--graph cora, or --graph FILE)",
-}
-"""What the families learn that do not learn running text."""
-
-
 @dataclass(frozen=True)
 class Choice:
     """A model with its recipe and tokenizer, before the data are known."""
@@ -267,11 +246,11 @@ class Choice:
 
     def data(self, kind: str, source: Any, **settings: Any) -> AnyDataSpec:
         """The data spec of this choice: `kind` is text, treebank, pairs, labels, images or graph."""
-        readers, names = READERS[kind]
-        if not isinstance(self.model, readers):
-            family = self.model.family
-            learns = LEARNS.get(family, f"{family} learns running text (--text shakespeare, or --text FILE)")
-            raise SpecError(f"--{kind} is for {names}; {learns}.")
+        if kind != (learns := self.model.learns):
+            about = DATA_SPECS[learns].model_fields[learns].description
+            raise SpecError(
+                f"--{kind} is not for a model of the family {self.model.family}: it learns --{learns}. {about}"
+            )
         spec = DATA_SPECS[kind]
         own: dict[str, Any] = {"split": self.recipe.seed} if kind == "graph" else {}
         if "tokenizer" in spec.model_fields:
@@ -300,9 +279,10 @@ def choose(
     base, words = _base(model), dict(words or {})
     base = base.classified() if classify else base
     spec, tokenizer, settings = base.model, base.tokenizer, dict(base.data_settings)
-    if isinstance(spec, Graph):  # it has no tokenizer, and its graph has settings
-        shares = distribute(words, {"model": Graph, "recipe": Recipe, "data": GraphSpec})
-        GraphSpec.read({"graph": "graph", **shares["data"]}, "data")  # a wrong setting is reported first
+    kind = spec.learns
+    if "tokenizer" not in DATA_SPECS[kind].model_fields:
+        shares = distribute(words, {"model": type(spec), "recipe": Recipe, "data": DATA_SPECS[kind]})
+        DATA_SPECS[kind].read({kind: kind, **shares["data"]}, "data")  # a wrong setting is reported first
         settings |= shares["data"]
     else:
         tokenizer = _tokenizer(tokenizer, words)
@@ -339,13 +319,17 @@ NOT_FOR_GRAPHS = {
 """Settings of the recipe that a graph model does not use."""
 
 
+def why_idle(word: str, model: ModelSpec) -> str | None:
+    """Why a setting of the recipe has no effect on this model; None if it has one."""
+    if word in ONLY_FOR and not isinstance(model, ONLY_FOR[word][0]):
+        return ONLY_FOR[word][1]
+    return NOT_FOR_GRAPHS.get(word) if isinstance(model, Graph) else None
+
+
 def refuse_idle(words: Iterable[str], model: ModelSpec) -> None:
     """Refuse settings of the recipe that have no effect on this model."""
     for word in words:
-        why = NOT_FOR_GRAPHS.get(word) if isinstance(model, Graph) else None
-        if word in ONLY_FOR and not isinstance(model, ONLY_FOR[word][0]):
-            why = ONLY_FOR[word][1]
-        if why:
+        if why := why_idle(word, model):
             raise SpecError(
                 f"recipe.{word} has no effect on a model of the family {model.family}: {why}. Leave it out."
             )
@@ -424,13 +408,14 @@ def describe_settings(model: str) -> list[SettingRow]:
     'width (d) = 128'
     """
     chosen = choose(model)
-    kind = next((kind for kind, (readers, _) in READERS.items() if isinstance(chosen.model, readers)), "labels")
+    kind = chosen.model.learns
     data = (chosen if kind != "labels" else chosen.classified()).data(kind, ("text",) if kind == "text" else kind)
     own = _rows("model", chosen.model)
     hidden = {row.word for row in own}  # an encoder's objective is the model's
-    hidden |= {*ONLY_FOR, *NOT_FOR_GRAPHS} if kind == "graph" else set()
-    recipe = [row for row in _rows("recipe", chosen.recipe) if row.word not in hidden]
     tokenizer = _rows("tokenizer", chosen.tokenizer) if "tokenizer" in type(data).model_fields else []
+    if not tokenizer:  # settings without effect are hidden, unless the model as a body of a classifier has them
+        hidden |= {word for word in Recipe.model_fields if why_idle(word, chosen.model)}
+    recipe = [row for row in _rows("recipe", chosen.recipe) if row.word not in hidden]
     return [*own, *recipe, *(row for row in _rows("data", data) if row.word != "nodes_file"), *tokenizer]
 
 

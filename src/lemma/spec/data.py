@@ -1,7 +1,7 @@
 """Which data a model is trained on, one spec per kind of data."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -186,16 +186,10 @@ class PretrainedData(Spec):
     """Its own tokenizer."""
 
 
-AnyDataSpec = PretrainedData | DataSpec | TreebankSpec | PairsSpec | LabelsSpec | ImagesSpec | GraphSpec
-DATA_SPECS: dict[str, type[AnyDataSpec]] = {
-    "pretrained": PretrainedData,
-    "treebank": TreebankSpec,
-    "pairs": PairsSpec,
-    "labels": LabelsSpec,
-    "images": ImagesSpec,
-    "graph": GraphSpec,
-    "text": DataSpec,  # last, since labelled texts have a column of that name
-}
+AnyDataSpec = PretrainedData | TreebankSpec | PairsSpec | LabelsSpec | ImagesSpec | GraphSpec | DataSpec
+"""Running text is last, since labelled texts have a column called text."""
+DATA_SPECS: dict[str, type[AnyDataSpec]] = {next(iter(spec.model_fields)): spec for spec in get_args(AnyDataSpec)}
+"""The kinds of data by their first field, which names the source."""
 
 
 def read_data(words: Mapping[str, Any], where: str) -> AnyDataSpec:

@@ -55,6 +55,8 @@ class Family(Sized):
 
     use: ClassVar[str] = "a language model. To generate with it: lemma generate {} --prompt '…'"
     """What a run of it is for, and what to type; {} is its path."""
+    learns: ClassVar[str] = "text"
+    """The kind of data that it learns, by its option."""
     vocabulary: Annotated[Size, Letter("V")] = 256
     """Number of tokens in the vocabulary; training takes it from the tokenizer."""
 
@@ -386,6 +388,7 @@ class EncoderDecoder(Transformer):
     """
 
     family: Literal["encoder-decoder"] = "encoder-decoder"
+    learns: ClassVar[str] = "pairs"
     use: ClassVar[str] = "a translator. To translate: lemma generate {} --source '…'"
     positions: Positions = Sinusoidal()
     """Position encoding: none, learned, sinusoidal, rotary, alibi or relative; cross-attention has none."""
@@ -401,6 +404,7 @@ class Tree(Family):
     """Graph convolution (Kipf & Welling 2017) over a sentence's dependency tree; a body for classifiers only."""
 
     family: Literal["tree"] = "tree"
+    learns: ClassVar[str] = "labels"
     use: ClassVar[str] = "the body of a classifier, which writes nothing."
     width: Annotated[Size, Letter("d")] = 64
     """Width of the word embeddings and of every layer."""
@@ -531,6 +535,7 @@ class Classifier(TextReader):
     """A body that reads a text, pooling of its vectors, and one linear layer to the classes."""
 
     family: Literal["classifier"] = "classifier"
+    learns: ClassVar[str] = "labels"
     use: ClassVar[str] = "a classifier. To classify a text: lemma generate {} --source '…'"
     classes: Annotated[int, Field(ge=2), Letter("K")] = 2
     """Number of classes; training takes it from the labels."""
@@ -548,6 +553,7 @@ class DualEncoder(TextReader):
     """
 
     family: Literal["dual-encoder"] = "dual-encoder"
+    learns: ClassVar[str] = "images"
     use: ClassVar[str] = "a dual encoder. To search with it: lemma search {} --images FOLDER --query '…'"
     body: AnyBody = Encoder(width=128, depth=1, context=32)
     """The model that reads the text: a language model without its output layer, or an encoder."""
@@ -599,6 +605,7 @@ class CrossAttention(Reranking):
     """
 
     family: Literal["cross-attention"] = "cross-attention"
+    learns: ClassVar[str] = "images"
     use: ClassVar[str] = "a re-ranker. To search with it: lemma search {} --images FOLDER --query '…'"
     towers: DualEncoder = DualEncoder()
     """The dual encoder whose results are ranked again."""
@@ -670,6 +677,7 @@ class Parser(Sized):
     """A dependency parser: the attention head of a relation attends from a word to its dependents (problem B1)."""
 
     family: Literal["parser"] = "parser"
+    learns: ClassVar[str] = "treebank"
     use: ClassVar[str] = "a parser, which draws trees. To see one: lemma look parse {} --text '…'"
     vocabulary: Annotated[Size, Letter("V")] = 256
     """Number of words in the vocabulary; training takes it from the treebank."""
@@ -699,6 +707,7 @@ class Graph(Sized):
     """A graph convolutional network (Kipf & Welling 2017): H ← σ(Â H W + b), the last layer to the classes."""
 
     family: Literal["graph"] = "graph"
+    learns: ClassVar[str] = "graph"
     use: ClassVar[str] = "a classifier of a graph's nodes, which writes nothing. To evaluate it: lemma evaluate {}"
     features: Annotated[Size, Letter("F")] = 16
     """Features per node; training takes it from the graph."""

@@ -1,4 +1,4 @@
-"""The tasks: which one a model spec belongs to. The only table of the package that is keyed by family."""
+"""The tasks: one per kind of data, found by what the spec of a model learns."""
 
 from collections.abc import Mapping
 from shlex import quote
@@ -9,12 +9,9 @@ from lemma.report.progress import Observer
 from lemma.runs.load import Run
 from lemma.spec.data import PretrainedData
 from lemma.spec.models import (
-    Classifier,
     CrossAttention,
-    DualEncoder,
     Encoder,
     EncoderDecoder,
-    Graph,
     ModelSpec,
     Parser,
     Tree,
@@ -32,20 +29,22 @@ from lemma.tasks.translation import TranslationTask
 
 TASKS: dict[type[Any], type[Task]] = {
     Encoder: MaskedTask,
-    Parser: ParsingTask,
-    EncoderDecoder: TranslationTask,
-    Classifier: ClassificationTask,
     Tree: TreeClassificationTask,
-    DualEncoder: ImageTextTask,
     CrossAttention: RerankingTask,
-    Graph: NodesTask,
 }
-"""The tasks of all specs but those of language models."""
+"""The tasks of specs that share their kind of data with others."""
 OPTIONS: dict[str, type[Task]] = {
     task.option: task
-    for task in (LanguageTask, ParsingTask, TranslationTask, ClassificationTask, ImageTextTask, NodesTask)
+    for task in (
+        LanguageTask,
+        ParsingTask,
+        TranslationTask,
+        ClassificationTask,
+        ImageTextTask,
+        NodesTask,
+    )
 }
-"""The kinds of data by their options."""
+"""The task of each kind of data, by its option."""
 SPLIT_FILES = ("validation", "test")
 """The settings of all kinds that give a split as a file of its own."""
 
@@ -57,7 +56,7 @@ def task_for(spec: ModelSpec | type[ModelSpec]) -> Task:
     >>> task_for(Lstm()).name, task_for(Encoder()).name
     ('language', 'masked')
     """
-    return TASKS.get(spec if isinstance(spec, type) else type(spec), LanguageTask)()
+    return TASKS.get(spec if isinstance(spec, type) else type(spec), OPTIONS[spec.learns])()
 
 
 def task_of_family(family: str) -> Task:
@@ -105,7 +104,7 @@ def data_args(given: Mapping[str, Any]) -> DataArgs:
     return DataArgs(task, names if task.several else names[0], settings)
 
 
-DATA_SETTINGS = {*SPLIT_FILES, *(setting for task in OPTIONS.values() for setting in task.settings)}
+DATA_SETTINGS = {*OPTIONS, *SPLIT_FILES, *(setting for task in OPTIONS.values() for setting in task.settings)}
 DATA_SETTINGS -= {setting for task in OPTIONS.values() for setting in task.evaluation_settings}
 """Settings that can only be about the data; `limit` is one of `evaluate` too."""
 

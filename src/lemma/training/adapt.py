@@ -20,14 +20,13 @@ from lemma.runs.folder import ADAPTATION, LABELS, RECIPE, SPEC, SUMMARY, WEIGHTS
 from lemma.runs.load import Run, adaptation_of, always_learned, load, refuse_adapters, refuse_unfinished
 from lemma.spec.base import Spec, distribute
 from lemma.spec.choose import Choice, refuse_idle
-from lemma.spec.data import AnyDataSpec, BytePairs, GraphSpec, PretrainedData, TreebankSpec
+from lemma.spec.data import DATA_SPECS, AnyDataSpec, BytePairs, PretrainedData
 from lemma.spec.models import (
+    BodySpec,
     Classifier,
     CrossAttention,
     DualEncoder,
-    Graph,
     ModelSpec,
-    Parser,
     Pooling,
     Reranking,
     TextReader,
@@ -172,8 +171,7 @@ def plan_adaptation(
     refuse_idle(shares["recipe"], model)
     known = Recipe.read(shares["recipe"], "recipe")
     data_spec = given.spec(Choice(model, Recipe(), BytePairs()))
-    assert not isinstance(base.data, TreebankSpec | GraphSpec)  # parsers and graph models were refused
-    data_spec = data_spec.replace(tokenizer=base.data.tokenizer.to_dict())
+    data_spec = data_spec.replace(tokenizer=base.data.to_dict()["tokenizer"])
     data = data or task_for(model).load(data_spec, model, known, observer, base.tokenizer())
     task, own = task_for(model), shares["recipe"]
     pretrained = isinstance(base.data, PretrainedData)
@@ -201,14 +199,16 @@ def adapted_spec(base: ModelSpec, given: DataArgs, rerank: bool) -> ModelSpec:
             more = again if isinstance(base, CrossAttention) else ""
             raise SpecError(f"adapt: a re-ranker is made of a dual-encoder, not of a model of {base.family}.{more}")
         return CrossAttention(towers=base)
-    if isinstance(base, Parser):
-        raise SpecError("a parser reads whole words of a treebank and cannot be adapted. Adapt a language model.")
-    if isinstance(base, Graph):
-        raise SpecError("a graph model knows only its own graph and cannot be adapted. Adapt a language model.")
-    if given.option is None or given.option in ("treebank", "graph"):
+    if "tokenizer" not in DATA_SPECS[base.learns].model_fields:
+        raise SpecError(
+            f"a model of the family {base.family} has no tokenizer and cannot be adapted. Adapt a language model."
+        )
+    if given.option is None or "tokenizer" not in DATA_SPECS[given.option].model_fields:
         raise SpecError("adapt: give labels, text, pairs or images to adapt to, as in --labels FILE.csv.")
     if given.option == "labels" and not isinstance(base, CrossAttention):
-        return Classifier(body=base.body if isinstance(base, TextReader) else base)
+        body = base.body if isinstance(base, TextReader) else base
+        assert isinstance(body, BodySpec)
+        return Classifier(body=body)
     if isinstance(base, DualEncoder | CrossAttention) and given.option != "images":
         raise SpecError(f"adapt: a model of the family {base.family} learns images, as in --images FOLDER.")
     return base

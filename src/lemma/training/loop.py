@@ -259,7 +259,9 @@ class MetricsLog:
         self.metrics, self.leads = folder.metrics, processes.leads
         self.observer = observer if self.leads else Silent()
         # a graph's steps read all of it, so that its few labelled nodes per second say nothing
-        self.hidden = {"tokens_per_second"} if task_for(folder.spec).counts != "tokens" else set()
+        task = task_for(folder.spec)
+        self.hidden = {"tokens_per_second"} if task.counts != "tokens" else set()
+        self.hidden |= set() if task.has_perplexity else {"perplexity"}
         boards = self.leads and folder.recipe.tensorboard
         self.board = tensorboard_writer()(str(folder.path / TENSORBOARD), purge_step=step + 1) if boards else None
         self.observer.begin("training", folder.recipe.steps, "steps", step)

@@ -20,7 +20,8 @@ def a_run(watcher, steps: int = 5000) -> None:
         if step % 50 == 0:
             watcher.report({"step": step, "loss": 1.5, "tokens_per_second": 21000.0})
         if step % 500 == 0:
-            watcher.report({"step": step, "loss": 1.25, "perplexity": 4.5, "tokens_per_second": 21000.0})
+            figures = {"loss": 1.25, "validation_loss": 1.504, "perplexity": 4.5, "tokens_per_second": 21000.0}
+            watcher.report({"step": step, **figures})
     watcher.say("Nothing [is] learned")
     watcher.end()
 
@@ -36,6 +37,12 @@ def test_a_log_gets_one_line_a_validation_and_no_control_characters() -> None:
     assert len(lines) == 12 and "\r" not in log.getvalue() and "\x1b" not in log.getvalue()
     assert lines[0] == "training: 5,000 steps" and lines[-1] == "Nothing [is] learned"
     assert lines[1] == "step 500 of 5,000: loss 1.250 · validation perplexity 4.50 · 21,000 tokens/s"
+
+
+def test_where_there_is_no_perplexity_the_validation_loss_is_told() -> None:
+    log = io.StringIO()
+    Lines(log).report({"step": 5, "loss": 0.5, "validation_loss": 0.7})
+    assert log.getvalue() == "step 5 of 0: loss 0.500 · validation loss 0.700\n"
 
 
 def test_of_trees_the_loss_is_told_a_word_and_no_perplexity() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lemma.errors import SpecError
 from lemma.spec.base import parse_settings, to_toml
-from lemma.spec.choose import PRESETS, choose
+from lemma.spec.choose import PRESETS, choose, describe_settings
 from lemma.spec.models import Decoder
 from lemma.spec.recipe import Recipe
 
@@ -46,12 +46,21 @@ def test_nothing_is_evaluated(text: str) -> None:
         ("lstm", {"heads": 2}, "the setting = 'heads' is unknown"),
         ("lstm", {"dropout": 1.5}, "dropout = 1.5"),
         ("lstm", {"tokenizer": "wrods"}, "Did you mean 'words'"),
+        ("parser", {"tokenizer": "words"}, "the setting = 'tokenizer' is unknown"),
+        ("parser", {"held_out": 2}, "held_out = 2"),
         ("nowhere.toml", {}, "no such file"),
     ],
 )
 def test_a_wrong_word_says_what_was_expected(model: str, words: dict, message: str) -> None:
     with pytest.raises(SpecError, match=message.replace("(", r"\(")):
         choose(model, words)
+
+
+def test_settings_without_effect_are_not_listed_where_no_text_is_read() -> None:
+    idle = {"mask_rate", "augment", "objective", "sequence_length"}
+    for model in ("parser", "graph"):
+        assert not idle & {row.word for row in describe_settings(model)}
+    assert "label_smoothing" in {row.word for row in describe_settings("graph")}
 
 
 def test_letters_are_second_names() -> None:

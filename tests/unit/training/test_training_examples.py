@@ -114,9 +114,9 @@ def test_a_stopped_run_goes_on_to_the_same_bits(kind: str, tmp_path: Path, monke
 
 def test_data_of_another_kind_are_refused_with_what_would_do(tmp_path: Path) -> None:
     labels = small_table(tmp_path)
-    with pytest.raises(SpecError, match="encoder-decoder learns pairs"):
+    with pytest.raises(SpecError, match="encoder-decoder: it learns --pairs"):
         lemma.train("encoder-decoder", text=labels, out=tmp_path / "run", **TINY)
-    with pytest.raises(SpecError, match="--pairs is for an encoder-decoder"):
+    with pytest.raises(SpecError, match="--pairs is not for a model of the family lstm: it learns --text"):
         lemma.train("lstm", pairs=labels, out=tmp_path / "run", **TINY)
     with pytest.raises(SpecError, match="cannot be the body of a classifier"):
         lemma.train("parser", labels=labels, out=tmp_path / "run", progress=False)
