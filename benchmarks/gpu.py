@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import lemma
 from benchmarks.compare import Comparison, compare
@@ -42,7 +42,7 @@ PENALTIES = {1024: (16, 1.3), 4096: (4, 1.4), 8192: (2, 1.5)}
 MEMORY = 1.1
 
 
-def step(loss: nn.Module, tokens: Tensor) -> None:
+def step(loss: Any, tokens: Tensor) -> None:
     """Forward and backward in bfloat16, to its end."""
     with torch.autocast("cuda", torch.bfloat16):
         total = loss(tokens, tokens, None)[0]
@@ -88,7 +88,8 @@ def decoding() -> int:
 
     torch.manual_seed(0)
     model = build(Decoder(vocabulary=50_257, width=768, depth=12, heads=12, context=1024)).cuda().eval()
-    peer = GPT2LMHeadModel(GPT2Config()).cuda().bfloat16().eval()
+    peer: Any = GPT2LMHeadModel(GPT2Config())
+    peer = peer.cuda().bfloat16().eval()
     settings = Sampling(tokens=DECODED, temperature=0.0, stop_at_eos=False)
     missed = 0
     for batch, wanted in RATES.items():

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from tempfile import TemporaryDirectory
 
 import torch
@@ -106,7 +107,8 @@ def decoding(folder: Path) -> Comparison:
 
     def by_transformers() -> list[int]:
         with torch.inference_mode():
-            written = theirs.generate(torch.tensor([prompt]), max_new_tokens=TOKENS, do_sample=False, pad_token_id=0)
+            chosen = {"max_new_tokens": TOKENS, "do_sample": False, "pad_token_id": 0}
+            written: Any = theirs.generate(torch.tensor([prompt]), **chosen)  # pyright: ignore
         return written[0, len(prompt) :].tolist()
 
     if by_lemma() != by_transformers():

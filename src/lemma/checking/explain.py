@@ -620,7 +620,7 @@ def right_elsewhere(question: FormulaQuestion, spec: ModelSpec) -> str:
             sizes = other.sizes()
             followed = {name: values[of] for name, of in FOLLOWS.items() if name in sizes and name not in values}
             try:
-                if question.yours.at(values) != _size_of(other.at({**values, **followed})):
+                if question.yours.at(values) != _size_of(other.at({**values, **followed})):  # pyright: ignore[reportArgumentType]
                     return False
             except InputError:  # sizes that this model cannot have, or at which the formula divides by zero
                 return False

@@ -292,7 +292,7 @@ class _EquationParser(Cursor):
                 raise self.wrong(f"{function} takes {count} values, not {len(arguments)}.", opening)
             return self.node(sign, *arguments)
         if function == "einsum":
-            return self.subscripts(value or "", arguments, opening)
+            return self.subscripts(str(value or ""), arguments, opening)
         return self.counted(function, arguments, opening, value)
 
     def subscripts(self, letters: str, arguments: list[Node], at: Token) -> Node:

@@ -315,11 +315,9 @@ class _FormulaParser(Cursor):
         ):
             raise self.wrong(f"nothing is divided by the index {index} here.", begin)
         if kind == "prod":
-            ends = [bound.constant for bound in (first, last)]
-            if (
-                any(bound is None or bound.denominator != 1 for bound in ends)
-                or ends[1] - ends[0] > 2 * LARGEST_EXPONENT
-            ):  # pyright: ignore
+            ends = [bound.constant for bound in (first, last) if bound.constant is not None]
+            whole = len(ends) == 2 and all(bound.denominator == 1 for bound in ends)
+            if not whole or ends[1] - ends[0] > 2 * LARGEST_EXPONENT:
                 raise self.wrong(f"a product has whole numbers as bounds, at most {2 * LARGEST_EXPONENT} apart.", token)
             value = Rational(ONE)
             for number in range(int(ends[0]), int(ends[1]) + 1):  # pyright: ignore

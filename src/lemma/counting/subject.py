@@ -243,7 +243,10 @@ def _factory_identity(factory: Any, others: Mapping[str, Any]) -> str | None:
     if not plain or factory.__name__ == "<lambda>":
         return None
     seen: dict[str, str] = {}
-    waiting = [factory.__module__ or "", getattr(getattr(factory, "inputs", None), "__module__", None) or "torch"]
+    waiting: list[str] = [
+        factory.__module__ or "",
+        getattr(getattr(factory, "inputs", None), "__module__", None) or "torch",
+    ]
     while waiting:
         name = waiting.pop()
         package = name.partition(".")[0]

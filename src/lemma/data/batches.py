@@ -287,6 +287,11 @@ class MaskedWindows:
             )
 
     @property
+    def marks(self) -> tuple[int, int, int]:
+        """The ids of <start>, <end> and <mask>."""
+        return self.special or (self.vocabulary - 3, self.vocabulary - 2, self.vocabulary - 1)
+
+    @property
     def paired(self) -> bool:
         """Whether rows consist of two segments."""
         return self.objective != "masked"

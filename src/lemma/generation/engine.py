@@ -76,8 +76,7 @@ def fast_step(
 
     `beyond` is the model's own step. In bfloat16 the model's matrices are copied, and the cache is converted.
     """
-    fits = isinstance(model, DecoderModel) and isinstance(state, Cache) and model.has_slots() and bool(state.layers)
-    if not fits or not state.seen.is_cuda or tokens < WORTH_RECORDING:
+    if not isinstance(model, DecoderModel) or not isinstance(state, Cache) or not model.has_slots() or not state.layers:
         return beyond, state
     limit = state.seen.shape[1] + tokens
     limit = limit if model.window is None else min(limit, model.window)

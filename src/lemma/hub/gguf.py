@@ -209,7 +209,7 @@ class GgufTensors(Mapping[str, Tensor]):
 
         own = self.names[name]
         shape, quantization, place, size = self.stored[own]
-        rows, wide = (shape[0], prod(shape[1:])) if len(shape) > 1 else (1, shape[0])
+        rows, wide = (shape[0], prod(shape[1:])) if len(shape) > 1 else (1, prod(shape))
         numbers = np.empty((rows, wide), dtype=np.float32)
         some = max(1, CHUNK // wide)
         with self.path.open("rb") as file:  # not mapped: the pages would stay in memory

@@ -121,6 +121,7 @@ class DecoderModel(LanguageModel):
 
     def __init__(self, spec: Decoder, dropout: float = 0.0) -> None:
         super().__init__(spec)
+        self.spec: Decoder = spec
         shape = layer_shape(spec)
         self.window = None if spec.positions.endless else spec.context
         self.embedding = nn.Embedding(spec.vocabulary, spec.width)

@@ -17,7 +17,7 @@ from lemma.spec.models import Decoder, Encoder, Transformer
 Tokens = Int[Tensor, "batch time"]
 Stream = Float[Tensor, "batch time width"]
 Mask = Bool[Tensor, "batch 1 1 known"]
-Past = tuple[Memory | Slots | None, Memory | None]
+Past = tuple[Memory | None, Memory | None]
 """What a layer's self-attention keeps, and what its attention to the source keeps."""
 NOTHING: Past = (None, None)
 INITIAL_STD = 0.02  # of embeddings and outputs
@@ -82,7 +82,7 @@ class TransformerLayer(nn.Module):
     def forward(
         self,
         stream: Stream,
-        past: Past = NOTHING,
+        past: Past | tuple[Slots, None] = NOTHING,
         mask: Mask | None = None,
         source: Float[Tensor, "batch known width"] | None = None,
         source_mask: Mask | None = None,

@@ -77,13 +77,14 @@ class Muon(AdamW):
                     shapes[matrix.shape].append(matrix)
             rate = group["lr"] * group["ratio"]
             for (rows, columns), matrices in shapes.items():
-                gradients = [matrix.grad for matrix in matrices]
+                gradients = torch.stack([matrix.grad for matrix in matrices if matrix.grad is not None])
                 means = [self.state[matrix].setdefault("mean", torch.zeros_like(matrix)) for matrix in matrices]
-                torch._foreach_lerp_(means, gradients, 1 - group["momentum"])
-                steps = orthogonal(torch.stack(torch._foreach_lerp(gradients, means, group["momentum"])))
-                torch._foreach_mul_(matrices, 1 - rate * group["weight_decay"])
-                size = -rate * math.sqrt(max(1, rows / columns))
-                torch._foreach_add_(matrices, list(steps.to(matrices[0].dtype).unbind()), alpha=size)
+                momentum = torch.stack(means).lerp_(gradients, 1 - group["momentum"])
+                steps = orthogonal(gradients.lerp_(momentum, group["momentum"])).to(gradients.dtype)
+                size = rate * math.sqrt(max(1, rows / columns))
+                for matrix, mean, moved, step in zip(matrices, means, momentum, steps, strict=True):
+                    mean.copy_(moved)
+                    matrix.mul_(1 - rate * group["weight_decay"]).sub_(step, alpha=size)
         return loss
 
 
