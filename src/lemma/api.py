@@ -642,7 +642,7 @@ def generate(
         raise SpecError(f"generate: {', '.join(beams)}: for translations, which need source. Leave out the one.")
     if stream and on_text is not None:
         raise SpecError("generate: stream returns the pieces that on_text would be called with. Leave out the one.")
-    known = Sampling.__dataclass_fields__
+    known, model = Sampling.__dataclass_fields__, loaded.model  # which refuses a run that writes nothing
     refuse_unknown(settings, known, "generate")
     own = {word: value for word, value in loaded.tokenizer.sampling.items() if word in known}
     chosen = Sampling(**{**(defaults or {}), **own, **settings, **({} if samples is None else {"samples": samples})})
@@ -651,13 +651,13 @@ def generate(
 
     def pieces() -> Iterator[Any]:
         with loaded.folded():
-            for number, piece in stream_text(loaded.model, loaded.tokenizer, prompts, chosen):
+            for number, piece in stream_text(model, loaded.tokenizer, prompts, chosen):
                 yield piece if one else (number, piece)
 
     if stream:
         return pieces()
     with loaded.folded():
-        written = generate_text(loaded.model, loaded.tokenizer, prompts, chosen, on_text)
+        written = generate_text(model, loaded.tokenizer, prompts, chosen, on_text)
     return written[0] if one else written
 
 

@@ -6,30 +6,27 @@ far-fetched it is), and its sentence. The elements that together make the differ
 
 import random
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache, partial
-from itertools import chain, combinations, product
+from functools import cached_property, partial
+from itertools import combinations, product
 from math import inf, prod
 from typing import Literal, get_args, get_origin
 
 from lemma.checking.question import FOLLOWS, FormulaQuestion
 from lemma.counting.account import Part
-from lemma.counting.polynomial import ONE, Polynomial, of, quotient, symbol, total
+from lemma.counting.polynomial import ONE, Polynomial, quotient, symbol, total
 from lemma.errors import InputError, SpecError
 from lemma.models.build import parameters_of
 from lemma.spec.base import Spec
 from lemma.spec.models import FAMILIES, ModelSpec
 
-PLAIN, ALIKE, TWO_FOR_ONE = 1.06, 0.07, 0.92
-"""The cost up to which one mistake explains a difference beyond doubt, the gap up to which two explanations are as
-likely, and what two plain mistakes may cost more than one far-fetched one."""
-FAR = 1.2
-"""The cost beyond which a symbol that is foreign is rather a term of its own than part of a mutation."""
-NEAR, NEAREST, LEFT_OUT = 1.3, 1.0, 1.03
+PLAIN = 1.03
+"""The cost up to which no mutation can be a better explanation than a tensor left out."""
+NEAR, NEAREST, LEFT_OUT = 1.15, 1.0, 1.03
 """The cost up to which an element may be one of two, one of three, and one of three that are all left out."""
-MOST_SHOWN, MOST_LISTED, MOST_COPIES, LARGEST_FACTOR = 4, 6, 8, 12
+MOST_SHOWN, MOST_LISTED, MOST_COPIES, LARGEST_FACTOR = 2, 6, 8, 12
 HEADS = "h"
 
 
@@ -38,14 +35,15 @@ def explain(question: FormulaQuestion) -> tuple[str, float]:
     residual, yours = question.residual, question.polynomial
     if residual is None or yours is None:
         return "", inf
-    elements = Elements(foreign_elements(question, residual), all_elements(question))
-    ratio = quotient(yours, question.model) if yours.symbols else None
-    if ratio is not None and len(ratio.terms) == 1:
-        number = ratio.common()[0]
-        if max(abs(number.numerator), number.denominator) <= LARGEST_FACTOR:
-            every = frozenset(part.path for part in question.quantity.parts)
-            text = f"your formula is {question.write(ratio)} times the model's"
-            elements.add([Element(residual, 1.0, text, paths=every)])
+    groups = groups_of([part for part in question.quantity.parts if part.whole])
+    elements = Elements(tensor_elements(question, groups))
+    if elements.cost(residual) > PLAIN:
+        elements.add(mutation_elements(question, groups))
+        ratio = quotient(yours, question.model) if yours.symbols else None
+        if ratio is not None and len(ratio.terms) == 1:
+            number = ratio.common()[0]
+            if max(abs(number.numerator), number.denominator) <= LARGEST_FACTOR:
+                elements.add([Element(residual, 1.0, f"your formula is {question.write(ratio)} times the model's")])
     return elements.explain(residual)
 
 
@@ -54,29 +52,13 @@ def explain_number(question: FormulaQuestion) -> str:
 
     By one element: by two, chance would explain anything.
     """
-    sizes, elements = question.account.symbols, all_elements(question)
+    sizes, groups = question.account.symbols, groups_of(question.quantity.parts)
+    elements = Elements([*tensor_elements(question, groups), *mutation_elements(question, groups)])
     residual = question.yours.at(sizes) - question.model.at(sizes)
     fitting = [change for change in elements.table if change.at(sizes) == residual]
     least = min(map(elements.cost, fitting), default=None)
     alike = [one for change in fitting if elements.cost(change) == least for one in elements.table[change]]
     return sentence(clause(alike)) if alike else ""
-
-
-_MADE: dict[Hashable, "Elements"] = {}
-MOST_MADE = 32
-
-
-def all_elements(question: FormulaQuestion) -> "Elements":
-    """Every mistake that the model allows, whatever the formula; kept, since a class answers the same question."""
-    account, parts = question.account, question.quantity.parts
-    left = frozenset(account.defaults) - question.yours.symbols
-    key = (parts, question.parts, account.order, tuple(account.symbols.items()), question.quantity.name, left)
-    if key not in _MADE:
-        groups = groups_of([part for part in parts if part.whole])
-        while len(_MADE) >= MOST_MADE:
-            del _MADE[next(iter(_MADE))]
-        _MADE[key] = Elements([*tensor_elements(question, groups), *mutation_elements(question, groups)])
-    return _MADE[key]
 
 
 @dataclass(frozen=True)
@@ -85,7 +67,7 @@ class Element:
 
     `tell` is a clause, or for what is missing or counted twice the noun; where writing it takes time it is a function,
     since only the few that fit are ever told. `name` is a short name for lists; of several other mistakes with the
-    same name one is enough. `paths` are those of the parts it is about: no part is explained twice.
+    same name one is enough. `paths` are those of what is missing.
     """
 
     change: Polynomial
@@ -214,26 +196,24 @@ def tensor_elements(question: FormulaQuestion, groups: Sequence[PartGroup]) -> I
         cost, part = 1.0, group.part
         # people forget a norm rather than half of it, and all of a module rather than its biases or weights alone
         if part is not None and part.shape is not None and is_norm(part) and part.each.symbols:
-            cost = 1.04
-        elif group.name.startswith("the weights"):
+            cost = 1.02
+        elif group.name.startswith("the "):
             cost = 1.03
-        elif group.name.startswith("the "):  # nobody forgets the biases of norms and of other maps, but not all biases
-            cost = 1.01 if len({*map(is_norm, group.parts)}) == 1 else 1.1
         paths = frozenset(part.path for part in group.parts)
         yield Element(-group.whole, cost, partial(_noun, question, group), group.name, "missing", paths)
     for group in groups:
-        part, paths = group.part, frozenset(part.path for part in group.parts)
+        part = group.part
         if part is not None and TIED in part.note:  # what people do; counting another one twice is rarer
             other = part.note.partition(TIED)[2]
             text = f"your formula counts '{other}' again; it is tied to '{part.path}', and a tied tensor counts once"
-            yield Element(group.whole, 1.0, text, paths=paths)
+            yield Element(group.whole, 1.0, text)
         else:
-            yield Element(group.whole, 1.1, partial(_noun, question, group), group.name, "twice", paths)
+            yield Element(group.whole, 1.1, partial(_noun, question, group), group.name, "twice")
         depths = sorted({name for part in group.parts for name in part.repeats.symbols})
         for depth in depths:
             once = total(part.repeats.put(depth, 1) * part.each for part in group.parts)
             text = f"your formula counts {group.name} for one layer only; there are {depth}"
-            yield Element(once - group.whole, 1.05, text, paths=paths)
+            yield Element(once - group.whole, 1.05, text)
         # one more or less than the members of each part in a layer, such as the two attentions of a decoder
         twins = [int(abs(part.repeats.common()[0])) if len(part.repeats.terms) == 1 else 1 for part in group.parts]
         # of a lone weight or bias people would forget or repeat the module as a whole
@@ -248,7 +228,7 @@ def tensor_elements(question: FormulaQuestion, groups: Sequence[PartGroup]) -> I
             else:
                 name = "norm" if group.name == ALL_NORMS else f"of {group.name}"
                 text = f"your formula counts one {name} {'less' if step < 0 else 'more'}{layer} than there are"
-            yield Element(change, cost, text, paths=paths)
+            yield Element(change, cost, text)
     if question.quantity.name == "parameters":
         yield from _foreign_biases(question)
 
@@ -279,23 +259,11 @@ def _foreign_biases(question: FormulaQuestion) -> Iterator[Element]:
         embeds = any(word in part.path.lower() for word in EMBEDDINGS)
         size, where = inputs if embeds else outputs, f"{'' if part.repeats == ONE else 'each '}'{module}'"
         text = f"your formula has a bias of {question.write(size)} in {where} that the model does not have"
-        about = frozenset({f"{module} bias"})
-        yield Element(part.repeats * size, 1.13 if embeds else 1.0, text, "" if embeds else f"bias {size}", paths=about)
+        yield Element(part.repeats * size, 1.1 if embeds else 1.0, text)
         if embeds:
             whole = part.repeats * outputs
             text = f"your formula has a bias of {question.write(whole)} on the output that the model does not have"
-            yield Element(whole, 1.05, text, f"bias {whole}", paths=frozenset({"output bias"}))
-
-
-def foreign_elements(question: FormulaQuestion, residual: Polynomial) -> Iterator[Element]:
-    """The terms in symbols on which the quantity does not depend, by symbol."""
-    foreign = sorted(residual.symbols - question.model.symbols)
-    for name in foreign:
-        terms = Polynomial({term: number for term, number in residual.terms.items() if name in dict(term)})
-        what = question.quantity.name if question.quantity.name != "flops" else "FLOPs"
-        said = f"your formula has {question.write(terms)}, in which {name} is foreign"
-        text = f"{said}: the {what} of this model do not depend on it"
-        yield Element(terms, 1.0, text, paths=frozenset({f"foreign {name}"}))
+            yield Element(whole, 1.05, text, text)
 
 
 # Known mutations of a formula: one symbol for another, one too many, heads multiplied in, a factor forgotten.
@@ -315,9 +283,6 @@ def mutation_elements(question: FormulaQuestion, groups: Sequence[PartGroup]) ->
     counts, heads = [symbol(name) for name in question.counts], symbol(HEADS)
     attends = {part.path: any(word in part.path for word in ATTENTION) for part in parts}
     inner = [group for group in groups if group.is_place or group.name.startswith("the weights of")]
-    depths = {name for part in parts for name in part.repeats.symbols}
-    reduced = [symbol(name) - 1 for name in question.counts if name in depths | {"N"}]  # the words before the last
-    places = set(question.counts) - depths
 
     def short(formula: Polynomial) -> str:  # a symbol or a count such as N-1
         return question.write(formula).replace(" ", "")
@@ -331,22 +296,20 @@ def mutation_elements(question: FormulaQuestion, groups: Sequence[PartGroup]) ->
         here: Polynomial, there: Polynomial, changed: Polynomial, cost: float, scope: PartGroup | None
     ) -> Element:
         where, base, far = (f" in {scope.name}", scope.whole, 0.1) if scope else ("", question.model, 0.0)
-        touched = [part.path for part in (scope.parts if scope else parts) if part.whole.symbols & there.symbols]
 
         def tell() -> str:
             same = here.symbols.isdisjoint(there.symbols) and here.at(sizes) == there.at(sizes)
             equal = f" (the two are equal only at these sizes: {here.at(sizes)})" if same else ""
             return f"your formula has {short(here)} where the model has {short(there)}{where}{equal}"
 
-        return Element(changed - base, cost + far, tell, f"{here!r} for {there!r}", paths=frozenset(touched))
+        return Element(changed - base, cost + far, tell, f"{here!r} for {there!r}")
 
     for scope in (None, *inner):
         whole = scope.whole if scope else question.model
         for name, count in zip(question.counts, counts, strict=True):  # N for N−1, L+1 for L
             more, less = (whole.put(name, count + step) for step in (1, -1))
             there = count - 1 if len(more.terms) < len(whole.terms) else count
-            forgets = scope is not None and there != count  # L for L-1 is as common in one place
-            yield instead(there + 1, there, more, 0.95 if forgets else 1.05, scope)
+            yield instead(there + 1, there, more, 1.05, scope)
             yield instead(there - 1, there, less, 1.05, scope)
         for name in (name for name in names if name in whole.symbols):
             # d for d_h, 4d for d_ff, a head's width for that of all heads
@@ -355,12 +318,10 @@ def mutation_elements(question: FormulaQuestion, groups: Sequence[PartGroup]) ->
             if has_heads(scope) and name not in (HEADS, *question.counts):
                 usual += [symbol(name) * heads, symbol(name) / heads]
             for other in (*others, *usual):
-                # people mistake a width for a width and a depth for a depth
-                alike = other.symbols <= depths if name in depths else other.symbols.isdisjoint(question.counts)
-                cost = (1.05 if other in others else 1.1) if alike and name not in places else 1.2
-                yield instead(other, symbol(name), whole.put(name, other), cost, scope)
+                changed = whole.put(name, other)
+                yield instead(other, symbol(name), changed, 1.05 if other in others else 1.1, scope)
     for scope in inner:
-        whole, within = scope.whole, frozenset(part.path for part in scope.parts)
+        whole = scope.whole
         number, _ = whole.common()
         if number.denominator == 1 and 2 <= number <= MOST_COPIES:  # four gates; query, key and value
             paths = [part.path for part in scope.parts]
@@ -370,22 +331,22 @@ def mutation_elements(question: FormulaQuestion, groups: Sequence[PartGroup]) ->
                 text = f"the model has {number} equal blocks in {scope.name}{blocks}; yours has {counted}"
                 if question.quantity.name != "parameters":
                     text = f"your formula counts {times} times what the model does in {scope.name}"
-                yield Element(whole * (times - 1), 1.03 if blocks else 1.1, text, paths=within)
+                yield Element(whole * (times - 1), 1.1, text)
         # the heads, the layers or the words of the window multiplied in
-        for factor in (*([heads] if has_heads(scope) else []), *counts, *reduced):
+        for factor in (*([heads] if has_heads(scope) else []), *counts, *(count - 1 for count in counts)):
             share = "; the heads share its width" if factor == heads else ""
             text = f"your formula multiplies {scope.name} by {short(factor)}{share}"
-            yield Element(whole * (factor - 1), 1.2, text, paths=within)
+            yield Element(whole * (factor - 1), 1.2, text)
         # a factor forgotten: d for d², one word of the window for all of them; or a division by the heads
         for name in (name for name in names if name in whole.symbols):
             for factor in (symbol(name), symbol(name) - 1):
                 left = quotient(whole, factor)
                 if left is not None and all(power > 0 for monomial in left.terms for _, power in monomial):
                     text = f"your formula leaves the factor {short(factor)} out of {scope.name}"
-                    yield Element(left - whole, 1.2, text, paths=within)
+                    yield Element(left - whole, 1.2, text)
         if has_heads(scope) and HEADS not in whole.symbols:
             text = f"your formula divides {scope.name} by h; all heads together have the full width"
-            yield Element(whole / heads - whole, 1.2, text, paths=within)
+            yield Element(whole / heads - whole, 1.2, text)
     # one side of a matrix taken for another size: what an upper layer reads, what a head gives
     for part in parts:
         shape = part.shape or ()
@@ -394,26 +355,17 @@ def mutation_elements(question: FormulaQuestion, groups: Sequence[PartGroup]) ->
                 if other not in (name, *question.counts):
                     changed = (*shape[:side], size.put(name, symbol(other)), *shape[side + 1 :])
                     text = f"your formula has {other} where the model has {name} on one side of '{part.path}'"
-                    counted = part.repeats * prod(changed, start=ONE)
-                    name_of = f"{symbol(other)!r} for {symbol(name)!r}"
-                    yield Element(counted - part.whole, 1.15, text, name_of, paths=frozenset({part.path}))
-    # a size that follows from others taken for another multiple of them: d for d_ff = 4d
-    unused = {name: value for name, value in question.account.defaults.items() if name not in question.yours.symbols}
-    for name, default in unused.items():
-        number, _ = default.common()
-        for other in (default / number * count for count in range(1, MOST_COPIES + 1) if count != number > 1):
-            before = [part for part in question.parts if name in part.whole.symbols]
-            changed = total(part.whole.put_all({**unused, name: other}) - part.whole.put_all(unused) for part in before)
-            text = f"your formula has {short(other)} where the model has {name} = {short(default)}"
-            cost = {ONE: 1.0, of(2): 1.05}.get(quotient(other, default / number) or ONE, 1.12)
-            yield Element(changed, cost, text, paths=frozenset(part.path for part in before))
+                    yield Element(part.repeats * prod(changed, start=ONE) - part.whole, 1.15, text)
+
+
+Changes = tuple[Polynomial, ...]
 
 
 class Elements:
-    """Elements by what they do to a formula, the most likely first; those far less likely are left out."""
+    """Elements by what they do to a formula; of those that do the same only the cheapest."""
 
-    def __init__(self, elements: Iterable[Element], others: "Elements | None" = None) -> None:
-        self.table: dict[Polynomial, list[Element]] = dict(others.table) if others else {}
+    def __init__(self, elements: Iterable[Element]) -> None:
+        self.table: dict[Polynomial, list[Element]] = {}
         self.add(elements)
 
     def add(self, elements: Iterable[Element]) -> None:
@@ -421,91 +373,58 @@ class Elements:
         for element in elements:
             if not element.change:
                 continue
-            held = self.table.get(element.change, [])
-            if element.kind == "other" and element.name:  # of two that say the same the cheaper one
-                if any(one.name == element.name and one.cost <= element.cost for one in held):
-                    continue
-                held = [one for one in held if one.name != element.name]
-            if held and element.cost > held[0].cost + ALIKE:
-                continue
-            least = min([element.cost, *(other.cost for other in held[:1])])
-            kept = [one for one in (*held, element) if one.cost <= least + ALIKE]
-            self.table[element.change] = sorted(kept, key=lambda one: one.cost)
+            held = self.table.setdefault(element.change, [])
+            if held and element.cost < held[0].cost:
+                held.clear()
+            told = {other.name for other in held if element.kind == "other" and other.name}
+            if not held or (element.cost == held[0].cost and element.name not in told):
+                held.append(element)
 
     def cost(self, change: Polynomial) -> float:
         """The cost of the cheapest element that does this; infinite without one."""
         return self.table[change][0].cost if change in self.table else inf
 
     def explain(self, residual: Polynomial) -> tuple[str, float]:
-        """The simplest explanation by one, two or three elements; those about as simple are told too."""
-        alone = [[self.table[residual]]] if residual in self.table else []
-        least, found = self.cost(residual), alone
-        if least > PLAIN:  # one far-fetched mistake, or two plain ones
-            near = self._up_to(NEAR)
-            pairs = ((one, rest) for one in near if self.cost(rest := residual - one) <= NEAR)
-            both = self._cheapest(pairs)
-            if alone:
-                both = [
-                    pair
-                    for pair in both
-                    if _cost(pair) <= least + TWO_FOR_ONE and (least > FAR or not _is_foreign(pair))
-                ]
-            if both and not alone and any(one.kind == "twice" for mistake in both[0] for one in mistake):
+        """The simplest explanation by one, two or three elements, or the two that are equally simple."""
+        found: list[Changes] = [(residual,)]
+        if residual not in self.table:
+            near = set(self._up_to(NEAR))
+            pairs = {
+                frozenset((one, residual - one)) for one in near if residual - one in near and residual - one != one
+            }
+            found = self._cheapest(pairs)
+            if found and any(self._of_kind(change, "twice") for change in found[0]):
                 # people rather forget three things than forget one and count another twice
-                missing = [change for change in self._up_to(LEFT_OUT) if self.table[change][0].kind == "missing"]
-                both = self._cheapest(_triples(missing, residual)) or both
-            found = alone + (both or ([] if alone else self._cheapest(_triples(self._up_to(NEAREST), residual))))
-            least = min(map(_cost, found), default=inf)
+                missing = [change for change in self._up_to(LEFT_OUT) if self._of_kind(change, "missing")]
+                found = self._cheapest(filter(self._apart, _triples(missing, residual))) or found
+            found = found or self._cheapest(_triples(self._up_to(NEAREST), residual))
         if not found:
             return "", inf
-        told = (clauses_of(one[0]) if len(one) == 1 else [together(one)] for one in found)
-        clauses = list(dict.fromkeys(chain.from_iterable(told)))
-        more = len(clauses) - MOST_SHOWN
-        shown = clauses[:MOST_SHOWN] + ([f"one of {more} other pairs of mistakes"] if more > 0 else [])
-        return sentence(either(shown, "; or ")), least
+        clauses = [together([self.table[change] for change in changes]) for changes in found[:MOST_SHOWN]]
+        return sentence(either(clauses, "; or ")), sum(map(self.cost, found[0]))
 
     def _up_to(self, cost: float) -> list[Polynomial]:
         return [change for change in self.table if self.cost(change) <= cost]
 
-    def _cheapest(self, found: Iterable[Iterable[Polynomial]]) -> list[list[list[Element]]]:
-        """Those of about the least cost, each with the elements of its changes that can be true together."""
+    def _of_kind(self, change: Polynomial, kind: str) -> list[Element]:
+        return [element for element in self.table[change] if element.kind == kind]
+
+    def _apart(self, changes: Iterable[Polynomial]) -> bool:
+        """Whether what is missing can be left out together: no tensor is in two of the elements."""
+        choices = product(*(self._of_kind(change, "missing") for change in changes))
+        paths = ([path for element in choice for path in element.paths] for choice in choices)
+        return any(len(set(every)) == len(every) for every in paths)
+
+    def _cheapest(self, found: Iterable[Iterable[Polynomial]]) -> list[Changes]:
+        """Those of least cost; then those whose elements are told with the fewest words; each in a fixed order."""
         places = {change: place for place, change in enumerate(self.table)}
-        ordered = sorted(
-            {tuple(sorted(changes, key=places.__getitem__)) for changes in found},
-            key=lambda changes: (sum(map(self.cost, changes)), [places[change] for change in changes]),
-        )
-        kept: list[tuple[float, list[list[Element]]]] = []
-        unions = set[frozenset[str]]()
-        for changes in ordered:
-            if kept and sum(map(self.cost, changes)) > min(cost for cost, _ in kept) + ALIKE:
-                break
-            if apart := _apart([self.table[change] for change in changes]):
-                missing = [one[0].paths for one in apart if one[0].kind == "missing" and len(one) == 1]
-                union = frozenset().union(*missing) if len(missing) == len(apart) else frozenset()
-                if union not in unions:  # the same tensors in other words
-                    kept.append((_cost(apart), apart))
-                    unions |= {union} if union else set()
-        kept.sort(key=lambda pair: (pair[0], sum(map(len, pair[1]))))
-        return [mistakes for cost, mistakes in kept if cost <= kept[0][0] + ALIKE]
-
-
-def _is_foreign(mistakes: Sequence[Sequence[Element]]) -> bool:
-    return any(path.startswith("foreign ") for mistake in mistakes for path in mistake[0].paths)
-
-
-def _cost(mistakes: Sequence[Sequence[Element]]) -> float:
-    return sum(min(element.cost for element in mistake) for mistake in mistakes)
-
-
-def _apart(mistakes: Sequence[Sequence[Element]]) -> list[list[Element]]:
-    """The elements that can be true together with one of each other mistake: no part is in two; [] if none can."""
-    choices = [
-        choice
-        for choice in product(*mistakes)
-        if sum(len(element.paths) for element in choice) == len(frozenset().union(*(one.paths for one in choice)))
-    ]
-    kept = [list(dict.fromkeys(choice[place] for choice in choices)) for place in range(len(mistakes))]
-    return kept if choices else []
+        ordered = [tuple(sorted(changes, key=places.__getitem__)) for changes in found]
+        costs = {
+            changes: (sum(map(self.cost, changes)), sum(len(self.table[change]) for change in changes))
+            for changes in ordered
+        }
+        least = min(costs.values(), default=None)
+        return sorted((c for c in ordered if costs[c] == least), key=lambda c: [places[change] for change in c])
 
 
 def _triples(among: Sequence[Polynomial], residual: Polynomial) -> set[frozenset[Polynomial]]:
@@ -519,26 +438,19 @@ def _triples(among: Sequence[Polynomial], residual: Polynomial) -> set[frozenset
 
 
 def clause(elements: Sequence[Element]) -> str:
-    """What happened, where any one of these elements explains it."""
-    return either(clauses_of(elements), ", or ")
-
-
-def clauses_of(elements: Sequence[Element]) -> list[str]:
-    """What may have happened, the most likely first; those of one kind share their verb."""
+    """What happened, where any one of these elements explains it; those of one kind share their verb."""
+    missing, twice = ([one for one in elements if one.kind == kind] for kind in ("missing", "twice"))
     clauses: list[str] = []
-    for kind in dict.fromkeys(element.kind for element in elements):
-        alike = [one for one in elements if one.kind == kind]
-        if kind == "other":
-            clauses += [element.told for element in alike]
-        elif kind == "missing" and len(alike) == 1:
-            clauses.append(f"the model has {alike[0].told} that your formula leaves out")
-        elif kind == "missing":
-            clauses.append(f"your formula leaves out one of these, which are all of one size: {_listed(alike)}")
-        elif len(alike) == 1:
-            clauses.append(f"your formula counts {alike[0].told.replace('a ', 'the ', 1)} twice")
-        else:
-            clauses.append(f"your formula counts one of these twice: {_listed(alike)}")
-    return list(dict.fromkeys(clauses))
+    if len(missing) == 1:
+        clauses.append(f"the model has {missing[0].told} that your formula leaves out")
+    elif missing:
+        clauses.append(f"your formula leaves out one of these, which are all of one size: {_listed(missing)}")
+    if len(twice) == 1:
+        clauses.append(f"your formula counts {twice[0].told.replace('a ', 'the ', 1)} twice")
+    elif twice:
+        clauses.append(f"your formula counts one of these twice: {_listed(twice)}")
+    clauses += [element.told for element in elements if element.kind == "other"]
+    return either(list(dict.fromkeys(clauses)), ", or ")
 
 
 def _listed(elements: Sequence[Element]) -> str:
@@ -551,11 +463,6 @@ def _listed(elements: Sequence[Element]) -> str:
 
 def together(mistakes: Sequence[Sequence[Element]]) -> str:
     """What happened, where each of these did; what is left out shares its verb."""
-    alike = len(mistakes) == 2 and {*mistakes[0]} == {*mistakes[1]}
-    if alike and {one.kind for one in mistakes[0]} == {"missing"}:
-        *others, last = (one.told.rstrip(",") for one in mistakes[0])
-        which = "two of these, which are all of one size:" if len(others) > 1 else "both"
-        return f"your formula leaves out {which} {', '.join(others)} {'or' if len(others) > 1 else 'and'} {last}"
     alone = [one for one in mistakes if len(one) == 1 and one[0].kind == "missing"]
     if len(alone) < 2:
         return ", and ".join(map(clause, mistakes))
@@ -600,7 +507,6 @@ def nearest(question: FormulaQuestion) -> str:
 
 
 DRAWS = 4
-_size_of = lru_cache(512)(parameters_of)  # the sizes drawn are the same each time
 
 
 def right_elsewhere(question: FormulaQuestion, spec: ModelSpec) -> str:
@@ -620,7 +526,7 @@ def right_elsewhere(question: FormulaQuestion, spec: ModelSpec) -> str:
             sizes = other.sizes()
             followed = {name: values[of] for name, of in FOLLOWS.items() if name in sizes and name not in values}
             try:
-                if question.yours.at(values) != _size_of(other.at({**values, **followed})):  # pyright: ignore[reportArgumentType]
+                if question.yours.at(values) != parameters_of(other.at({**values, **followed})):
                     return False
             except InputError:  # sizes that this model cannot have, or at which the formula divides by zero
                 return False

@@ -1,6 +1,5 @@
 """The small language of gradient derivations: parsed, evaluated, written back."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -92,25 +91,15 @@ def is_larger(node: Node, most: int) -> bool:
 # unary       '-' unary | postfix
 # postfix     atom ('^' integer | '.T' | '^T' | '[' rows [',' columns] ']')*
 # atom        number | name | function(expression, …[, axis=0 or 1]) | [expression; …] | (expression)
-#
-# As in NumPy: a.dot(b), np.matmul(a, b), a.sum(axis=0, keepdims=True), einsum("bi,bj->ij", a, b).
 
 
 ARGUMENTS = {
-    **dict.fromkeys(
-        ("sigmoid", "tanh", "exp", "log", "sqrt", "relu", "softmax", "sum", "mean", "diag", "ones"), (1, 1)
-    ),
+    **dict.fromkeys(("sigmoid", "tanh", "exp", "log", "sqrt", "relu", "softmax", "sum", "diag", "ones"), (1, 1)),
     "outer": (2, 2),
     "concat": (2, 8),
-    "einsum": (1, 3),
 }
 """The functions of the language with the fewest and the most arguments each takes."""
 OTHER_NAMES = {"sigma": "sigmoid", "stack": "concat", "ln": "log"}
-SIGNS = {"dot": ("@", 2), "matmul": ("@", 2), "multiply": ("*", 2), "transpose": (".T", 1)}
-"""What NumPy calls by a name and the language writes with a sign."""
-ALONG = ("softmax", "sum", "mean")
-"""The functions that take an axis."""
-_EINSUM = re.compile(r"[a-zA-Z]{1,2}(?:,[a-zA-Z]{1,2}){0,2}->[a-zA-Z]{0,2}")
 MOST_NODES, MOST_DEPTH, MOST_POWER = 200, 40, 6
 
 
@@ -184,14 +173,8 @@ class _EquationParser(Cursor):
         while self.take_if("-"):
             flips += 1
         node = self.atom()
-        while sign := self.take_if("^", ".T", "[", "."):
-            if sign.text == ".":  # a.dot(b) is dot(a, b)
-                token = self.take()
-                function = OTHER_NAMES.get(token.text, token.text)
-                if function not in {*ARGUMENTS, *SIGNS}:
-                    raise self.wrong(unknown("function", token.text, (*ARGUMENTS, *SIGNS)), token)
-                node = self.call(function, [node])
-            elif sign.text == ".T" or (sign.text == "^" and (self.here.kind, self.here.text) == ("name", "T")):
+        while sign := self.take_if("^", ".T", "["):
+            if sign.text == ".T" or (sign.text == "^" and (self.here.kind, self.here.text) == ("name", "T")):
                 if sign.text == "^":
                     self.take()
                 node = self.node(".T", node)
@@ -247,7 +230,7 @@ class _EquationParser(Cursor):
                     exponent = self.exponent()
                     return self.node("^", self.call(function), value=exponent)
                 if self.here.kind == "(":
-                    if function not in {*ARGUMENTS, *SIGNS}:
+                    if function not in ARGUMENTS:
                         raise self.wrong(unknown("function", token.text, ARGUMENTS), token)
                     return self.call(function)
                 if token.text in ARGUMENTS:
@@ -255,57 +238,25 @@ class _EquationParser(Cursor):
                 return self.node("name", value=token.text, position=token.position)
         raise self.wrong(f"expected a value, got {_shown(token)}.", token)
 
-    def call(self, function: str, arguments: list[Node] | None = None) -> Node:
-        """A function of what is in the bracket that follows, after the arguments that it has already."""
-        opening, arguments, value = self.here, arguments or [], None
+    def call(self, function: str) -> Node:
+        opening = self.here
         self.expect("(")
-        if function == "einsum":
-            if self.here.kind != "string" or not _EINSUM.fullmatch(self.here.text):
-                raise self.wrong("einsum begins with its letters, one or two a value, as in einsum('bi,bj->ij', a, b).")
-            value = self.take().text
-            self.expect(",")
-        if not (arguments and self.here.kind in (")", "name") and function in (*ALONG, "transpose")):
-            arguments.append(self.expression())
-            if self.here.kind != ")" and not self.take_if(",", ";"):
-                self.expect(")")
-        while self.here.kind != ")":
-            if function not in ALONG:
+        arguments, axis = [self.expression()], None
+        while axis is None and self.take_if(",", ";"):
+            if function not in ("softmax", "sum"):
                 arguments.append(self.expression())
-            elif self.here.text in ("keepdim", "keepdims"):  # sums keep their rows and columns anyway
+                continue
+            if (self.here.kind, self.here.text) == ("name", "axis"):
                 self.take()
                 self.expect("=")
-                self.take_if("name")
-            else:
-                if self.here.text in ("axis", "dim"):
-                    self.take()
-                    self.expect("=")
-                last, token = self.take_if("-"), self.take()
-                if token.text not in ("1",) if last else token.text not in ("0", "1"):
-                    raise self.wrong(f"an axis is 0 (down the rows) or 1 (along them), not '{token.text}'.", token)
-                value = 1 if last else int(token.text)
-            if not self.take_if(",", ";"):
-                break
+            token = self.take()
+            if token.text not in ("0", "1"):
+                raise self.wrong(f"an axis is 0 (down the rows) or 1 (along them), not '{token.text}'.", token)
+            axis = int(token.text)
         self.expect(")")
-        if function in SIGNS:
-            sign, count = SIGNS[function]
-            if len(arguments) != count:
-                raise self.wrong(f"{function} takes {count} values, not {len(arguments)}.", opening)
-            return self.node(sign, *arguments)
-        if function == "einsum":
-            return self.subscripts(str(value or ""), arguments, opening)
-        return self.counted(function, arguments, opening, value)
+        return self.counted(function, arguments, opening, axis)
 
-    def subscripts(self, letters: str, arguments: list[Node], at: Token) -> Node:
-        """An einsum whose letters fit its values."""
-        sides, _, out = letters.partition("->")
-        given = sides.split(",")
-        if any(len(set(side)) < len(side) for side in (*given, out)) or not set(out) <= {*sides}:
-            raise self.wrong("in an einsum each value has its letters once, and the result only letters of theirs.", at)
-        if len(given) != len(arguments):
-            raise self.wrong(f"einsum('{letters}') takes {len(given)} values, not {len(arguments)}.", at)
-        return self.node("einsum", *arguments, value=letters)
-
-    def counted(self, function: str, arguments: list[Node], at: Token, axis: Any = None) -> Node:
+    def counted(self, function: str, arguments: list[Node], at: Token, axis: int | None = None) -> Node:
         fewest, most = ARGUMENTS[function]
         if not fewest <= len(arguments) <= most:
             wanted = str(most) if fewest == most else f"{fewest} to {most}"
@@ -343,8 +294,6 @@ def written(node: Node) -> str:
         case Node("slice", (inner,), ranges):
             rows, columns = (":".join("" if end is None else str(end) for end in ends) for ends in ranges)
             return f"{_bracketed(inner, _POSTFIX)}[{rows}{'' if columns == ':' else f', {columns}'}]"
-        case Node("einsum", arguments, letters):
-            return f"einsum({', '.join([repr(letters), *map(written, arguments)])})"
         case Node("concat", arguments):
             return f"[{'; '.join(map(written, arguments))}]"
         case Node(function, arguments, axis):
@@ -401,62 +350,34 @@ def joined(sign: str, left: Tensor, right: Tensor) -> Tensor:
     return {"+": torch.add, "-": torch.sub, "*": torch.mul, "/": torch.div}[sign](left, right)
 
 
-def called(function: str, arguments: list[Tensor], value: Any) -> Tensor:
-    """A function of the language applied to values; `value` is its axis, or the letters of an einsum."""
+def called(function: str, arguments: list[Tensor], axis: int | None) -> Tensor:
+    """A function of the language applied to values."""
     first, counts = arguments[0], [argument.numel() for argument in arguments]
     grows = {"diag": counts[0] ** 2, "outer": prod(counts), "concat": sum(counts)}
     _check_size(grows.get(function, counts[0]))
     if function in _EACH:
         return _EACH[function](first)
-    if function in ("sum", "mean") and value is None:
-        return first.sum() if function == "sum" else first.mean()
-    if function in ALONG and first.ndim != 2:
+    if function == "sum" and axis is None:
+        return first.sum()
+    if function in ("sum", "softmax") and first.ndim != 2:
         raise UnfitError(f"{function} of {{}}", first.shape)
     if function in ("diag", "outer"):
-        for argument in arguments:
-            if argument.ndim != 2 or 1 not in argument.shape:
-                raise UnfitError(f"{function} of {{}}, which is not a row or column", argument.shape)
+        for value in arguments:
+            if value.ndim != 2 or 1 not in value.shape:
+                raise UnfitError(f"{function} of {{}}, which is not a row or column", value.shape)
     match function:
         case "sum":
-            return first.sum(value, keepdim=True)
-        case "mean":
-            return first.mean(value, keepdim=True)
+            return first.sum(axis, keepdim=True)
         case "softmax":  # of a row or of a column, or of each row of a matrix, unless an axis is given
-            return first.softmax((0 if first.shape[1] == 1 else 1) if value is None else value)
+            return first.softmax((0 if first.shape[1] == 1 else 1) if axis is None else axis)
         case "diag":
             return torch.diag(first.flatten())
         case "outer":
             return torch.outer(*(argument.flatten() for argument in arguments))
-        case "einsum":
-            return _einsum(value, arguments)
     for along in (0, 1):  # columns stacked upon each other, or rows put side by side
-        if all(argument.ndim == 2 and argument.shape[1 - along] == 1 for argument in arguments):
+        if all(value.ndim == 2 and value.shape[1 - along] == 1 for value in arguments):
             return torch.cat(arguments, along)
-    for along in (1, 0):  # matrices of as many rows side by side, as heads are
-        if len({argument.shape[1 - along] if argument.ndim == 2 else argument for argument in arguments}) == 1:
-            return torch.cat(arguments, along)
-    raise UnfitError(f"[{'; '.join('{}' for _ in arguments)}]", *(argument.shape for argument in arguments))
-
-
-def _einsum(letters: str, arguments: list[Tensor]) -> Tensor:
-    """A sum of products by letters; a value with one letter is a row or a column, and a result of one is alike."""
-    sides, _, out = letters.partition("->")
-    unfit = UnfitError(
-        f"einsum('{letters}') of {', '.join('{}' for _ in arguments)}", *(one.shape for one in arguments)
-    )
-    values, lengths, row = list[Tensor](), dict[str, int](), False
-    for side, argument in zip(sides.split(","), arguments, strict=True):
-        if argument.ndim != 2 or (len(side) == 1 and 1 not in argument.shape):
-            raise unfit
-        row |= len(side) == 1 and argument.shape[0] == 1
-        values.append(argument.flatten() if len(side) == 1 else argument)
-        if any(lengths.setdefault(letter, size) != size for letter, size in zip(side, values[-1].shape, strict=True)):
-            raise unfit
-    _check_size(prod(lengths[letter] for letter in out))
-    if prod(lengths.values()) > MOST_ELEMENTS * 50:
-        raise UnfitError("an einsum of too many products")
-    result = torch.einsum(letters, *values)
-    return result if len(out) != 1 else result[None] if row else result[:, None]
+    raise UnfitError(f"[{'; '.join('{}' for _ in arguments)}]", *(value.shape for value in arguments))
 
 
 def _check_size(elements: int) -> None:

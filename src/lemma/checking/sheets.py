@@ -330,7 +330,7 @@ def judge(question: SheetQuestion, answer: str) -> tuple[float, str, str, str | 
     hint = "Right." if verdict.equal else "Not right."
     if not verdict.equal and verdict.yours_at != verdict.right_at:
         hint = f"Not right: {'too large' if verdict.yours_at > verdict.right_at else 'too small'}{where}."
-    return float(verdict.equal), " ".join([verdict.headline, *verdict.diagnosis, *verdict.remarks]), hint, right
+    return float(verdict.equal), " ".join([verdict.headline, *verdict.diagnosis]), hint, right
 
 
 @dataclass(frozen=True)
