@@ -42,11 +42,11 @@ def naive(alphas: Sequence[Tensor], distance_max: float, real: Tensor | None = N
     return torch.stack(focus).mean(), torch.stack(near).mean()
 
 
-@pytest.mark.parametrize("block", [2**20, 64, 1])
 PENALIZED = [name for name, spec in SMALL.items() if name.startswith("decoder") and spec.depth > 1]
 PENALIZED.remove("decoder-parallel")  # its positions learn what they add to scores, which is refused
 
 
+@pytest.mark.parametrize("block", [2**20, 64, 1])
 @pytest.mark.parametrize("name", PENALIZED)
 def test_focus_and_near_and_their_gradients_are_those_of_the_formulas(
     name: str, block: int, monkeypatch: pytest.MonkeyPatch

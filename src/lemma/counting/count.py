@@ -362,7 +362,7 @@ class ModuleCounter:
         unproved = f"not compared with a run at the sizes asked for: {unproved}" if unproved else ""
         convention = "; ".join(filter(None, (convention, unproved)))
         shown = tuple(part for part in parts if part.each or unit != "FLOPs")
-        return Quantity(name, unit, shown, convention, refused, measured, only_at)
+        return Quantity(name, unit, shown, convention, refused, measured, only_at if shown else {})
 
     def _sizes(self, running: bool, fixed: Values | None = None) -> Iterator[ProbeSizes]:
         """Probe sizes to try; if there are none, building at the sizes asked for says why."""
