@@ -2,6 +2,7 @@
 
 import pytest
 
+import lemma
 from lemma.checking.formulas import judge_formula
 from lemma.checking.numbers import judge_number
 
@@ -47,6 +48,8 @@ def test_the_sources_formulas_are_equal(model: str, formula: str, number: int) -
 def test_a5_65_per_cent_is_wrong_and_54_1_is_right() -> None:
     verdict = judge_number("table-a5", "parameters", "65 % increase from 2 to 4 layers")
     assert (verdict.equal, verdict.yours, verdict.right) == (False, "65 %", "54.1 %")
+    totals = [lemma.count("table-a5", quantities=["parameters"], L=layers).parameters.total for layers in (2, 4)]
+    assert totals == [9_721_596, 14_980_860]
     assert "what the 9,721,596 at L=2 are of the 14,980,860 at L=4" in str(verdict)
     assert judge_number("table-a5", "parameters", "54.1 % increase from L=2 to L=4").equal
     assert judge_number("table-a5", "parameters", "54 % increase from depth=2 to depth=4").equal
