@@ -144,8 +144,12 @@ class Sampling:
 
     def dtype(self, device: torch.device) -> torch.dtype | None:
         """The type in which a decoder computes on a device; None is that of its weights."""
+        if self.precision == "bfloat16" and device.type != "cuda":
+            raise InputError(
+                "precision = 'bfloat16': only a decoder on a GPU changes its type to generate. Leave it out."
+            )
         half = self.precision == "bfloat16" or (self.precision == "auto" and device.type == "cuda")
-        return torch.bfloat16 if half and device.type == "cuda" else None
+        return torch.bfloat16 if half else None
 
     @property
     def greedy(self) -> bool:
@@ -629,11 +633,11 @@ def _run(
         row.begun = time.perf_counter()
     logits, state = _read_prompts(model, rows)
     read, generated = torch.tensor([row.prompt for row in rows], device=logits.device), 0
-    step = bare(model)
+    step, dtype = bare(model), settings.dtype(logits.device)
     if logits.is_cuda:
         from lemma.generation.engine import fast_step
 
-        step, state = fast_step(model, state, step, settings.tokens, settings.dtype(logits.device))
+        step, state = fast_step(model, state, step, settings.tokens, dtype)
     while True:
         if settings.greedy:
             for place, row in enumerate(rows):

@@ -48,8 +48,8 @@ class GraphedStep:
         with torch.cuda.stream(side):
             for _ in range(2):  # so that libraries have their workspaces
                 self.model.step(self.tokens, slots)
+                slots.places.copy_(begin)  # there may be room for one token only
         torch.cuda.current_stream().wait_stream(side)
-        slots.places.copy_(begin)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.logits = self.model.step(self.tokens, slots).float()

@@ -33,7 +33,7 @@ from lemma.adaptation.lora import (
     plain_modules,
     wrap,
 )
-from lemma.data.files import rewritten
+from lemma.data.files import read_json, rewritten
 from lemma.errors import RunError, SpecError, unknown
 from lemma.hub.architectures import Piece
 from lemma.spec.recipe import Frozen, Lora
@@ -463,15 +463,9 @@ def _whole_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"{path} is missing: this is not a peft folder.") from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} is damaged: {error}.") from None
-    if not isinstance(config, dict):
-        raise RunError(f"{path} is damaged: a JSON object was expected.")
-    return config
+    if not path.exists():
+        raise RunError(f"{path} is missing: this is not a peft folder.")
+    return read_json(path)
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:

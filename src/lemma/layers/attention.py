@@ -320,7 +320,7 @@ class Attention(nn.Module):
             line = self.biases(distances_of(queries.shape[2], keys.shape[2], keys.device))
         if self.window is not None and (new := queries.shape[2]) > 1 and keys.shape[2] >= self.window:
             mask = within_window(new, keys.shape[2], self.window, keys.device, mask)  # one query sees all that is kept
-        if self.rows is not None:
+        if self.rows is not None and past is None:
             slopes = self.biases.slopes if isinstance(self.biases, AlibiPart) else None
             mixed, entropy, distance = attend_with_rows(queries, keys, values, self.scale, self.causal, slopes)
             self.rows.append((entropy, distance))

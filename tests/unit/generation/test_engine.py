@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 import torch
 
+from lemma.errors import InputError
+from lemma.generation.decode import Sampling, generate
 from lemma.models.build import build
 from lemma.models.decoder import Cache, DecoderModel, DecoderSlots
 from lemma.spec.models import Decoder
@@ -60,3 +62,9 @@ def test_rows_of_slots_go_on_alone_and_their_signature_is_the_tokens() -> None:
     torch.testing.assert_close(alone[0], together[2])
     assert isinstance(cache, Cache)
     assert part.signature() == Cache(torch.cat([cache.seen[2:], token[2:]], 1), None).signature()
+
+
+def test_bfloat16_is_refused_where_it_would_be_ignored() -> None:
+    model = build(Decoder(vocabulary=11, width=16, depth=1, heads=2))
+    with pytest.raises(InputError, match="only a decoder on a GPU"):
+        generate(model, [[1, 2]], Sampling(tokens=3, precision="bfloat16"))
