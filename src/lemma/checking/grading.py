@@ -298,9 +298,8 @@ def _in_table(path: Path, sheet: Sheet, left_out: list[str]) -> list[Submission]
     asked, answer = place(("question",)), place(("answer", "response"))
     long = not columns and asked is not None and answer is not None
     if not columns and not long:
-        raise InputError(
-            f"{path}: no column of {', '.join(map(shown_name, header))} is a question of the sheet: {', '.join(ids)}."
-        )
+        said = f"no column of {', '.join(map(shown_name, header))} is a question of the sheet: {', '.join(ids)}."
+        raise InputError(f"{path}: {said}{' Is there a quote that is not closed?' if len(header) == 1 else ''}")
     who = who or ([user] if user is not None else [0])
     used = {*columns.values(), *who, user, *((asked, answer) if long else ())}
     about_people = {*STUDENT, *USER, *FIRST, *LAST, ""}
