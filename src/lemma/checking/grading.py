@@ -11,6 +11,7 @@ from typing import Any
 from lemma.checking.sheets import (
     NOT_DIAGNOSED,
     SUFFIXES,
+    UNEXPLAINED,
     Marked,
     Marker,
     Sheet,
@@ -31,7 +32,9 @@ LARGEST_TABLE = 2**26
 DIAGNOSING = 30.0
 """Seconds for the reasons of wrong answers; marks never depend on it."""
 SHOWN_SLIPS, PRINTED_SLIPS, LONGEST_CELL = 25, 8, 300
-VERDICTS = ("right", "partly right", "follow-through", "wrong", "unreadable", "not answered")
+VERDICTS = {"right": "right", "partly right": "partly", "follow-through": "follows", "wrong": "wrong"}
+VERDICTS |= {"unreadable": "unread", "not answered": "blank"}
+"""Every verdict, and its short name for the head of a column."""
 STUDENT = ("student", "name", "student name", "full name", "username", "email", "email address")
 USER = ("user", "user id", "user_id", "userid", "id", "sid", "student id", "id number")
 FIRST, LAST = ("first name", "first_name", "given name"), ("last name", "last_name", "surname", "family name")
@@ -72,14 +75,15 @@ class ClassMarks(Result):
 
     @property
     def slips(self) -> list[Slip]:
-        """The mistakes, the most frequent first; a student's mistake in a question counts once."""
+        """The mistakes, the most frequent first, then wrong answers without an explanation."""
         found: dict[tuple[str, str], list[str]] = {}
         for student in self.students:
             for mark in student.marks:
                 for text in dict.fromkeys(text for text in mark.slips if text != NOT_DIAGNOSED):
                     found.setdefault((mark.id, text), []).append(student.student)
         slips = [Slip(question, text, tuple(students)) for (question, text), students in found.items()]
-        return sorted(slips, key=lambda slip: (-len(slip.students), self.questions.index(slip.question)))
+        order = self.questions.index
+        return sorted(slips, key=lambda slip: (slip.text == UNEXPLAINED, -len(slip.students), order(slip.question)))
 
     @property
     def notes(self) -> list[str]:
@@ -94,7 +98,7 @@ class ClassMarks(Result):
                 notes.append(f"{one.student}: {listed} cannot be read. Look at {'it' if len(broken) == 1 else 'them'}.")
             notes += [f"{one.student}: {stranger}" for stranger in one.strangers]
         if self.undiagnosed:
-            notes.append(f"{self.undiagnosed:,} different wrong answers were marked, but not diagnosed: time was up.")
+            notes.append(f"Wrong answers that were marked but not diagnosed, since time was up: {self.undiagnosed:,}.")
         return notes
 
     def counts(self, question: int) -> Counter[str]:
@@ -103,16 +107,16 @@ class ClassMarks(Result):
 
     def _tables(self) -> tuple[Table, Table]:
         """Points by student, and verdicts by question."""
-        rows = [(one.student, *(f"{mark.points:g}" for mark in one.marks), f"{one.points:g}") for one in self.students]
+        rows = [(one.student, f"{one.points:g}", *(f"{mark.points:g}" for mark in one.marks)) for one in self.students]
         means = [mean(one.marks[place].points for one in self.students) for place in range(len(self.questions))]
-        total = ("mean", *(f"{value:.2f}" for value in means), f"{mean(one.points for one in self.students):.2f}")
-        students = Table(("student", *self.questions, "points"), rows, total=total)
+        total = ("mean", f"{mean(one.points for one in self.students):.2f}", *(f"{value:.2f}" for value in means))
+        students = Table(("student", "points", *self.questions), rows, total=total)
         used = [name for name in VERDICTS if any(self.counts(place)[name] for place in range(len(self.questions)))]
         worth = [mark.of for mark in self.students[0].marks]
         questions = Table(
-            ("question", *used, "mean", "of"),
+            ("question", "mean", *(VERDICTS[verdict] for verdict in used)),
             [
-                (name, *(str(self.counts(place)[verdict]) for verdict in used), f"{value:.2f}", f"{points:g}")
+                (name, f"{value:.2f} of {points:g}", *(str(self.counts(place)[verdict]) for verdict in used))
                 for place, (name, value, points) in enumerate(zip(self.questions, means, worth, strict=True))
             ],
             bars=[value / points for value, points in zip(means, worth, strict=True)],
@@ -145,7 +149,7 @@ class ClassMarks(Result):
             Facts(
                 {
                     "students": f"{len(points)}",
-                    "points": f"{self.of:g}",
+                    "points to be had": f"{self.of:g}",
                     "mean": f"{mean(points):.2f}",
                     "median": f"{median(points):.2f}",
                     "lowest to highest": f"{min(points):g} to {max(points):g}",
@@ -160,8 +164,10 @@ class ClassMarks(Result):
         for one in self.students:
             rows = []
             for mark in one.marks:
-                said = "\n".join(dict.fromkeys((*mark.remarks, *mark.slips)))
-                cells = (mark.answer[:LONGEST_CELL], mark.verdict, f"{mark.points:g} of {mark.of:g}", said)
+                slips = (slip for slip in mark.slips if slip not in (NOT_DIAGNOSED, UNEXPLAINED))
+                said = "\n".join(dict.fromkeys((*mark.remarks, *slips)))
+                answer = "; ".join(mark.answer[:LONGEST_CELL].splitlines())
+                cells = (answer, mark.verdict, f"{mark.points:g} of {mark.of:g}", said)
                 rows.append((mark.id, *cells))
             table = Table(("", "answer", "verdict", "points", "remarks"), rows, plain=True)
             found.append(Fold(f"{one.student}: {one.summary}", [table]))

@@ -37,7 +37,7 @@ from lemma.spec.base import Spec, parse_settings, parse_value
 
 LARGEST_FILE, LONGEST_SHOWN, LONGEST_NAME = 2**20, 2000, 100
 MOST_STRANGERS = 10
-NOT_DIAGNOSED = "not diagnosed"
+NOT_DIAGNOSED, UNEXPLAINED = "not diagnosed", "wrong, without a simple explanation"
 SUFFIXES = (".toml", ".md", ".markdown")
 KINDS = ("parameters", "flops", "number", "gradient")
 FENCE = re.compile(r"\s*(```+|~~~+)\s*(\w*)")
@@ -569,7 +569,7 @@ class Marker:
             hint = f"Not right: {'too large' if value > exact else 'too small'}{where}."
         slip = " ".join(diagnosis[1:] if question.change else diagnosis)  # of a change, both numbers are said first
         if not slip or slip.startswith("No simple explanation"):
-            slip = "no simple explanation" if diagnose else NOT_DIAGNOSED
+            slip = UNEXPLAINED if diagnose else NOT_DIAGNOSED
         slips = () if equal else (slip,)
         reason = " ".join([hint if question.value else headline, *diagnosis])
         return Judged(float(equal), reason, hint, right, slips, value, diagnosed=diagnose)
