@@ -330,14 +330,11 @@ def _rows(path: Path) -> tuple[Sequence[str], list[tuple[int, Sequence[str]]], b
     """The header, the rows with their lines, and whether bytes that are not UTF-8 were replaced."""
     if path.is_file() and path.stat().st_size > LARGEST_TABLE:
         raise InputError(f"{path}: has more than {LARGEST_TABLE:,} bytes. Split the class.")
-    try:
-        content = path.read_bytes() if path.is_file() else b""
-        content.decode("utf-8-sig")
-        readable = path
-    except UnicodeDecodeError:
-        readable = None
+    content, readable = path.read_bytes() if path.is_file() else b"", path
     with TemporaryDirectory() as folder:
-        if readable is None:
+        try:
+            content.decode("utf-8-sig")
+        except UnicodeDecodeError:
             readable = Path(folder) / path.name
             readable.write_text(content.decode("utf-8-sig", "replace"), encoding="utf-8", newline="")
         try:
