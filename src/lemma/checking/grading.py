@@ -38,7 +38,6 @@ VERDICTS |= {"unreadable": "unread", "not answered": "blank"}
 STUDENT = ("student", "name", "student name", "full name", "username", "email", "email address")
 USER = ("user", "user id", "user_id", "userid", "id", "sid", "student id", "id number")
 FIRST, LAST = ("first name", "first_name", "given name"), ("last name", "last_name", "surname", "family name")
-MISSING = "\ufffd"
 
 
 @dataclass(frozen=True)
@@ -287,7 +286,7 @@ def _in_folder(folder: Path, sheet: Path | None, left_out: list[str]) -> Iterato
 
 def _in_table(path: Path, sheet: Sheet, left_out: list[str]) -> list[Submission]:
     """Read a table with a header: a column for the student, and one for each question; or one row for each answer."""
-    header, rows, replaced = _rows(path)
+    header, rows = _rows(path)
     names = [name.strip().casefold() for name in header]
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
@@ -322,12 +321,12 @@ def _in_table(path: Path, sheet: Sheet, left_out: list[str]) -> list[Submission]
         about = Submission(name, {}, shown_name(cells[user]) if user is not None else "", f"{path}, line {line}", wrong)
         key = name if long else str(line)
         _, pairs = found.setdefault(key, (about, []))
-        pairs += [(one, None if replaced and MISSING in text else plain_answer(text)) for one, text in given]
+        pairs += [(one, plain_answer(text)) for one, text in given]
     return [replace(about, answers=collected(pairs)) for about, pairs in found.values()]
 
 
-def _rows(path: Path) -> tuple[Sequence[str], list[tuple[int, Sequence[str]]], bool]:
-    """The header, the rows with their lines, and whether bytes that are not UTF-8 were replaced."""
+def _rows(path: Path) -> tuple[Sequence[str], list[tuple[int, Sequence[str]]]]:
+    """The header, and the rows with their lines. A byte that is not UTF-8 becomes a sign that no formula has."""
     if path.is_file() and path.stat().st_size > LARGEST_TABLE:
         raise InputError(f"{path}: has more than {LARGEST_TABLE:,} bytes. Split the class.")
     content, readable = path.read_bytes() if path.is_file() else b"", path
@@ -346,4 +345,4 @@ def _rows(path: Path) -> tuple[Sequence[str], list[tuple[int, Sequence[str]]], b
             (_, names), *rows = rows
         if not names:
             raise InputError(f"{path}: is empty. Expected a header with a column for each question.")
-        return names, rows, readable != path
+        return names, rows

@@ -153,6 +153,7 @@ def test_a_row_that_is_broken_spoils_no_other(sheet: Path, tmp_path: Path) -> No
     assert [one.student for one in found.students] == ["Ada", "Short", "Long", "Big", "line 6", "Latin"]
     assert [one.points for one in found.students] == [3, 0, 0, 0, 0, 0]
     assert [each.verdict for each in found["Latin"].marks] == ["unreadable", "wrong", "not answered"]
+    assert "\ufffd" in found["Latin"]["Q1"].reason
     assert "5 cells where the header has 3" in found["Long"]["Q1"].reason
     assert found["Short"]["Q2"].verdict == "not answered"
 
