@@ -110,9 +110,6 @@ def evaluation_function(response: Any, answer: Any, params: Mapping[str, Any]) -
 
     `answer` is not needed: what is right is read off the model.
 
-    >>> evaluation_function("R*(W_in + W_out)", "", {"kind": "trainable", "model": "lora"})
-    Traceback (most recent call last):
-    lemma.errors.InputError: the sheet: question response: kind = 'trainable' is unknown. Did you mean ...
     >>> evaluation_function("W_in*W_out", "", {"kind": "parameters", "model": "lora"})
     {'is_correct': False, 'feedback': "Not right: too small at the model's sizes."}
     """

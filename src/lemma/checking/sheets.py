@@ -822,7 +822,7 @@ def mark(sheet: Path | str | Mapping[str, Any], answers: Path | str | Mapping[st
 
     >>> sheet = {"questions": [{"id": "Q1", "points": 2, "kind": "parameters", "model": "lora"}]}
     >>> mark(sheet, {"Q1": "R*(W_in + W_out) + W_in*W_out"})["Q1"].points
-    2
+    2.0
     """
     marker, submission = Marker(read_sheet(sheet)), read_answers(answers)
     marker.mark(submission)

@@ -122,7 +122,7 @@ def sheet(
     ] = None,
     out: Annotated[
         list[Path] | None,
-        typer.Option("--out", help="Write the marks there: .csv, .json, .html or .md. Can be given several times."),
+        typer.Option("--out", metavar="FILE", help="Write the marks there: .csv, .json, .html or .md. Repeatable."),
     ] = None,
     format: Annotated[
         str | None,
@@ -130,7 +130,7 @@ def sheet(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Mark answers to a sheet of questions: a student's, or those of a whole class.
+    """Mark answers to a sheet: of a student or a class.
 
     A class is several files, a folder, or a table with a row for each student. With --as otter or --as nbgrader no
     answers are named: the sheet becomes tests that these tools run.
