@@ -1,21 +1,35 @@
-"""The step of a decoder on a GPU: memory that is there from the beginning, and one CUDA graph for each token.
+"""Decoding on a GPU: memory that is there from the beginning, a few kernels a layer, and one CUDA graph for each token.
 
-At batch 1 a GPU waits for the next kernel to be launched, hundreds of them for each token. A step of fixed shapes
-(`DecoderModel.step`) is recorded once and replayed as a whole.
+At batch 1 a GPU waits for the next kernel to be launched, hundreds of them for each token. A step of fixed shapes is
+recorded once and replayed as a whole. It chooses its token too, so that the next step can follow before the host has
+seen it: the host asks for a few tokens at a time, and what comes after the end of a text is dropped.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
+from lemma.layers.decoding import ACTIVATION_CODES, MOST_ROWS, attend_slots, covers, product, rotations
+from lemma.layers.fused import available
 from lemma.layers.positions import RotaryPart
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel
 from lemma.models.decoder import Cache, DecoderModel, DecoderSlots
+from lemma.models.transformer import TransformerLayer
+
+if TYPE_CHECKING:
+    from lemma.generation.decode import Continuation, Sampling
+
+WORTH_RECORDING = 16  # tokens: recording takes as long as a few dozen steps
+AHEAD = 16  # tokens of each text that are chosen before the host looks at them
+Step = Callable[[Int[Tensor, "batch 1"], State], tuple[Tensor, State]]
+"""Reads one token of each text: `logits, state = step(tokens, state)`."""
 
 
 @contextmanager
@@ -29,56 +43,143 @@ def steady_attention() -> Iterator[None]:
         torch.backends.cuda.enable_cudnn_sdp(before)
 
 
-WORTH_RECORDING = 16  # tokens: recording takes as long as a few dozen steps
-Step = Callable[[Int[Tensor, "batch 1"], State], tuple[Tensor, State]]
-"""Reads one token of each text: `logits, state = step(tokens, state)`."""
+class FusedDecoder:
+    """A decoder's step in five kernels a layer, in bfloat16: the same function as `DecoderModel.step`, rounded less."""
+
+    def __init__(self, model: DecoderModel, room: int) -> None:
+        self.model, first = model, model.layers[0]
+        turns = first.attention.turns if isinstance(first, TransformerLayer) else None
+        self.turns = rotations(turns, room, first.attention.head_width) if isinstance(turns, RotaryPart) else None
+
+    @staticmethod
+    def covers(model: DecoderModel, rows: int) -> bool:
+        """Whether the kernels do what a model does: plain matrices, known activations and norms."""
+        parameter = next(model.parameters())
+        return (
+            rows <= MOST_ROWS
+            and parameter.dtype == torch.bfloat16
+            and available(parameter.device)
+            and type(model.output) is nn.Linear
+            and all(
+                type(layer) is TransformerLayer
+                and covers(layer.attention)
+                and layer.feed_forward.activation in ACTIVATION_CODES
+                and all(type(part) is nn.Linear for part in layer.feed_forward.children())
+                for layer in model.layers
+            )
+        )
+
+    def step(self, tokens: Int[Tensor, "batch 1"], slots: DecoderSlots) -> Float[Tensor, "batch 1 vocabulary"]:
+        """Predict the token after the next one of each text, which is written into its slot; there must be room."""
+        model, slots_of = self.model, zip(self.model.layers, slots.layers, strict=True)
+        slots.seen.scatter_(1, slots.places[:, None], tokens)
+        embedded = model.embedding(tokens)
+        embedded = embedded if model.scale is None else embedded * model.scale
+        stream = model.positions(embedded, start=slots.places).squeeze(1).contiguous()
+        for layer, past in slots_of:
+            attention, feed_forward = layer.attention, layer.feed_forward
+            joined = product(stream, attention.query_key_value, layer.attention_norm)
+            mixed = attend_slots(attention, joined, past, self.turns)
+            added = product(mixed, attention.output, residual=stream)
+            first = feed_forward.gate_widen if feed_forward.gated else feed_forward.widen
+            read = stream if layer.parallel else added
+            wide = product(read, first, layer.feed_forward_norm, feed_forward.activation, feed_forward.gated)
+            stream = product(wide, feed_forward.narrow, residual=added)
+        slots.places += 1
+        logits = product(stream, model.output, model.norm, dtype=torch.float32)
+        return (logits if model.cap is None else model.cap * torch.tanh(logits / model.cap))[:, None]
 
 
 class GraphedStep:
-    """A decoder's step, replayed from a CUDA graph while there is room; afterwards the model itself reads on."""
+    """A decoder's step, replayed from a CUDA graph while there is room; afterwards the model itself reads on.
 
-    def __init__(self, model: DecoderModel, slots: DecoderSlots, beyond: Step) -> None:
-        self.model, self.beyond = model, beyond
+    Where nothing but the logits decides about a token, the graph chooses it and goes on with it: `tokens` gives what it
+    has chosen, and a call with these reads nothing, since they have been read.
+    """
+
+    def __init__(self, model: DecoderModel, slots: DecoderSlots, beyond: Step, settings: "Sampling") -> None:
+        self.model, self.beyond, self.settings = model, beyond, settings
+        self.chooses = not (settings.looks_back or settings.logit_bias or settings.logprobs is not None)
+        self.chosen: deque[list[int]] = deque()
+        self.read = FusedDecoder(model, slots.room).step if FusedDecoder.covers(model, len(slots.seen)) else model.step
         self._record(slots)
 
     def _record(self, slots: DecoderSlots) -> None:
-        self.slots, self.tokens = slots, slots.seen.new_zeros(len(slots.seen), 1)
+        batch, device = len(slots.seen), slots.seen.device
+        self.slots, self.next = slots, slots.seen.new_zeros(batch, 1)
+        self.chances = torch.zeros(AHEAD, batch, dtype=torch.float64, device=device)
+        self.taken, self.turn = slots.seen.new_zeros(AHEAD, batch), torch.zeros(1, dtype=torch.long, device=device)
         begin, side = slots.places.clone(), torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(2):  # so that libraries have their workspaces
-                self.model.step(self.tokens, slots)
-                slots.places.copy_(begin)  # there may be room for one token only
+            for _ in range(2):  # so that libraries have their workspaces, and kernels are compiled
+                self._step()
+                self._rewind(begin)  # there may be room for one token only
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
-            self.logits = self.model.step(self.tokens, slots).float()
-        slots.places.copy_(begin)
+            self.logits = self._step()
+        self._rewind(begin)
 
-    def __call__(self, tokens: Int[Tensor, "batch 1"], state: State) -> tuple[Tensor, State]:
-        """Read one token of each text."""
+    def _step(self) -> Tensor:
+        from lemma.generation.decode import choose
+
+        logits = self.read(self.next, self.slots).float()
+        if self.chooses:
+            tokens = choose(logits[:, -1], self.settings, self.chances.index_select(0, self.turn)[0])
+            self.next.copy_(tokens[:, None])
+            self.taken.index_copy_(0, self.turn, tokens[None])
+            self.turn += 1
+        return logits
+
+    def _rewind(self, begin: Tensor) -> None:
+        self.slots.places.copy_(begin)
+        self.turn.zero_()
+
+    def tokens(self) -> Int[Tensor, "batch"] | None:
+        """The tokens that the graph has chosen after those read last; None if it leaves that to the caller."""
+        return torch.tensor(self.chosen.popleft()) if self.chosen else None
+
+    def __call__(
+        self, tokens: Int[Tensor, "batch 1"], state: State, rows: "list[Continuation] | None" = None
+    ) -> tuple[Tensor, State]:
+        """Read one token of each text. `rows` have the random numbers by which later tokens may be chosen."""
         if not isinstance(state, DecoderSlots):
             return self.beyond(tokens, state)
+        if self.chosen:  # read already
+            state.count += 1
+            return self.logits, state
         if state.full:
-            return self.beyond(tokens, state.cache())
+            return self.beyond(tokens.to(state.seen.device), state.cache())
         if state is not self.slots:  # some texts have ended: fewer rows, other shapes
             self._record(state)
-        self.tokens.copy_(tokens)
-        self.graph.replay()
+        self.next.copy_(tokens)
+        count = 1
+        if self.chooses and rows is not None:
+            left = max(row.settings.tokens - len(row.tokens) for row in rows)
+            count = max(1, min(AHEAD, state.limit - state.count, left))
+            if not self.settings.greedy:
+                drawn = [[row.random.random() for row in rows] for _ in range(count)]
+                self.chances[:count] = torch.tensor(drawn, dtype=torch.float64, device=self.chances.device)
+            self.turn.zero_()
+        for _ in range(count):
+            self.graph.replay()
+        if self.chooses and rows is not None:
+            self.chosen.extend(self.taken[:count].tolist())
         state.count += 1
         return self.logits, state
 
 
 def fast_step(
-    model: LanguageModel, state: State, beyond: Step, tokens: int, dtype: torch.dtype | None = None
+    model: LanguageModel, state: State, beyond: Step, settings: "Sampling", dtype: torch.dtype | None = None
 ) -> tuple[Step, State]:
-    """Return the fastest step for this many more tokens, and the state in the form that it reads.
+    """Return the fastest step for the tokens of these settings, and the state in the form that it reads.
 
     `beyond` is the model's own step. In bfloat16 the model's matrices are copied, and the cache is converted.
     """
     if not isinstance(model, DecoderModel) or not isinstance(state, Cache) or not model.has_slots() or not state.layers:
         return beyond, state
-    limit = state.seen.shape[1] + tokens
+    limit = state.seen.shape[1] + settings.tokens
     limit = limit if model.window is None else min(limit, model.window)
     if limit - state.seen.shape[1] < WORTH_RECORDING:
         return beyond, state
@@ -86,8 +187,8 @@ def fast_step(
         model = deepcopy(model).to(dtype)
         layers = tuple(tuple(one.to(dtype) for one in layer) for layer in state.layers)
         state = Cache(state.seen, state.window, layers)
+    slots = DecoderSlots(state, limit)
     for part in model.modules():
         if isinstance(part, RotaryPart):
-            part.reach(limit)
-    slots = DecoderSlots(state, limit)
-    return GraphedStep(model, slots, beyond), slots
+            part.reach(slots.room)
+    return GraphedStep(model, slots, beyond, settings), slots

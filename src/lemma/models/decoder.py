@@ -23,6 +23,11 @@ Stream = Float[Tensor, "batch time width"]
 Logits = Float[Tensor, "batch time vocabulary"]
 
 
+def about_tokens(window: int | None) -> str:
+    """The tokens that count, in words."""
+    return f"the window of the last {window} tokens" if window else "all tokens so far"
+
+
 @dataclass(frozen=True)
 class Cache(State):
     """The tokens that count, and what attention keeps of them in every layer while the window is not full.
@@ -39,7 +44,7 @@ class Cache(State):
     @property
     def about(self) -> str:
         """What it is, in words."""
-        return f"the window of the last {self.window} tokens" if self.window else "all tokens so far"
+        return about_tokens(self.window)
 
     def tensors(self) -> dict[str, Tensor]:
         """The tokens, and each layer's keys and values, or the inputs in their place."""
@@ -90,7 +95,7 @@ class DecoderSlots(State):
     @property
     def about(self) -> str:
         """What it is, in words."""
-        return self.cache().about
+        return about_tokens(self.window)
 
     def cache(self) -> Cache:
         """The tokens alone, as a cache whose window is full."""
@@ -224,6 +229,8 @@ class DecoderModel(LanguageModel):
         embedded = embedded if self.scale is None else embedded * self.scale  # or sines of size 1 would drown it
         start, new = cache.seen.shape[1], tokens.shape[1]
         stream = self.positions(embedded, start=start)
+        if self.training and stream.is_cuda and torch.is_autocast_enabled("cuda"):
+            stream = stream.to(torch.get_autocast_dtype("cuda"))  # what layers add to is as exact as what they add
         stream = self.dropout(stream) if self.training else stream
         line = None
         if self.biases is not None:  # of the keys that are kept, and the new ones

@@ -25,6 +25,7 @@ from lemma.training.distributed import Distributed, without_sync
 from lemma.training.optimizer import clip, learning_rate, memory_of, optimizer_for, restore_memory
 from lemma.training.precision import (
     Forward,
+    Replay,
     choose_arithmetic,
     compiled,
     fork_random,
@@ -110,7 +111,9 @@ class Session:
         self.arithmetic = choose_arithmetic(recipe, processes.device, compilable)
         refuse_missing_kernels(self.model, self.arithmetic)
         self.shared = processes.wrap(loss)
+        self.layers = list(loss.layers)
         self.loss: Forward = self._compiled() if self.arithmetic.compiles else self.shared
+        self.replay: Replay | None = self._recorded() if self.arithmetic.replays and processes.size == 1 else None
         if self.task.text_checks:
             self.warn("read_too_often", read_too_often(recipe, len(examples), self.batches.length))
         torch.manual_seed(recipe.seed + SEED_STEP * (processes.rank + 1))
@@ -129,7 +132,8 @@ class Session:
         if self.processes.device.type == "cpu" and not math.isfinite(float(loss + norm)):  # looking costs nothing there
             self.refuse_no_number(float(loss), float(norm), 1)
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        if self.replay is None:
+            self.optimizer.zero_grad(set_to_none=True)
 
     def reset_sums(self, seconds: float, sums: Sequence[float] = (), steps: int = 0) -> None:
         """Begin a row of metrics, or go on with that of a checkpoint.
@@ -146,6 +150,8 @@ class Session:
         step, parts = self.state.step - 1, self.recipe.accumulate
         if self.batches.restarts(step):
             self.carried = [None] * parts
+        if self.replay is not None:
+            return self.replay(*self.batches.batch(step))
         inputs, targets = (tensor.chunk(parts) for tensor in self.batches.batch(step))
         totals = [torch.zeros((), device=self.processes.device) for _ in range(1 + len(self.terms))]
         for part in range(parts):
@@ -220,8 +226,9 @@ class Session:
     def evaluating(self) -> Iterator[None]:
         """Use the model as it is, in full precision, without a trace in gradients, dropout or random state."""
         self.model.eval()
+        eager = torch.compiler.set_stance("force_eager") if self.layers else nullcontext()
         try:
-            with torch.no_grad(), fork_random(self.processes.device), matrix_products("highest"):
+            with eager, torch.no_grad(), fork_random(self.processes.device), matrix_products("highest"):
                 yield
         finally:
             self.model.train()
@@ -241,9 +248,25 @@ class Session:
             objective.backward()
             self.optimizer.zero_grad(set_to_none=True)
 
-        # a graph's gradients are overwritten by its next run, so that they can neither be added up nor be shared
-        graphs = self.processes.device.type == "cuda" and self.recipe.accumulate == 1 and self.processes.size == 1
-        return compiled(self.shared, attempt, lambda message: self.warn("compile", message), graphs)
+        self.tell("compiling the model, which takes some seconds the first time")
+        return compiled(self.shared, self.layers, attempt, lambda message: self.warn("compile", message))
+
+    def _recorded(self) -> Replay | None:
+        def gradients(inputs: Tensor, targets: Tensor) -> list[Tensor]:
+            with self.arithmetic.autocast():
+                objective, terms, _ = self.loss(inputs, targets, None)
+            objective.backward()
+            return [term.detach() for term in terms]
+
+        try:
+            return Replay(gradients, self.model, *self.batches.batch(0))
+        except RuntimeError as error:  # something in the step waits for the device, which cannot be recorded
+            reason = str(error).strip().partition("\n")[0]
+            self.warn(
+                "graph", f"a step cannot be recorded as a CUDA graph ({reason}); kernels are launched one by one."
+            )
+            self.model.zero_grad(set_to_none=True)
+            return None
 
 
 # From a session to a checkpoint and back, bit for bit.
