@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lemma.generation.decode import Continuation, Sampling
 
 WORTH_RECORDING = 16  # tokens: recording takes as long as a few dozen steps
+WORTH_FUSING = 100  # tokens: the first time, Triton compiles its kernels for some seconds
 AHEAD = 16  # tokens of each text that are chosen before the host looks at them
 Step = Callable[[Int[Tensor, "batch 1"], State], tuple[Tensor, State]]
 """Reads one token of each text: `logits, state = step(tokens, state)`."""
@@ -101,7 +102,8 @@ class GraphedStep:
         self.model, self.beyond, self.settings = model, beyond, settings
         self.chooses = not (settings.looks_back or settings.logit_bias or settings.logprobs is not None)
         self.chosen: deque[list[int]] = deque()
-        self.read = FusedDecoder(model, slots.room).step if FusedDecoder.covers(model, len(slots.seen)) else model.step
+        fused = settings.tokens >= WORTH_FUSING and FusedDecoder.covers(model, len(slots.seen))
+        self.read = FusedDecoder(model, slots.room).step if fused else model.step
         self._record(slots)
 
     def _record(self, slots: DecoderSlots) -> None:

@@ -55,7 +55,7 @@ def _output_loss(vectors: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tens
         piece = slice(start, start + ROWS_AT_ONCE)
         logits = vectors[piece] @ matrix.T
         _loss_kernel[(len(logits),)](  # pyright: ignore[reportIndexIssue]
-            logits, targets[piece], losses[piece], classes, padded, 1 / rows, N=16_384, num_warps=32
+            logits, targets[piece], losses[piece], classes, padded, 1 / rows, N=4096, num_warps=8
         )
         torch.mm(logits, matrix, out=slopes[piece])
         found = torch.mm(logits.T, vectors[piece], out_dtype=torch.float32)

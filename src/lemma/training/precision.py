@@ -1,6 +1,7 @@
 """Where and with which arithmetic a model is trained."""
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -16,7 +17,7 @@ from lemma.spec.recipe import Recipe
 
 Forward = Callable[..., Any]
 NO_KERNEL = "could not create a primitive"  # what oneDNN says
-WORTH_COMPILING = 500  # steps; compiling takes several seconds
+WORTH_COMPILING = 5e15  # operations of a whole run, a minute of a fast GPU; compiling takes a quarter of that
 WORTH_RECORDING = 50  # steps; recording a CUDA graph takes as long as a few
 
 
@@ -64,15 +65,15 @@ def fork_random(device: torch.device) -> AbstractContextManager[None]:
     return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
-def choose_arithmetic(recipe: Recipe, device: torch.device, compilable: bool) -> Arithmetic:
+def choose_arithmetic(recipe: Recipe, device: torch.device, compilable: bool, work: float = math.inf) -> Arithmetic:
     """Settle what a recipe leaves to `auto`: on a GPU bfloat16, in long runs a compiled model; elsewhere neither.
 
     A CUDA graph is replayed wherever batches have one shape: it needs no compiler, and small models are else slowed
-    down by the launching of kernels.
+    down by the launching of kernels. `work` are the operations of all matrix products of the run.
     """
     fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     exact = recipe.precision == "float32" or (recipe.precision == "auto" and not fast)
-    pays = device.type == "cuda" and compilable and recipe.steps >= WORTH_COMPILING
+    pays = device.type == "cuda" and compilable and work >= WORTH_COMPILING
     compiles = pays if recipe.compile == "auto" else recipe.compile
     replays = device.type == "cuda" and compilable and recipe.accumulate == 1 and recipe.steps >= WORTH_RECORDING
     return Arithmetic(device, torch.float32 if exact else torch.bfloat16, compiles, replays)
@@ -126,28 +127,37 @@ def uncompile(layers: Sequence[nn.Module]) -> None:
 
 
 class Replay:
-    """The gradients of a batch, recorded as a CUDA graph: all kernels of a step are launched at once.
+    """A training step, recorded as a CUDA graph: all its kernels are launched at once.
 
     Gradients stay where they were when it was recorded, and each replay writes them anew.
     """
 
     def __init__(
-        self, gradients: Callable[[Tensor, Tensor], list[Tensor]], model: nn.Module, inputs: Tensor, targets: Tensor
+        self,
+        step: Callable[[Tensor, Tensor], list[Tensor]],
+        optimizer: torch.optim.Optimizer,
+        inputs: Tensor,
+        targets: Tensor,
     ) -> None:
+        """Record a step, which changes neither weights nor the optimizer's memory meanwhile."""
         self.inputs, self.targets, side = inputs.clone(), targets.clone(), torch.cuda.Stream()
+        for group in optimizer.param_groups:
+            group["lr"].zero_()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(2):  # so that libraries have their workspaces
-                model.zero_grad(set_to_none=True)
-                gradients(self.inputs, self.targets)
+            for _ in range(2):  # so that libraries have their workspaces, and the optimizer its memory
+                optimizer.zero_grad(set_to_none=True)
+                step(self.inputs, self.targets)
         torch.cuda.current_stream().wait_stream(side)
-        model.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
-            self.terms = gradients(self.inputs, self.targets)
+            self.terms = step(self.inputs, self.targets)
+        for tensor in (tensor for memory in optimizer.state.values() for tensor in memory.values()):
+            tensor.zero_()
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
-        """Leave the gradients of a batch in the model; return its loss and other terms."""
+        """Take a step; return the loss, the gradient's norm and other terms."""
         self.inputs.copy_(inputs)
         self.targets.copy_(targets)
         self.graph.replay()
