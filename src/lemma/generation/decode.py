@@ -649,7 +649,7 @@ def _run(
         if not running:
             return
         # slots keep their rows until half of them have ended: another number of rows is another graph
-        keeps = isinstance(state, DecoderSlots) and (2 * len(running) > len(rows) or bool(ahead and ahead.chosen))
+        keeps = isinstance(state, DecoderSlots) and (2 * len(running) > len(rows) or bool(ahead and ahead.busy))
         if len(running) < len(rows) and not keeps:
             index = torch.tensor(running, dtype=torch.long, device=logits.device)
             rows, logits, state = [rows[place] for place in running], logits[index], state.rows(index)

@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
@@ -95,29 +96,38 @@ class GraphedStep:
     """A decoder's step, replayed from a CUDA graph while there is room; afterwards the model itself reads on.
 
     Where nothing but the logits decides about a token, the graph chooses it and goes on with it: `tokens` gives what it
-    has chosen, and a call with these reads nothing, since they have been read.
+    has chosen, and a call with these reads nothing, since they have been read. While the host looks at some tokens, the
+    GPU is busy with the next ones.
     """
+
+    warm: ClassVar[WeakKeyDictionary[DecoderModel, set[tuple[int, bool]]]] = WeakKeyDictionary()
+    """The steps, by rows and whether they are fused, that have run: what they need is compiled and allocated."""
 
     def __init__(self, model: DecoderModel, slots: DecoderSlots, beyond: Step, settings: "Sampling") -> None:
         self.model, self.beyond, self.settings = model, beyond, settings
         self.chooses = not (settings.looks_back or settings.logit_bias or settings.logprobs is not None)
         self.chosen: deque[list[int]] = deque()
-        fused = settings.tokens >= WORTH_FUSING and FusedDecoder.covers(model, len(slots.seen))
-        self.read = FusedDecoder(model, slots.room).step if fused else model.step
+        self.flying: tuple[Tensor, torch.cuda.Event] | None = None
+        self.fused = settings.tokens >= WORTH_FUSING and FusedDecoder.covers(model, len(slots.seen))
+        self.read = FusedDecoder(model, slots.room).step if self.fused else model.step
         self._record(slots)
 
     def _record(self, slots: DecoderSlots) -> None:
         batch, device = len(slots.seen), slots.seen.device
         self.slots, self.next = slots, slots.seen.new_zeros(batch, 1)
+        self.launched = slots.count  # tokens of each text that the GPU has read, or will have
         self.chances = torch.zeros(AHEAD, batch, dtype=torch.float64, device=device)
         self.taken, self.turn = slots.seen.new_zeros(AHEAD, batch), torch.zeros(1, dtype=torch.long, device=device)
-        begin, side = slots.places.clone(), torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):  # so that libraries have their workspaces, and kernels are compiled
-                self._step()
-                self._rewind(begin)  # there may be room for one token only
-        torch.cuda.current_stream().wait_stream(side)
+        begin, known = slots.places.clone(), self.warm.setdefault(self.model, set())
+        if (batch, self.fused) not in known:
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(2):
+                    self._step()
+                    self._rewind(begin)  # there may be room for one token only
+            torch.cuda.current_stream().wait_stream(side)
+            known.add((batch, self.fused))
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.logits = self._step()
@@ -138,38 +148,70 @@ class GraphedStep:
         self.slots.places.copy_(begin)
         self.turn.zero_()
 
+    def _launch(self, rows: "list[Continuation]") -> tuple[Tensor, torch.cuda.Event] | None:
+        """Have the next tokens of all texts written, as many as there is room for; None if none are needed."""
+        coming = self.launched - self.slots.count
+        left = max(self.settings.tokens - len(row.tokens) for row in rows) - coming
+        count = min(AHEAD, self.slots.limit - self.launched, left)
+        if count < 1:
+            return None
+        self.turn.zero_()
+        if not self.settings.greedy:
+            drawn = [[row.random.random() for row in rows] for _ in range(count)]
+            self.chances[:count] = torch.tensor(drawn, dtype=torch.float64).to(self.chances.device)
+        for _ in range(count):
+            self.graph.replay()
+        self.launched += count
+        host = torch.empty(count, len(rows), dtype=torch.long, pin_memory=True)
+        host.copy_(self.taken[:count], non_blocking=True)
+        done = torch.cuda.Event()
+        done.record()
+        return host, done
+
     def tokens(self) -> Int[Tensor, "batch"] | None:
         """The tokens that the graph has chosen after those read last; None if it leaves that to the caller."""
         return torch.tensor(self.chosen.popleft()) if self.chosen else None
 
+    @property
+    def busy(self) -> bool:
+        """Whether tokens that were chosen ahead have not been taken."""
+        return bool(self.chosen) or self.flying is not None
+
     def __call__(
-        self, tokens: Int[Tensor, "batch 1"], state: State, rows: "list[Continuation] | None" = None
+        self, tokens: Int[Tensor, "batch 1"], state: State, rows: "list[Continuation]"
     ) -> tuple[Tensor, State]:
-        """Read one token of each text. `rows` have the random numbers by which later tokens may be chosen."""
+        """Read one token of each text; `rows` have the random numbers by which later tokens are chosen."""
         if not isinstance(state, DecoderSlots):
             return self.beyond(tokens, state)
-        if self.chosen:  # read already
-            state.count += 1
-            return self.logits, state
-        if state.full:
-            return self.beyond(tokens.to(state.seen.device), state.cache())
-        if state is not self.slots:  # some texts have ended: fewer rows, other shapes
-            self._record(state)
-        self.next.copy_(tokens)
-        count = 1
-        if self.chooses and rows is not None:
-            left = max(row.settings.tokens - len(row.tokens) for row in rows)
-            count = max(1, min(AHEAD, state.limit - state.count, left))
-            if not self.settings.greedy:
-                drawn = [[row.random.random() for row in rows] for _ in range(count)]
-                self.chances[:count] = torch.tensor(drawn, dtype=torch.float64, device=self.chances.device)
-            self.turn.zero_()
-        for _ in range(count):
-            self.graph.replay()
-        if self.chooses and rows is not None:
-            self.chosen.extend(self.taken[:count].tolist())
+        if not self.busy:
+            if state.full:
+                return self.beyond(tokens.to(state.seen.device), state.cache())
+            if state is not self.slots:  # some texts have ended: fewer rows, other shapes
+                self._record(state)
+            self.next.copy_(tokens)
+            if self.chooses:
+                self.flying = self._launch(rows)
+            else:
+                self.graph.replay()
+        if not self.chosen and self.flying is not None:
+            host, done = self.flying
+            self.flying = self._launch(rows)
+            done.synchronize()
+            self.chosen.extend(host.tolist())
         state.count += 1
         return self.logits, state
+
+
+COPIES: WeakKeyDictionary[DecoderModel, tuple[tuple[Any, ...], DecoderModel]] = WeakKeyDictionary()
+
+
+def lowered(model: DecoderModel, dtype: torch.dtype) -> DecoderModel:
+    """A copy of a model in another type, which is kept as long as the model's weights stay as they are."""
+    state = (dtype, *((tensor.data_ptr(), tensor._version) for tensor in model.parameters()))
+    known = COPIES.get(model)
+    if known is None or known[0] != state:
+        known = COPIES[model] = state, deepcopy(model).to(dtype)
+    return known[1]
 
 
 def fast_step(
@@ -186,7 +228,7 @@ def fast_step(
     if limit - state.seen.shape[1] < WORTH_RECORDING:
         return beyond, state
     if dtype is not None and next(model.parameters()).dtype == torch.float32:
-        model = deepcopy(model).to(dtype)
+        model = lowered(model, dtype)
         layers = tuple(tuple(one.to(dtype) for one in layer) for layer in state.layers)
         state = Cache(state.seen, state.window, layers)
     slots = DecoderSlots(state, limit)

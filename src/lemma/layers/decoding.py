@@ -19,10 +19,8 @@ from lemma.layers.fused import TRITON
 from lemma.layers.positions import AlibiPart, RotaryPart
 
 MOST_ROWS = 64  # texts of one batch
-SPLIT_KEYS, FEW_PROGRAMS = (
-    512,
-    96,
-)  # longer texts are attended to in parts where there are too few heads to be busy with
+FEW_ROWS, HELD = 4, 8192  # so many are read one by one, with this many numbers of a matrix held
+FEW_HEADS, LONG = 96, 512  # keys are split among programs where fewer heads of all texts would keep a GPU busy
 ACTIVATION_CODES = {function: code for code, function in enumerate(ACTIVATIONS.values(), start=1)}
 
 if TYPE_CHECKING or TRITON:
@@ -47,44 +45,73 @@ if TYPE_CHECKING or TRITON:
         return x
 
     @triton.jit
-    def _product_kernel(
+    def _normed(x, NORM, SHIFT, part, inside, inputs, epsilon, LAYER: tl.constexpr, SHIFTED: tl.constexpr):
+        """One row, its norm applied."""
+        if LAYER:
+            x = tl.where(inside, x - tl.sum(x, 0) / inputs, 0.0)
+        x = x * tl.rsqrt(tl.sum(x * x, 0) / inputs + epsilon)
+        x = x * tl.load(NORM + part, mask=inside, other=0.0).to(tl.float32)
+        if SHIFTED:
+            x += tl.load(SHIFT + part, mask=inside, other=0.0).to(tl.float32)
+        return x
+
+    @triton.jit
+    def _norm_kernel(X, OUT, NORM, SHIFT, epsilon, inputs, LAYER: tl.constexpr, SHIFTED: tl.constexpr, K: tl.constexpr):
+        """The norm of one row."""
+        begin, part = tl.program_id(0) * inputs, tl.arange(0, K)
+        inside = part < inputs
+        x = tl.load(X + begin + part, mask=inside, other=0.0).to(tl.float32)
+        x = _normed(x, NORM, SHIFT, part, inside, inputs, epsilon, LAYER, SHIFTED)
+        tl.store(OUT + begin + part, x.to(OUT.dtype.element_ty), mask=inside)
+
+    @triton.jit
+    def _few_rows_kernel(
         X, W, BIAS, RESIDUAL, OUT, NORM, SHIFT, epsilon, rows, inputs, outputs,
         LAYER: tl.constexpr, NORMED: tl.constexpr, SHIFTED: tl.constexpr, BIASED: tl.constexpr, ADDED: tl.constexpr,
-        GATED: tl.constexpr, CODE: tl.constexpr, PRECISION: tl.constexpr,
+        GATED: tl.constexpr, CODE: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    ):  # fmt: skip
+        """Some columns of act(norm(X) Wᵀ + b) + R: a few rows of W, held while the rows of X pass."""
+        columns, part = tl.program_id(0) * N + tl.arange(0, N), tl.arange(0, K)
+        inside, wanted = part < inputs, columns < outputs
+        known = wanted[:, None] & inside[None, :]
+        place = W + columns[:, None].to(tl.int64) * inputs + part[None, :]
+        first = tl.load(place, mask=known, other=0.0)
+        second = first
+        if GATED:
+            second = tl.load(place + outputs.to(tl.int64) * inputs, mask=known, other=0.0)
+        for row in range(rows):
+            x = tl.load(X + row * inputs + part, mask=inside, other=0.0).to(tl.float32)
+            if NORMED:
+                x = _normed(x, NORM, SHIFT, part, inside, inputs, epsilon, LAYER, SHIFTED)
+            total = tl.sum(first.to(tl.float32) * x[None, :], 1)
+            if BIASED:
+                total += tl.load(BIAS + columns, mask=wanted, other=0.0).to(tl.float32)
+            total = _activated(total, CODE)
+            if GATED:
+                wide = tl.sum(second.to(tl.float32) * x[None, :], 1)
+                if BIASED:
+                    wide += tl.load(BIAS + outputs + columns, mask=wanted, other=0.0).to(tl.float32)
+                total = total * wide
+            if ADDED:
+                total += tl.load(RESIDUAL + row * outputs + columns, mask=wanted, other=0.0).to(tl.float32)
+            tl.store(OUT + row * outputs + columns, total.to(OUT.dtype.element_ty), mask=wanted)
+
+    @triton.jit
+    def _product_kernel(
+        X, W, BIAS, RESIDUAL, OUT, rows, inputs, outputs,
+        BIASED: tl.constexpr, ADDED: tl.constexpr, GATED: tl.constexpr, CODE: tl.constexpr, PRECISION: tl.constexpr,
         M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
     ):  # fmt: skip
-        """Some columns of act(norm(X) Wᵀ + b) + R, of all rows."""
+        """Some columns of act(X Wᵀ + b) + R, of all rows at once."""
         columns, row, part = tl.program_id(0) * N + tl.arange(0, N), tl.arange(0, M), tl.arange(0, K)
         here, wanted = row < rows, columns < outputs
-        mean, scale = tl.zeros([M], tl.float32), tl.zeros([M], tl.float32)
-        if NORMED:
-            if LAYER:
-                for start in range(0, inputs, K):
-                    inside = here[:, None] & (start + part < inputs)[None, :]
-                    x = tl.load(X + row[:, None] * inputs + start + part[None, :], mask=inside, other=0.0)
-                    mean += tl.sum(x.to(tl.float32), 1)
-                mean = mean / inputs
-            for start in range(0, inputs, K):
-                inside = here[:, None] & (start + part < inputs)[None, :]
-                x = tl.load(X + row[:, None] * inputs + start + part[None, :], mask=inside, other=0.0)
-                away = tl.where(inside, x.to(tl.float32) - mean[:, None], 0.0)
-                scale += tl.sum(away * away, 1)
-            scale = tl.rsqrt(scale / inputs + epsilon)
         total = tl.zeros([M, N], tl.float32)
         wide = tl.zeros([M, N], tl.float32)
         for start in range(0, inputs, K):
-            here_k = start + part < inputs
-            x = tl.load(
-                X + row[:, None] * inputs + start + part[None, :], mask=here[:, None] & here_k[None, :], other=0.0
-            )
-            if NORMED:
-                y = (x.to(tl.float32) - mean[:, None]) * scale[:, None]
-                y = y * tl.load(NORM + start + part, mask=here_k, other=0.0).to(tl.float32)[None, :]
-                if SHIFTED:
-                    y += tl.load(SHIFT + start + part, mask=here_k, other=0.0).to(tl.float32)[None, :]
-                x = y.to(x.dtype)
+            inside = start + part < inputs
+            known, there = wanted[:, None] & inside[None, :], here[:, None] & inside[None, :]
+            x = tl.load(X + row[:, None] * inputs + start + part[None, :], mask=there, other=0.0)
             place = columns[:, None].to(tl.int64) * inputs + start + part[None, :]
-            known = wanted[:, None] & here_k[None, :]
             total = tl.dot(x, tl.trans(tl.load(W + place, mask=known, other=0.0)), total, input_precision=PRECISION)
             if GATED:
                 place += outputs.to(tl.int64) * inputs
@@ -96,10 +123,10 @@ if TYPE_CHECKING or TRITON:
         total = _activated(total, CODE)
         if GATED:
             total = total * wide
-        spot, known = row[:, None] * outputs + columns[None, :], here[:, None] & wanted[None, :]
+        spot, saved = row[:, None] * outputs + columns[None, :], here[:, None] & wanted[None, :]
         if ADDED:
-            total += tl.load(RESIDUAL + spot, mask=known, other=0.0).to(tl.float32)
-        tl.store(OUT + spot, total.to(OUT.dtype.element_ty), mask=known)
+            total += tl.load(RESIDUAL + spot, mask=saved, other=0.0).to(tl.float32)
+        tl.store(OUT + spot, total.to(OUT.dtype.element_ty), mask=saved)
 
     @triton.jit
     def _vector(VECTORS, NORM, TABLE, PARTNER, spot, place, epsilon, width, inside, WIDTH: tl.constexpr,
@@ -160,15 +187,15 @@ if TYPE_CHECKING or TRITON:
             columns = start + tl.arange(0, N)
             seen = columns < high
             known = seen[:, None] & inside[None, :]
-            keys = tl.load(k_base + columns[:, None] * k_t + width[None, :], mask=known, other=0.0).to(tl.float32)
-            scores = tl.sum(keys * q[None, :], 1)
+            keys = tl.load(k_base + columns[:, None] * k_t + width[None, :], mask=known, other=0.0)
+            values = tl.load(v_base + columns[:, None] * v_t + width[None, :], mask=known, other=0.0)
+            scores = tl.sum(keys.to(tl.float32) * q[None, :], 1)
             if BIASED:
                 scores -= slope * (place - columns).to(tl.float32)
             scores = tl.where(seen, scores, -1e30)
             highest = tl.maximum(best, tl.max(scores, 0))
             weights, fade = tl.where(seen, tl.exp2(scores - highest), 0.0), tl.exp2(best - highest)
-            values = tl.load(v_base + columns[:, None] * v_t + width[None, :], mask=known, other=0.0).to(tl.float32)
-            mixed = mixed * fade + tl.sum(weights[:, None] * values, 0)
+            mixed = mixed * fade + tl.sum(weights[:, None] * values.to(tl.float32), 0)
             total, best = total * fade + tl.sum(weights, 0), highest
         if SPLITS == 1:
             tl.store(OUT + (b * heads + h) * WIDTH + width, (mixed / total).to(OUT.dtype.element_ty), mask=inside)
@@ -205,17 +232,33 @@ def product(
     rows, inputs = vectors.shape
     outputs = len(matrix.weight) // (2 if gated else 1)
     out = torch.empty(rows, outputs, dtype=dtype or vectors.dtype, device=vectors.device)
-    M = max(16, triton.next_power_of_2(rows))
-    N = 64 if outputs >= 16_384 else 32 if M > 16 and outputs >= 2048 else 16
-    shift = getattr(norm, "bias", None)
+    K, shift = max(16, triton.next_power_of_2(inputs)), getattr(norm, "bias", None)
+    of_norm: Any = (None, None, 0.0) if norm is None else (norm.weight, shift, norm.eps)
+    kinds: Any = {"LAYER": isinstance(norm, nn.LayerNorm), "SHIFTED": shift is not None}
+    choices: Any = {
+        "BIASED": matrix.bias is not None,
+        "ADDED": residual is not None,
+        "GATED": gated,
+        "CODE": 0 if activation is None else ACTIVATION_CODES[activation],
+    }
+    if rows <= FEW_ROWS and K <= HELD:
+        N = max(1, HELD // (K * (2 if gated else 1)))
+        _few_rows_kernel[(triton.cdiv(outputs, N),)](  # pyright: ignore[reportIndexIssue]
+            vectors, matrix.weight, matrix.bias, residual, out, *of_norm, rows, inputs, outputs,
+            NORMED=norm is not None, N=N, K=K, num_warps=4, **kinds, **choices,
+        )  # fmt: skip
+        return out
+    if norm is not None:
+        read, vectors = vectors, torch.empty_like(vectors)
+        normed: Any = _norm_kernel
+        normed[(rows,)](read, vectors, *of_norm, inputs, K=K, num_warps=4, **kinds)
+    # measured on an H200
+    N, warps = (128, 8) if outputs >= 16_384 else (32, 4) if outputs >= 2048 else (16, 4)
+    K = min(K, 128 if N == 128 else 512 if inputs >= 2048 else 256)
     _product_kernel[(triton.cdiv(outputs, N),)](  # pyright: ignore[reportIndexIssue]
-        vectors, matrix.weight, matrix.bias, residual, out, None if norm is None else norm.weight, shift,
-        0.0 if norm is None else norm.eps, rows, inputs, outputs,
-        LAYER=isinstance(norm, nn.LayerNorm), NORMED=norm is not None, SHIFTED=shift is not None,
-        BIASED=matrix.bias is not None, ADDED=residual is not None, GATED=gated,
-        CODE=0 if activation is None else ACTIVATION_CODES[activation],
+        vectors, matrix.weight, matrix.bias, residual, out, rows, inputs, outputs,
         PRECISION="ieee" if vectors.dtype == torch.float32 else "tf32",
-        M=M, N=N, K=min(256, max(16, triton.next_power_of_2(inputs))) if M == 16 else 128, num_warps=4, num_stages=4,
+        M=max(16, triton.next_power_of_2(rows)), N=N, K=K, num_warps=warps, num_stages=3, **choices,
     )  # fmt: skip
     return out
 
@@ -234,8 +277,8 @@ def attend_slots(
     """
     batch, heads, groups, width = len(joined), attention.heads, attention.groups, attention.head_width
     keys, values = slots.kept if len(slots.kept) == 2 else slots.kept[0].unbind(1)
-    busy = batch * heads >= FEW_PROGRAMS
-    splits = 1 if busy else max(1, min(16, keys.shape[-2] // SPLIT_KEYS * 2))
+    long = keys.shape[-2] > LONG
+    splits, N, warps = (1, 128, 4) if batch * heads >= FEW_HEADS else (8, 128 if long else 64, 8 if long else 4)
     D = max(16, triton.next_power_of_2(width))
     out = torch.empty(batch, heads * width, dtype=joined.dtype, device=joined.device)
     parts = out if splits == 1 else torch.empty(batch * heads * splits * (D + 2), device=joined.device)
@@ -247,8 +290,8 @@ def attend_slots(
         *(turns or (None, None)), slopes,
         *keys.stride()[:3], *values.stride()[:3], attention.scale / math.log(2),
         0.0 if q_norm is None else q_norm.eps, heads, groups, attention.window or 0,
-        WIDTH=width, D=D, N=64, SPLITS=splits, NORMED=q_norm is not None, TURNED=turns is not None,
-        BIASED=slopes is not None, WINDOWED=attention.window is not None, num_warps=4, num_stages=3,
+        WIDTH=width, D=D, N=N, SPLITS=splits, NORMED=q_norm is not None, TURNED=turns is not None,
+        BIASED=slopes is not None, WINDOWED=attention.window is not None, num_warps=warps,
     )  # fmt: skip
     if splits > 1:
         _join_kernel[(batch * heads,)](  # pyright: ignore[reportIndexIssue]
