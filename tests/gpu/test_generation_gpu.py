@@ -93,8 +93,8 @@ def test_fused_kernels_compute_the_step_of_the_model(name: str, rows: int) -> No
     exact = build(spec).cuda().eval()
     for parameter in exact.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
-    low = engine.lowered(exact, torch.bfloat16)
-    assert engine.FusedDecoder.covers(low, rows) and engine.lowered(exact, torch.bfloat16) is low
+    low = engine.lowered(exact, torch.bfloat16).model
+    assert engine.FusedDecoder.covers(low, rows) and engine.lowered(exact, torch.bfloat16).model is low
     with torch.inference_mode():
         _, cache = exact(torch.randint(1000, (rows, 300), device="cuda"))
         layers = tuple(tuple(one.bfloat16() for one in layer) for layer in cache.layers)
@@ -110,4 +110,16 @@ def test_fused_kernels_compute_the_step_of_the_model(name: str, rows: int) -> No
             assert (found - wanted).norm() <= 0.05 * wanted.norm()
     with torch.no_grad():
         next(exact.parameters()).add_(1.0)
-    assert engine.lowered(exact, torch.bfloat16) is not low
+    assert engine.lowered(exact, torch.bfloat16).model is not low
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_step_that_is_used_again_begins_anew(temperature: float) -> None:
+    torch.manual_seed(0)
+    model = build(Decoder(vocabulary=300, width=64, depth=2, heads=4, context=512, positions="rotary")).cuda()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    settings = Sampling(tokens=150, temperature=temperature, samples=2, stop_at_eos=True)
+    first, other, again = (generate(model, [prompt], settings, eos=7) for prompt in ([1, 2, 3], [4, 5, 6], [1, 2, 3]))
+    assert [row.tokens for row in first] == [row.tokens for row in again] != [row.tokens for row in other]
+    assert engine.lowered(model, torch.bfloat16).step is not None

@@ -640,34 +640,40 @@ def _run(
 
         step, state = fast_step(model, state, step, settings, dtype)
         ahead = step if isinstance(step, GraphedStep) else None
-    while True:
-        if settings.greedy:
-            for place, row in enumerate(rows):
-                if not row.stopped:
-                    row.look_for_loop(state, place, model.receptive_field, held(row.number) if held else None)
-        running = [place for place, row in enumerate(rows) if not row.stopped]
-        if not running:
-            return
-        # slots keep their rows until half of them have ended: another number of rows is another graph
-        keeps = isinstance(state, DecoderSlots) and (2 * len(running) > len(rows) or bool(ahead and ahead.busy))
-        if len(running) < len(rows) and not keeps:
-            index = torch.tensor(running, dtype=torch.long, device=logits.device)
-            rows, logits, state = [rows[place] for place in running], logits[index], state.rows(index)
-            read = read[index]
-        tokens = ahead.tokens() if ahead else None
-        if tokens is None:
-            chances = () if settings.greedy else [row.random.random() for row in rows]
-            tokens = choose(adjusted(logits, settings, read, generated), settings, chances)
-        asked = settings.logprobs
-        logprobs = [None] * len(rows) if asked is None else logprobs_of(logits, tokens, asked)
-        for row, token, logprob in zip(rows, tokens.tolist(), logprobs, strict=True):
-            if not row.stopped and row.take(token, logprob, eos) and (yield row.number, token) is True:
-                row.stop("told")
-        if all(row.stopped for row in rows):
-            return
-        logits, state = ahead(tokens.unsqueeze(1), state, rows) if ahead else step(tokens.unsqueeze(1), state)
-        logits, generated = logits.select(1, -1), generated + 1
-        read = torch.cat([read, tokens.unsqueeze(1)], dim=1) if settings.looks_back else read
+    try:
+        while True:
+            # while a bounded memory is not full, and where it is all that was read, no state comes back
+            back = state.comes_back and len(rows[0].prompt) + generated >= (model.receptive_field or 0)
+            if settings.greedy and (back or not generated):
+                for place, row in enumerate(rows):
+                    if not row.stopped:
+                        row.look_for_loop(state, place, model.receptive_field, held(row.number) if held else None)
+            running = [place for place, row in enumerate(rows) if not row.stopped]
+            if not running:
+                return
+            # slots keep their rows until half of them have ended: another number of rows is another graph
+            keeps = isinstance(state, DecoderSlots) and (2 * len(running) > len(rows) or bool(ahead and ahead.busy))
+            if len(running) < len(rows) and not keeps:
+                index = torch.tensor(running, dtype=torch.long, device=logits.device)
+                rows, logits, state = [rows[place] for place in running], logits[index], state.rows(index)
+                read = read[index]
+            tokens = ahead.tokens() if ahead else None
+            if tokens is None:
+                chances = () if settings.greedy else [row.random.random() for row in rows]
+                tokens = choose(adjusted(logits, settings, read, generated), settings, chances)
+            asked = settings.logprobs
+            logprobs = [None] * len(rows) if asked is None else logprobs_of(logits, tokens, asked)
+            for row, token, logprob in zip(rows, tokens.tolist(), logprobs, strict=True):
+                if not row.stopped and row.take(token, logprob, eos) and (yield row.number, token) is True:
+                    row.stop("told")
+            if all(row.stopped for row in rows):
+                return
+            logits, state = ahead(tokens.unsqueeze(1), state, rows) if ahead else step(tokens.unsqueeze(1), state)
+            logits, generated = logits.select(1, -1), generated + 1
+            read = torch.cat([read, tokens.unsqueeze(1)], dim=1) if settings.looks_back else read
+    finally:
+        if ahead:
+            ahead.idle = True
 
 
 def logprobs_of(

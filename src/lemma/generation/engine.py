@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -16,9 +17,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lemma.layers.decoding import ACTIVATION_CODES, MOST_ROWS, attend_slots, covers, product, rotations
+from lemma.layers.decoding import (
+    ACTIVATION_CODES,
+    MOST_ROWS,
+    attend_slots,
+    covers,
+    embed_next,
+    product,
+    rotations,
+    take_highest,
+)
 from lemma.layers.fused import available
-from lemma.layers.positions import RotaryPart
+from lemma.layers.positions import LearnedPart, NoPart, RotaryPart, SinusoidalPart
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel
 from lemma.models.decoder import Cache, DecoderModel, DecoderSlots
@@ -30,6 +40,8 @@ if TYPE_CHECKING:
 WORTH_RECORDING = 16  # tokens: recording takes as long as a few dozen steps
 WORTH_FUSING = 100  # tokens: the first time, Triton compiles its kernels for some seconds
 AHEAD = 16  # tokens of each text that are chosen before the host looks at them
+RECORDED = ("tokens", "temperature", "top_k", "top_p", "min_p", "looks_back", "logit_bias", "logprobs")
+"""The settings that a graph depends on."""
 Step = Callable[[Int[Tensor, "batch 1"], State], tuple[Tensor, State]]
 """Reads one token of each text: `logits, state = step(tokens, state)`."""
 
@@ -52,6 +64,7 @@ class FusedDecoder:
         self.model, first = model, model.layers[0]
         turns = first.attention.turns if isinstance(first, TransformerLayer) else None
         self.turns = rotations(turns, room, first.attention.head_width) if isinstance(turns, RotaryPart) else None
+        self.added = getattr(model.positions, "weight", getattr(model.positions, "table", None))
 
     @staticmethod
     def covers(model: DecoderModel, rows: int) -> bool:
@@ -62,6 +75,7 @@ class FusedDecoder:
             and parameter.dtype == torch.bfloat16
             and available(parameter.device)
             and type(model.output) is nn.Linear
+            and type(model.positions) in (NoPart, LearnedPart, SinusoidalPart)
             and all(
                 type(layer) is TransformerLayer
                 and covers(layer.attention)
@@ -71,14 +85,16 @@ class FusedDecoder:
             )
         )
 
-    def step(self, tokens: Int[Tensor, "batch 1"], slots: DecoderSlots) -> Float[Tensor, "batch 1 vocabulary"]:
-        """Predict the token after the next one of each text, which is written into its slot; there must be room."""
-        model, slots_of = self.model, zip(self.model.layers, slots.layers, strict=True)
-        slots.seen.scatter_(1, slots.places[:, None], tokens)
-        embedded = model.embedding(tokens)
-        embedded = embedded if model.scale is None else embedded * model.scale
-        stream = model.positions(embedded, start=slots.places).squeeze(1).contiguous()
-        for layer, past in slots_of:
+    def step(
+        self, tokens: Int[Tensor, "batch 1"], slots: DecoderSlots, takes: bool = False
+    ) -> Float[Tensor, "batch 1 vocabulary"]:
+        """Predict the token after the next one of each text, which is written into its slot; there must be room.
+
+        If it `takes` the most likely tokens, they are left in `tokens` and noted in the slots.
+        """
+        model = self.model
+        stream = embed_next(tokens, slots, model.embedding.weight, self.added, model.scale or 1.0)
+        for layer, past in zip(model.layers, slots.layers, strict=True):
             attention, feed_forward = layer.attention, layer.feed_forward
             joined = product(stream, attention.query_key_value, layer.attention_norm)
             mixed = attend_slots(attention, joined, past, self.turns)
@@ -87,8 +103,11 @@ class FusedDecoder:
             read = stream if layer.parallel else added
             wide = product(read, first, layer.feed_forward_norm, feed_forward.activation, feed_forward.gated)
             stream = product(wide, feed_forward.narrow, residual=added)
-        slots.places += 1
         logits = product(stream, model.output, model.norm, dtype=torch.float32)
+        if takes:  # a cap leaves their order
+            take_highest(logits, tokens, slots)
+        else:
+            slots.places += 1
         return (logits if model.cap is None else model.cap * torch.tanh(logits / model.cap))[:, None]
 
 
@@ -104,22 +123,37 @@ class GraphedStep:
     """The steps, by rows and whether they are fused, that have run: what they need is compiled and allocated."""
 
     def __init__(self, model: DecoderModel, slots: DecoderSlots, beyond: Step, settings: "Sampling") -> None:
-        self.model, self.beyond, self.settings = model, beyond, settings
+        self.model = model
+        self._begin(beyond, settings)
+        self.idle = False
+        fused = settings.tokens >= WORTH_FUSING and FusedDecoder.covers(model, len(slots.seen))
+        self.fused = FusedDecoder(model, slots.room) if fused else None
+        self._record(slots)
+
+    def _begin(self, beyond: Step, settings: "Sampling") -> None:
+        self.beyond, self.settings = beyond, settings
         self.chooses = not (settings.looks_back or settings.logit_bias or settings.logprobs is not None)
         self.chosen: deque[list[int]] = deque()
         self.flying: tuple[Tensor, torch.cuda.Event] | None = None
-        self.fused = settings.tokens >= WORTH_FUSING and FusedDecoder.covers(model, len(slots.seen))
-        self.read = FusedDecoder(model, slots.room).step if self.fused else model.step
-        self._record(slots)
+
+    def serves_again(self, cache: Cache, limit: int, beyond: Step, settings: "Sampling") -> bool:
+        """Whether its graph and memory are free and fit other texts, which it then begins with."""
+        alike = all(getattr(self.settings, name) == getattr(settings, name) for name in RECORDED)
+        if not self.idle or not alike or self.slots.limit != limit or len(self.slots.seen) != len(cache.seen):
+            return False
+        self.slots.fill(cache)
+        self._begin(beyond, settings)
+        self.idle, self.launched = False, self.slots.count
+        return True
 
     def _record(self, slots: DecoderSlots) -> None:
         batch, device = len(slots.seen), slots.seen.device
         self.slots, self.next = slots, slots.seen.new_zeros(batch, 1)
         self.launched = slots.count  # tokens of each text that the GPU has read, or will have
         self.chances = torch.zeros(AHEAD, batch, dtype=torch.float64, device=device)
-        self.taken, self.turn = slots.seen.new_zeros(AHEAD, batch), torch.zeros(1, dtype=torch.long, device=device)
+        self.turn = torch.zeros(1, dtype=torch.long, device=device)
         begin, known = slots.places.clone(), self.warm.setdefault(self.model, set())
-        if (batch, self.fused) not in known:
+        if (batch, self.fused is not None) not in known:
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
@@ -127,7 +161,7 @@ class GraphedStep:
                     self._step()
                     self._rewind(begin)  # there may be room for one token only
             torch.cuda.current_stream().wait_stream(side)
-            known.add((batch, self.fused))
+            known.add((batch, self.fused is not None))
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.logits = self._step()
@@ -136,11 +170,15 @@ class GraphedStep:
     def _step(self) -> Tensor:
         from lemma.generation.decode import choose
 
-        logits = self.read(self.next, self.slots).float()
+        takes = self.chooses and self.settings.greedy
+        if takes and self.fused is not None:
+            return self.fused.step(self.next, self.slots, takes)
+        read = self.model.step if self.fused is None else self.fused.step
+        logits = read(self.next, self.slots).float()
         if self.chooses:
-            tokens = choose(logits[:, -1], self.settings, self.chances.index_select(0, self.turn)[0])
-            self.next.copy_(tokens[:, None])
-            self.taken.index_copy_(0, self.turn, tokens[None])
+            chances = () if takes else self.chances.index_select(0, self.turn)[0]
+            self.next.copy_(choose(logits[:, -1], self.settings, chances)[:, None])
+            self.slots.seen.scatter_(1, self.slots.places[:, None], self.next)
             self.turn += 1
         return logits
 
@@ -161,9 +199,9 @@ class GraphedStep:
             self.chances[:count] = torch.tensor(drawn, dtype=torch.float64).to(self.chances.device)
         for _ in range(count):
             self.graph.replay()
+        host = torch.empty(len(rows), count, dtype=torch.long, pin_memory=True)
+        host.copy_(self.slots.seen[:, self.launched + 1 : self.launched + 1 + count], non_blocking=True)
         self.launched += count
-        host = torch.empty(count, len(rows), dtype=torch.long, pin_memory=True)
-        host.copy_(self.taken[:count], non_blocking=True)
         done = torch.cuda.Event()
         done.record()
         return host, done
@@ -197,21 +235,30 @@ class GraphedStep:
             host, done = self.flying
             self.flying = self._launch(rows)
             done.synchronize()
-            self.chosen.extend(host.tolist())
+            self.chosen.extend(host.t().tolist())
         state.count += 1
         return self.logits, state
 
 
-COPIES: WeakKeyDictionary[DecoderModel, tuple[tuple[Any, ...], DecoderModel]] = WeakKeyDictionary()
+@dataclass
+class Lowered:
+    """A copy of a model in another type, the weights that it was made of, and its last step, to be used again."""
+
+    weights: tuple[Any, ...]
+    model: DecoderModel
+    step: GraphedStep | None = None
 
 
-def lowered(model: DecoderModel, dtype: torch.dtype) -> DecoderModel:
-    """A copy of a model in another type, which is kept as long as the model's weights stay as they are."""
-    state = (dtype, *((tensor.data_ptr(), tensor._version) for tensor in model.parameters()))
+COPIES: WeakKeyDictionary[DecoderModel, Lowered] = WeakKeyDictionary()
+
+
+def lowered(model: DecoderModel, dtype: torch.dtype) -> Lowered:
+    """Copy a model into another type; the copy is kept as long as the model lives and its weights stay as they are."""
+    weights = (dtype, *((tensor.data_ptr(), tensor._version) for tensor in model.parameters()))
     known = COPIES.get(model)
-    if known is None or known[0] != state:
-        known = COPIES[model] = state, deepcopy(model).to(dtype)
-    return known[1]
+    if known is None or known.weights != weights:
+        known = COPIES[model] = Lowered(weights, deepcopy(model).to(dtype))
+    return known
 
 
 def fast_step(
@@ -227,12 +274,21 @@ def fast_step(
     limit = limit if model.window is None else min(limit, model.window)
     if limit - state.seen.shape[1] < WORTH_RECORDING:
         return beyond, state
+    known = None
     if dtype is not None and next(model.parameters()).dtype == torch.float32:
-        model = lowered(model, dtype)
+        known = lowered(model, dtype)
+        model = known.model
         layers = tuple(tuple(one.to(dtype) for one in layer) for layer in state.layers)
         state = Cache(state.seen, state.window, layers)
+    if known is not None and known.step is not None:
+        if known.step.serves_again(state, limit, beyond, settings):
+            return known.step, known.step.slots
+        known.step = None  # its memory is free before more is taken
     slots = DecoderSlots(state, limit)
     for part in model.modules():
         if isinstance(part, RotaryPart):
             part.reach(slots.room)
-    return GraphedStep(model, slots, beyond, settings), slots
+    step = GraphedStep(model, slots, beyond, settings)
+    if known is not None:
+        known.step = step
+    return step, slots

@@ -20,6 +20,7 @@ from lemma.layers.positions import AlibiPart, RotaryPart
 
 MOST_ROWS = 64  # texts of one batch
 FEW_ROWS, HELD = 4, 8192  # so many are read one by one, with this many numbers of a matrix held
+MANY_OUTPUTS = 16_384  # of a vocabulary
 FEW_HEADS, LONG = 96, 512  # keys are split among programs where fewer heads of all texts would keep a GPU busy
 ACTIVATION_CODES = {function: code for code, function in enumerate(ACTIVATIONS.values(), start=1)}
 
@@ -43,6 +44,36 @@ if TYPE_CHECKING or TRITON:
         if CODE == 6:  # silu
             return x * tl.sigmoid(x)
         return x
+
+    @triton.jit
+    def _embed_kernel(
+        TOKENS, PLACES, TABLE, ADDED, OUT, SEEN, scale, inputs, room, POSITIONS: tl.constexpr, K: tl.constexpr
+    ):  # fmt: skip
+        """The vector of one text's next token, with what its place adds; the token is noted."""
+        row, part = tl.program_id(0), tl.arange(0, K)
+        inside, token, place = part < inputs, tl.load(TOKENS + row), tl.load(PLACES + row)
+        x = tl.load(TABLE + token * inputs + part, mask=inside, other=0.0).to(tl.float32) * scale
+        if POSITIONS:
+            x += tl.load(ADDED + place * inputs + part, mask=inside, other=0.0).to(tl.float32)
+        tl.store(OUT + row * inputs + part, x.to(OUT.dtype.element_ty), mask=inside)
+        tl.store(SEEN + row * room + place, token)
+
+    @triton.jit
+    def _highest_kernel(LOGITS, TOKENS, PLACES, SEEN, classes, room, N: tl.constexpr):
+        """The first of the highest logits of one text: its next token, noted at its next place."""
+        row, part = tl.program_id(0), tl.arange(0, N)
+        best = tl.full([N], -float("inf"), tl.float32)
+        where = tl.zeros([N], tl.int32)
+        for start in range(0, classes, N):
+            x = tl.load(LOGITS + row * classes + start + part, mask=start + part < classes, other=-float("inf"))
+            where = tl.where(x > best, start + part, where)
+            best = tl.maximum(best, x)
+        highest = tl.max(best, 0)
+        token = tl.min(tl.where(best == highest, where, classes), 0).to(tl.int64) % classes  # of NaN alone, token 0
+        place = tl.load(PLACES + row) + 1
+        tl.store(TOKENS + row, token)
+        tl.store(SEEN + row * room + place, token)
+        tl.store(PLACES + row, place)
 
     @triton.jit
     def _normed(x, NORM, SHIFT, part, inside, inputs, epsilon, LAYER: tl.constexpr, SHIFTED: tl.constexpr):
@@ -219,6 +250,31 @@ if TYPE_CHECKING or TRITON:
         tl.store(OUT + head * WIDTH + width, mixed.to(OUT.dtype.element_ty), mask=width < WIDTH)
 
 
+def embed_next(
+    tokens: Int[Tensor, "batch 1"],
+    slots: Any,
+    table: Float[Tensor, "tokens width"],
+    added: Float[Tensor, "context width"] | None,
+    scale: float,
+) -> Float[Tensor, "batch width"]:
+    """Embed each text's next token at its place, and note it in `slots.seen`."""
+    batch, width = len(tokens), table.shape[1]
+    out = torch.empty(batch, width, dtype=table.dtype, device=table.device)
+    _embed_kernel[(batch,)](  # pyright: ignore[reportIndexIssue]
+        tokens, slots.places, table, added, out, slots.seen, scale, width, slots.seen.shape[1],
+        POSITIONS=added is not None, K=max(16, triton.next_power_of_2(width)), num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def take_highest(logits: Float[Tensor, "batch classes"], tokens: Int[Tensor, "batch 1"], slots: Any) -> None:
+    """Choose each text's most likely token, of equals the first; note it at its next place, and move there."""
+    batch, classes = logits.shape
+    _highest_kernel[(batch,)](  # pyright: ignore[reportIndexIssue]
+        logits, tokens, slots.places, slots.seen, classes, slots.seen.shape[1], N=8192, num_warps=16
+    )
+
+
 def product(
     vectors: Float[Tensor, "rows inputs"],
     matrix: nn.Linear,
@@ -242,10 +298,11 @@ def product(
         "CODE": 0 if activation is None else ACTIVATION_CODES[activation],
     }
     if rows <= FEW_ROWS and K <= HELD:
-        N = max(1, HELD // (K * (2 if gated else 1)))
+        held = HELD if outputs >= MANY_OUTPUTS else HELD // 2
+        N, warps = max(1, held // (K * (2 if gated else 1))), 8 if K >= 4096 else 4
         _few_rows_kernel[(triton.cdiv(outputs, N),)](  # pyright: ignore[reportIndexIssue]
             vectors, matrix.weight, matrix.bias, residual, out, *of_norm, rows, inputs, outputs,
-            NORMED=norm is not None, N=N, K=K, num_warps=4, **kinds, **choices,
+            NORMED=norm is not None, N=N, K=K, num_warps=warps, **kinds, **choices,
         )  # fmt: skip
         return out
     if norm is not None:
@@ -253,12 +310,11 @@ def product(
         normed: Any = _norm_kernel
         normed[(rows,)](read, vectors, *of_norm, inputs, K=K, num_warps=4, **kinds)
     # measured on an H200
-    N, warps = (128, 8) if outputs >= 16_384 else (32, 4) if outputs >= 2048 else (16, 4)
-    K = min(K, 128 if N == 128 else 512 if inputs >= 2048 else 256)
+    N, most, stages = (64, 128, 4) if outputs >= MANY_OUTPUTS else (32, 128, 4) if outputs >= 2048 else (16, 256, 3)
     _product_kernel[(triton.cdiv(outputs, N),)](  # pyright: ignore[reportIndexIssue]
         vectors, matrix.weight, matrix.bias, residual, out, rows, inputs, outputs,
         PRECISION="ieee" if vectors.dtype == torch.float32 else "tf32",
-        M=max(16, triton.next_power_of_2(rows)), N=N, K=K, num_warps=warps, num_stages=3, **choices,
+        M=max(16, triton.next_power_of_2(rows)), N=N, K=min(K, most), num_warps=4, num_stages=stages, **choices,
     )  # fmt: skip
     return out
 
@@ -278,7 +334,8 @@ def attend_slots(
     batch, heads, groups, width = len(joined), attention.heads, attention.groups, attention.head_width
     keys, values = slots.kept if len(slots.kept) == 2 else slots.kept[0].unbind(1)
     long = keys.shape[-2] > LONG
-    splits, N, warps = (1, 128, 4) if batch * heads >= FEW_HEADS else (8, 128 if long else 64, 8 if long else 4)
+    few = batch * heads < FEW_HEADS
+    splits, N, warps = (8, 128 if long else 64, 8 if long else 4) if few else (1, 128 if long else 256, 4)
     D = max(16, triton.next_power_of_2(width))
     out = torch.empty(batch, heads * width, dtype=joined.dtype, device=joined.device)
     parts = out if splits == 1 else torch.empty(batch * heads * splits * (D + 2), device=joined.device)

@@ -42,6 +42,11 @@ class Cache(State):
     layers: tuple[Memory, ...] = ()
 
     @property
+    def comes_back(self) -> bool:
+        """All tokens so far are never the same again."""
+        return self.window is not None
+
+    @property
     def about(self) -> str:
         """What it is, in words."""
         return about_tokens(self.window)
@@ -73,19 +78,30 @@ class DecoderSlots(State):
     """
 
     def __init__(self, cache: Cache, limit: int) -> None:
-        batch, self.count = cache.seen.shape
-        self.window, self.limit = cache.window, limit
+        batch, self.limit = len(cache.seen), limit
         self.room = -(-limit // ALIGNED) * ALIGNED
-        self.seen = cache.seen.new_zeros(batch, self.room)
-        self.seen[:, : self.count] = cache.seen
+        self.seen = cache.seen.new_zeros(batch, self.room + 1)  # with the token that comes after the last one read
         self.texts = torch.arange(batch, device=cache.seen.device)
-        self.places = torch.full_like(self.texts, self.count)
+        self.places = torch.zeros_like(self.texts)
         self.layers: list[Slots] = []
         for layer in cache.layers:
             kept = tuple(one.new_zeros(*one.shape[:-2], self.room, one.shape[-1]) for one in layer)
-            for wide, one in zip(kept, layer, strict=True):
-                wide[..., self.count - one.shape[-2] : self.count, :] = one  # a sliding window has left some out
             self.layers.append(Slots(kept, self.texts, self.places))
+        self.fill(cache)
+
+    def fill(self, cache: Cache) -> None:
+        """Begin with other texts, of one length and as many, in the same memory."""
+        self.count, self.window = cache.seen.shape[1], cache.window
+        self.seen[:, : self.count] = cache.seen
+        self.places.fill_(self.count)
+        for slots, layer in zip(self.layers, cache.layers, strict=True):
+            for wide, one in zip(slots.kept, layer, strict=True):
+                wide[..., self.count - one.shape[-2] : self.count, :] = one  # a sliding window has left some out
+
+    @property
+    def comes_back(self) -> bool:
+        """All tokens so far are never the same again."""
+        return self.window is not None
 
     @property
     def full(self) -> bool:
