@@ -23,6 +23,11 @@ PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "mod
 WRITTEN = {CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, GENERATION, TEMPLATE, "README.md"}
 """The files that a folder written here may hold."""
 FLOATS = {"F64", "F32", "F16", "BF16"}
+BERT = {
+    "tokenizer_class": "BertTokenizer",
+    **{f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad", "mask")},
+}
+"""What transformers takes for granted of BERT's tokenizer where tokenizer_config.json does not say it."""
 
 
 def open_folder(path: Path) -> Pretrained:
@@ -37,7 +42,8 @@ def open_folder(path: Path) -> Pretrained:
     def tokenizer() -> Tokenizer:
         ids = {name: config.get(name) for name in ("bos_token_id", "eos_token_id")}
         try:
-            return Tokenizer.load(folder / TOKENIZER, config.get("vocab_size"), **ids)
+            usual = BERT if config["model_type"] == "bert" else None
+            return Tokenizer.load(folder / TOKENIZER, config.get("vocab_size"), usual, **ids)
         except DataError as error:
             if (folder / TOKENIZER).exists():
                 raise RunError(f"{error}") from None
