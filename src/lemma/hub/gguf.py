@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import RunError, unknown
-from lemma.hub.architectures import config_from_spec, weights_to
+from lemma.hub.architectures import StoredTensors, config_from_spec, weights_to
 from lemma.hub.pretrained import Pretrained
 from lemma.layers.positions import rotary_frequencies
 from lemma.spec.models import Decoder, ModelSpec
@@ -95,7 +95,7 @@ NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "
 """The types of values, as `struct` calls them."""
 INTEGER = struct.Struct("<Q")
 ALIGNMENT = 32
-CHUNK = 1 << 20
+CHUNK = 1 << 18
 """Numbers that are dequantized at once."""
 
 
@@ -263,7 +263,7 @@ def llama3_settings(divisors: Float[np.ndarray, "pairs"], base: float) -> dict[s
     return None
 
 
-class GgufTensors(Mapping[str, Tensor]):
+class GgufTensors(StoredTensors):
     """The tensors of a file by Hugging Face's names, each dequantized to float32 when it is asked for."""
 
     def __init__(self, path: Path, stored: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> None:
@@ -273,29 +273,41 @@ class GgufTensors(Mapping[str, Tensor]):
         if config["model_type"] in TURNED:
             self.heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor."""
+        return self.stored[self.names[name]].shape
+
     def __getitem__(self, name: str) -> Tensor:
+        tensor = torch.cat(list(self._dequantized(name)))
+        heads = self.heads.get(self.names[name].split(".")[-2], 0)
+        return apart(tensor, heads) if heads else tensor
+
+    def blocks(self, name: str) -> Iterator[Tensor]:
+        """Some rows at once; all of them where they have to be put in another order."""
+        turned = self.names[name].split(".")[-2] in self.heads
+        return iter([self[name]]) if turned else self._dequantized(name)
+
+    def _dequantized(self, name: str) -> Iterator[Tensor]:
         from gguf.quants import dequantize
 
         own = self.names[name]
         shape, quantization, place, size = self.stored[own]
         rows, wide = (shape[0], prod(shape[1:])) if len(shape) > 1 else (1, prod(shape))
-        numbers = np.empty((rows, wide), dtype=np.float32)
         some = max(1, CHUNK // wide)
         with self.path.open("rb") as file:  # not mapped: the pages would stay in memory
             file.seek(place)
-            for row in range(0, rows, some):  # nor at once: what is dequantized is there twice for a moment
-                part = numbers[row : row + some]
-                raw = np.frombuffer(file.read(size // rows * len(part)), np.uint8).reshape(len(part), -1)
+            for row in range(0, rows, some):
+                count = min(some, rows - row)
+                raw = np.frombuffer(file.read(size // rows * count), np.uint8).reshape(count, -1)
+                numbers = np.empty((count, wide), dtype=np.float32)
                 try:
-                    part[:] = dequantize(raw, quantization)
+                    numbers[:] = dequantize(raw, quantization)
                 except NotImplementedError:
                     raise RunError(
                         f"{self.path}: {own} is of the type {quantization.name}, which the package gguf cannot "
                         "dequantize. Take a file of another quantization, such as Q8_0."
                     ) from None
-        tensor = torch.from_numpy(numbers.reshape(shape))
-        heads = self.heads.get(own.split(".")[-2], 0)
-        return apart(tensor, heads) if heads else tensor
+                yield torch.from_numpy(numbers.reshape(count, *shape[1:]) if len(shape) > 1 else numbers[0])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from lemma.data.files import read_json
 from lemma.data.tokenizers import CONFIG as TOKENIZER_CONFIG
 from lemma.data.tokenizers import GENERATION, TEMPLATE, Tokenizer
 from lemma.errors import DataError, RunError
-from lemma.hub.architectures import config_from_spec, weights_to
+from lemma.hub.architectures import StoredTensors, config_from_spec, weights_to
 from lemma.hub.pretrained import CONFIG, Pretrained
 from lemma.spec.models import ModelSpec
 
@@ -56,7 +57,7 @@ def open_folder(path: Path) -> Pretrained:
     return Pretrained(path, config, tensors, (*files, *tensors.shards), tokenizer)
 
 
-class FolderTensors(Mapping[str, Tensor]):
+class FolderTensors(StoredTensors):
     """The tensors of a folder, each mapped from its file for as long as it is used."""
 
     def __init__(self, folder: Path) -> None:
@@ -109,20 +110,30 @@ class FolderTensors(Mapping[str, Tensor]):
         except (SafetensorError, OSError, ValueError) as error:
             raise RunError(f"{path} is damaged or cut off ({error}). Download it again.") from None
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor; one that is not of floats is refused."""
+        with self._file(name) as file:
+            found = file.get_slice(name)
+            if (kind := found.get_dtype()) not in FLOATS:
+                raise RunError(
+                    f"{self.places[name]}: {name} is of the type {kind}; only {', '.join(sorted(FLOATS))} can be read. "
+                    "Take the original weights of the model."
+                )
+            return tuple(found.get_shape())
+
     def __getitem__(self, name: str) -> Tensor:
+        with self._file(name) as file:
+            return file.get_tensor(name)
+
+    @contextmanager
+    def _file(self, name: str) -> Iterator[Any]:
         path = self.places[name]
         try:
             with safe_open(path, framework="pt") as file:
-                kind = file.get_slice(name).get_dtype()
-                if kind not in FLOATS:
-                    raise RunError(
-                        f"{path}: {name} is of the type {kind}; only {', '.join(sorted(FLOATS))} can be read. "
-                        "Take the original weights of the model."
-                    )
-                return file.get_tensor(name)
+                yield file
+        except RunError:
+            raise
         except (SafetensorError, OSError, ValueError) as error:
-            if isinstance(error, RunError):
-                raise
             raise RunError(f"{path} is damaged ({error}). Download it again.") from None
 
     def __contains__(self, name: object) -> bool:

@@ -234,7 +234,7 @@ def test_a_gguf_file_of_llama_cpp_with_scaled_rotary_positions_has_the_logits_of
         kept = 1.0 if length < 8192 / 4 else 8.0 if length > 8192 else 1 / ((1 - smooth) / 8 + smooth)
         divisors.append(kept)
     assert len({round(number, 3) for number in divisors}) > 2
-    for number, (rope, keys, numbers) in enumerate(
+    for number, (own_rope, keys, numbers) in enumerate(
         (
             (rope, {}, divisors),
             ({"rope_theta": 50_000.0, "rope_type": "default"}, {}, None),
@@ -246,7 +246,7 @@ def test_a_gguf_file_of_llama_cpp_with_scaled_rotary_positions_has_the_logits_of
             ),
         )
     ):
-        own = type(model)(transformers.LlamaConfig(**{**model.config.to_dict(), "rope_parameters": rope})).eval()
+        own = type(model)(transformers.LlamaConfig(**{**model.config.to_dict(), "rope_parameters": own_rope})).eval()
         own.load_state_dict(model.state_dict())
         array = None if numbers is None else np.array(numbers, dtype=np.float32)
         path = _written_elsewhere(tmp_path / f"{number}.gguf", own, keys, array)
