@@ -304,7 +304,10 @@ class Tokenizer:
 
     @property
     def special_tokens(self) -> dict[str, str]:
-        """A pretrained model's special tokens by their names in `tokenizer_config.json`, as in bos_token."""
+        """Special tokens by their names in `tokenizer_config.json`, as in bos_token."""
+        if self.kind != PRETRAINED:
+            own = {"eos_token": (self.eos, EOS), "unk_token": (self.unk, UNK)}
+            return {name: text for name, (token, text) in own.items() if token is not None}
         found = {name: value for name, value in self.config.items() if name.endswith("_token") and value}
         return {name: value["content"] if isinstance(value, dict) else str(value) for name, value in found.items()}
 

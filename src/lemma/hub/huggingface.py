@@ -161,7 +161,8 @@ def write_folder(
     save_file(_unshared(kept), folder / WEIGHTS, {"format": "pt"})
     (folder / GENERATION).write_text(json.dumps({**ids, **tokenizer.generation}, indent=2) + "\n", encoding="utf-8")
     tokenizer.save(folder / TOKENIZER)
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **tokenizer.config}
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    about |= {**tokenizer.special_tokens, **tokenizer.config}
     if limit := getattr(spec, "context", None):
         about.setdefault("model_max_length", limit)
     (folder / TOKENIZER_CONFIG).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -305,7 +305,7 @@ ONLY_FOR: dict[str, tuple[Any, str]] = {
         "it is for translators, classifiers and dual encoders",
     ),
     "augment": (DualEncoder | CrossAttention, "it is for dual encoders, which learn images"),
-    "sequence_length": (LanguageSpec, "it is for language models, which read running text"),
+    "sequence_length": (LanguageSpec | Classifier, "it is for language models and for classifiers of texts"),
     "objective": (LanguageSpec, "it is for language models, which learn running text"),
 }
 """Settings of the recipe that only some families use."""
