@@ -14,8 +14,12 @@ from tokenizers import processors
 
 import lemma
 from lemma.errors import InputError, RunError
+from lemma.report.progress import Silent
 from lemma.runs.folder import PretrainedRun, RunFolder, is_run
 from lemma.spec.models import Decoder
+from lemma.tasks.base import DataArgs
+from lemma.tasks.classification import ClassificationTask
+from lemma.training.adapt import plan_adaptation
 from pretrained_models import TEXT, llama, pieces, wordpiece
 
 pytest.importorskip("transformers")
@@ -193,11 +197,15 @@ def test_an_adapted_run_finds_its_base_and_sees_that_it_changed(copied: Path, tm
 def test_a_classifier_is_made_of_a_folder(folder: Path, tmp_path: Path) -> None:
     rows = [f"the cat sat {word},{label}" for word in ("well", "there") for label in "ab" for _ in range(20)]
     (tmp_path / "rows.csv").write_text("text,label\n" + "\n".join(f"{number} {row}" for number, row in enumerate(rows)))
-    result = lemma.adapt(
-        folder, labels=tmp_path / "rows.csv", out=tmp_path / "out", progress=False, steps=2, device="cpu"
-    )
-    assert result.path == tmp_path / "out"
-    assert lemma.generate(tmp_path / "out", source="the cat sat").label in ("a", "b")
+    given: dict[str, Any] = {"labels": tmp_path / "rows.csv", "progress": False, "device": "cpu"}
+    plan = plan_adaptation(folder, DataArgs(ClassificationTask, str(given["labels"]), {}), "lora", {}, Silent())
+    recipe = plan.recipe  # 64 training texts, twice, would be fewer steps
+    assert (recipe.batch, recipe.sequence_length, recipe.steps, recipe.evaluate_every) == (8, 64, 60, 20)
+    lemma.adapt(folder, out=tmp_path / "out", steps=2, sequence_length=4, **given)
+    found = lemma.generate(tmp_path / "out", source=["the cat", "the cat sat on the mat"])
+    assert [one.label in ("a", "b") for one in found] == [True, True]
+    assert not found[0].remark and "only the first 4 of" in found[1].remark
+    assert lemma.evaluate(tmp_path / "out", progress=False).texts == 8
 
 
 def test_opening_reads_no_weights(copied: Path) -> None:
