@@ -170,8 +170,9 @@ IGNORED = re.compile(
 def _required(config: Config, name: str) -> int:
     number = config.get(name)
     if not isinstance(number, int) or isinstance(number, bool) or not 0 < number < 2**31:
-        said = "does not say" if number is None else f"says {name} = {number!r}, where a whole number is expected as"
-        raise RunError(f"config.json of a {config.get('model_type')} model {said} {name}. The folder is damaged.")
+        said = f"says {name} = {number!r}; expected a positive whole number"
+        said = f"does not say {name}" if number is None else said
+        raise RunError(f"config.json of a {config.get('model_type')} model {said}. The folder is damaged.")
     return number
 
 

@@ -98,7 +98,7 @@ class Pretrained:
         try:
             yield
         except RunError as error:
-            raise RunError(str(error) if str(self.path) in str(error) else f"{self.path}: {error}") from None
+            raise RunError(str(error) if str(error).startswith(str(self.path)) else f"{self.path}: {error}") from None
 
 
 def open_pretrained(path: Path) -> Pretrained:

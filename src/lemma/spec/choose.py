@@ -354,7 +354,10 @@ def _base(model: str | Path | ModelSpec | Choice) -> Choice:
         return read_choice(path)
     if preset := find_preset(str(model)):
         return Choice(preset.model, Recipe.read(preset.recipe, f"{model}: recipe"), preset.tokenizer or BytePairs())
-    raise SpecError(unknown("model", str(model), preset_names()) + " A spec file (name.toml) is possible too.")
+    more = " A spec file (name.toml) is possible too."
+    if path.is_dir():
+        more = f" To train a run or a pretrained model further: lemma adapt {model} --text FILE --out FOLDER"
+    raise SpecError(unknown("model", str(model), preset_names()) + more)
 
 
 def read_choice(path: Path) -> Choice:
