@@ -206,6 +206,8 @@ def test_a_classifier_is_made_of_a_folder(folder: Path, tmp_path: Path) -> None:
     assert [one.label in ("a", "b") for one in found] == [True, True]
     assert not found[0].remark and "only the first 4 of" in found[1].remark
     assert lemma.evaluate(tmp_path / "out", progress=False).texts == 8
+    heads = lemma.look(tmp_path / "out", text="the cat sat").heads
+    assert len(heads) == 8 and heads[0].weights.shape[-1] == len(lemma.load(folder).tokenizer.encode("the cat sat"))
 
 
 def test_opening_reads_no_weights(copied: Path) -> None:
@@ -276,6 +278,7 @@ def test_a_bert_is_evaluated_with_its_own_mask_and_becomes_a_classifier(tmp_path
     quick: dict[str, Any] = {"steps": 2, "device": "cpu", "progress": False}
     lemma.adapt(tmp_path / "bert", labels=tmp_path / "rows.csv", out=tmp_path / "out", **quick)
     assert lemma.generate(tmp_path / "out", source="the cat").label in ("a", "b")
+    assert str(lemma.look(tmp_path / "bert", text="the cat sat").tokens[0].text) == "[CLS]"
 
 
 def test_a_t5_answers_a_source_as_transformers_does(tmp_path: Path) -> None:
