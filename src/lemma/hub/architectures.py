@@ -24,7 +24,7 @@ from torch import Tensor
 from lemma.errors import RunError, SpecError
 from lemma.models.base import weights_of
 from lemma.models.build import blank
-from lemma.spec.models import Decoder, Encoder, EncoderDecoder, ModelSpec
+from lemma.spec.models import Classifier, Decoder, Encoder, EncoderDecoder, ModelSpec
 from lemma.spec.positions import LinearScaling, Llama3Scaling, Relative, Rotary, YarnScaling
 
 Config = Mapping[str, Any]
@@ -1019,6 +1019,7 @@ def native_architecture(spec: ModelSpec) -> str:
         raise RunError(
             f"a model of the family {spec.family} cannot be written for transformers: it has no native class for it. "
             f"Families that have one: {', '.join(sorted(families))}."
+            + (" What LoRA has learned: --to peft; a run without its base: --to merged" * isinstance(spec, Classifier))
         )
     nearest = min(missing, key=lambda kind: len(missing[kind]))
     raise RunError(
