@@ -20,7 +20,7 @@ from lemma.models.base import evaluating
 from lemma.report.numbers import Word, counted, numbered
 from lemma.report.result import Block, Pre, Result, Table, Text
 from lemma.runs.load import Run
-from lemma.spec.models import MARKS, Classifier, Encoder, Transformer, Tree, longest
+from lemma.spec.models import MARKS, BodySpec, Classifier, Encoder, Transformer, Tree, longest
 
 MOST_TOKENS = 512  # of a text are read: each head keeps a matrix of their square
 MOST_NUMBERS = 200_000  # weights in a dictionary; if there are more they are left out, and it says so
@@ -239,7 +239,7 @@ def look_at_run(
     model = run.module if reads_texts else run.model
     before, after = run.tokenizer.marks(isinstance(body, Transformer))
     own = reads_texts and run.tokenizer.kind != PRETRAINED and bool(before)  # special tokens past the vocabulary
-    limit = longest(body) - 2 * own if reads_texts else run.model.receptive_field
+    limit = longest(body) - 2 * own if reads_texts and isinstance(body, BodySpec) else run.model.receptive_field
     most = min(limit or MOST_TOKENS, MOST_TOKENS)
     if repeated is not None and text is None:
         ids = repeated_tokens(run.tokenizer, repeated, most)
