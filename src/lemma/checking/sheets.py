@@ -17,8 +17,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from lemma.checking.cells import CELLS, find_cell
 from lemma.checking.formulas import judge_formula
-from lemma.checking.gradients import CELLS, find_cell, judge_gradients
+from lemma.checking.gradients import judge_gradients
 from lemma.checking.numbers import judge_number, read_number
 from lemma.checking.question import shown
 from lemma.counting.count import QUANTITIES, Conventions, count
@@ -330,7 +331,7 @@ def judge(question: SheetQuestion, answer: str) -> tuple[float, str, str, str | 
     hint = "Right." if verdict.equal else "Not right."
     if not verdict.equal and verdict.yours_at != verdict.right_at:
         hint = f"Not right: {'too large' if verdict.yours_at > verdict.right_at else 'too small'}{where}."
-    return float(verdict.equal), " ".join([verdict.headline, *verdict.diagnosis]), hint, right
+    return float(verdict.equal), " ".join([verdict.headline, *verdict.diagnosis, *verdict.remarks]), hint, right
 
 
 @dataclass(frozen=True)
