@@ -48,6 +48,7 @@ from lemma.checking.expressions import (
     Node,
     Shape,
     UnfitError,
+    names,
     parse_equation,
     subtrees,
     variable,
@@ -87,10 +88,10 @@ class GradientCell(Spec):
     """How reports call it."""
     about: str = ""
     """What it computes."""
-    forward: TextLines
+    forward: TextLines = ()
     """The forward pass, one `name = expression` a line."""
-    loss: str
-    """The loss: an expression that is a number."""
+    loss: str = ""
+    """The loss: an expression that is a number. A derivation may do without; then there are no gradients."""
     answers: TextLines = ()
     """Gradients derived by hand, one `name = expression` a line."""
     sizes: dict[str, str] = Field(min_length=1, max_length=12)
@@ -121,16 +122,15 @@ class GradientCell(Spec):
 
     @cached_property
     def equations(self) -> tuple[Equation, ...]:
-        """The forward equations in order, the loss last."""
-        loss = re.sub(r"^\s*\w+\s*=(?!=)", "", self.loss)
-        return tuple(
-            parse_equation(line, number) for number, line in enumerate((*self.forward, f"loss = {loss.strip()}"), 1)
-        )
+        """The forward equations in order, the loss last, if there is one."""
+        loss = re.sub(r"^\s*\w+\s*=(?!=)", "", self.loss).strip()
+        lines = (*self.forward, *([f"loss = {loss}"] if loss else []))
+        return tuple(parse_equation(line, number) for number, line in enumerate(lines, 1))
 
     @cached_property
     def steps(self) -> tuple[str, ...]:
         """The intermediates in the order of their computation, without the loss."""
-        return tuple(equation.name for equation in self.equations[:-1])
+        return tuple(equation.name for equation in self.equations[: len(self.forward)])
 
     @cached_property
     def values(self) -> tuple[str, ...]:
@@ -140,9 +140,13 @@ class GradientCell(Spec):
     @cached_property
     def gradients(self) -> tuple[str, ...]:
         """The gradients that can be derived."""
+        if not self.loss:
+            return ()
         fixed = {name for name, kinds in self.kinds.items() if kinds & FIXED}
-        names = [f"d{name}" for name in (*self.given, *self.steps) if name not in fixed]
-        return tuple(name for name in names if name not in fixed)
+        found = [name for name in self.given if name not in fixed]
+        for equation in self.equations[:-1]:
+            found += [equation.name] if names(equation.expression) & {*found} else []
+        return tuple(f"d{name}" for name in found if f"d{name}" not in fixed)
 
     @cached_property
     def known(self) -> frozenset[str]:
@@ -223,8 +227,8 @@ def read_cell(words: Mapping[str, Any], where: str, name: str = "") -> GradientC
                 raise SpecError(f"{where}: {word} is inside the table [{table}]; move it above the tables.")
     cell = GradientCell.read({"name": name or where, **words}, where)
     defined: dict[str, str] = {}
-    for what, names in (("size", [*cell.sizes]), ("input", [*cell.given])):
-        for one in names:
+    for what, called in (("size", cell.sizes), ("input", cell.given)):
+        for one in called:
             _check_name(where, what, one, defined)
     for one, sides in cell.given.items():
         for side in sides:
@@ -242,7 +246,7 @@ def read_cell(words: Mapping[str, Any], where: str, name: str = "") -> GradientC
                     raise SourceText(equation.text, place).mistake(
                         node.position, unknown("name", node.value, [*defined])
                     )
-            if equation is not cell.equations[-1]:
+            if equation.name in cell.steps:
                 _check_name(where, "step", equation.name, defined)
     except InputError as error:
         raise SpecError(f"{where}: {error}") from None
@@ -252,7 +256,7 @@ def read_cell(words: Mapping[str, Any], where: str, name: str = "") -> GradientC
     for alias, meaning in cell.aliases.items():
         if meaning not in cell.known:
             raise SpecError(f"{where}: the alias {alias}: {unknown('name', meaning, sorted(cell.known))}")
-    if not cell.gradients:
+    if cell.loss and not cell.gradients:
         raise SpecError(f"{where}: all inputs are fixed, so there is nothing to derive by.")
     try:
         cell.samples  # noqa: B018 — the forward pass, once
@@ -261,11 +265,14 @@ def read_cell(words: Mapping[str, Any], where: str, name: str = "") -> GradientC
     return cell
 
 
+_A = {"size": "a size", "input": "an input", "step": "a step"}
+
+
 def _check_name(where: str, what: str, name: str, defined: dict[str, str]) -> None:
     if not _NAME.fullmatch(name) or "__" in name or name in (*RESERVED, "loss"):
-        raise SpecError(f"{where}: '{name}' cannot be the name of a {what}; write letters, digits and single _.")
+        raise SpecError(f"{where}: '{name}' cannot be the name of {_A[what]}; write letters, digits and single _.")
     if name in defined:
-        raise SpecError(f"{where}: the {what} {name} is there already, as a {defined[name]}.")
+        raise SpecError(f"{where}: the {what} {name} has the name of {_A[defined[name]]}.")
     defined[name] = what
 
 
@@ -319,9 +326,8 @@ def draw(cell: GradientCell, seed: int) -> Sample:
     spelled = Sample({length: name for name, length in lengths.items()}, {})
     with torch.enable_grad():
         run(cell, values, spelled)
-        loss = values.pop("loss")
         sources = [values[gradient[1:]] for gradient in cell.gradients]
-        gradients = torch.autograd.grad(loss, sources, allow_unused=True)
+        gradients = torch.autograd.grad(values.pop("loss"), sources, allow_unused=True) if cell.loss else ()
     idle = [name[1:] for name, gradient in zip(cell.gradients, gradients, strict=True) if gradient is None]
     if idle:
         raise InputError(
@@ -369,6 +375,8 @@ def run(
         if equation.name in (*held, source):
             value = value.detach().requires_grad_(equation.name == source)
         values[equation.name] = value
+    if not cell.loss:
+        return
     if values["loss"].numel() != 1:
         raise InputError(f"the loss is of the shape {sample.spelled(values['loss'].shape)}; sum it up to a number.")
     values["loss"] = values["loss"].sum()

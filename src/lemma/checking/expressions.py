@@ -143,11 +143,28 @@ def parse_equation(line: str, number: int = 1) -> Equation:
     if left.kind != "name" or not parser.take_if("="):
         raise parser.wrong("expected 'name = expression', such as dz = y_hat - y.", left)
     expression = parser.expression()
-    if parser.here.kind in ("name", "number"):
-        raise parser.wrong(f"expected an operator before '{parser.here.text}', such as * or @.")
-    if parser.here.kind != "end":
-        raise parser.wrong(f"'{parser.here.text}' does not fit here.")
+    parser.end()
     return Equation(left.text, expression, line, number)
+
+
+def parse_steps(line: str, number: int = 1) -> tuple[str, list[Node]]:
+    """Read a line of a derivation: the name before the first `=`, if it is there, and the expressions that are equal.
+
+    >>> name, steps = parse_steps("Y = (A + B).T = A.T + B.T")
+    >>> name, [written(step) for step in steps], parse_steps("= B.T + A.T")[0]
+    ('Y', ['(A + B).T', 'A.T + B.T'], '')
+    """
+    source = SourceText(line, f"line {number}, column")
+    tokens = derivation_tokens(source)
+    parser, name = _EquationParser(source, tokens), ""
+    if [token.kind for token in tokens[:2]] == ["name", "="]:
+        name = parser.take().text
+    parser.take_if("=")
+    steps = [parser.expression()]
+    while parser.take_if("="):
+        steps.append(parser.expression())
+    parser.end()
+    return name, steps
 
 
 class _EquationParser(Cursor):
@@ -156,6 +173,12 @@ class _EquationParser(Cursor):
     def __init__(self, source: SourceText, tokens: list[Token]) -> None:
         super().__init__(source, tokens)
         self.nodes = self.depth = 0
+
+    def end(self) -> None:
+        if self.here.kind in ("name", "number"):
+            raise self.wrong(f"expected an operator before '{self.here.text}', such as * or @.")
+        if self.here.kind != "end":
+            raise self.wrong(f"'{self.here.text}' does not fit here.")
 
     def expect(self, sign: str) -> None:
         if not self.take_if(sign):

@@ -1,21 +1,25 @@
 """Formulas that people write, read exactly and safely: from tokens to a value, by recursive descent."""
 
+import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import comb
 
-from lemma.checking.tokens import NO_COMMA, Cursor, SourceText, Token, formula_tokens, named
+from lemma.checking.tokens import LONGEST_FORMULA, NO_COMMA, Cursor, SourceText, Token, formula_tokens, named
 from lemma.counting.polynomial import LARGEST_EXPONENT, ONE, Calculator, Polynomial, Rational, of, symbol
 from lemma.errors import InputError, unknown
 
 DEEPEST_NESTING = 60
 _LONGEST_RUN = 200
 _SHOWN = 40
-_FUNCTIONS = """
+FUNCTIONS = frozenset(
+    """
     sqrt root log ln exp sin cos tan tanh sigmoid softmax max min abs floor ceil round sum prod pow binom int float
     lfloor rfloor lceil rceil factorial mod bmod pmod
-"""
+    """.split()  # noqa: SIM905
+)
+"""What is read as a function, and refused: formulas are rational."""
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _STARTS = frozenset({"number", "name", "command", "fraction", "bar", "big", *_CLOSING})
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
@@ -46,6 +50,8 @@ class FormulaReading:
 _BEFORE_SETTINGS = {"with", "where", "for", "assuming", "given", "when", "if", "at"}
 _NOUNS = {"parameters", "parameter", "params", "weights", "flops", "operations", "trainable", "in", "total", "all"}
 _TOTALS = {"total", "sum", "altogether", "overall", "together", "all", "P", "parameters", "params"}
+PLAIN_WORDS = frozenset({*_BEFORE_SETTINGS, *_NOUNS, "and"})
+"""Words around a formula."""
 _CONTINUES = {"+", "-", "*", "/", "=", "^", ":", ",", ";"}
 
 
@@ -59,9 +65,9 @@ def read_answer(text: str, known: Collection[str]) -> FormulaReading:
     >>> reading.value == reading.chain[0], reading.echo
     (True, ("'Vd' as V·d",))
     """
-    source = SourceText(text, "formula, character")
+    source = SourceText(_without_bullets(text), "formula, character")
     tokens = formula_tokens(source)
-    plain = {*_BEFORE_SETTINGS, *_NOUNS, "and"} - {*known}
+    plain = PLAIN_WORDS - {*known}
     inside = 0
     for place, token in enumerate(tokens):  # \text{with} leaves its braces behind
         if token.kind == "{":
@@ -127,6 +133,24 @@ def read_answer(text: str, known: Collection[str]) -> FormulaReading:
     for name, meaning in settings.items():
         chain, value = [put(one, name, meaning, calculator) for one in chain], put(value, name, meaning, calculator)
     return FormulaReading(value, tuple(chain), settings, tuple(f"'{run}' as {how}" for run, how in echo.items()))
+
+
+_BULLET = re.compile(r"\s*(?:[-*•–—]|\(?\d{1,2}[.)])\s+(?=\S)")
+
+
+def _without_bullets(text: str) -> str:
+    """A list of parts without its bullets or numbers, which blanks replace; what is not such a list stays as it is.
+
+    >>> _without_bullets("- tokens: Vd\\n- norm: 2d\\ntotal: d(V + 2)")
+    '  tokens: Vd\\n  norm: 2d\\ntotal: d(V + 2)'
+    """
+    lines = text.split("\n") if len(text) <= LONGEST_FORMULA else []
+    bullets = [_BULLET.match(line) for line in lines]
+    rest = [line for line, bullet in zip(lines, bullets, strict=True) if line.strip() and not bullet]
+    if sum(map(bool, bullets)) < 2 or not all(":" in line or "=" in line for line in rest):
+        return text
+    pairs = zip(lines, bullets, strict=True)
+    return "\n".join(" " * bullet.end() + line[bullet.end() :] if bullet else line for line, bullet in pairs)
 
 
 def _split(tokens: list[Token], at: set[str], keep: bool = False) -> list[list[Token]]:
@@ -197,7 +221,7 @@ def why_unknown(word: str, known: Collection[str]) -> str:
     >>> why_unknown("v", ["V", "d"])
     "symbol = 'v' is unknown. Did you mean 'V'? Known: V, d."
     """
-    if word in _FUNCTIONS.split():
+    if word in FUNCTIONS:
         return f"'{word}' is a function; formulas here are rational: sums, products, quotients and whole powers."
     shown = word if len(word) <= _SHOWN else word[:_SHOWN] + "…"
     twin = next((name for name in known if name.casefold() == word.casefold()), None)

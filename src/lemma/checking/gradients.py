@@ -129,6 +129,10 @@ def judge_gradients(cell: CellLike, lines: Sequence[str] = ()) -> GradientReport
     softmax-cross-entropy: 0 of 1 right
     """
     described = find_cell(cell)
+    if not described.loss:
+        raise InputError(
+            f"{described.name}: it has no loss, and so no gradients. Give one, as in loss = 'sum(dY * Y)'."
+        )
     derivation = read_derivation(described, [*described.answers, *([lines] if isinstance(lines, str) else lines)])
     known, gradients, samples = described.known, set(described.gradients), described.samples
     derived = {line.name for line in derivation}
@@ -148,7 +152,7 @@ def judge_gradients(cell: CellLike, lines: Sequence[str] = ()) -> GradientReport
                 values = [Evaluator(sample.values)(expression) for sample in samples]
             except UnfitError as error:
                 broken.add(line.name)
-                verdict = replace(verdict, reason=_unfit(error, samples[0]))
+                verdict = replace(verdict, reason=unfit_words(error, samples[0]))
             else:
                 broken.discard(line.name)
                 whole = substituted(expression, helpers)
@@ -285,7 +289,7 @@ def _fault(expression: Node, target: str, sample: Sample) -> tuple[str, float | 
     try:
         value = Evaluator(sample.values)(expression)
     except UnfitError as error:
-        return _unfit(error, sample), None
+        return unfit_words(error, sample), None
     if value.shape != truth.shape:
         return f"the shape is {sample.spelled(value.shape)}, expected {sample.spelled(truth.shape)}", None
     if not value.isfinite().all():
@@ -294,7 +298,7 @@ def _fault(expression: Node, target: str, sample: Sample) -> tuple[str, float | 
     return f"relative error {error:.2g}", error
 
 
-def _unfit(error: UnfitError, sample: Sample) -> str:
+def unfit_words(error: UnfitError, sample: Sample) -> str:
     """Say in the names of the sizes which operation does not fit."""
     return f"the shapes do not fit: {error.operation.format(*map(sample.spelled, error.shapes))}"
 

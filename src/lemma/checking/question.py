@@ -114,7 +114,7 @@ def ask(account: Account, name: str, text: str, aliases: Mapping[str, str]) -> F
     for alias, setting in reading.settings.items():
         size, value = aliases.get(alias, alias), put(setting, meant)
         right = account.defaults.get(size, of(sizes[size]))
-        if value != Rational(right) and value.constant != sizes[size]:
+        if value not in (Rational(right), Rational(symbol(size))) and value.constant != sizes[size]:
             said = f"Your formula takes {size} = {write(value, account.order)}; the model has {size} = "
             remarks.append(f"{said}{write(right, account.order)}.")
     fixed = {place: of(size) for place, size in quantity.only_at.items()}  # where alone the model's formula holds

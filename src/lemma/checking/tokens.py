@@ -128,6 +128,7 @@ def _scan(
 _RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "₀₁₂₃₄₅₆₇₈₉ₐₑₒₓₕₖₗₘₙₚₛₜᵢᵣᵤᵥⱼ"
 _LETTER = rf"(?![{_RAISED}{_LOWERED}])[^\W\d_]"
 _STYLE = r"\\(?:text(?:rm|it|bf|sf|tt)?|math(?:rm|it|bf|sf|tt|cal|bb)|operatorname|boldsymbol)(?![A-Za-z])"
+_AROUND = r"\\(?:begin|end)\s*\{[A-Za-z]+\*?\}|\\(?:left|right|[Bb]igg?[lrm]?)(?![A-Za-z])"
 _WORD = rf"(?:{_LETTER})(?:{_LETTER}|[0-9])*"
 _PLAIN_TAIL = rf"\\?_(?:{_LETTER}|[0-9])+"
 _INNER = rf"\s*((?:{_LETTER}|[0-9])+(?:{_PLAIN_TAIL})*)\s*"
@@ -138,7 +139,7 @@ _SUM, _PRODUCT = r"(?:\\sum(?![A-Za-z])|[∑Σ]|sum)", r"(?:\\prod(?![A-Za-z])|[
 _FORMULA_ALPHABET = {
     "newline": r"\s*(?:\n|\\\\)\s*",
     "big": rf"({_SUM}|{_PRODUCT})\s*(?:\\limits)?\s*_\s*\{{\s*((?:{_LETTER})|\\ell)\s*=",
-    "space": rf"\s+|&|\$+|~|\\[()\[\],;:!> ]|\\q?quad(?![A-Za-z])|\\(?:left|right|[Bb]igg?[lrm]?)(?![A-Za-z])|{_STYLE}",
+    "space": rf"\s+|&|\$+|~|\\[()\[\],;:!> ]|\\q?quad(?![A-Za-z])|{_AROUND}|{_STYLE}",
     "number": rf"(?:{_THOUSANDS}|[0-9]+(?:_[0-9]+)*)(?:\.[0-9]+)?|\.[0-9]+",
     "name": rf"({_WORD}(?:{_PLAIN_TAIL})*)(?:{_BOUND_TAIL})?",
     "raised": rf"[{_RAISED}]+",

@@ -63,6 +63,14 @@ REMARKS = [
     (f"{DECODER} = 834,305", False, "Step 1 of your chain is wrong: the two sides differ by -1."),
     (f"P = {DECODER} + d = {DECODER}", True, "Step 1 of your chain is wrong: the two sides differ by d."),
     ("tokens: V d, positions: T d, layers: L(12d^2 + 13d), norm: 2d", True, ""),
+    ("- tokens: V d\n- positions: T d\n- layers: L(12d^2 + 13d)\n- norm: 2d", True, ""),
+    ("1. V d\n2. T d\n3. L(12d^2 + 13d)\n4. 2d\ntotal: 834,304", True, ""),
+    (
+        "\\begin{aligned} P &= V d + T d + 2d + L(12d^2+13d) \\\\ &= (V+T+2)d + L(12d^2 + 13d) \\end{aligned}",
+        True,
+        "",
+    ),
+    ("d_model(V+T+2) + L(12d^2 + 13d) where d_model = d", True, ""),
     (
         "tokens: V d, layers: L(12d^2 + 13d), norm: 2d; total: 834,304",
         True,
