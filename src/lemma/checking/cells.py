@@ -222,7 +222,9 @@ def read_cell(words: Mapping[str, Any], where: str, name: str = "") -> GradientC
     """Check a function as a person wrote it, and run it once; every mistake is named with its place."""
     for table in ("sizes", "inputs", "aliases"):
         inside = words.get(table)
-        for word in ("forward", "loss", "answers", "about") if isinstance(inside, Mapping) else ():
+        if not isinstance(inside, Mapping):
+            continue
+        for word in ("forward", "loss", "answers", "about"):
             if word in inside and word not in words:  # below the heading of a table, TOML takes a word for a part of it
                 raise SpecError(f"{where}: {word} is inside the table [{table}]; move it above the tables.")
     cell = GradientCell.read({"name": name or where, **words}, where)

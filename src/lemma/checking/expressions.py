@@ -471,9 +471,11 @@ def called(function: str, arguments: list[Tensor], value: Any) -> Tensor:
     if function == "maximum":
         joined("+", *arguments)  # whether they fit
         return torch.maximum(*arguments)
-    axes = value if isinstance(value, tuple) else (value or 0,)
+    axes: tuple[int, ...] = value if isinstance(value, tuple) else (value,) if isinstance(value, int) else ()
     if function in ALONG and (first.ndim < 2 or not all(-first.ndim <= axis < first.ndim for axis in axes)):
         raise UnfitError(f"{function} of {{}}", first.shape)
+    if len({axis % first.ndim for axis in axes}) < len(axes):
+        raise UnfitError(f"{function} of {{}} along one axis twice", first.shape)
     if function in ("diag", "outer"):
         for argument in arguments:
             if argument.ndim != 2 or 1 not in argument.shape:
@@ -491,7 +493,7 @@ def called(function: str, arguments: list[Tensor], value: Any) -> Tensor:
         case "outer":
             return torch.outer(*(argument.flatten() for argument in arguments))
         case "einsum":
-            return _einsum(value, arguments)
+            return _einsum(str(value), arguments)
     for along in (0, 1):  # columns stacked upon each other, or rows put side by side
         if all(argument.ndim == 2 and argument.shape[1 - along] == 1 for argument in arguments):
             return torch.cat(arguments, along)

@@ -301,7 +301,9 @@ def softmaxes(tree: Node, setting: Setting) -> Repairs:
             case Node("softmax", (Node("name", _, scores),)) if f"d{scores}" == setting.target:
                 if names(tree) & {equation.name, f"d{equation.name}"}:
                     weights, gradient = variable(equation.name), variable(f"d{equation.name}")
-                    mean = Node("sum", (join("*", weights, gradient),), None if 1 in setting.shape else 1)
+                    mean = Node(
+                        "sum", (join("*", weights, gradient),), None if 1 in setting.shape else len(setting.shape) - 1
+                    )
                     words = "softmax couples all its elements: its derivative is not elementwise"
                     yield Repair(words, join("*", weights, join("-", gradient, mean)))
 
