@@ -77,6 +77,9 @@ class DerivationReport(Result):
         """Whether there is a step that was checked, and all are right."""
         return any(step.outcome == "right" for step in self.steps) and self.first_wrong is None
 
+    def __bool__(self) -> bool:
+        return self.right
+
     @property
     def summary(self) -> str:
         """Where it goes wrong, if it does."""
