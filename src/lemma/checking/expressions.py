@@ -487,7 +487,7 @@ def called(function: str, arguments: list[Tensor], value: Any) -> Tensor:
             return first.mean(value, keepdim=True)
         case "softmax":  # of a row or of a column, or of each row of a matrix, unless an axis is given
             column = first.ndim == 2 and first.shape[1] == 1
-            return first.softmax((0 if column else -1) if value is None else axes[0])
+            return first.softmax(axes[0] if axes else 0 if column else -1)
         case "diag":
             return torch.diag(first.flatten())
         case "outer":
