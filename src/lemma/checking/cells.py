@@ -78,6 +78,10 @@ def _lines(given: Any) -> Any:
     return tuple(line for line in lines if line)
 
 
+def _with_meanings(given: Any) -> Any:
+    return dict.fromkeys(map(str, given), "") if isinstance(given, list | tuple) else given
+
+
 TextLines = Annotated[tuple[str, ...], BeforeValidator(_lines), Field(max_length=100)]
 
 
@@ -94,8 +98,8 @@ class GradientCell(Spec):
     """The loss: an expression that is a number. A derivation may do without; then there are no gradients."""
     answers: TextLines = ()
     """Gradients derived by hand, one `name = expression` a line."""
-    sizes: dict[str, str] = Field(min_length=1, max_length=12)
-    """The sizes with their meaning, such as n_a = "hidden units"."""
+    sizes: Annotated[dict[str, str], BeforeValidator(_with_meanings)] = Field(min_length=1, max_length=12)
+    """The sizes with their meaning, such as n_a = "hidden units"; or a list of them."""
     inputs: dict[str, str] = Field(min_length=1, max_length=60)
     """Inputs and parameters with their sides, such as W_f = "n_a n_a+n_x", and what else is true of them."""
     aliases: dict[str, str] = Field(default_factory=dict)

@@ -86,7 +86,7 @@ class DerivationReport(Result):
         if wrong := self.first_wrong:
             return f"{self.name}: the first wrong step is in line {wrong.line}: {wrong.text}"
         checked = sum(step.outcome == "right" for step in self.steps)
-        return f"{self.name}: {'all' if checked > 1 else 'the'} {checked} step{'s' if checked > 1 else ''} right"
+        return f"{self.name}: {f'all {checked} steps are' if checked > 1 else 'the step is'} right"
 
     def blocks(self) -> list[Block]:
         """Every step with its verdict."""
@@ -185,11 +185,12 @@ def _judge_formulas(text: str, where: str) -> DerivationReport:
         if head:  # a chain begins; what has the name already is its first step
             last = meanings.get(head)
         reason, checked = "", False
-        for value in members:
+        for place, value in enumerate(members):
             if last is not None:
                 checked, gap = True, meant(last) - meant(value)
                 if gap.numerator and not reason:
-                    reason = f"{BEFORE} − this step = {write(gap, symbols).replace('-', '−')}"
+                    where_in = f"equality {place if not head else place + 1} of the line: " if len(members) > 1 else ""
+                    reason = f"{where_in}{BEFORE} − this step = {write(gap, symbols).replace('-', '−')}"
             last = value
         if head:
             meanings[head] = meant(members[-1])

@@ -335,7 +335,7 @@ def describe_cell(cell: CellLike) -> str:
         "new names are helpers ; # starts a comment"
     )
     parts = {
-        "sizes": ", ".join(f"{name} ({about})" for name, about in described.sizes.items()),
+        "sizes": ", ".join(f"{name} ({about})" if about else name for name, about in described.sizes.items()),
         "given": ", ".join(
             f"{name} ({', '.join(sides) or 'a number'}){''.join(f', {kind}' for kind in sorted(described.kinds[name]))}"
             for name, sides in described.given.items()

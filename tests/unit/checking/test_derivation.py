@@ -20,7 +20,7 @@ P = V d + L(4d^2 + 2 d d_ff)       # embedding, attention, feed-forward
 def test_a_right_chain_is_right_and_settings_hold_for_the_step_before_too() -> None:
     report = judge_derivation(DECODER)
     assert report.right and [step.outcome for step in report.steps] == ["given", "right", "right"]
-    assert report.summary == "the derivation: all 2 steps right"
+    assert report.summary == "the derivation: all 2 steps are right"
 
 
 def test_the_first_wrong_step_is_named_with_what_differs() -> None:
@@ -62,6 +62,13 @@ SOFTMAX = {
            = (P - Y) / n
     """,
 }
+
+
+def test_the_equality_of_a_line_that_is_wrong_is_named() -> None:
+    wrong = judge_derivation("n(n+1)/2 = (n^2 + n)/2 = n^2/2").first_wrong
+    assert wrong and wrong.reason == "equality 2 of the line: the step before − this step = n/2"
+    wrong = judge_derivation("P = a b = b a = a + b").first_wrong
+    assert wrong and wrong.reason.startswith("equality 3 of the line")
 
 
 def test_steps_with_matrices_are_compared_with_autograd_and_with_each_other() -> None:

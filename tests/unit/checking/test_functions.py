@@ -180,7 +180,7 @@ def test_a_batch_of_sequences_may_have_three_axes() -> None:
     mine = {
         "forward": "S = einsum('bqd,bkd->bqk', Q, K)\nA = softmax(S)\nY = A @ V",
         "loss": "sum(dY * Y)",
-        "sizes": {"B": "rows", "n": "tokens", "d": "width", "e": "values"},
+        "sizes": ["B", "n", "d", "e"],
         "inputs": {"Q": "B n d", "K": "B n d", "V": "B n e", "dY": "B n e incoming", "b": "1 1 fixed"},
     }
     lines = ["dV = A.T @ dY", "dA = dY @ V.T", "dS = A * (dA - sum(A * dA, axis=-1))", "dQ = dS @ K", "dK = dS @ Q"]
