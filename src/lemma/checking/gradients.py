@@ -253,7 +253,7 @@ def forgotten_steps(
 ) -> tuple[str, ...]:
     """The steps through which a gradient was forgotten: the fewest that, as constants, make the expression right.
 
-    `cut` keeps the gradients with constants in the first sample, for the lines that follow; they are at most so many.
+    `cut` keeps the gradients with constants in the first sample, for the lines that follow, at most MOST_CUT of them.
     """
     first, *others = samples
     try:
