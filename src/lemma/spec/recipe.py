@@ -163,6 +163,10 @@ class Recipe(Spec):
     """Device for training; auto takes the GPU if there is one."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the forward pass; auto is bfloat16 on a GPU that supports it, else float32."""
+    shard: bool = False
+    """Whether the processes of torchrun share weights, gradients and optimizer state (FSDP2), or each has all (DDP)."""
+    recompute: Literal["none", "layers"] = "none"
+    """Activations that are computed again for the gradient instead of kept: of layers all but their inputs."""
     compile: Literal["auto"] | bool = "auto"
     """Whether to use torch.compile; auto does so on a GPU for 1000 steps or more."""
     tensorboard: bool = False

@@ -34,6 +34,8 @@ class RecipeSettings(TypedDict, total=False):
     keep: Literal["best", "last"]
     device: Literal["auto", "cpu", "cuda"]
     precision: Literal["auto", "float32", "bfloat16"]
+    shard: bool
+    recompute: Literal["none", "layers"]
     compile: Literal["auto"] | bool
     tensorboard: bool
 

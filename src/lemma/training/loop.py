@@ -172,12 +172,14 @@ def _run(
             warnings=tuple(state.warnings.values()),
             **{name: getattr(state, name) for name in OF_STATE},
         )
-        if stopped == "interrupted" or not processes.leads:
+        if stopped == "interrupted":
             return result
-        weights = session.best if session.best and folder.recipe.keep == "best" else weights_of(session.model)
-        put_weights(session.model, weights, folder.path)
-        with session.evaluating():
-            written = sample(session.model) if sample else task.samples(session.model, data)
+        with session.evaluating() as model:
+            if not processes.leads:
+                return result
+            weights = session.best if session.best and folder.recipe.keep == "best" else weights_of(model)
+            put_weights(model, weights, folder.path)
+            written = sample(model) if sample else task.samples(model, data)
         result = replace(result, samples=tuple(written))
         folder.finish(weights, result.to_dict())
         if folder.adaptation:  # many tasks on one base are to be small on the disk

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
 from lemma.layers.positions import LearnedPart
 from lemma.spec.recipe import MuonSpec, Recipe
+from lemma.training.distributed import sharded_as
 
 BETA1 = 0.9
 TABLES = (nn.Embedding, LearnedPart)  # their rows are looked up, not multiplied
@@ -107,9 +109,11 @@ def orthogonal(matrices: Float[Tensor, "count rows columns"]) -> Float[Tensor, "
 def clip(model: nn.Module, largest: float) -> Tensor:
     """Scale the gradient down to a norm of at most `largest`, unless that is 0; return its norm before."""
     if largest:
-        return nn.utils.clip_grad_norm_(model.parameters(), largest, foreach=True)
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    return nn.utils.get_total_norm(gradients, foreach=True)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), largest, foreach=True)
+    else:
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        norm = nn.utils.get_total_norm(gradients, foreach=True)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
 def memory_of(optimizer: AdamW, model: nn.Module) -> dict[str, Tensor]:
@@ -128,7 +132,9 @@ def restore_memory(optimizer: AdamW, model: nn.Module, memory: Mapping[str, Tens
     for key, tensor in memory.items():
         name, _, quantity = key.rpartition(":")
         parameter = parameters[name]
-        optimizer.state[parameter][quantity] = tensor.to(parameter.device, copy=True)
+        here = tensor.to(parameter.device, copy=True)
+        same = tensor.shape == parameter.shape  # not a count of steps
+        optimizer.state[parameter][quantity] = sharded_as(here, parameter) if same else here
 
 
 # What a recipe plans for each step, counted from 1: the learning rate, and when to log, validate and save.

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +23,13 @@ from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import refuse_penalties
 from lemma.tasks.registry import task_for
-from lemma.training.distributed import Distributed, without_sync
+from lemma.training.distributed import (
+    Distributed,
+    recompute_layers,
+    refuse_without_layers,
+    sharded_as,
+    without_sync,
+)
 from lemma.training.optimizer import clip, learning_rate, memory_of, optimizer_for, restore_memory
 from lemma.training.precision import (
     Forward,
@@ -90,13 +98,15 @@ class Session:
             )
         torch.manual_seed(recipe.seed)
         self.task, self.processes, self.tell = task_for(spec), processes, tell
-        model: Any = first(recipe.dropout) if first else build(spec, recipe.dropout)
+        self.first = first or partial(build, spec)
+        model: Any = self.first(recipe.dropout)
+        refuse_without_layers(model, recipe)
         self.model: Any = model.to(processes.device).train()
+        self.whole: Any = None if processes.sharded else self.model
         self.batches = self.task.batches(self.model, examples, recipe, processes)
         self.recipe = recipe = self.batches.recipe
         if self.batches.note:
             tell(self.batches.note)
-        self.optimizer = optimizer_for(self.model, recipe)
         refuse_penalties(self.task, recipe)
         loss = self.task.loss(self.model, recipe, self.batches)
         self.chance, self.terms, self.state = loss.chance, loss.terms[1:], TrainingState()
@@ -106,10 +116,13 @@ class Session:
         self.saved = 0
         # a recurrent model runs in one kernel already, and batches of other shapes are compiled again
         stateful = getattr(self.model, "stateful", False)
-        compilable = not stateful and self.batches.fixed_shape and loss.compilable
+        compilable = not stateful and self.batches.fixed_shape and loss.compilable and not processes.sharded
         self.arithmetic = choose_arithmetic(recipe, processes.device, compilable)
         refuse_missing_kernels(self.model, self.arithmetic)
+        if recipe.recompute == "layers":
+            recompute_layers(self.model)
         self.shared = processes.wrap(loss)
+        self.optimizer = optimizer_for(self.model, recipe)
         self.loss: Forward = self._compiled() if self.arithmetic.compiles else self.shared
         if self.task.text_checks:
             self.warn("read_too_often", read_too_often(recipe, len(examples), self.batches.length))
@@ -202,14 +215,14 @@ class Session:
     def validate(self, evaluate: Callable[[Any], Any]) -> dict[str, float]:
         """Have the first process validate, keep the weights if they are the best; return the columns of a row."""
         score = (math.nan, math.nan)
-        if self.processes.leads:
-            with self.evaluating():
-                result = evaluate(self.model)
-            score = (result.loss, result.perplexity)
-            self.state.figures = dict(getattr(result, "figures", {}))
+        with self.evaluating() as model:
+            if self.processes.leads:
+                result = evaluate(model)
+                score = (result.loss, result.perplexity)
+                self.state.figures = dict(getattr(result, "figures", {}))
         loss, perplexity = self.processes.broadcast(score)
-        if self.state.judge(loss, perplexity):
-            self.best = {name: tensor.cpu().clone() for name, tensor in weights_of(self.model).items()}
+        if self.state.judge(loss, perplexity) and self.processes.leads:
+            self.best = {name: tensor.cpu().clone() for name, tensor in weights_of(self.whole).items()}
         training = self.state.training_loss
         if training is not None and self.task.text_checks:
             self.warn("too_good", too_good(self.recipe, self.state.step, loss, training))
@@ -217,14 +230,26 @@ class Session:
         return {"validation_loss": loss, "perplexity": perplexity, **self.state.figures}
 
     @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Use the model as it is, in full precision, without a trace in gradients, dropout or random state."""
-        self.model.eval()
-        try:
-            with torch.no_grad(), fork_random(self.processes.device), matrix_products("highest"):
-                yield
-        finally:
-            self.model.train()
+    def evaluating(self) -> Iterator[Any]:
+        """Use the model as it is, in full precision, without a trace in gradients, dropout or random state.
+
+        Of a sharded model the first process gets a whole copy, on its device for that while; the others get theirs.
+        """
+        with torch.no_grad(), fork_random(self.processes.device), matrix_products("highest"):
+            if self.processes.sharded:
+                weights = self.processes.collect(weights_of(self.model))
+                if self.processes.leads:
+                    self.whole = self.first(0.0) if self.whole is None else self.whole
+                    put_weights(self.whole, weights, Path("the sharded model"))
+                    self.whole.to(self.processes.device)
+            model = self.whole if self.processes.leads else self.model
+            model.eval()
+            try:
+                yield model
+            finally:
+                model.train()
+                if model is not self.model:
+                    model.cpu()
 
     def warn(self, kind: str, message: str | None) -> None:
         """Say something once per run."""
@@ -261,8 +286,8 @@ def save_session(session: Session, folder: RunFolder) -> None:
         random["cuda"] = torch.cuda.get_rng_state(processes.device)
     carried = [part.tensors() for part in session.carried if part is not None]
     tensors: dict[str, dict[str, Tensor]] = {
-        "model": weights_of(session.model),
-        "optimizer": memory_of(session.optimizer, session.model),
+        "model": processes.collect(weights_of(session.model)),
+        "optimizer": processes.collect(memory_of(session.optimizer, session.model)),
         "random": {name: processes.gather(one[None]) for name, one in random.items()},
         "carried": {
             name: processes.gather(torch.cat([part[name] for part in carried])) for name in (carried or [{}])[0]
@@ -322,7 +347,9 @@ def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> Non
     where = folder.checkpoints / f"step-{checkpoint.step}"
     state, tensors, processes = checkpoint.state, checkpoint.tensors, session.processes
     refuse_other_spec(where, state["spec"], folder.spec)
-    put_weights(session.model, tensors["model"], where)
+    own = weights_of(session.model)
+    weights = {name: sharded_as(tensor, own.get(name, tensor)) for name, tensor in tensors["model"].items()}
+    put_weights(session.model, weights, where)
     restore_memory(session.optimizer, session.model, tensors["optimizer"])
     before = session.state.warnings
     session.state = TrainingState(**state["standing"])
@@ -342,8 +369,8 @@ def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> Non
     reading = {former.get(name, name): value for name, value in state["reading"].items()}
     carried, parts = tensors.get("carried"), session.recipe.accumulate
     if reading == _reading(session) and carried:
-        with session.evaluating():  # a state of the model's own kind, to be filled with the saved tensors
-            kind = session.model(torch.zeros(1, 1, dtype=torch.long, device=processes.device))[1]
+        with session.evaluating() as model:  # a state of the model's own kind, to be filled with the saved tensors
+            kind = model(torch.zeros(1, 1, dtype=torch.long, device=processes.device))[1]
         rows = processes.rows(session.recipe.batch)
         cut = {name: carried[name][rows].to(processes.device).chunk(parts) for name in kind.tensors()}
         # copied, as a part of a tensor may be misaligned in memory, which kernels round differently
