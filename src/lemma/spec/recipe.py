@@ -92,10 +92,25 @@ class MuonSpec(Spec):
     """Decay of the gradients' running mean (Nesterov's momentum)."""
 
 
-OPTIMIZERS = {"adamw": AdamWSpec, "muon": MuonSpec}
+class CustomOptimizer(Spec):
+    """A function of yours, given in Python: it takes the model and returns a `torch.optim.Optimizer`."""
+
+    kind: Literal["custom"] = "custom"
+
+
+def _custom(value: Any) -> Any:
+    """What a recipe says of a function that is given in its place."""
+    return "custom" if callable(value) else value
+
+
+OPTIMIZERS = {"adamw": AdamWSpec, "muon": MuonSpec, "custom": CustomOptimizer}
 Optimizer = Annotated[
-    AdamWSpec | MuonSpec, Field(discriminator="kind"), by_name("optimizer", OPTIMIZERS, default="adamw")
+    AdamWSpec | MuonSpec | CustomOptimizer,
+    Field(discriminator="kind"),
+    by_name("optimizer", OPTIMIZERS, default="adamw"),
+    BeforeValidator(_custom),
 ]
+Schedule = Annotated[Literal["cosine", "linear", "wsd", "constant", "custom"], BeforeValidator(_custom)]
 
 
 class Recipe(Spec):
@@ -122,11 +137,12 @@ class Recipe(Spec):
     """Learning rate at the end of the schedule, as a share of the peak."""
     warm_up: int = Field(default=50, ge=0)
     """Steps of linear warm-up."""
-    schedule: Literal["cosine", "linear", "wsd", "constant"] = "cosine"
+    schedule: Schedule = "cosine"
     """From the peak to the final rate by a cosine (Loshchilov & Hutter 2017), by a line, or, in wsd, by a line over the
-    last fifth of the steps (Hu et al. 2024); constant stays at the peak."""
+    last fifth of the steps (Hu et al. 2024); constant stays at the peak. In Python also a function of the step."""
     optimizer: Optimizer = AdamWSpec()
-    """adamw, or muon for the matrices inside the model and adamw for the rest."""
+    """adamw, or muon for the matrices inside the model and adamw for the rest. In Python also a function of the
+    model."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Weight decay of AdamW (Loshchilov & Hutter 2019) on matrices; not on biases, norms and embeddings."""
     beta2: float = Field(default=0.99, ge=0, lt=1)

@@ -14,7 +14,7 @@ class RecipeSettings(TypedDict, total=False):
     learning_rate: float
     final_rate: float
     warm_up: int
-    schedule: Literal["cosine", "linear", "wsd", "constant"]
+    schedule: Any
     optimizer: Any
     weight_decay: float
     beta2: float

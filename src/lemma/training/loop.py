@@ -35,12 +35,12 @@ from lemma.tasks.registry import OPTIONS, task_for, task_of_family
 from lemma.training.distributed import Distributed, joined
 from lemma.training.optimizer import logs, saves, validates
 from lemma.training.precision import fork_random, matrix_products
-from lemma.training.session import Session, refuse_to_resume, restore_latest, save_session
+from lemma.training.session import OwnParts, Session, refuse_to_resume, restore_latest, save_session
 
 Evaluate = Callable[[Any], Any]
 """What validates a model: its result has a `loss`, a `perplexity` and, if it wants, `figures`."""
 Sample = Callable[[Any], list[str]]
-Stopped = Literal["done", "early", "interrupted"]
+Stopped = Literal["done", "early", "asked", "interrupted"]
 OF_STATE = ("tokens", "seconds", "training_loss", "validation_loss", "perplexity", "figures")
 OF_STATE += ("best_loss", "best_perplexity", "best_step", "best_figures")
 """What the result of a run takes from its state."""
@@ -59,18 +59,19 @@ def train(
     observer: Observer | None = None,
     overwrite: bool = False,
     adaptation: AdaptationSpec | None = None,
+    own: OwnParts | None = None,
 ) -> "TrainingResult":
     """Train a new model into the folder `out`; its sizes are those of its data.
 
     With an `adaptation` it starts from the weights of a base, and keeps only what it changed. The model's task
-    validates it and writes samples, unless `evaluate` and `sample` are given.
+    validates it and writes samples, unless `evaluate` and `sample` are given. `own` are a person's own functions.
     """
     task, observer = task_for(model_spec), observer or Silent()
     if not isinstance(data_spec, task.data_spec):
         other = next(other.learns for other in OPTIONS.values() if isinstance(data_spec, other.data_spec))
         raise SpecError(f"a model of the family {model_spec.family} learns {task.learns}, not {other}.")
     folder = RunFolder(out, model_spec.sized(data.sizes()), recipe, data_spec, data.hash, adaptation)
-    return _run(folder, data, evaluate, sample, observer, overwrite)
+    return _run(folder, data, evaluate, sample, observer, overwrite, own)
 
 
 def resume(
@@ -81,13 +82,14 @@ def resume(
     sample: Sample | None = None,
     observer: Observer | None = None,
     changes: Mapping[str, Any] | None = None,
+    own: OwnParts | None = None,
 ) -> "TrainingResult":
     """Resume a run from its last good checkpoint, or from the start if it had none; `changes` are recipe settings."""
     observer = observer or Silent()
     folder = RunFolder.open(path)
     refuse_to_resume(folder, data)
     folder = replace(folder, recipe=folder.recipe.replace(**(changes or {})))
-    return _run(folder, data, evaluate, sample, observer, None)
+    return _run(folder, data, evaluate, sample, observer, None, own)
 
 
 def run_steps(session: Session, folder: RunFolder, log: "MetricsLog", evaluate: Evaluate, stop: "Stop") -> Stopped:
@@ -95,19 +97,22 @@ def run_steps(session: Session, folder: RunFolder, log: "MetricsLog", evaluate: 
 
     Every process ends at the same step, for the same reason.
     """
-    recipe, state, processes = session.recipe, session.state, session.processes
+    recipe, state, processes, on_step = session.recipe, session.state, session.processes, session.own.on_step
     while state.step < recipe.steps:
         if recipe.patience and state.without_better >= recipe.patience:
             return "early"
         if (processes.size == 1 or state.step % AGREE_EVERY == 0) and processes.any(stop.asked):
             return "interrupted"
         session.step()
+        ends = on_step is not None and processes.any(on_step(session) is True)
         log.observer.advance(state.step)
-        if logs(recipe, state.step):
+        if ends or logs(recipe, state.step):
             row = session.measure()
-            if validates(recipe, state.step):
+            if ends or validates(recipe, state.step):
                 row |= session.validate(evaluate)
             log.write(row)
+        if ends:
+            return "asked"
         if saves(recipe, state.step):
             save_session(session, folder)
     return "done"
@@ -120,6 +125,7 @@ def _run(
     sample: Sample | None,
     observer: Observer,
     overwrite: bool | None,
+    own: OwnParts | None,
 ) -> "TrainingResult":
     """Begin a run, or go on with it if `overwrite` is None; take all steps, save, and finish unless it was interrupted.
 
@@ -138,7 +144,8 @@ def _run(
             tensorboard_writer()  # an early word if it is missing
         begin = time.perf_counter()
         tell = observer.say if processes.leads else Silent().say
-        session = Session(folder.spec, recipe, data.tokens("train"), processes, tell, partial(first_model, folder))
+        first = partial(first_model, folder)
+        session = Session(folder.spec, recipe, data.tokens("train"), processes, tell, first, own)
         if overwrite is None:
             restore_latest(session, folder)
         elif processes.leads:
@@ -311,7 +318,7 @@ class TrainingResult(Result):
     family: str
     steps: int
     planned_steps: int
-    stopped: Literal["done", "early", "interrupted"]
+    stopped: Stopped
     parameters: int
     """All of the model, trained or not."""
     learned: int
@@ -378,7 +385,11 @@ class TrainingResult(Result):
     def blocks(self) -> Iterator[Block]:
         """All figures, a line each, and what to type next."""
         task = self.task
-        ways = {"done": "done", "early": "stopped early, since validation no longer improved"}
+        ways = {
+            "done": "done",
+            "early": "stopped early, since validation no longer improved",
+            "asked": "stopped by on_step",
+        }
         learned = f", of which {self.learned:,} are trained" if self.learned < self.parameters else ""
         steps = f"{self.steps:,} of {self.planned_steps:,} steps, {ways.get(self.stopped, 'interrupted')}"
         shown = self.tokens_per_second and task.counts == "tokens"  # a graph's steps read all of it, not its few nodes

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from lemma.data.splits import Splits
 from lemma.errors import RunError, SpecError, TrainingError
@@ -30,7 +31,7 @@ from lemma.training.distributed import (
     sharded_as,
     without_sync,
 )
-from lemma.training.optimizer import clip, learning_rate, memory_of, optimizer_for, restore_memory
+from lemma.training.optimizer import clip, learning_rate, memory_of, optimizer_for, own_optimizer, restore_memory
 from lemma.training.precision import (
     Forward,
     choose_arithmetic,
@@ -39,6 +40,19 @@ from lemma.training.precision import (
     matrix_products,
     refuse_missing_kernels,
 )
+
+
+@dataclass(frozen=True)
+class OwnParts:
+    """What a person gives as functions in place of a part of training, or to see every step."""
+
+    optimizer: Callable[[nn.Module], Optimizer] | None = None
+    """Makes the optimizer of a model; the learning rates of its groups are their peaks."""
+    schedule: Callable[[int], float] | None = None
+    """The learning rate of a step, counted from 1, as a share of the peak."""
+    on_step: "Callable[[Session], object] | None" = None
+    """Called after every step; training ends there if it returns True."""
+
 
 SEED_STEP = 1_000_003  # between the random states of two processes, whose dropout is not to be the same
 
@@ -88,8 +102,16 @@ class Session:
         processes: Distributed,
         tell: Callable[[str], None],
         first: Callable[[float], nn.Module] | None = None,
+        own: OwnParts | None = None,
     ) -> None:
         """Begin with what `first` makes for a dropout, or else with a new model of the spec."""
+        own = own or OwnParts()
+        for name, said in (("optimizer", recipe.optimizer.kind), ("schedule", recipe.schedule)):
+            if said == "custom" and getattr(own, name) is None:
+                raise SpecError(
+                    f"recipe.{name} = custom is a function of yours, which no file holds. Give it in Python: "
+                    f"lemma.train(..., {name}=function), or lemma.resume(run, {name}=function)."
+                )
         cuts = processes.size * recipe.accumulate
         if recipe.batch % cuts:
             raise SpecError(
@@ -98,7 +120,7 @@ class Session:
             )
         torch.manual_seed(recipe.seed)
         self.task, self.processes, self.tell = task_for(spec), processes, tell
-        self.first = first or partial(build, spec)
+        self.first, self.own = first or partial(build, spec), own
         model: Any = self.first(recipe.dropout)
         refuse_without_layers(model, recipe)
         self.model: Any = model.to(processes.device).train()
@@ -122,7 +144,10 @@ class Session:
         if recipe.recompute == "layers":
             recompute_layers(self.model)
         self.shared = processes.wrap(loss)
-        self.optimizer = optimizer_for(self.model, recipe)
+        make = own.optimizer if recipe.optimizer.kind == "custom" else None
+        self.optimizer: Optimizer = own_optimizer(make, self.model) if make else optimizer_for(self.model, recipe)
+        self.latest = torch.zeros((), device=processes.device)
+        """The loss of the latest step, of this process's share of the batch; on the device, so that nothing waits."""
         self.loss: Forward = self._compiled() if self.arithmetic.compiles else self.shared
         if self.task.text_checks:
             self.warn("read_too_often", read_too_often(recipe, len(examples), self.batches.length))
@@ -132,10 +157,12 @@ class Session:
     def step(self) -> None:
         """One step: the batch's gradients, clipped, move the weights."""
         self.state.step += 1
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.recipe, self.state.step)  # Muon's groups have a `ratio` to it
+        rate = self.rate(self.state.step)
+        for group in self.optimizer.param_groups:  # Muon's groups have a `ratio` to it
+            group["lr"] = rate * group["peak"] / self.recipe.learning_rate if "peak" in group else rate
         loss, *others = self.gradients()
         norm = clip(self.model, self.recipe.clip)
+        self.latest = loss
         self.sums += torch.stack((loss, norm, *others))
         self.summed += 1
         self.state.tokens += self.batches.tokens_per_step
@@ -143,6 +170,12 @@ class Session:
             self.refuse_no_number(float(loss), float(norm), 1)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step."""
+        if self.recipe.schedule == "custom" and self.own.schedule:
+            return self.recipe.learning_rate * float(self.own.schedule(step))
+        return learning_rate(self.recipe, step)
 
     def reset_sums(self, seconds: float, sums: Sequence[float] = (), steps: int = 0) -> None:
         """Begin a row of metrics, or go on with that of a checkpoint.
@@ -175,7 +208,7 @@ class Session:
     def refuse_no_number(self, loss: float, norm: float, steps: int) -> None:
         """Stop with a TrainingError if the loss or the gradient was infinite or NaN in the last few steps."""
         last = self.state.step
-        rate = learning_rate(self.recipe, last)
+        rate = self.optimizer.param_groups[0]["lr"]
         refuse_no_number(loss, norm, range(last - steps + 1, last + 1), rate, self.saved)
 
     def settle(self) -> tuple[float, float, dict[str, float]]:
@@ -206,7 +239,7 @@ class Session:
             "tokens": state.tokens,
             "loss": loss,
             **terms,
-            "learning_rate": learning_rate(self.recipe, state.step),
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
             "gradient_norm": norm,
             "tokens_per_second": speed,
             "seconds": state.seconds,
