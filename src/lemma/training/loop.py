@@ -42,7 +42,7 @@ Evaluate = Callable[[Any], Any]
 Sample = Callable[[Any], list[str]]
 Stopped = Literal["done", "early", "asked", "interrupted"]
 OF_STATE = ("tokens", "seconds", "training_loss", "validation_loss", "perplexity", "figures")
-OF_STATE += ("best_loss", "best_perplexity", "best_step", "best_figures")
+OF_STATE += ("best_loss", "best_perplexity", "best_step", "best_figures", "tokenizer_sample")
 """What the result of a run takes from its state."""
 AGREE_EVERY = 10  # steps after which several processes ask whether one of them was told to stop
 
@@ -150,6 +150,7 @@ def _run(
             restore_latest(session, folder)
         elif processes.leads:
             folder.create(data.tokenizer, overwrite, data.labels)
+        session.state.tokenizer_sample = session.state.tokenizer_sample or data.tokenizer_sample
         setup_seconds = time.perf_counter() - begin
         if processes.leads:
             stack.enter_context(only_writer(folder.path))
@@ -348,6 +349,8 @@ class TrainingResult(Result):
     """What else the last validation came to, such as UAS and LAS."""
     best_figures: dict[str, float] = field(default_factory=dict)
     """The same of the best validation."""
+    tokenizer_sample: str = ""
+    """On how much of the training text the tokenizer was trained, in words, where that is not all of it."""
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Self:
@@ -355,7 +358,7 @@ class TrainingResult(Result):
         own = {name: values.get(name) for name in cls.__dataclass_fields__ if name != "figures"}
         own |= {"path": Path(str(own["path"])), "best_figures": dict(own["best_figures"] or {})}
         own |= {name: tuple(own[name] or ()) for name in ("warnings", "samples", "overlaps")}
-        own["split_hashes"] = dict(own["split_hashes"] or {})
+        own |= {"split_hashes": dict(own["split_hashes"] or {}), "tokenizer_sample": own["tokenizer_sample"] or ""}
         figures = {name: value for name, value in values.items() if name not in own and isinstance(value, float)}
         return cls(**own, figures=figures)  # pyright: ignore[reportArgumentType]
 
@@ -375,6 +378,8 @@ class TrainingResult(Result):
         plain |= plain.pop("figures")
         given = {"split_hashes": plain.pop("split_hashes"), "overlaps": list(plain.pop("overlaps"))}
         plain |= given if self.split_hashes else {}
+        if not self.tokenizer_sample:
+            del plain["tokenizer_sample"]
         if not self.task.has_perplexity:
             del plain["perplexity"], plain["best_perplexity"]
         return {
@@ -411,6 +416,7 @@ class TrainingResult(Result):
             lines.append(f"best        {best}{figures}, at step {self.best_step:,}")
         lines.append(f"data        {self.data_hash}")
         lines += [f"  {split:<10} {own}" for split, own in self.split_hashes.items()]
+        lines += [label("tokenizer", self.tokenizer_sample, 11)] if self.tokenizer_sample else []
         lines += [label("overlap", overlap, 11) for overlap in self.overlaps]
         lines += [label("warning", warning, 11) for warning in self.warnings]
         lines += [label("sample", repr(sample), 11, anywhere=True) for sample in self.samples]

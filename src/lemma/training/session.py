@@ -79,6 +79,8 @@ class TrainingState:
     """Validations since the best one."""
     warnings: dict[str, str] = field(default_factory=dict)
     """Warnings by kind: each is given once per run."""
+    tokenizer_sample: str = ""
+    """On how much of the training text the tokenizer was trained, in words, where that is not all of it."""
 
     def judge(self, loss: float, perplexity: float) -> bool:
         """Take in a validation; return whether it is the best so far."""
