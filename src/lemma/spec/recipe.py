@@ -113,6 +113,15 @@ Optimizer = Annotated[
 Schedule = Annotated[Literal["cosine", "linear", "wsd", "constant", "custom"], BeforeValidator(_custom)]
 
 
+def _tracker(value: Any) -> Any:
+    """What `tensorboard = true` and `false` of earlier versions are now."""
+    known = {True: "tensorboard", False: None, "none": None}
+    return known.get(value, value) if isinstance(value, bool | str) else value
+
+
+Tracker = Annotated[Literal["tensorboard", "wandb", "mlflow", "trackio"] | None, BeforeValidator(_tracker)]
+
+
 class Recipe(Spec):
     """How a model is trained: one frozen set of settings, the same on the command line and in Python."""
 
@@ -121,6 +130,7 @@ class Recipe(Spec):
         "focus": "entropy_penalty",
         "near": "distance_penalty",
         "near_max": "distance_max",
+        "tensorboard": "tracker",
     }
 
     steps: int = Field(default=1000, ge=1)
@@ -185,8 +195,8 @@ class Recipe(Spec):
     """Activations that are computed again for the gradient instead of kept: of layers all but their inputs."""
     compile: Literal["auto"] | bool = "auto"
     """Whether to use torch.compile; auto does so on a GPU for 1000 steps or more."""
-    tensorboard: bool = False
-    """Whether to write TensorBoard events next to metrics.jsonl."""
+    tracker: Tracker = None
+    """Tracker that gets the rows of metrics.jsonl too: tensorboard, wandb, mlflow or trackio; none if unset."""
 
 
 Patterns = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]

@@ -37,7 +37,7 @@ class RecipeSettings(TypedDict, total=False):
     shard: bool
     recompute: Literal["none", "layers"]
     compile: Literal["auto"] | bool
-    tensorboard: bool
+    tracker: Any
 
 
 class ModelSettings(TypedDict, total=False):

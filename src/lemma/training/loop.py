@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from lemma.report.progress import Observer, Silent
 from lemma.report.result import Block, Result, Text
 from lemma.report.text import label
 from lemma.runs.checkpoint import put_weights, weights_of
-from lemma.runs.folder import TENSORBOARD, RunFolder, only_writer, refuse_occupied
+from lemma.runs.folder import RunFolder, only_writer, refuse_occupied
 from lemma.runs.load import first_model
 from lemma.spec.data import AnyDataSpec
 from lemma.spec.models import ModelSpec
@@ -36,6 +36,7 @@ from lemma.training.distributed import Distributed, joined
 from lemma.training.optimizer import logs, saves, validates
 from lemma.training.precision import fork_random, matrix_products
 from lemma.training.session import OwnParts, Session, refuse_to_resume, restore_latest, save_session
+from lemma.training.trackers import open_tracker, tracker_package
 
 Evaluate = Callable[[Any], Any]
 """What validates a model: its result has a `loss`, a `perplexity` and, if it wants, `figures`."""
@@ -140,8 +141,8 @@ def _run(
         stack.enter_context(matrix_products("high" if on_gpu else "highest"))  # TF32 on a GPU
         if overwrite is not None and processes.leads:
             refuse_occupied(folder.path, overwrite)
-        if recipe.tensorboard:
-            tensorboard_writer()  # an early word if it is missing
+        if recipe.tracker and processes.leads:
+            tracker_package(recipe.tracker)  # an early word if it is missing
         begin = time.perf_counter()
         tell = observer.say if processes.leads else Silent().say
         first = partial(first_model, folder)
@@ -259,11 +260,11 @@ def stoppable(several: bool = False) -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-# What is written while a model is trained: metrics.jsonl, TensorBoard, the observer.
+# What is written while a model is trained: metrics.jsonl, a tracker, the observer.
 
 
 class MetricsLog:
-    """Writes the rows of a run to metrics.jsonl, TensorBoard if asked, and an observer; only the first process does."""
+    """Writes the rows of a run to metrics.jsonl, a tracker if asked, and an observer; only the first process does."""
 
     def __init__(self, folder: RunFolder, observer: Observer, processes: Distributed, step: int) -> None:
         self.metrics, self.leads = folder.metrics, processes.leads
@@ -272,8 +273,8 @@ class MetricsLog:
         task = task_for(folder.spec)
         self.hidden = {"tokens_per_second"} if task.counts != "tokens" else set()
         self.hidden |= set() if task.has_perplexity else {"perplexity"}
-        boards = self.leads and folder.recipe.tensorboard
-        self.board = tensorboard_writer()(str(folder.path / TENSORBOARD), purge_step=step + 1) if boards else None
+        with redirect_stdout(sys.stderr):  # what a tracker has to say is not the result
+            self.tracker = open_tracker(folder, step) if self.leads and folder.recipe.tracker else None
         self.observer.begin("training", folder.recipe.steps, "steps", step)
 
     def write(self, row: Mapping[str, float]) -> None:
@@ -283,27 +284,15 @@ class MetricsLog:
         finite = {name: value for name, value in row.items() if math.isfinite(value)}
         self.metrics.append(finite)
         self.observer.report({name: value for name, value in finite.items() if name not in self.hidden})
-        if self.board:
-            for name, value in finite.items():
-                self.board.add_scalar(name, value, finite["step"])
+        if self.tracker:
+            self.tracker[0](finite)
 
     def close(self) -> None:
-        """End the observer's phase and the TensorBoard file."""
+        """End the observer's phase and the tracker's run."""
         self.observer.end()
-        if self.board:
-            self.board.close()
-
-
-def tensorboard_writer() -> type[Any]:
-    """Return TensorBoard's writer, or say how to get it."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise SpecError(
-            "recipe.tensorboard = true: TensorBoard is not installed. "
-            "pip install 'lemma[tensorboard]', or leave it out: metrics.jsonl is always written."
-        ) from None
-    return SummaryWriter
+        if self.tracker:
+            with redirect_stdout(sys.stderr):
+                self.tracker[1]()
 
 
 # What a run came to.
