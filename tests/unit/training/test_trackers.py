@@ -40,8 +40,10 @@ def records_of(log: bytes) -> Iterator[bytes]:
 
 def of_wandb(folder: Path) -> Curve:
     """From the file that wandb leaves for a later `wandb sync`."""
+    import wandb
     from wandb.proto import wandb_internal_pb2
 
+    wandb.teardown()  # its own process has written all then
     (path,) = folder.glob("wandb/offline-run-*/*.wandb")
     found = []
     for content in records_of(path.read_bytes()):
