@@ -120,7 +120,8 @@ def train(
 
     Args:
         model: A preset ("lstm", "decoder", …), a spec file, a spec, or a choice.
-        text: Corpora by name or UTF-8 files, for language models and encoders.
+        text: Corpora by name, UTF-8 files, or shards (.jsonl, .parquet, packed as .gz or .zst) by name or by a pattern
+            such as "shard-*.txt.gz", for language models and encoders.
         treebank: A treebank by name or CoNLL-U files, for a parser; `dev` is the file to validate on.
         pairs: Pairs of texts by name or in a table, for an encoder–decoder.
         labels: Labelled texts by name or in a table: the model becomes the backbone of a classifier. `limit` is the
