@@ -223,7 +223,7 @@ def register(kind: type[Spec], **parts: Any) -> type[Spec]:
 
     for group in (NEW_FAMILIES, POSITIONS, OBJECTIVES):
         if isinstance(kind, type) and issubclass(kind, group.kind):
-            group.register(kind, parts)
+            group.register(kind, parts)  # pyright: ignore[reportArgumentType] (of the group's kind)
             return kind
     raise SpecError(
         f"register: a subclass of NewFamily, NewPositions or NewObjective is expected, got {kind!r}. "

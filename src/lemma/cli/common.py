@@ -119,7 +119,12 @@ def _option(name: str, metavar: str, help: str, group: str | None = None, kind: 
 CLASSIFY, TRANSLATE, PARSE = "Classify texts", "Translate", "Parse"
 SEARCH, GRAPHS = "Images and text", "Graphs"
 DATA = {
-    "text": _option("text", "NAME|FILE...", "Text: a corpus by name, files or patterns; .jsonl .parquet .gz .zst too.", kind=list[str] | None),
+    "text": _option(
+        "text",
+        "NAME|FILE...",
+        "Text: a corpus by name, or files (.gz .zst .jsonl .parquet too).",
+        kind=list[str] | None,
+    ),
     "validation": Annotated[
         list[str] | None,
         typer.Option("--validation", "--dev", metavar="FILE", help="The validation split. Default: a held-out share."),

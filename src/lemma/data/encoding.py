@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 from jaxtyping import Integer
@@ -142,14 +142,14 @@ def _asked(worker: "subprocess.Popen[bytes]", batch: list[Piece]) -> Encoded:
         raise DataError(f"a process that encodes text has ended ({error}). Is there enough memory?") from None
 
 
-def _write(stream: BinaryIO, value: Any) -> None:
+def _write(stream: IO[bytes], value: Any) -> None:
     content = json.dumps(value, ensure_ascii=False).encode()
     stream.write(len(content).to_bytes(8))
     stream.write(content)
     stream.flush()
 
 
-def work(stdin: BinaryIO, stdout: BinaryIO) -> None:
+def work(stdin: IO[bytes], stdout: IO[bytes]) -> None:
     """Encode what is read until it ends."""
     tokenizer: Tokenizer | None = None
     while size := int.from_bytes(stdin.read(8)):

@@ -266,7 +266,7 @@ def _optional(package: Literal["zstandard", "pyarrow"], path: Path) -> Any:
     """A package that only some shards need."""
     try:
         if package == "zstandard":
-            import zstandard
+            import zstandard  # pyright: ignore[reportMissingImports]
 
             return zstandard
         import pyarrow

@@ -63,7 +63,8 @@ class Distributed(Worker):
             mesh = init_device_mesh(self.device.type, (self.size,))
             for layer in layers_of(module):
                 fully_shard(layer, mesh=mesh)
-            return fully_shard(module, mesh=mesh)
+            fully_shard(module, mesh=mesh)
+            return module
         if self.size == 1:
             return module
         self.wrapped.append(DistributedDataParallel(module, gradient_as_bucket_view=True, **BUFFERS_STAY))

@@ -160,7 +160,7 @@ def restore_memory(optimizer: Optimizer, model: nn.Module, memory: Mapping[str, 
         name, quantity, *number = key.split(":")
         parameter = parameters[name]
         if number:
-            optimizer.state[parameter][quantity] = int(value) if (value := tensor.item()).is_integer() else value
+            optimizer.state[parameter][quantity] = int(value) if (value := float(tensor)).is_integer() else value
             continue
         here = tensor.to(parameter.device, copy=True)
         same = tensor.shape == parameter.shape  # not a count of steps

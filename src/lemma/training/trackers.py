@@ -29,11 +29,11 @@ def tracker_package(name: str) -> Any:
             case "tensorboard":
                 from torch.utils import tensorboard as package
             case "wandb":
-                import wandb as package
+                import wandb as package  # pyright: ignore[reportMissingImports]
             case "mlflow":
-                import mlflow as package
+                import mlflow as package  # pyright: ignore[reportMissingImports]
             case _:
-                import trackio as package
+                import trackio as package  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise SpecError(
             f"recipe.tracker = {name}: {name} is not installed. pip install 'lemma[{name}]', or leave it out: "
