@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks.compare import machine
 from benchmarks.memory import generate_text
-from lemma.data.encoding import batched, encode_batches
-from lemma.data.store import SAMPLE
+from lemma.data.encoding import encode_batches
+from lemma.data.store import SAMPLE, Encoded, batched, encode_pieces
 from lemma.data.text import open_text, read_pieces, sample_text
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.spec.data import BytePairs
@@ -44,8 +44,11 @@ def _encoded(engine: object, lines: list[str]) -> int:
 
 def by_lemma(tokenizer: Tokenizer, path: Path, processes: int) -> int:
     """Encode a file as `prepare` does; count the ids."""
-    pieces: Iterable[str] = read_pieces(open_text(path), tokenizer.kind)
-    return sum(len(found.ids) for found in encode_batches(tokenizer, batched([pieces]), processes))
+    batches = batched([read_pieces(open_text(path), tokenizer.kind)])
+    encoded: Iterable[Encoded] = (encode_pieces(tokenizer, batch) for batch in batches)
+    if processes > 1:
+        encoded = encode_batches(tokenizer, batches, processes)
+    return sum(len(found.ids) for found in encoded)
 
 
 def main(arguments: Sequence[str] = ()) -> int:

@@ -9,87 +9,20 @@ import os
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import IO, Any
 
 import numpy as np
-from jaxtyping import Integer
 
-from lemma.data.text import DOCUMENT_END
+from lemma.data.store import Encoded, Piece, encode_pieces
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError
 
-BATCH = 1 << 18
-"""Characters that are encoded as one batch."""
-WORTH_PROCESSES = 1 << 25
-"""Bytes from which on text is encoded by several processes; below, starting them takes longer."""
-SLOW = ("byte-pairs", "pretrained")
-"""The kinds of tokenizer that take longer than sending text to a process and ids back."""
-
-CONTINUES, BEGINS, FOLLOWS = range(3)
-Piece = tuple[str, int]
-"""A text, and whether it goes on with a document, begins the first one, or one after another."""
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Pieces of text as ids, the UTF-8 bytes they express and the characters they could not."""
-
-    ids: Integer[np.ndarray, "tokens"]
-    bytes: int = 0
-    left_out: int = 0
-
-
-def utf8_size(text: str) -> int:
-    """The number of bytes a text takes in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode())
-
-
-def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> Encoded:
-    """Encode pieces in order, with one `<eos>` between two documents if the tokenizer has it.
-
-    Before each document comes what a pretrained model expects at the begin of a text.
-    """
-    found: list[np.ndarray] = []
-    size = missing = 0
-    for text, place in pieces:
-        if place == FOLLOWS and tokenizer.eos is not None and tokenizer.eos not in tokenizer.before:
-            found.append(np.array([tokenizer.eos]))
-        if place != CONTINUES and tokenizer.before and not tokenizer.after:  # an encoder's windows have their own
-            found.append(np.array(tokenizer.before))
-        ids, left_out = tokenizer.encode_known(text, continued=place == CONTINUES)
-        found.append(ids)
-        size, missing = size + utf8_size(tokenizer.decode(ids) if left_out else text), missing + left_out
-    return Encoded(found[0] if len(found) == 1 else np.concatenate(found), size, missing)
-
-
-def batched(documents: Iterable[Iterable[str]]) -> Iterator[list[Piece]]:
-    """The pieces of documents in batches; an end of document within one begins another."""
-    batch: list[Piece] = []
-    size, next_place = 0, BEGINS
-    for document in documents:
-        for text in document:
-            if text == DOCUMENT_END:
-                next_place = FOLLOWS
-                continue
-            batch.append((text, next_place))
-            size, next_place = size + len(text), CONTINUES
-            if size >= BATCH:
-                yield batch
-                batch, size = [], 0
-        next_place = FOLLOWS
-    if batch:
-        yield batch
-
 
 def encode_batches(tokenizer: Tokenizer, batches: Iterable[list[Piece]], processes: int) -> Iterator[Encoded]:
-    """Encode batches in their order; of each process at most one waits for those before it."""
-    if processes == 1:
-        yield from (encode_pieces(tokenizer, batch) for batch in batches)
-        return
+    """Encode batches in their order by several processes; of each at most one batch waits for those before it."""
     workers = [start_worker(tokenizer) for _ in range(processes)]
     idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
     for worker in workers:

@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 from filelock import FileLock
-from jaxtyping import Bool
+from jaxtyping import Bool, Integer
 
 from lemma.data.batches import TokenRows
 from lemma.data.corpora import CORPORA, TextSplits, corpus_files, own_path
-from lemma.data.encoding import SLOW, WORTH_PROCESSES, Encoded, batched, encode_batches, utf8_size
 from lemma.data.files import Advance, Progress, counting, file_hash, home_folder, joint_hash, new_folder, text_hash
 from lemma.data.splits import Splits, joint_splits, split_files
 from lemma.data.text import (
@@ -45,6 +44,12 @@ SAMPLE = 8 << 20
 """Byte-pairs are trained on at most this many bytes, spread evenly over the training text."""
 BLOCK = 1 << 20
 """Characters of short texts that are encoded at once."""
+WORTH_PROCESSES = 1 << 25
+"""Bytes from which on text is encoded by several processes; below, starting them takes longer."""
+SLOW = ("byte-pairs", "pretrained")
+"""The kinds of tokenizer that take longer than sending text to a process and ids back."""
+BATCH = 1 << 18
+"""Characters that are encoded as one batch."""
 BLANKS = " \t\n\r\v\f\u00a0\u3000"
 
 
@@ -61,6 +66,15 @@ class TokenArray(np.ndarray):
 
     def __array_wrap__(self, array: np.ndarray, context: Any = None, return_scalar: bool = False) -> Any:
         return array[()]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Pieces of text as ids, the UTF-8 bytes they express and the characters they could not."""
+
+    ids: Integer[np.ndarray, "tokens"]
+    bytes: int = 0
+    left_out: int = 0
 
 
 class TokenStore:
@@ -259,7 +273,11 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
                 spans, words = source.splits[split], tokenizer
                 pieces = (_reported(read_pieces(span, words.kind), advance) for span in spans)
                 long = total_size(spans) >= WORTH_PROCESSES and words.kind in SLOW
-                return encode_batches(words, batched(pieces), cores if long else 1)
+                if not long or cores == 1:
+                    return (encode_pieces(words, batch) for batch in batched(pieces))
+                from lemma.data.encoding import encode_batches  # which needs this module
+
+                return encode_batches(words, batched(pieces), cores)
 
             store = write_store(
                 folder,
@@ -304,6 +322,53 @@ def _reported(pieces: Iterable[str], advance: Advance) -> Iterator[str]:
     for piece in pieces:
         yield piece
         advance(1 if piece == DOCUMENT_END else utf8_size(piece))
+
+
+CONTINUES, BEGINS, FOLLOWS = range(3)
+Piece = tuple[str, int]
+"""A text, and whether it goes on with a document, begins the first one, or one after another."""
+
+
+def utf8_size(text: str) -> int:
+    """The number of bytes a text takes in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> Encoded:
+    """Encode pieces in order, with one `<eos>` between two documents if the tokenizer has it.
+
+    Before each document comes what a pretrained model expects at the begin of a text.
+    """
+    found: list[np.ndarray] = []
+    size = missing = 0
+    for text, place in pieces:
+        if place == FOLLOWS and tokenizer.eos is not None and tokenizer.eos not in tokenizer.before:
+            found.append(np.array([tokenizer.eos]))
+        if place != CONTINUES and tokenizer.before and not tokenizer.after:  # an encoder's windows have their own
+            found.append(np.array(tokenizer.before))
+        ids, left_out = tokenizer.encode_known(text, continued=place == CONTINUES)
+        found.append(ids)
+        size, missing = size + utf8_size(tokenizer.decode(ids) if left_out else text), missing + left_out
+    return Encoded(found[0] if len(found) == 1 else np.concatenate(found), size, missing)
+
+
+def batched(documents: Iterable[Iterable[str]]) -> Iterator[list[Piece]]:
+    """The pieces of documents in batches; an end of document within one begins another."""
+    batch: list[Piece] = []
+    size, next_place = 0, BEGINS
+    for document in documents:
+        for text in document:
+            if text == DOCUMENT_END:
+                next_place = next_place if next_place == BEGINS else FOLLOWS
+                continue
+            batch.append((text, next_place))
+            size, next_place = size + len(text), CONTINUES
+            if size >= BATCH:
+                yield batch
+                batch, size = [], 0
+        next_place = next_place if next_place == BEGINS else FOLLOWS
+    if batch:
+        yield batch
 
 
 def _key(*parts: object) -> str:

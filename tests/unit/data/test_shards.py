@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import lemma.data.store as store
-from lemma.data.encoding import batched, encode_batches
-from lemma.data.store import prepare
+from lemma.data.encoding import encode_batches
+from lemma.data.store import batched, encode_pieces, prepare
 from lemma.data.text import DOCUMENT_END, TextSpan, open_text, read_pieces, sample_text, sampled
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError
@@ -95,14 +95,16 @@ def test_several_processes_give_the_ids_of_one_in_their_order(tmp_path: Path) ->
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"\n".join([JSON] * 60))
     tokenizer = train_tokenizer(BytePairs(vocabulary=300), [TEXT])
-    one, two = (
-        list(encode_batches(tokenizer, batched([read_pieces(open_text(path), tokenizer.kind)]), processes))
-        for processes in (1, 2)
-    )
+    batches = list(batched([read_pieces(open_text(path), tokenizer.kind)]))
+    one = [encode_pieces(tokenizer, batch) for batch in batches]
+    two = list(encode_batches(tokenizer, batches, 2))
     assert len(one) == len(two) > 1
     assert all(np.array_equal(a.ids, b.ids) and a.bytes == b.bytes for a, b in zip(one, two, strict=True))
+    starts = [place for batch in batched([["", DOCUMENT_END], ["a", DOCUMENT_END, "b", "c"]]) for _, place in batch]
+    assert starts == [1, 2, 2, 0]
+    assert [place for batch in batched([[DOCUMENT_END, "a"]]) for _, place in batch] == [1]
     with pytest.raises(DataError, match="U\\+D800"):
-        list(encode_batches(tokenizer, [[("\ud800", 0)]] * 3, 1))
+        encode_pieces(tokenizer, [("\ud800", 0)])
 
 
 def test_patterns_name_shards_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
