@@ -205,6 +205,21 @@ def test_resuming_with_another_text_is_refused(tmp_path: Path, spec_and_data, mo
         resume_small(tmp_path / "run", replace(spec_and_data[1], hash="another"))
 
 
+def test_a_result_says_on_how_much_text_the_tokenizer_was_trained_also_when_resumed(
+    tmp_path: Path, spec_and_data
+) -> None:
+    from dataclasses import replace
+
+    said = "the byte-pairs were trained on 8.4 of the 20.0 MB of training text"
+    spec, data = spec_and_data
+    plain = train_small(tmp_path / "a", "feed-forward", spec_and_data, steps=1)
+    assert "tokenizer_sample" not in plain.to_dict()
+    result = train_small(tmp_path / "b", "feed-forward", (spec, replace(data, tokenizer_sample=said)), steps=1)
+    again = resume_small(tmp_path / "b", data, changes={"steps": 2})
+    for one in (result, again):
+        assert one.to_dict()["tokenizer_sample"] == said and said in " ".join(str(one).split())
+
+
 def test_bad_input_leaves_nothing_behind(tmp_path: Path, spec_and_data, monkeypatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
     for words, reason in (
