@@ -19,12 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage] (documented, not listed)
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.rendezvous import rendezvous
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import checkpoint
 
 from lemma.errors import SpecError
 from lemma.spec.recipe import Recipe
@@ -58,6 +54,9 @@ class Distributed(Worker):
         FSDP2: a layer's tensors are gathered when it runs, forwards and backwards, and dropped afterwards.
         """
         if self.sharded:
+            from torch.distributed.device_mesh import init_device_mesh  # these take long to import
+            from torch.distributed.fsdp import fully_shard
+
             # the keys and values that a layer returns are views, and nothing changes them in place
             warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
             mesh = init_device_mesh(self.device.type, (self.size,))
@@ -104,6 +103,8 @@ class Distributed(Worker):
         """
         if not self.sharded:
             return dict(tensors)
+        from torch.distributed.tensor import DTensor
+
         found: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
             whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -123,14 +124,14 @@ def without_sync(module: nn.Module) -> Iterator[None]:
         with module.no_sync():
             yield
         return
-    sharded = module if isinstance(module, FSDPModule) else None
-    if sharded:
-        sharded.set_requires_gradient_sync(False)
+    synchronise = getattr(module, "set_requires_gradient_sync", None)  # of FSDP2
+    if synchronise:
+        synchronise(False)
     try:
         yield
     finally:
-        if sharded:
-            sharded.set_requires_gradient_sync(True)
+        if synchronise:
+            synchronise(True)
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
@@ -142,8 +143,11 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
 def sharded_as(tensor: Tensor, other: Tensor) -> Tensor:
     """This process's share of a whole tensor, if another one is sharded; else the tensor itself, on its device."""
     here = tensor.to(other.device)
-    if not isinstance(other, DTensor):
+    if not hasattr(other, "device_mesh"):
         return here
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(other, DTensor)
     return distribute_tensor(here, other.device_mesh, other.placements, src_data_rank=None)  # all have read the file
 
 
@@ -152,6 +156,7 @@ def recompute_layers(model: nn.Module) -> None:
 
     Dropout draws the same numbers again, so that gradients are the same bit for bit.
     """
+    from torch.utils.checkpoint import checkpoint
 
     def run(forward: Any, *inputs: Any, **named: Any) -> Any:
         if not torch.is_grad_enabled():

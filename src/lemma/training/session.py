@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from lemma.data.splits import Splits
 from lemma.errors import RunError, SpecError, TrainingError
 from lemma.layers.state import State
+from lemma.models.base import count_parameters
 from lemma.models.build import build
 from lemma.runs.checkpoint import Checkpoint, latest_good, put_weights, refuse_other_spec, save, weights_of
 from lemma.runs.folder import RunFolder, only_writer
@@ -34,6 +35,7 @@ from lemma.training.distributed import (
 from lemma.training.optimizer import clip, learning_rate, memory_of, optimizer_for, own_optimizer, restore_memory
 from lemma.training.precision import (
     Forward,
+    Replay,
     choose_arithmetic,
     compiled,
     fork_random,
@@ -141,16 +143,25 @@ class Session:
         # a recurrent model runs in one kernel already, and batches of other shapes are compiled again
         stateful = getattr(self.model, "stateful", False)
         compilable = not stateful and self.batches.fixed_shape and loss.compilable and not processes.sharded
-        self.arithmetic = choose_arithmetic(recipe, processes.device, compilable)
+        work = 6 * count_parameters(self.model) * recipe.steps * self.batches.tokens_per_step
+        self.arithmetic = choose_arithmetic(recipe, processes.device, compilable, work)
+        make = own.optimizer if recipe.optimizer.kind == "custom" else None
+        alone = processes.size == 1 and not processes.sharded
+        records = self.arithmetic.replays and alone and make is None and recipe.recompute == "none"
         refuse_missing_kernels(self.model, self.arithmetic)
         if recipe.recompute == "layers":
             recompute_layers(self.model)
         self.shared = processes.wrap(loss)
-        make = own.optimizer if recipe.optimizer.kind == "custom" else None
-        self.optimizer: Optimizer = own_optimizer(make, self.model) if make else optimizer_for(self.model, recipe)
+        self.optimizer: Optimizer = (
+            own_optimizer(make, self.model) if make else optimizer_for(self.model, recipe, records)
+        )
+        self.applied = 0.0
+        """The learning rate of the latest step, in the optimizer's first group."""
         self.latest = torch.zeros((), device=processes.device)
         """The loss of the latest step, of this process's share of the batch; on the device, so that nothing waits."""
+        self.layers = list(loss.layers)
         self.loss: Forward = self._compiled() if self.arithmetic.compiles else self.shared
+        self.replay: Replay | None = self._recorded() if records else None
         if self.task.text_checks:
             self.warn("read_too_often", read_too_often(recipe, len(examples), self.batches.length))
         torch.manual_seed(recipe.seed + SEED_STEP * (processes.rank + 1))
@@ -161,13 +172,23 @@ class Session:
         self.state.step += 1
         rate = self.rate(self.state.step)
         for group in self.optimizer.param_groups:  # Muon's groups have a `ratio` to it
-            group["lr"] = rate * group["peak"] / self.recipe.learning_rate if "peak" in group else rate
-        loss, *others = self.gradients()
-        norm = clip(self.model, self.recipe.clip)
+            own = rate * group["peak"] / self.recipe.learning_rate if "peak" in group else rate
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(own)
+            else:
+                group["lr"] = own
+            self.applied = own if group is self.optimizer.param_groups[0] else self.applied
+        if self.replay is not None:
+            loss, norm, *others = self.replay(*self.batches.batch(self.state.step - 1))
+        else:
+            loss, *others = self.gradients()
+            norm = clip(self.model, self.recipe.clip)
         self.latest = loss
         self.sums += torch.stack((loss, norm, *others))
         self.summed += 1
         self.state.tokens += self.batches.tokens_per_step
+        if self.replay is not None:
+            return
         if self.processes.device.type == "cpu" and not math.isfinite(float(loss + norm)):  # looking costs nothing there
             self.refuse_no_number(float(loss), float(norm), 1)
         self.optimizer.step()
@@ -210,7 +231,7 @@ class Session:
     def refuse_no_number(self, loss: float, norm: float, steps: int) -> None:
         """Stop with a TrainingError if the loss or the gradient was infinite or NaN in the last few steps."""
         last = self.state.step
-        rate = self.optimizer.param_groups[0]["lr"]
+        rate = self.applied
         refuse_no_number(loss, norm, range(last - steps + 1, last + 1), rate, self.saved)
 
     def settle(self) -> tuple[float, float, dict[str, float]]:
@@ -241,7 +262,7 @@ class Session:
             "tokens": state.tokens,
             "loss": loss,
             **terms,
-            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            "learning_rate": self.applied,
             "gradient_norm": norm,
             "tokens_per_second": speed,
             "seconds": state.seconds,
@@ -270,7 +291,9 @@ class Session:
 
         Of a sharded model the first process gets a whole copy, on its device for that while; the others get theirs.
         """
-        with torch.no_grad(), fork_random(self.processes.device), matrix_products("highest"):
+        # what was compiled is for batches of training
+        eager = torch.compiler.set_stance("force_eager") if self.arithmetic.compiles else nullcontext()
+        with eager, torch.no_grad(), fork_random(self.processes.device), matrix_products("highest"):
             if self.processes.sharded:
                 weights = self.processes.collect(weights_of(self.model))
                 if self.processes.leads:
@@ -301,9 +324,28 @@ class Session:
             objective.backward()
             self.optimizer.zero_grad(set_to_none=True)
 
-        # a graph's gradients are overwritten by its next run, so that they can neither be added up nor be shared
-        graphs = self.processes.device.type == "cuda" and self.recipe.accumulate == 1 and self.processes.size == 1
-        return compiled(self.shared, attempt, lambda message: self.warn("compile", message), graphs)
+        self.tell("compiling the model, which takes some seconds the first time")
+        return compiled(self.shared, self.layers, attempt, lambda message: self.warn("compile", message))
+
+    def _recorded(self) -> Replay | None:
+        def step(inputs: Tensor, targets: Tensor) -> list[Tensor]:
+            with self.arithmetic.autocast():
+                objective, (loss, *others), _ = self.loss(inputs, targets, None)
+            objective.backward()
+            norm = clip(self.model, self.recipe.clip)
+            self.optimizer.step()
+            return [term.detach() for term in (loss, norm, *others)]
+
+        try:
+            return Replay(step, self.optimizer, *self.batches.batch(0))
+        except RuntimeError as error:  # something in the step waits for the device, which cannot be recorded
+            reason = str(error).strip().partition("\n")[0]
+            self.warn(
+                "graph", f"a step cannot be recorded as a CUDA graph ({reason}); kernels are launched one by one."
+            )
+            self.optimizer = optimizer_for(self.model, self.recipe)
+            self.optimizer.zero_grad(set_to_none=True)
+            return None
 
 
 # From a session to a checkpoint and back, bit for bit.
