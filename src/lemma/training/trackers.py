@@ -27,7 +27,7 @@ def tracker_package(name: str) -> Any:
     try:
         match name:
             case "tensorboard":
-                from torch.utils import tensorboard as package
+                import torch.utils.tensorboard as package
             case "wandb":
                 import wandb as package  # pyright: ignore[reportMissingImports]
             case "mlflow":
