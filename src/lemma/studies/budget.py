@@ -145,7 +145,7 @@ def measure_speed(model: ModelSpec, recipe: Recipe, data: DataSpec, dataset: Spl
     """Train for a few real steps and return the tokens/s of all but the first ones."""
     with TemporaryDirectory(prefix="lemma-trial-") as folder:
         path = Path(folder) / "trial"
-        trial = recipe.replace(steps=TRIAL, evaluate_every=TRIAL, tensorboard=False)
+        trial = recipe.replace(steps=TRIAL, evaluate_every=TRIAL, tracker=None)
         no_score = SimpleNamespace(loss=0.0, perplexity=1.0)  # in place of a validation
         train(model, trial, data, dataset, path, evaluate=lambda model: no_score, sample=lambda model: [])
         rows = RunFolder.open(path).metrics.rows()
