@@ -31,7 +31,7 @@ def counted_seeds(value: Any) -> Any:
 
 def _several(value: Any) -> Any:
     """One value or several, each once."""
-    if isinstance(value, (int, str)):
+    if isinstance(value, (int, float, str)):
         return (value,)
     return tuple(dict.fromkeys(value)) if isinstance(value, (list, tuple)) else value
 
@@ -111,6 +111,30 @@ class StudyBudget(Spec):
         return self
 
 
+class StudyTuning(Spec):
+    """How each model's learning rate is chosen before its runs: short runs, judged on the validation text."""
+
+    learning_rate: Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_several)] = (1e-3, 2e-3, 4e-3)
+    """The learning rates tried."""
+    share: float = Field(default=0.1, gt=0, le=1)
+    """The share of a run's steps that each is tried for."""
+
+    @model_validator(mode="after")
+    def _rates_differ(self) -> Self:
+        if len(set(self.learning_rate)) < max(2, len(self.learning_rate)):
+            raise ValueError(
+                f"study.tune.learning_rate = {list(self.learning_rate)}: give at least two rates, none twice."
+            )
+        return self
+
+
+def _tuning(value: Any) -> Any:
+    """A list of learning rates, or true for the usual ones, is enough."""
+    if isinstance(value, bool):
+        return {} if value else None
+    return {"learning_rate": value} if isinstance(value, (list, tuple)) else value
+
+
 class ClaimComparison(Spec):
     """Two places of the grid and which of them is expected to have the lower perplexity."""
 
@@ -155,6 +179,8 @@ class GridStudy(StudySpec):
     """How many seeds, from 1 on, or which: one run per seed."""
     budget: StudyBudget = StudyBudget()
     """What every model gets alike."""
+    tune: Annotated[StudyTuning | None, BeforeValidator(_tuning)] = None
+    """Learning rates from which each model's own is chosen, by short runs that count as cost; not chosen if unset."""
     claims: tuple[StudyClaim, ...] = ()
     """Statements to be judged from the numbers."""
     validations: int | None = Field(default=None, ge=1)

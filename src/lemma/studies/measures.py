@@ -1,7 +1,7 @@
 """What is measured of a trained language model: its score, samples, loss against position, and what its heads do."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from lemma.models.base import LanguageModel, evaluating
 from lemma.models.build import build
 from lemma.report.curves import Curve, Plot
 from lemma.report.result import Block, Heading, Table, Text, plots
-from lemma.report.statistics import Estimate, estimate
+from lemma.report.statistics import Estimate, PairedTest, estimate, holm
 from lemma.runs.load import Run
 from lemma.spec.models import Decoder
 from lemma.spec.studies import GridStudy
@@ -302,43 +302,34 @@ def plot_heads(rows: Sequence[Row], kind: str) -> Plot:
 
 @dataclass(frozen=True)
 class ShapingEffect:
-    """The perplexity of a shaped model minus that of the plain one, over the seeds both have."""
+    """The perplexity of a shaped model against that of the plain one, over the seeds both have."""
 
     title: str
-    gap: Estimate
-    plain: float
-    """The mean perplexity of the plain model."""
-
-    @property
-    def share(self) -> float:
-        """The gap as a share of the plain model's perplexity."""
-        return self.gap.mean / self.plain
+    test: PairedTest
 
     @property
     def verdict(self) -> str:
         """Helped, hurt, or neither as far as these seeds tell; a gap too small to matter is neither."""
-        if self.gap.margin is None:
-            return "one seed only, so that the noise is unknown"
-        noisy = self.gap.low <= 0 <= self.gap.high
-        if abs(self.share) < MATTERS and (not noisy or self.gap.margin < MATTERS * self.plain):
+        gap = self.test.difference
+        if gap.margin is None:
+            return "too few seeds for a test"
+        if abs(gap.mean) < MATTERS and (self.test.significant or gap.margin < MATTERS):
             return f"no difference that matters (below {MATTERS:.1%})".replace("%", " %")
-        if noisy:
-            return "within noise"
-        return "helped" if self.gap.high < 0 else "hurt"
+        if not self.test.significant:
+            return "not significant"
+        return "helped" if gap.mean < 0 else "hurt"
 
     def __str__(self) -> str:
-        sign = "+" if self.gap.mean > 0 else ""
-        gap = f"{sign}{self.gap} ({self.share:+.2%})".replace("-", "−").replace("%", " %")
-        return f"{self.title}: perplexity {gap} against the model without it, seed by seed: {self.verdict}."
+        return f"{self.title}: perplexity {self.test} against the model without it: {self.verdict}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        gap = {"gap": self.gap.mean, "margin": self.gap.margin, "share": self.share}
-        return {"row": self.title, **gap, "verdict": self.verdict}
+        return {"row": self.title, **self.test.to_dict(), "verdict": self.verdict}
 
 
-def shaping_effects(rows: Sequence[Row]) -> Iterator[ShapingEffect]:
+def shaping_effects(rows: Sequence[Row]) -> list[ShapingEffect]:
     """Compare every row that shapes attention with the row that is the same but for that."""
+    found: dict[str, PairedTest] = {}
 
     def shapes(row: Row) -> bool:
         return any(row.first.recipe.get(term) for term in TERMS) if row.first else False
@@ -351,14 +342,14 @@ def shaping_effects(rows: Sequence[Row]) -> Iterator[ShapingEffect]:
         base = next((one for one in rows if one.first and not shapes(one) and rest(one) == rest(row)), None)
         if base is None or not shapes(row):
             continue
-        if gap := paired(row, base, "perplexity"):
-            plain = base.values("perplexity")
-            yield ShapingEffect(row.title, gap, fmean(plain[seed] for seed in plain if seed in row.measured))
+        if test := paired(row, base, "perplexity"):
+            found[row.title] = test
+    return list(map(ShapingEffect, found, holm(list(found.values()))))
 
 
 def view_attention(rows: Sequence[Row]) -> MeasureView:
     """Entropy and distance of each head, and whether shaping them helped."""
-    shown, effects = [row for row in rows if found(row, "attention")], list(shaping_effects(rows))
+    shown, effects = [row for row in rows if found(row, "attention")], shaping_effects(rows)
     heads = {row.title: {kind: heads_of(row, kind) for kind in KINDS} for row in shown}
     habits_said = []
     for row in shown:
