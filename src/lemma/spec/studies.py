@@ -185,9 +185,10 @@ class GridStudy(StudySpec):
     """Statements to be judged from the numbers."""
     validations: int | None = Field(default=None, ge=1)
     """Full validations per run, the points of its learning curve; as in the recipe if unset."""
-    measures: Annotated[tuple[Literal["positions", "attention"], ...], BeforeValidator(_several)] = ()
+    measures: Annotated[tuple[Literal["positions", "attention", "steps"], ...], BeforeValidator(_several)] = ()
     """What else is measured of each trained model: `positions`, its loss against position past the trained length;
-    `attention`, the entropy and the distance of each head."""
+    `attention`, the entropy and the distance of each head; `steps`, how many steps each model needs for the loss that
+    the first one ends with, where the grid has numbers of steps."""
     beyond: int = Field(default=4, ge=1)
     """Up to how many times the trained length the loss is measured against position."""
     prompt: str = ""
@@ -220,6 +221,30 @@ class GridStudy(StudySpec):
                     raise ValueError(
                         f"study.claims: {word} = {value!r} is not in the grid. Known: {known}. Or set claims=[]."
                     )
+        return self
+
+
+class TuneStudy(GridStudy):
+    """Settings of one model searched by Optuna, within a number of trials; the result is a study like any other."""
+
+    kind: Literal["tune"] = "tune"
+    space: dict[str, tuple[Any, ...]] = Field(min_length=1)
+    """Settings of the spec or the recipe to search: two numbers are the ends of a range (on the log scale if one is ten
+    times the other), anything else is a choice."""
+    trials: int = Field(default=12, ge=1)
+    """How many combinations are tried."""
+    prune: float = Field(default=0.02, ge=0)
+    """A trial is given up when it is worse than the best in every seed so far, and by more than this on average."""
+
+    @model_validator(mode="after")
+    def _one_model(self) -> Self:
+        if len(self.models) != 1 or self.grid or self.tune:
+            raise ValueError("study tune: give one model and a space, and neither grid nor tune.")
+        for word, values in self.space.items():
+            if len(values) < 2 or word in self.models[0].settings or word in self.settings:
+                raise ValueError(
+                    f"study.space: {word} = {list(values)} needs two values or more, and no other setting."
+                )
         return self
 
 
@@ -394,6 +419,7 @@ class LengthStudy(CostStudy):
 
 
 KINDS: dict[str, type[StudySpec]] = {
+    "tune": TuneStudy,
     "classifiers": ClassifiersStudy,
     "pretraining": PretrainingStudy,
     "graph": GraphStudy,

@@ -37,6 +37,7 @@ from lemma.spec.studies import (
     LengthStudy,
     PretrainingStudy,
     StudySpec,
+    TuneStudy,
 )
 from lemma.studies.budget import device_of
 from lemma.studies.result import StudyResult
@@ -230,6 +231,8 @@ class Experiment(ABC, Generic[M]):
     """Whether measures are kept on disk; times are measured again by every call."""
     tolerant: ClassVar[bool] = True
     """Whether a cell that fails becomes a row with its reason; otherwise the error goes to the caller."""
+    alone: ClassVar[str] = ""
+    """Why its cells cannot run next to each other, if so."""
 
     spec: Any
     """The study's spec; None if it has none."""
@@ -339,6 +342,10 @@ def run_experiment(
     names the conditions or runs to train now; of the others what is there is shown. With `jobs` cells run in that many
     processes, `on` this machine, a Ray cluster or Slurm. Several calls on one folder share its cells.
     """
+    if (jobs or on) and (
+        alone := experiment.alone or ("" if experiment.keeps else "its times would disturb each other")
+    ):
+        raise SpecError(f"study: this study runs in one process, since {alone}. Leave --jobs and --on out.")
     cells = experiment.cells()
     names = {name: None for cell in cells for name in (cell.condition, cell.name)}
     for name in only or ():
@@ -369,6 +376,7 @@ def run_experiment(
             interrupted = run_workers(experiment, stages, failed, jobs, on)
     except KeyboardInterrupt:
         interrupted = True
+    cells = experiment.cells()  # a search finds its cells on the way
     outcomes = tuple(done.get(cell.name) or experiment.find(cell) for cell in cells)
     result = experiment.report(outcomes, interrupted)
     result.save()
@@ -600,6 +608,8 @@ def open_experiment(spec: StudySpec, out: Path, observer: Observer) -> Experimen
     """The experiment of a study in the folder `out`, its data loaded."""
     given: Any = spec
     match spec:  # each is imported when it is used
+        case TuneStudy():
+            from lemma.studies.grid import TuneExperiment as kind
         case GridStudy():
             from lemma.studies.grid import GridExperiment as kind
         case ClassifiersStudy():

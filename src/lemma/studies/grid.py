@@ -11,21 +11,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from shlex import quote
 from statistics import fmean, median
 from typing import Any, Literal, NamedTuple
 
 from lemma.data.store import prepare
 from lemma.errors import RunError, SpecError, unknown
-from lemma.report.curves import COLOURS, can_draw, to_svg
+from lemma.report.curves import COLOURS, Curve, Plot, can_draw, to_svg
 from lemma.report.progress import Observer, watched_reading
-from lemma.report.result import Block, Card, Cards, Figure, Heading, Items, Legend, Pre, Table, Text
-from lemma.report.statistics import LEAST, PairedTest, holm
+from lemma.report.result import Block, Card, Cards, Figure, Heading, Items, Legend, Pre, Table, Text, plots
+from lemma.report.statistics import LEAST, Estimate, PairedTest, holm, needed
 from lemma.runs.load import Run
 from lemma.spec.base import Spec, distribute
 from lemma.spec.choose import Choice, choose, read_model
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Recipe
-from lemma.spec.studies import GridStudy, StudyBudget, StudyClaim
+from lemma.spec.studies import GridStudy, StudyBudget, StudyClaim, TuneStudy
 from lemma.studies.budget import (
     CANNOT_MATTER,
     describe_hardware,
@@ -43,6 +44,7 @@ from lemma.studies.experiment import (
     CellOutcome,
     RunPlan,
     StudyCell,
+    TitledObserver,
     TrainingExperiment,
     gather,
     in_words,
@@ -117,7 +119,18 @@ def report_grid(
             "claims": [claim.to_dict() for claim in claims],
         },
         interrupted=interrupted,
+        next=next_command(rows, outcomes, out),
     )
+
+
+def next_command(rows: Sequence[Row], outcomes: Sequence[CellOutcome[LanguageMeasures]], out: Path) -> str:
+    """Let the best run write something; nothing if no run has come to its end."""
+    best = best_of(rows)
+    if best is None:
+        return ""
+    place = (best.condition, in_words(best.point))
+    cells = [one.cell for one in outcomes if one.measures and (one.cell.condition, one.cell.place) == place]
+    return f"lemma generate {quote(str(out / 'runs' / cells[0].name))} --tokens 300 --temperature 0.7"
 
 
 def best_of(rows: Sequence[Row]) -> Row | None:
@@ -410,8 +423,10 @@ def show_sections(
     """All that the page shows below the table."""
     drawn, best = can_draw(), best_of(rows)
     if drawn and best:
-        caption = "Validation perplexity: mean (dot), its 95 % interval (line), and each seed (tick). Lower is better."
+        interval = ", its 95 % interval (line)," if any(len(row.measured) >= LEAST for row in rows) else ""
+        caption = f"Validation perplexity: mean (dot){interval} and each seed (tick). Lower is better."
         yield Figure(draw_intervals(rows), caption, "narrow")
+    yield from plots(sweeps(rows))
     yield from trials
     for view in views:
         yield from view.section()
@@ -467,6 +482,33 @@ def show_sections(
         lines.append([title, words(sizes), *([gap] if gap else []), words({**recipe, **trial})])
     against = ["against the budget"] if budget.parameters else []
     yield from (Heading("Models and recipes"), Table(["model", "sizes", *against, "recipe"], lines, plain=True))
+
+
+def sweeps(rows: Sequence[Row]) -> list[Plot]:
+    """Perplexity against each setting of the grid that has three numbers or more, a curve for all else that differs."""
+    drawn = []
+    for word in rows[0].point:
+        scored = [(row, one) for row in rows if (one := row.estimate("perplexity"))]
+        values = {row.point[word] for row, _ in scored}
+        if len(values) < 3 or any(isinstance(value, bool) or not isinstance(value, (int, float)) for value in values):
+            continue
+        groups: dict[str, list[tuple[float, Estimate]]] = {}
+        for row, one in scored:
+            rest = in_words({other: value for other, value in row.point.items() if other != word})
+            name = ", ".join(filter(None, [row.condition, rest])) if len(rows[0].point) < 3 else row.condition
+            groups.setdefault(name, []).append((float(row.point[word]), one))
+        curves = []
+        for name, points in groups.items():
+            points = sorted(points, key=lambda point: point[0])
+            ends = [[getattr(one, end) for _, one in points] for end in ("low", "mean", "high")]
+            low, mean, high = map(tuple, ends)
+            curves.append(Curve(name, tuple(x for x, _ in points), mean, low, high, dots=True))
+        log = min(values) > 0 and max(values) >= 8 * min(values)
+        caption = f"Validation perplexity against {word.replace('_', ' ')}: means over the seeds, 95 % intervals."
+        drawn.append(
+            Plot(word.replace("_", " "), "validation perplexity", tuple(curves), log_x=log, bars=True, caption=caption)
+        )
+    return drawn
 
 
 def styles(rows: Sequence[Row]) -> list[tuple[str, tuple[int, ...], str]]:
@@ -716,12 +758,16 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         self.sized: list[StudyCell] = []
         self.adapted: dict[str, None] = {}
         """What of the settings did not fit into the steps, and what was done instead."""
-        for cell in open_grid(spec):
+        self.sized += self.fitted(spec)
+
+    def fitted(self, study: GridStudy) -> Iterator[StudyCell]:
+        """The cells of a study, models with the sizes that the tokenizer and the budget give them."""
+        for cell in open_grid(study):
             assert cell.model is not None
             model = cell.model.replace(vocabulary=self.dataset.tokenizer.vocabulary)
-            if spec.budget.parameters:
-                model = fit_parameters(model, spec.budget.parameters, cell.fixed).model
-            self.sized.append(replace(cell, model=model))
+            if study.budget.parameters:
+                model = fit_parameters(model, study.budget.parameters, cell.fixed).model
+            yield replace(cell, model=model)
 
     def cells(self) -> list[StudyCell]:
         """Models × grid × seeds."""
@@ -869,3 +915,70 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
             cells = {row.title: by_row[row.condition, in_words(row.point)] for row in rows}
             chosen = {title: one for title, cell in cells.items() if (one := self.chosen_rate(cell))}
         return report_grid(self.spec, outcomes, data, hardware, self.out, interrupted, seconds, chosen)
+
+
+class TuneExperiment(GridExperiment):
+    """Search the settings of one model by Optuna: trial by trial, seed by seed, each a row of the table.
+
+    Optuna's own order is fixed by a seed, so that a search that was stopped asks for the same trials again, and finds
+    what is kept of them.
+    """
+
+    spec: TuneStudy
+    alone = "each trial depends on those before it"
+
+    def __init__(self, spec: TuneStudy, out: Path, observer: Observer) -> None:
+        self.optuna = needed("optuna", "optuna", "study tune")
+        super().__init__(spec, out, observer)
+        self.sized.clear()
+        for values in (0, -1):  # a setting that does not exist, or no value of it, is an error now
+            self._cells({word: some[values] for word, some in spec.space.items()})
+
+    def _cells(self, point: Mapping[str, Any]) -> list[StudyCell]:
+        """The runs of one combination of settings, one per seed."""
+        model = self.spec.models[0]
+        given = {name: getattr(self.spec, name) for name in GridStudy.model_fields}
+        study = GridStudy(**{**given, "models": (model.replace(settings={**model.settings, **point}),)})
+        return [replace(cell, point=dict(point)) for cell in self.fitted(study)]
+
+    def cells(self) -> list[StudyCell]:
+        """The runs of all trials that were asked for until now."""
+        return self.sized
+
+    def prepare(self, cells: Sequence[StudyCell]) -> None:
+        """Ask Optuna for settings, train them, and tell it the loss; give up what is worse than the best by pairs."""
+        self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)
+        search = self.optuna.create_study(sampler=self.optuna.samplers.TPESampler(seed=1))
+        states, best = self.optuna.trial.TrialState, {}
+        for number in range(1, self.spec.trials + 1):
+            trial, losses = search.ask(), {}
+            point = {word: suggest(trial, word, values) for word, values in self.spec.space.items()}
+            for cell in self._cells(point):
+                if cell.name not in {one.name for one in self.sized}:
+                    self.sized.append(cell)
+                observer = TitledObserver(self.observer, f"trial {number} of {self.spec.trials}: {cell}")
+                outcome = self.settled(cell, {cell.name: self.failed_at(cell)}) or self.finish(cell, observer)
+                if outcome.measures is None:
+                    break
+                losses[cell.seed] = outcome.measures.loss
+                gaps = [losses[seed] - best[seed] for seed in losses if seed in best]
+                if gaps and min(gaps) > 0 and fmean(gaps) > self.spec.prune:
+                    break
+            whole = len(losses) == len(self.spec.seeds)
+            if not whole:
+                search.tell(trial, state=states.PRUNED if losses else states.FAIL)
+                continue
+            search.tell(trial, fmean(losses.values()))
+            if not best or fmean(losses.values()) < fmean(best.values()):
+                best = losses
+
+
+def suggest(trial: Any, word: str, values: Sequence[Any]) -> Any:
+    """A value of a setting: from a range between two numbers, else one of the choices."""
+    numbers = [type(value) for value in values]
+    if len(values) != 2 or not set(numbers) <= {int, float} or values[0] >= values[1]:
+        return trial.suggest_categorical(word, list(values))
+    log = values[0] > 0 and values[1] >= 10 * values[0]
+    if set(numbers) == {int}:
+        return trial.suggest_int(word, *values, log=log)
+    return float(f"{trial.suggest_float(word, *map(float, values), log=log):.3g}")

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -511,9 +512,74 @@ def view_positions(rows: Sequence[Row]) -> MeasureView:
     )
 
 
+# Steps to the same loss: how soon a model is where the first one ends.
+
+
+def steps_to(curve: Sequence[tuple[int, float]], target: float) -> tuple[float, str]:
+    """After how many steps a loss is reached, read off runs of several lengths, and how that is bounded.
+
+    Between two lengths the loss is taken to fall in proportion to the logarithm of the steps.
+
+    >>> steps_to([(100, 2.0), (200, 1.5)], 1.75)[0], steps_to([(100, 2.0), (200, 1.5)], 2.5), steps_to([(9, 2.0)], 1.0)
+    (141.4213562373095, (100, 'at most '), (9, 'more than '))
+    """
+    points = sorted(curve)
+    if points[0][1] <= target:
+        return points[0][0], "" if points[0][1] == target else "at most "
+    for (fewer, before), (more, after) in pairwise(points):
+        if after <= target:
+            part = (before - target) / (before - after)
+            return math.exp(math.log(fewer) + part * math.log(more / fewer)), ""
+    return points[-1][0], "more than "
+
+
+def view_steps(rows: Sequence[Row]) -> MeasureView:
+    """How many steps each model needs for the loss that the first one ends with, seed by seed."""
+    runs: dict[str, dict[int, list[tuple[int, float]]]] = {}
+    for row in rows:
+        for seed, one in row.measured.items():
+            steps = int(row.point.get("steps", one.recipe["steps"]))
+            runs.setdefault(row.condition, {}).setdefault(seed, []).append((steps, one.loss))
+    first, *others = runs or [""]
+    ends = {seed: max(curve) for seed, curve in runs.get(first, {}).items()}
+    found: dict[str, tuple[dict[int, float], list[str], PairedTest]] = {}
+    for name in others:
+        both = sorted(runs[name].keys() & ends.keys())
+        reached = {seed: steps_to(runs[name][seed], ends[seed][1]) for seed in both}
+        if reached:
+            shares = [reached[seed][0] / ends[seed][0] for seed in both]
+            test = PairedTest(tuple(map(math.log, shares)))
+            found[name] = {seed: reached[seed][0] for seed in both}, [bound for _, bound in reached.values()], test
+    tests = dict(zip(found, holm([test for *_, test in found.values()]), strict=True))
+    lines, sentences = [], []
+    for name, (steps, bounds, _) in found.items():
+        bound = next((one for one in ("more than ", "at most ") if one in bounds), "")
+        share, test = math.exp(tests[name].mean), tests[name]
+        lines.append([name, f"{bound}{fmean(steps.values()):,.0f}", f"{bound}{100 * share:.0f} %", str(test)])
+        verdict = "" if bound == "more than " else f": {test.verdict}"
+        both = f"{bound}{fmean(steps.values()):,.0f} against {fmean(end for end, _ in ends.values()):,.0f}"
+        part = f"{bound}{100 * share:.0f} % of the steps of {first}"
+        sentences.append(f"{name} needs {part} for the same loss ({both}; {test}){verdict}.")
+    target = fmean(loss for _, loss in ends.values()) if ends else math.nan
+    return MeasureView(
+        heading="Steps to the same loss",
+        title=f"Steps to the loss that {first} ends with, {target:.3f} nats/token on average",
+        header=["model", "steps", f"share of {first}", "difference"],
+        lines=lines,
+        plots=[],
+        notes=["Read off the runs of several lengths, seed by seed; the test is of the logarithm of the share."],
+        sentences=sentences,
+        plain={
+            name: {"steps": steps, "bounds": bounds, "share": math.exp(tests[name].mean), **tests[name].to_dict()}
+            for name, (steps, bounds, _) in found.items()
+        },
+    )
+
+
 MEASURES: dict[str, Callable[[Run, Any, int, int], dict[str, Any]]] = {
     "positions": measure_positions,
     "attention": measure_attention,
+    "steps": lambda run, tokens, trained, beyond: {},  # the loss is enough
 }
 """What a study's `measures` ask for, by their names."""
-VIEWS = {"positions": view_positions, "attention": view_attention}
+VIEWS = {"positions": view_positions, "attention": view_attention, "steps": view_steps}

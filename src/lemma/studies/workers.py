@@ -208,10 +208,6 @@ def run_workers(
     """
     if on not in KINDS:
         raise SpecError(unknown("study --on", str(on), PLACES))
-    if not experiment.keeps or experiment.spec is None:
-        raise SpecError(
-            "study: this study measures times, which processes next to each other would spoil. Leave --jobs out."
-        )
     cells = [cell for stage in stages for cell in stage]
     cores = torch.get_num_threads()
     count = min(jobs or cores, max(map(len, stages)))
