@@ -280,7 +280,7 @@ class Experiment(ABC, Generic[M]):
     def kept(self, cell: StudyCell) -> M | None:
         """What an earlier call measured of the same cell, if it is readable and complete."""
         identity = self.identity(cell) if self.keeps else None
-        kept = read_json(self._file(cell)) if identity is not None else None
+        kept = read_json(self.file(cell)) if identity is not None else None
         if not kept or kept.get("of") != identity:
             return None
         try:
@@ -292,7 +292,7 @@ class Experiment(ABC, Generic[M]):
     def find(self, cell: StudyCell) -> CellOutcome[M]:
         """What there is of a cell that is not run now."""
         measures = self.kept(cell)
-        failed = (read_json(self._file(cell)) or {}).get("failed") if self.keeps and measures is None else None
+        failed = (read_json(self.file(cell)) or {}).get("failed") if self.keeps and measures is None else None
         return CellOutcome(cell, measures, failed)
 
     def finish(self, cell: StudyCell, observer: Observer) -> CellOutcome[M]:
@@ -300,7 +300,7 @@ class Experiment(ABC, Generic[M]):
         try:
             measures: Any = self.run(cell, observer)
             if self.keeps:
-                write_json(self._file(cell), {"of": self.identity(cell), "measures": measures.to_dict()})
+                write_json(self.file(cell), {"of": self.identity(cell), "measures": measures.to_dict()})
             return CellOutcome(cell, measures)
         except Exception as error:
             if not self.tolerant:
@@ -311,11 +311,12 @@ class Experiment(ABC, Generic[M]):
     def fail(self, cell: StudyCell, reason: str, observer: Observer) -> CellOutcome[M]:
         """Keep why a cell failed; the next call tries it again."""
         if self.keeps:
-            write_json(self._file(cell), {"failed": reason})
+            write_json(self.file(cell), {"failed": reason})
         observer.say(f"failed: {reason}")
         return CellOutcome(cell, reason=reason)
 
-    def _file(self, cell: StudyCell) -> Path:
+    def file(self, cell: StudyCell) -> Path:
+        """Where its measures are kept, or the reason why it has none."""
         path = self.path(cell)
         return path.with_name(f"{path.name}.json")
 
@@ -329,8 +330,7 @@ class Experiment(ABC, Generic[M]):
 
     def failed_at(self, cell: StudyCell) -> int:
         """When the cell failed, in nanoseconds of its file's clock; 0 if it did not."""
-        file = self._file(cell)
-        return file.stat().st_mtime_ns if "failed" in (read_json(file) or {}) else 0
+        return changed_at(self.file(cell)) if "failed" in (read_json(self.file(cell)) or {}) else 0
 
 
 def run_experiment(
@@ -342,9 +342,8 @@ def run_experiment(
     names the conditions or runs to train now; of the others what is there is shown. With `jobs` cells run in that many
     processes, `on` this machine, a Ray cluster or Slurm. Several calls on one folder share its cells.
     """
-    if (jobs or on) and (
-        alone := experiment.alone or ("" if experiment.keeps else "its times would disturb each other")
-    ):
+    alone = experiment.alone or ("" if experiment.keeps else "its times would disturb each other")
+    if alone and (jobs or on):
         raise SpecError(f"study: this study runs in one process, since {alone}. Leave --jobs and --on out.")
     cells = experiment.cells()
     names = {name: None for cell in cells for name in (cell.condition, cell.name)}
@@ -435,6 +434,14 @@ class TitledObserver(Observer):
     def say(self, message: str) -> None:
         """Something worth reading has happened in this run."""
         self.observer.say(f"{self.title}: {message}")
+
+
+def changed_at(path: Path) -> int:
+    """When a file was written last, in nanoseconds of its own clock; 0 if there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -26,7 +26,15 @@ from lemma.errors import InputError, SpecError, unknown
 from lemma.report.progress import Silent
 from lemma.report.statistics import needed
 from lemma.spec.studies import read_study
-from lemma.studies.experiment import Experiment, StudyCell, open_experiment, read_json, share_cells, write_json
+from lemma.studies.experiment import (
+    Experiment,
+    StudyCell,
+    changed_at,
+    open_experiment,
+    read_json,
+    share_cells,
+    write_json,
+)
 
 WATCH = 0.5  # seconds between two looks at the folder
 PATIENCE = 60.0  # seconds that workers have to write a checkpoint before they are ended
@@ -222,15 +230,23 @@ def run_workers(
     workers, observer = KINDS[on](), experiment.observer
     where = f"{count} process{'es' if count > 1 else ''}" + (f" on {on}" if on else "")
     left = {cell.name: cell for cell in cells}
+    seen: dict[str, int] = {}
     interrupted = False
     try:
         workers.start(order, count, threads)
+    except BaseException:
+        order.unlink()
+        raise
+    try:
         observer.begin(f"{len(cells)} runs in {where}", len(cells), "runs")
         while left:
             running = workers.running()  # asked first: what they did before they ended is found below
             for cell in list(left.values()):
-                found = experiment.settled(cell, failed)
-                if found:
+                changed = changed_at(experiment.file(cell))  # to look into all files each time would take a while
+                if changed == seen.get(cell.name):
+                    continue
+                seen[cell.name] = changed
+                if found := experiment.settled(cell, failed):
                     del left[cell.name]
                     score = getattr(found.measures, "perplexity", None)
                     figure = (
@@ -253,7 +269,7 @@ def run_workers(
         except KeyboardInterrupt:  # a second Ctrl-C does not wait for checkpoints
             interrupted = True
         workers.end()
-    if not interrupted:
-        for cell in left.values():
+    for cell in left.values():
+        if not interrupted and not experiment.settled(cell, failed):
             experiment.fail(cell, workers.complaint() or "its worker ended early", observer)
     return interrupted
