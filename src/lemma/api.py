@@ -966,8 +966,8 @@ def study(
     """Compare models at an equal budget, over seeds.
 
     Args:
-        name: A built-in study (families, table-a5, positions, penalties, heads, length, lstm-gru, pretraining, graph)
-            or a TOML file.
+        name: A built-in study (families, table-a5, positions, penalties, optimizers, tune, heads, length, lstm-gru,
+            pretraining, graph) or a TOML file.
         out: The folder of its runs and its report; the same call resumes an interrupted study.
         jobs: Train in that many processes, which divide the threads of this machine between them.
         on: "ray" or "slurm", to train there instead; `out` must be a folder that all machines see.

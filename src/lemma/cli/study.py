@@ -13,8 +13,8 @@ def study(
         str,
         typer.Argument(
             metavar="NAME|FILE",
-            help="Built in: families, table-a5, positions, penalties, heads, length, lstm-gru, pretraining, graph; "
-            "or your own TOML file.",
+            help="Built in: families, table-a5, positions, penalties, optimizers, tune, heads, length, lstm-gru, "
+            "pretraining, graph; or your own TOML file.",
         ),
     ],
     words: Annotated[

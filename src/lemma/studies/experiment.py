@@ -437,7 +437,7 @@ class TitledObserver(Observer):
 
 
 def changed_at(path: Path) -> int:
-    """When a file was written last, in nanoseconds of its own clock; 0 if there is none."""
+    """When a file was written last, in nanoseconds of its own clock; 0 if it is missing."""
     try:
         return path.stat().st_mtime_ns
     except OSError:
@@ -605,7 +605,7 @@ def run_study(
 
     A finished run is not repeated and an interrupted one goes on, so that a study that was stopped is finished by the
     same call. A run that fails becomes a row with its reason, and is tried again by the next call. `only` names the
-    models or runs to train now; of the others what is there is shown. With `jobs`, runs are trained in so many
+    models or runs to train now; of the others what is there is shown. With `jobs`, runs are trained in that many
     processes, `on` "ray" or "slurm" if not on this machine.
     """
     return run_experiment(open_experiment(spec, out, observer or Silent()), only, jobs, on)

@@ -31,7 +31,7 @@ from lemma.studies.classifiers import (
     percent_curve,
     record_of,
 )
-from lemma.studies.experiment import RunPlan, StudyCell, TrainingExperiment, gather, paired
+from lemma.studies.experiment import RunPlan, StudyCell, TrainingExperiment, gather, paired, seeds_in_words
 from lemma.studies.grid import refuse_reserved
 from lemma.studies.result import NONE, StudyResult, StudyTable
 from lemma.tasks.base import rooted
@@ -174,14 +174,11 @@ def make_table(rows: Sequence[LabelRow]) -> StudyTable:
         parameters, trained = row.count("parameters"), row.estimate("seconds")
         scores = (percent(row.estimate(name)) for name in ("accuracy", "f1"))
         cells.append((row.title, *scores, NONE if parameters is None else f"{parameters:,}", str(trained or NONE)))
-    seeds = max(len(row.measured) for row in rows)
-    interval = f"Mean ± half the 95 % interval over {seeds} seeds (Student's t)."
     return StudyTable(
         header=("model", "accuracy %", "F1 %", "parameters", "train s"),
         rows=cells,
         records=tuple(map(record_of, rows)),
-        caption="On the test nodes; F1 is the mean over the classes. "
-        + (interval if seeds > 1 else "One seed has no interval."),
+        caption=f"On the test nodes; F1 is the mean over the classes.{seeds_in_words(rows)}",
         notes=tuple(note for row in rows for note in row.notes),
     )
 

@@ -708,7 +708,10 @@ def _refuse_foreign_settings(study: GridStudy, bases: Mapping[str, Choice]) -> N
                 raise SpecError(f"study: {model.title} sets {both[0]}, which the grid sets too. Take one away.")
     of_models = [word for model in study.models for word in model.settings]
     if study.tune and "learning_rate" in (*study.settings, *study.grid, *of_models):
-        raise SpecError("study: tune chooses learning_rate, which the settings or the grid set too. Take one away.")
+        raise SpecError(
+            "study: tune chooses learning_rate, which the settings or the grid set too. Take that away, or set "
+            "tune=false."
+        )
     refuse_reserved([*study.settings, *study.grid, *of_models], RESERVED)
 
 

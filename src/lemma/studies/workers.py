@@ -79,7 +79,7 @@ class Workers(ABC):
 
     @abstractmethod
     def start(self, order: Path, count: int, threads: int) -> None:
-        """Start that many, each with so many threads."""
+        """Start `count` of them, each with `threads` threads."""
 
     @abstractmethod
     def running(self) -> int:
