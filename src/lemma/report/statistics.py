@@ -232,10 +232,10 @@ def holm(tests: Sequence[PairedTest]) -> list[PairedTest]:
     >>> [round(one.p, 4) for one in holm([paired_test([73, 55, 55], [35, 35, 35])] * 2)]
     [0.0571, 0.0571]
     """
-    order = sorted((place for place, one in enumerate(tests) if one.raw_p is not None), key=lambda at: tests[at].raw_p)
+    order = sorted((one.raw_p, place) for place, one in enumerate(tests) if one.raw_p is not None)
     corrected, worst = list(tests), 0.0
-    for rank, place in enumerate(order):
-        worst = max(worst, min(1.0, (len(order) - rank) * (tests[place].raw_p or 0.0)))
+    for rank, (p, place) in enumerate(order):
+        worst = max(worst, min(1.0, (len(order) - rank) * p))
         corrected[place] = replace(tests[place], comparisons=len(order), corrected=worst)
     return corrected
 

@@ -298,7 +298,7 @@ CANNOT_MATTER |= {"evaluate_every", "checkpoint_every", "patience", "keep", "ten
 """Settings of a recipe that do not change the time of a step."""
 ROUNDS = 20  # at most
 LEAST_ROUNDS = 5
-SECONDS = 8.0  # that all rounds may take together, if there are more than the least
+SECONDS = 5.0  # that all rounds may take together, if there are more than the least
 
 
 def race_steps(plans: Mapping[str, tuple[ModelSpec, Recipe]], tokens: Any) -> dict[str, list[float]]:

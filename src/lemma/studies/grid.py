@@ -853,11 +853,11 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
 
     def _speed(self, cell: StudyCell) -> tuple[Path, dict[str, Any]]:
         """Where the speed of a cell is kept, and what it depends on: everything of a run but its seed and its rate."""
-        assert cell.model is not None
         if cell.trial:
             cell = replace(cell, point={word: cell.point[word] for word in self.spec.grid})
-        recipe = cell.recipe.replace(seed=0).to_dict()
-        of = {"model": cell.model.to_dict(), "recipe": recipe, "data": self.dataset.hash}
+        model, recipe = cell.model, cell.recipe.replace(seed=0).to_dict()
+        assert model is not None
+        of = {"model": model.to_dict(), "recipe": recipe, "data": self.dataset.hash}
         return self.out / "speeds" / f"{cell.row_name}.json", of
 
     def measure(self, run: Run, plan: RunPlan) -> LanguageMeasures:
@@ -927,7 +927,7 @@ class TuneExperiment(GridExperiment):
     what is kept of them.
     """
 
-    spec: TuneStudy
+    spec: TuneStudy  # pyright: ignore[reportIncompatibleVariableOverride]
     alone = "each trial depends on those before it"
 
     def __init__(self, spec: TuneStudy, out: Path, observer: Observer) -> None:

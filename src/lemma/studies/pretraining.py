@@ -300,7 +300,7 @@ def gains_of(rows: Sequence[LabelRow]) -> list[PretrainingGain]:
     pairs = {count: [by_place[condition, count] for condition in CONDITIONS] for count in counts}
     tests = {count: test for count, (scratch, other) in pairs.items() if (test := accuracy_test(other, scratch))}
     corrected = dict(zip(tests, holm(list(tests.values())), strict=True))
-    return [PretrainingGain(count, *pair, corrected.get(count)) for count, pair in pairs.items()]
+    return [PretrainingGain(count, pair[0], pair[1], corrected.get(count)) for count, pair in pairs.items()]
 
 
 def conclude(gains: Sequence[PretrainingGain]) -> tuple[str, ...]:
