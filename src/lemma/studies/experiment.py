@@ -11,7 +11,7 @@ import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -362,8 +362,14 @@ def run_experiment(
     done: dict[str, CellOutcome[Any]] = {}
     interrupted = False
     try:
-        with FileLock(runs / ".prepare.lock") if experiment.keeps else nullcontext():  # who comes second finds it done
-            experiment.prepare(chosen)
+        gate = FileLock(runs / ".prepare.lock")
+        if experiment.keeps:
+            with suppress(OSError):  # a file system without locks
+                gate.acquire()
+        try:
+            experiment.prepare(chosen)  # who comes second finds it done
+        finally:
+            gate.release()
         stages = [list(experiment.trials(chosen)), chosen]
         failed = {cell.name: experiment.failed_at(cell) for stage in stages for cell in stage}
         if jobs is None and on is None:

@@ -56,6 +56,7 @@ from lemma.studies.experiment import (
 )
 from lemma.studies.measures import (
     SPLIT,
+    TEMPERATURE,
     VIEWS,
     CurvePoint,
     LanguageMeasures,
@@ -112,7 +113,7 @@ def report_grid(
         runs=tuple(outcomes),
         rows=rows,
         printed=(*trials, *(block for view in views.values() for block in view.printed())),
-        sections=tuple(show_sections(rows, list(views.values()), claims, spec.budget, trials)),
+        sections=tuple(show_sections(rows, list(views.values()), claims, spec.budget, trials, seconds)),
         more={
             **({"learning_rates": {title: asdict(one) for title, one in chosen.items()}} if chosen else {}),
             "measures": {name: view.plain for name, view in views.items()},
@@ -419,6 +420,7 @@ def show_sections(
     claims: Sequence[ClaimVerdict],
     budget: StudyBudget,
     trials: Sequence[Block] = (),
+    seconds: Mapping[str, Sequence[float]] | None = None,
 ) -> Iterator[Block]:
     """All that the page shows below the table."""
     drawn, best = can_draw(), best_of(rows)
@@ -439,9 +441,12 @@ def show_sections(
             yield Text(f"The plots were left out, {missing}")
         else:
             yield Legend(styles(rows))
-            yield from (Figure(draw_curves(rows, axis), f"Validation loss against {AXES[axis]}.") for axis in AXES)
+            yield from (
+                Figure(draw_curves(rows, axis, seconds), f"Validation loss against {AXES[axis]}.") for axis in AXES
+            )
             means = "Each seed is a thin line, the mean of the seeds a thick one."
-            yield Text(f"{means} The time of validations is not counted.", "note")
+            timed = "Seconds are those of the timed steps" if seconds else "Seconds are those of the runs"
+            yield Text(f"{means} {timed}; validations are not counted.", "note")
     if claims:
         kinds: dict[str, Any] = {"held": "good", "not held": "bad"}
         yield Heading("Claims")
@@ -458,7 +463,7 @@ def show_sections(
     firsts = [(row.title, row.first) for row in rows if row.first]
     if not firsts:
         return
-    sampled = "One sample of each model, of its first seed, at temperature 0.8; the prompt is grey."
+    sampled = f"One sample of each model, of its first seed, at temperature {TEMPERATURE}; the prompt is grey."
     yield from (Heading("Samples"), Text(sampled, "note"))
     yield Cards([Card(title, [Pre(_parts(one.sample))]) for title, one in firsts])
     yield Heading("The loop each falls into")
@@ -523,12 +528,27 @@ def mean_curve(curves: Iterable[Sequence[CurvePoint]]) -> list[CurvePoint]:
     return [CurvePoint(round(fmean(tokens)), fmean(seconds), fmean(loss)) for tokens, seconds, loss in columns]
 
 
-def draw_curves(rows: Sequence[Row], axis: Literal["tokens", "seconds"]) -> str:
-    """Draw validation loss against tokens or seconds: each seed thin, the mean of each row thick."""
+def draw_curves(
+    rows: Sequence[Row], axis: Literal["tokens", "seconds"], seconds: Mapping[str, Sequence[float]] | None = None
+) -> str:
+    """Draw validation loss against tokens or seconds: each seed thin, the mean of each row thick.
+
+    Seconds are those of the tokens at the speed that was timed, where it was: what else ran next to a training run does
+    not move its curve.
+    """
     import altair
 
     def points(row: Row, curve: Iterable[CurvePoint], seed: int = 0) -> list[dict[str, Any]]:
-        return [{"row": row.title, "seed": seed, "x": getattr(point, axis), "loss": point.loss} for point in curve]
+        taken = (seconds or {}).get(row.title) if axis == "seconds" else None
+        return [
+            {
+                "row": row.title,
+                "seed": seed,
+                "x": point.tokens * median(taken) if taken else getattr(point, axis),
+                "loss": point.loss,
+            }
+            for point in curve
+        ]
 
     seeds = [one for row in rows for seed, run in row.measured.items() for one in points(row, run.curve, seed)]
     means = [one for row in rows for one in points(row, mean_curve([run.curve for run in row.measured.values()]))]

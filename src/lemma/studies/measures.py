@@ -32,7 +32,7 @@ from lemma.studies.result import NONE
 from lemma.tasks.language import PerplexityScore, TextSource, perplexity, sequence_length_of
 
 SPLIT = "validation"
-TEMPERATURE = 0.8
+TEMPERATURE = 0.6
 
 
 class CurvePoint(NamedTuple):
@@ -538,8 +538,7 @@ def view_steps(rows: Sequence[Row]) -> MeasureView:
     runs: dict[str, dict[int, list[tuple[int, float]]]] = {}
     for row in rows:
         for seed, one in row.measured.items():
-            steps = int(row.point.get("steps", one.recipe["steps"]))
-            runs.setdefault(row.condition, {}).setdefault(seed, []).append((steps, one.loss))
+            runs.setdefault(row.condition, {}).setdefault(seed, []).append((int(one.recipe["steps"]), one.loss))
     first, *others = runs or [""]
     ends = {seed: max(curve) for seed, curve in runs.get(first, {}).items()}
     found: dict[str, tuple[dict[int, float], list[str], PairedTest]] = {}

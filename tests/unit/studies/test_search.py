@@ -22,7 +22,7 @@ def lengths(name: str, losses: dict[int, list[float]]) -> list:
         outcome
         for steps, some in losses.items()
         for seed, loss in enumerate(some, start=1)
-        for outcome in [made_up(name, [math.exp(loss)] * seed, {"steps": steps}, loss=loss)[-1]]
+        for outcome in made_up(name, [math.exp(loss)] * seed, {"steps": steps}, loss=loss, recipe={"steps": steps})[-1:]
     ]
 
 
