@@ -31,24 +31,6 @@ def scores(result: StudyResult) -> dict[str, float]:
     return {run.cell.name: run.measures.perplexity for run in result.runs if run.measures}
 
 
-def test_each_model_gets_the_rate_of_its_best_trial_and_the_cost_is_shown(
-    tiny_study: MakeStudy, tmp_path: Path
-) -> None:
-    spec = tuned(tiny_study)
-    result = run_study(spec, tmp_path / "out")
-    trials = {path.stem: json.loads(path.read_text())["measures"] for path in (tmp_path / "out/trials").glob("*.json")}
-    assert len(trials) == 4 and all(name.endswith("-seed-3") for name in trials), "a seed that no run has"
-    assert {one["recipe"]["steps"] for one in trials.values()} == {10}
-    for row in result.rows:
-        losses = {rate: trials[f"{row.title}-learning_rate-{rate}-seed-3"]["loss"] for rate in RATES}
-        assert row.first.recipe["learning_rate"] == min(losses, key=losses.__getitem__) == 3e-3
-    said = str(result)
-    assert "Learning rates tried" in said and "These tokens come on top of the budget." in " ".join(said.split())
-    chosen = result.to_dict()["learning_rates"]["rnn"]
-    assert chosen["rate"] == 3e-3 and chosen["tokens"] == 2 * 10 * 4 * 8
-    assert "Learning rates tried" in (tmp_path / "out" / "report.html").read_text()
-
-
 def test_a_trial_that_fails_is_not_chosen_and_without_any_the_row_says_why(
     tiny_study: MakeStudy, tmp_path: Path
 ) -> None:
@@ -108,22 +90,33 @@ def quick() -> pytest.MonkeyPatch:
 
 
 @pytest.mark.usefixtures("quick")
-def test_processes_give_the_scores_of_one_process_and_leave_nothing_behind(
+def test_each_model_gets_the_rate_of_its_best_trial_in_two_processes_as_in_one(
     tiny_study: MakeStudy, tmp_path: Path
 ) -> None:
     spec, observer = tuned(tiny_study), Said()
-    apart = run_study(spec, tmp_path / "apart", observer, jobs=2)
-    assert scores(apart) == scores(run_study(spec, tmp_path / "one")) and len(scores(apart)) == 4
+    result = run_study(spec, tmp_path / "two", observer, jobs=2)
+    trials = {path.stem: json.loads(path.read_text())["measures"] for path in (tmp_path / "two/trials").glob("*.json")}
+    assert len(trials) == 4 and all(name.endswith("-seed-3") for name in trials), "a seed that no run has"
+    assert {one["recipe"]["steps"] for one in trials.values()} == {10}
+    for row in result.rows:
+        losses = {rate: trials[f"{row.title}-learning_rate-{rate}-seed-3"]["loss"] for rate in RATES}
+        assert row.first.recipe["learning_rate"] == min(losses, key=losses.__getitem__) == 3e-3
+    said = str(result)
+    assert "Learning rates tried" in said and "These tokens come on top of the budget." in " ".join(said.split())
+    chosen = result.to_dict()["learning_rates"]["rnn"]
+    assert chosen["rate"] == 3e-3 and chosen["tokens"] == 2 * 10 * 4 * 8
+    assert "Learning rates tried" in (tmp_path / "two" / "report.html").read_text()
+    assert scores(result) == scores(run_study(spec, tmp_path / "one")) and len(scores(result)) == 4
     assert observer.done == 8
     assert any(one.startswith("trial of rnn, learning_rate=0.003, seed 3") for one in observer.said)
-    assert not list((tmp_path / "apart").glob(".workers*"))
+    assert not list((tmp_path / "two").glob(".workers*"))
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_worker_whose_order_is_withdrawn_saves_and_the_next_call_goes_on(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = {**tiny_study().settings, "steps": 400, "evaluate_every": 100}
+    words = {**tiny_study().settings, "steps": 200, "evaluate_every": 100}
     spec = tiny_study(settings=words, models=(ComparedModel(model="gru"),), seeds=(1,))
     whole = scores(run_study(spec, tmp_path / "whole"))
     out = tmp_path / "out"
@@ -144,7 +137,7 @@ def test_a_worker_whose_order_is_withdrawn_saves_and_the_next_call_goes_on(
     finally:
         signal.signal(signal.SIGINT, before)
     [checkpoint] = (metrics.parent / "checkpoints").iterdir()
-    assert 0 < int(checkpoint.name.removeprefix("step-")) < 400
+    assert 0 < int(checkpoint.name.removeprefix("step-")) < 200
     assert scores(run_study(spec, out)) == whole
     workers.work(str(order))  # there is no such order any more: nothing to do
 
