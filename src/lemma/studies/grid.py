@@ -87,6 +87,8 @@ def report_grid(
     claims = judge(spec.claims, rows)
     views = {name: VIEWS[name](rows) for name in spec.measures}
     trials = show_trials(chosen or {}, spec.tune.share) if spec.tune else []
+    answers = views["steps"].sentences if "steps" in views else ()  # what such a study is about comes first
+    others = [said for name, view in views.items() if name != "steps" for said in view.sentences]
     protocols = [(row.title, row.first.protocol) for row in rows if row.first]
     read = [
         f"{title} in a context of {one['context']}, stride {one.get('stride')}"
@@ -108,7 +110,7 @@ def report_grid(
         hardware=hardware,
         protocol={name: value for name, value in protocol.items() if value},
         table=make_table(rows, seconds),
-        conclusion=(*conclude(rows, claims, seconds), *(said for view in views.values() for said in view.sentences)),
+        conclusion=(*answers, *conclude(rows, claims, seconds), *others),
         claims=claims,
         runs=tuple(outcomes),
         rows=rows,
@@ -994,6 +996,15 @@ class TuneExperiment(GridExperiment):
             search.tell(trial, fmean(losses.values()))
             if not best or fmean(losses.values()) < fmean(best.values()):
                 best = losses
+
+    def report(self, outcomes: tuple[CellOutcome[LanguageMeasures], ...], interrupted: bool) -> StudyResult:
+        """The report of a grid, and how many trials were given up."""
+        result = super().report(outcomes, interrupted)
+        few = sum(0 < len(row.measured) < len(self.spec.seeds) for row in result.rows)
+        said = (
+            f"Optuna's TPE, {len(result.rows)} of {self.spec.trials} trials; {few} were given up before their last seed"
+        )
+        return replace(result, data={**result.data, "search": said})
 
 
 def suggest(trial: Any, word: str, values: Sequence[Any]) -> Any:
