@@ -15,6 +15,8 @@ from shlex import quote
 from statistics import fmean, median
 from typing import Any, Literal, NamedTuple
 
+from filelock import FileLock
+
 from lemma.data.store import prepare
 from lemma.errors import RunError, SpecError, unknown
 from lemma.report.curves import COLOURS, Curve, Plot, can_draw, to_svg
@@ -908,13 +910,19 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
                 keys[row.title] = json.dumps([row.first.model, recipe], sort_keys=True)
                 models[keys[row.title]] = read_model(row.first.model, "study"), Recipe.read(row.first.recipe, "study")
         of = {"models": sorted(models), "hardware": dict(hardware), "data": self.dataset.hash}
-        kept = read_json(self.out / "speed.json") or {}
-        if kept.get("of") != of:
-            if not models or not timing:
-                return {}
-            self.observer.say("timing a training step of each model, in turns")
-            kept = {"of": of, "seconds": race_steps(models, self.dataset.tokens("train"))}
-            write_json(self.out / "speed.json", kept)
+        gate = FileLock(self.out / "runs" / ".speed.lock")  # another call on this folder would disturb the times
+        with suppress(OSError):
+            gate.acquire()
+        try:
+            kept = read_json(self.out / "speed.json") or {}
+            if kept.get("of") != of:
+                if not models or not timing:
+                    return {}
+                self.observer.say("timing a training step of each model, in turns")
+                kept = {"of": of, "seconds": race_steps(models, self.dataset.tokens("train"))}
+                write_json(self.out / "speed.json", kept)
+        finally:
+            gate.release()
         return {title: kept["seconds"][key] for title, key in keys.items() if key in kept["seconds"]}
 
     def report(self, outcomes: tuple[CellOutcome[LanguageMeasures], ...], interrupted: bool) -> StudyResult:
