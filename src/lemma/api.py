@@ -1063,13 +1063,23 @@ def describe_worked(case: Any) -> str:
     return describe(case)
 
 
-def study(name: str | Path, *, out: Path | str, progress: bool = True, **settings: Any) -> StudyResult:
+def study(
+    name: str | Path,
+    *,
+    out: Path | str,
+    progress: bool = True,
+    jobs: int | None = None,
+    on: str | None = None,
+    **settings: Any,
+) -> StudyResult:
     """Compare models at an equal budget, over seeds.
 
     Args:
-        name: A built-in study (families, table-a5, positions, penalties, heads, length, lstm-gru, pretraining, graph)
-            or a TOML file.
+        name: A built-in study (families, table-a5, positions, penalties, optimizers, tune, heads, length, lstm-gru,
+            pretraining, graph) or a TOML file.
         out: The folder of its runs and its report; the same call resumes an interrupted study.
+        jobs: Train in that many processes, which divide the threads of this machine between them.
+        on: "ray" or "slurm", to train there instead; `out` must be a folder that all machines see.
         settings: Changes of the study's fields, such as seeds=[1, 2, 3]; nested ones with dots, as a dictionary.
 
     Returns:
@@ -1079,7 +1089,7 @@ def study(name: str | Path, *, out: Path | str, progress: bool = True, **setting
     """
     from lemma.studies.experiment import run_study
 
-    return run_study(read_study(name, settings), Path(out), watch(progress))
+    return run_study(read_study(name, settings), Path(out), watch(progress), jobs=jobs, on=on)
 
 
 def datasets() -> list[CorpusRow]:
