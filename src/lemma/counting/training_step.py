@@ -26,16 +26,17 @@ import lemma.spec.models as specs
 from lemma.counting.count import QUICK_RUN
 from lemma.counting.measure import ModulePath, following, tensors_in
 from lemma.counting.probe import Values
-from lemma.counting.subject import BATCH, Inputs, Subject, sizes_in_words
+from lemma.counting.subject import BATCH, TIME, Inputs, Subject, sizes_in_words
 from lemma.errors import LedgerError
 from lemma.spec.recipe import Recipe
 from lemma.tasks.registry import task_for
 from lemma.training.optimizer import clip, optimizer_for
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers")
-BLOCK = {True: 512, False: 64}  # bytes to which PyTorch's allocators round: on a GPU, on a CPU
 OUTPUTS = ("output", "lm_head", "head", "follow")  # the modules that give logits
+INSIDE = ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward")  # they need memory while they run
 LOOKED_UP = ("embedding", "index_select", "gather", "index")  # of their first argument only some rows are read
+QUICK_STEP = 2 * 10**9  # FLOPs up to which a step is followed on real tensors, which takes less time
 KEPT_BY_CUDNN = 6  # numbers a unit and token that cuDNN's recurrent layers keep for backward, where none can be asked
 
 
@@ -72,6 +73,8 @@ class FollowedStep:
     """How often an operation took so many FLOPs and moved so many bytes."""
     largest_layer: int
     """Bytes of the weights of the largest layer, or of the whole model if it has none."""
+    layers: int
+    """How many layers can be computed again."""
 
     @property
     def peak(self) -> Moment:
@@ -89,12 +92,24 @@ class FollowedStep:
         return sum(moved * times for (_, moved), times in self.kernels.items())
 
 
+def _attention_flops(query: Tensor, key: Tensor, value: Tensor, *others: Any, **named: Any) -> int:
+    """Those of QKᵀ and of the mean of the values."""
+    return 2 * query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2] * (query.shape[3] + value.shape[3])
+
+
+CPU_ATTENTION = {
+    "_scaled_dot_product_flash_attention_for_cpu": _attention_flops,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": lambda _, *args, **named: 2 * _attention_flops(*args),
+}
+"""What PyTorch's counter of FLOPs does not know; backward as if the scores had been kept, as `count` has it."""
+
+
 class StepMeter(TorchDispatchMode):
     """Follows which storages are alive, and counts the FLOPs and the bytes of every operation."""
 
     def __init__(self, path_now: ModulePath, gpu: bool) -> None:
         super().__init__()
-        self.path_now, self.gpu, self.block = path_now, gpu, BLOCK[gpu]
+        self.path_now, self.gpu = path_now, gpu
         self.phase, self.part = "", ""  # the part that new storages belong to; "" is read off where they are made
         self.parts = [0] * len(PARTS)
         self.moments: list[Moment] = []
@@ -112,7 +127,7 @@ class StepMeter(TorchDispatchMode):
                 self.parts[before] -= size
                 self._held[key] = known, place, size
             else:
-                size = -(-(storage.nbytes() + more) // self.block) * self.block
+                size = storage.nbytes() + more
                 self._held[key] = weakref.ref(storage, partial(self._free, key)), place, size
             self.parts[place] += size
 
@@ -138,13 +153,14 @@ class StepMeter(TorchDispatchMode):
             self.hold(out[3], self._part_of(func, args), kept_by_onednn(args))
         if made:
             self.hold(made, self.part or self._part_of(func, args))
-        if self.phase:
+        name = func._overloadpacket.__name__
+        if self.phase and (made or name.endswith("_") or name in INSIDE):
             path = self.path_now.current
             place = f", at {path.removeprefix('model.') or 'the loss'}" if self.phase != "optimizer step" else ""
             *others, buffers = self.parts
-            inside = scratch_of_onednn(args) if func._overloadpacket.__name__.startswith("mkldnn_rnn_layer") else 0
+            inside = scratch_of_onednn(args) if name in INSIDE else 0
             self.moments.append(Moment((*others, buffers + inside), self.phase + place))
-            self._count(func, args, kwargs, out, bool(made))
+            self._count(func, args, kwargs, out)
         return out
 
     def _part_of(self, func: Any, args: Any) -> str:
@@ -156,11 +172,11 @@ class StepMeter(TorchDispatchMode):
             return "buffers" if copied else "logits"
         return "activations" if self.phase == "forward pass" and not copied else "buffers"
 
-    def _count(self, func: Any, args: Any, kwargs: Any, out: Any, made: bool) -> None:
+    def _count(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         name = func._overloadpacket.__name__
-        if (not made and not name.endswith("_")) or name.startswith(("empty", "new_empty")):
-            return  # a view, or memory that nothing is written to
-        formula = flop_registry.get(func._overloadpacket)
+        if name.startswith(("empty", "new_empty")):
+            return  # nothing is written to it yet
+        formula = CPU_ATTENTION.get(name) or flop_registry.get(func._overloadpacket)
         read = [*tensors_in(args), *tensors_in(kwargs)]
         read = read[1:] if name in LOOKED_UP else read
         moved = sum(tensor.numel() * tensor.element_size() for tensor in [*read, *tensors_in(out)])
@@ -173,21 +189,27 @@ class StepMeter(TorchDispatchMode):
 
 def follow_step(subject: Subject, settings: StepSettings, values: Values | None = None) -> FollowedStep:
     """Follow a training step of a subject at some sizes, those asked for unless others are given."""
-    from torch._subclasses.fake_tensor import FakeTensorMode  # slow to import
-
     values = values or subject.sizes(True)
     module = subject.build(values)
-    weights = sum(one.numel() * one.element_size() for one in module.parameters())
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            return _follow(subject, module, settings, values)
-    except Exception as failure:  # not every module can be followed without numbers
-        if weights <= QUICK_RUN:
-            with suppress(Exception):
-                return _follow(subject, subject.build(values, "cpu"), settings, values)
-        why = str(failure).strip().partition("\n")[0] or type(failure).__name__
-        words = sizes_in_words(values)
-        raise LedgerError(f"a training step of {subject.name} cannot be followed at {words}: {why}") from failure
+    weights = sum(parameter.numel() for parameter in module.parameters())
+    quick = 6 * weights * values.get(BATCH, 1) * values.get(TIME, 1) <= QUICK_STEP
+    failure: Exception | None = None
+    if not quick:
+        from torch._subclasses.fake_tensor import FakeTensorMode  # slow to import
+
+        try:
+            with FakeTensorMode(allow_non_fake_inputs=True):
+                return _follow(subject, module, settings, values)
+        except Exception as error:  # not every module can be followed without numbers
+            failure = error
+    if quick or 4 * weights <= QUICK_RUN:
+        try:
+            return _follow(subject, subject.build(values, "cpu"), settings, values)
+        except Exception as error:
+            failure = failure or error
+    why = str(failure).strip().partition("\n")[0] or type(failure).__name__
+    words = sizes_in_words(values)
+    raise LedgerError(f"a training step of {subject.name} cannot be followed at {words}: {why}") from failure
 
 
 def _follow(subject: Subject, module: nn.Module, settings: StepSettings, values: Values) -> FollowedStep:
@@ -216,6 +238,7 @@ def _follow(subject: Subject, module: nn.Module, settings: StepSettings, values:
             for parameter in trained:
                 parameter.register_post_accumulate_grad_hook(lambda one: meter.hold(one.grad, "gradients"))
                 parameter.grad = torch.empty_like(parameter)
+                meter.hold(parameter.grad, "gradients")
             if optimizer:
                 meter.part = "optimizer"
                 optimizer.step()
@@ -237,7 +260,7 @@ def _follow(subject: Subject, module: nn.Module, settings: StepSettings, values:
             meter.phase = ""
     sizes = [sum(p.numel() * p.element_size() for p in layer.parameters()) for layer in layers]
     whole = sum(p.numel() * p.element_size() for p in model.parameters())
-    return FollowedStep(tuple(meter.moments), dict(meter.kernels), max(sizes, default=whole))
+    return FollowedStep(tuple(meter.moments), dict(meter.kernels), max(sizes, default=whole), len(layers))
 
 
 def _moved(module: nn.Module) -> nn.Module:
@@ -313,13 +336,16 @@ def layers_of(module: nn.Module) -> Iterator[nn.Module]:
             yield from layers_of(child)
 
 
-FLOAT32 = frozenset(
-    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow __pow__ __rpow__ softplus "
-    "layer_norm rms_norm group_norm cosine_similarity nll_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss "
-    "binary_cross_entropy_with_logits cosine_embedding_loss dist cdist renorm logsumexp norm".split()
-)
+# fmt: off
+FLOAT32 = frozenset((
+    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt",
+    "sinh", "tan", "pow", "__pow__", "__rpow__", "softplus", "layer_norm", "rms_norm", "group_norm", "norm",
+    "cosine_similarity", "cosine_embedding_loss", "nll_loss", "kl_div", "l1_loss", "smooth_l1_loss", "mse_loss",
+    "huber_loss", "binary_cross_entropy_with_logits", "dist", "cdist", "renorm", "logsumexp",
+))
+# fmt: on
 """What autocast computes in float32 on a GPU and not on a CPU (ATen/autocast_mode.h)."""
-FLOAT32_UNLESS_SAID = frozenset("prod softmax log_softmax cumprod cumsum sum vector_norm".split())
+FLOAT32_UNLESS_SAID = frozenset(["prod", "softmax", "log_softmax", "cumprod", "cumsum", "sum", "vector_norm"])
 RECURRENT = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}  # gates
 
 
@@ -431,7 +457,7 @@ class _FusedAttention(torch.autograd.Function):
         given = [torch.empty_like(one) for one in (query, key, value)]
         work = 2 * len(query) * query.shape[1] * query.shape[2] * key.shape[2]
         moved = sum(one.numel() * one.element_size() for one in (query, key, value, out, grad, sums, *given))
-        ctx.meter.add_kernel(work * (3 * query.shape[-1] + 2 * value.shape[-1]), moved)
+        ctx.meter.add_kernel(2 * work * (query.shape[-1] + value.shape[-1]), moved)
         del sums, wide
         return *given, None, None
 
