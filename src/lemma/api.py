@@ -762,7 +762,7 @@ class Count:
         Args:
             model: A preset, a spec, a spec file, a run folder, an example's name, "package.module:factory", or a
                 factory of modules.
-            quantities: Any of parameters, flops, backward, activations, cache, optimizer. Default: all.
+            quantities: Any of parameters, active, flops, backward, activations, cache, optimizer. Default: all.
             multiply_add, causal, elementwise: The conventions of counting FLOPs.
             sizes: Sizes by name or letter, such as d=512.
 

@@ -26,7 +26,9 @@ def count(
     ],
     only: Annotated[
         str | None,
-        typer.Option(metavar="QUANTITY,…", help="Some of: parameters, flops, backward, activations, cache, optimizer."),
+        typer.Option(
+            metavar="QUANTITY,…", help="Some of: parameters, active, flops, backward, activations, cache, optimizer."
+        ),
     ] = None,
     multiply_add: Annotated[int, typer.Option(min=1, max=2, help="A multiply–add counts as 1 or as 2.")] = 2,
     causal: Annotated[Causal, typer.Option(help="Count all scores of causal attention, or half.")] = Causal.full,

@@ -15,6 +15,7 @@ from lemma.report.text import across, columns, table, together, wrap
 
 TITLES = {
     "parameters": "parameters",
+    "active": "active parameters",
     "flops": "forward FLOPs",
     "backward": "backward FLOPs",
     "activations": "activation bytes",

@@ -18,13 +18,14 @@ from lemma.counting.account import Account, Part, Quantity
 from lemma.counting.cache import CountCache
 from lemma.counting.polynomial import ONE, ZERO, Polynomial, of
 from lemma.counting.probe import SUM, Amounts, Fitted, Join, PathGroup, Probed, ProbeSizes, Read, Readings, Values
-from lemma.counting.subject import Inputs, NoFilling, Subject, adapted_subject, sizes_in_words
+from lemma.counting.subject import BATCH, SOURCE, TIME, Inputs, NoFilling, Subject, adapted_subject, sizes_in_words
 from lemma.errors import InputError, LedgerError, unknown
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
 
-QUANTITIES = ("parameters", "flops", "backward", "activations", "cache", "optimizer")
+QUANTITIES = ("parameters", "active", "flops", "backward", "activations", "cache", "optimizer")
 CONVENTIONS = {
+    "active": "parameters that take part for one token, tables of embeddings in full",
     "activations": "storages saved for backward on a CPU, each once, parameters left out; loss not included",
     "cache": "the state after reading the batch",
     "optimizer": "AdamW's state",
@@ -76,6 +77,9 @@ def count(subject: Subject, quantities: Collection[str] = QUANTITIES, convention
     if running:
         counter.try_once()
     counters = {"parameters": counter.parameters, "flops": counter.flops, "backward": counter.flops}
+    counters["active"] = counter.active
+    if len(able) > 1 and "active" in able and not counter.routes():  # all parameters take part for every token
+        able.remove("active")
     found = {name: counters.get(name, counter.bytes_kept)(name) for name in able}
     return Account(subject.name, subject.sizes(running), found, subject.defaults)
 
@@ -152,6 +156,35 @@ class ModuleCounter:
             counted = self._counted(name_of_kind, read, lambda _, there=there: there, False, measure.total_size, whole)
             kinds.append((counted, partial(part, kind=kind)))
         return self._quantity(name, "numbers", "a tied tensor counts once", kinds, lambda row: row[0])
+
+    def routes(self) -> bool:
+        """Whether each token is sent to some experts only."""
+
+        def seen() -> bool:
+            small = self._one_token(self._small())
+            return bool(self._run(measure.routed_sizes, small, ("cpu",)))
+
+        with suppress(LedgerError):
+            return self.cached.get("routes", seen)
+        return False
+
+    def active(self, name: str) -> Quantity:
+        """The parameters that take part for one token: of a mixture of experts, those of its k experts."""
+        routed = self.routes()
+
+        def read(values: Values) -> Readings:
+            if not routed:
+                return {one: (prod(size),) for one, size in measure.shapes(self.subject.build(values), None).items()}
+            return self._run(measure.routed_sizes, self._one_token(values), ("cpu",))
+
+        values = self.subject.sizes(True)
+        counted = self._counted(name, read, lambda _: read(values), join=probe.column_sums)
+        kinds: list[Kind] = [(counted, lambda group, fitted: Part(str(group), fitted.columns[0], fitted.repeats))]
+        return self._quantity(name, "numbers", CONVENTIONS[name], kinds, lambda row: row[0])
+
+    def _one_token(self, values: Values) -> dict[str, int]:
+        """The same sizes with one sequence of one token."""
+        return {**values, **{one: 1 for one in (BATCH, TIME, SOURCE) if one in self.subject.running}}
 
     def flops(self, name: str) -> Quantity:
         """The FLOPs of one pass over a batch.

@@ -350,7 +350,8 @@ class Plan(Result):
         settings, device = self.settings, self.settings.device
         yield Heading(self.title, 1)
         sizes = ", ".join(f"{name} = {value:,}" for name, value in self.symbols.items())
-        yield Text(f"{sizes}\nparameters P = {self.formula}")
+        active = f"; {self.active:,} are active for a token" if self.active != self.parameters else ""
+        yield Text(f"{sizes}\nparameters P = {self.formula}{active}")
         how = [f"batch {settings.batch}", settings.precision, settings.optimizer]
         how += [f"recompute {settings.recompute}"] if settings.recompute != "none" else []
         how += [f"{settings.shards} shards, {settings.rows} sequences on each"] if settings.shards > 1 else []
@@ -461,7 +462,7 @@ def plan(subject: Subject, settings: PlanSettings) -> Plan:
     values, device = planner.values, settings.device
     step = planner.at()
     moment = planner.peak(step)
-    account = count(subject, ["parameters"])
+    account = count(subject, ["parameters", *(["active"] if subject.feed else [])])
     parameters = account.parameters
     batch_points = (settings.rows, 2 * settings.rows) if settings.rows > 1 else (2, 4)
     largest = [planner.largest(BATCH, batch_points)] if BATCH in values else []
@@ -494,7 +495,7 @@ def plan(subject: Subject, settings: PlanSettings) -> Plan:
         symbols=values,
         settings=settings,
         parameters=number or 0,
-        active=number or 0,
+        active=(account.active.total if "active" in account.quantities else number) or 0,
         formula=f"{formula} = {parameters.number}",
         parts=settings.parts_of(step, moment),
         part_formulas=_part_formulas(planner, batch_points),
