@@ -351,7 +351,8 @@ class ModuleCounter:
         whole = whole or _wholes
         values, fixed = self.subject.sizes(running), dict(only_at or {})
         steps = dict(multiples or {})
-        key = " ".join(filter(None, (name, sizes_in_words(fixed), steps and f"multiples {sizes_in_words(steps)}")))
+        stepped = f"multiples {sizes_in_words(steps)}" if steps else ""
+        key = " ".join(filter(None, (name, sizes_in_words(fixed), stepped)))
 
         def work() -> Probed:
             threads = torch.get_num_threads()

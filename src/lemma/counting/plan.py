@@ -177,7 +177,7 @@ class PlanSettings:
         With shards (FSDP), weights, gradients and the optimizer's state are cut into as many, and two layers' weights
         are gathered at a time. What cuBLAS takes is added.
         """
-        held = dict(zip(PARTS, moment.parts, strict=True))
+        held: dict[str, int] = dict(zip(PARTS, moment.parts, strict=True))
         held["buffers"] += self.device.workspace
         if self.shards > 1:
             held |= {part: -(-held[part] // self.shards) for part in ("weights", "gradients", "optimizer")}

@@ -277,7 +277,8 @@ def _moved(module: nn.Module) -> nn.Module:
         return new[id(tensor)]
 
     for part in module.modules():
-        for held in (part._parameters, part._buffers, part.__dict__):
+        holders: list[dict[str, Any]] = [part._parameters, part._buffers, part.__dict__]
+        for held in holders:
             held.update({name: moved(one) for name, one in held.items() if isinstance(one, Tensor)})
         if isinstance(part, nn.RNNBase):
             part._flat_weights = [getattr(part, name) for name in part._flat_weights_names]
@@ -327,11 +328,11 @@ def _step_of(subject: Subject, model: nn.Module, inputs: Inputs, recipe: Recipe)
 
 
 def layers_of(module: nn.Module) -> Iterator[nn.Module]:
-    """The layers of a model that are alike: the members of its outermost lists of two or more modules of one class."""
+    """The layers of a model: the members of its outermost lists of modules of one class that have parts themselves."""
     for child in module.children():
-        alike = isinstance(child, nn.ModuleList | nn.Sequential) and len({type(one) for one in child}) == 1
-        if alike and any(True for one in child for _ in one.children()):
-            yield from child
+        members = list(child.children()) if isinstance(child, nn.ModuleList | nn.Sequential) else []
+        if len({type(one) for one in members}) == 1 and any(list(one.children()) for one in members):
+            yield from members
         else:
             yield from layers_of(child)
 

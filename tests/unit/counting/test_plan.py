@@ -61,7 +61,7 @@ def allocated(subject: Subject, recompute: bool = False, accumulate: int = 1) ->
     now = most = 0
     for event in watched.profiler.kineto_results.events():  # pyright: ignore[reportOptionalMemberAccess]
         if event.name() == "[memory]":
-            now += event.nbytes()
+            now += event.nbytes()  # pyright: ignore[reportAttributeAccessIssue]
             most = max(most, now)
     return there + most
 
@@ -156,7 +156,7 @@ def test_shards_divide_what_belongs_to_weights_and_gather_two_layers() -> None:
 
 
 def test_a_plan_says_memory_time_tokens_and_generation(tmp_path: Path) -> None:
-    small = {name: value for name, value in SMALL.items() if name != "B"}
+    small: dict[str, Any] = {name: value for name, value in SMALL.items() if name != "B"}
     plan = lemma.count.plan("decoder", gpu="H200", batch=4, efficiency=0.5, **small)
     assert (
         plan.fits
