@@ -186,7 +186,7 @@ class ModuleCounter:
             )
             for group in counted.missed:
                 fitted, members = counted.probed.groups.get(group), rows.get(group, [])
-                if group.which or len(set(members)) != 1:
+                if group.which or len(set(members)) != 1 or not (fitted or group in counted.probed.refused):
                     continue
                 columns: list[Polynomial] = []
                 for place, size in enumerate(members[0]):
