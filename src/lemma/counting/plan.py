@@ -278,7 +278,7 @@ def interpolated(variable: Polynomial, points: Sequence[int], values: Sequence[i
 
 
 @dataclass(frozen=True)
-class Generation:
+class GenerationCosts:
     """What generating costs, in the plan's precision, on one device."""
 
     weights: int
@@ -317,7 +317,7 @@ class Plan(Result):
     """A step, by the roofline of each operation, at the stated efficiency."""
     tokens: int
     """Tokens of a step, on all devices."""
-    generation: Generation | None
+    generation: GenerationCosts | None
     notes: Sequence[str] = ()
 
     @property
@@ -403,7 +403,7 @@ class Plan(Result):
             f"{optimal:,} tokens, {TOKENS_PER_PARAMETER} a parameter (Hoffmann et al. 2022): {flops:.3g} FLOPs{days}",
         )
 
-    def _generation(self, costs: Generation) -> Iterator[tuple[str, str]]:
+    def _generation(self, costs: GenerationCosts) -> Iterator[tuple[str, str]]:
         length = self.symbols.get(TIME, 1)
         yield "weights", f"{in_bytes(costs.weights)} in {self.settings.precision}"
         yield (
@@ -529,7 +529,7 @@ def _part_formulas(planner: Planner, points: Sequence[int]) -> dict[str, str]:
     return found
 
 
-def _generation(subject: Subject, settings: PlanSettings, values: Values) -> Generation | None:
+def _generation(subject: Subject, settings: PlanSettings, values: Values) -> GenerationCosts | None:
     """What generating costs: a forward pass over T tokens, then one token at a time with the state of those before."""
     device, dtype = settings.device, PRECISIONS[settings.precision]
     one = {**values, BATCH: 1} if BATCH in values else dict(values)
@@ -555,7 +555,7 @@ def _generation(subject: Subject, settings: PlanSettings, values: Values) -> Gen
         return needed / settings.efficiency
 
     prefill = max(forward / rates, weights / speed) / settings.efficiency if rates and speed else None
-    return Generation(weights, cache, forward, prefill, seconds(1), sequences, seconds(sequences))
+    return GenerationCosts(weights, cache, forward, prefill, seconds(1), sequences, seconds(sequences))
 
 
 def in_figures(polynomial: Polynomial, name: str) -> str:

@@ -185,7 +185,7 @@ class Bound:
 
 
 def read_bound(text: str) -> Bound | None:
-    """Read an inequality; None if it is none.
+    """Read an inequality; None for any other text.
 
     >>> read_bound("activations <= 80GB for d")
     Bound(quantity='activations', most=True, value=80000000000, unknown='d')
@@ -222,7 +222,7 @@ class BoundSolution(Result):
     known: Values
     formula: str
     root: int | None
-    """Of the formula, rounded to the side on which it holds; None if there is none in the range."""
+    """Of the formula, rounded to the side on which it holds; None without a root in the range."""
     size: int | None
     """The nearest size that can be built."""
     value: int | None
@@ -446,7 +446,7 @@ def solve(
 
 
 def largest_within(polynomial: Polynomial, name: str, bound: int, values: range) -> int | None:
-    """The largest of some values at which a polynomial of one symbol is at most a bound; None if there is none.
+    """The largest of some values at which a polynomial of one symbol is at most a bound; None without such a value.
 
     It is the root of `polynomial = bound`, rounded down, where the polynomial rises; else every value is tried.
 

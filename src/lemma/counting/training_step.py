@@ -2,7 +2,7 @@
 
 The step is the trainer's own: its loss, its autocast, its optimizer. It runs on fake tensors of a CPU; what a GPU does
 otherwise (where autocast keeps float32, fused attention, cuDNN's recurrent layers) is put in its place by
-`GpuArithmetic`, so that a GPU can be planned for where there is none.
+`GpuArithmetic`, so that a GPU can be planned for on a machine without one.
 """
 
 import weakref
@@ -70,7 +70,7 @@ class FollowedStep:
 
     moments: tuple[Moment, ...]
     kernels: Mapping[tuple[int, int], int]
-    """How often an operation took so many FLOPs and moved so many bytes."""
+    """How often an operation took this number of FLOPs and moved this number of bytes."""
     largest_layer: int
     """Bytes of the weights of the largest layer, or of the whole model if it has none."""
     layers: int
@@ -117,7 +117,7 @@ class StepMeter(TorchDispatchMode):
         self._held: dict[int, tuple[weakref.ref[Any], int, int]] = {}
 
     def hold(self, tensors: Any, part: str, more: int = 0) -> None:
-        """Count the storages of tensors to a part, whatever they counted to before; each with so many bytes more."""
+        """Count the storages of tensors to a part, whatever they counted to before; each with `more` bytes in addition."""
         place = PARTS.index(part)
         for tensor in tensors_in(tensors):
             storage = tensor.untyped_storage()
