@@ -117,7 +117,7 @@ class StepMeter(TorchDispatchMode):
         self._held: dict[int, tuple[weakref.ref[Any], int, int]] = {}
 
     def hold(self, tensors: Any, part: str, more: int = 0) -> None:
-        """Count the storages of tensors to a part, whatever they counted to before; each with `more` bytes in addition."""
+        """Count storages to a part, whatever they counted to before; each with `more` bytes in addition."""
         place = PARTS.index(part)
         for tensor in tensors_in(tensors):
             storage = tensor.untyped_storage()
