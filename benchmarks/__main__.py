@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks import counting, gpu, graph, memory, penalties, pretrained, searching, tokenizing
+from benchmarks import counting, gpu, graph, memory, penalties, plan, pretrained, searching, tokenizing
 from benchmarks.compare import machine
 from benchmarks.speed import ALL
 
@@ -15,6 +15,7 @@ OTHERS = {
     "search": searching.main,
     "graph": graph.main,
     "gpu": gpu.main,
+    "plan": lambda: plan.main([]),
 }
 
 
