@@ -171,8 +171,8 @@ def resume(run: Path | str, *, progress: bool = True, **settings: Unpack[RecipeS
     from lemma.tasks.registry import task_for
     from lemma.training.loop import resume as resume_training
 
-    folder, observer = RunFolder.open(Path(run)), watch(progress)
-    changes = distribute(dict(settings), {"recipe": Recipe})["recipe"]
+    changes, observer = distribute(dict(settings), {"recipe": Recipe})["recipe"], watch(progress)
+    folder = RunFolder.open(Path(run), settings=changes)
     task, vocabulary = task_for(folder.spec), folder.vocabulary()
     data = task.load(folder.data, folder.spec, folder.recipe, observer, vocabulary, folder.labels())
     return resume_training(Path(run), data, observer=observer, changes=changes)

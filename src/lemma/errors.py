@@ -7,6 +7,7 @@
     │   ├── RunError          a run folder: missing, damaged or of another shape
     │   └── LedgerError       a module whose account cannot be read off it
     ├── PackageError          what another installed package brings is broken; exits with 2
+    ├── StorageError          a disk that refuses: full, no permission, too many open files; exits with 1
     └── TrainingError         training itself went wrong (a loss that is no number); exits with 1
 
 A message says where, what was got, what was expected and the next step.
@@ -48,6 +49,10 @@ class PackageError(LemmaError):
     """What another installed package brings cannot be used; no ValueError, so that nobody takes it for bad input."""
 
     exit_status = 2
+
+
+class StorageError(LemmaError, OSError):
+    """The disk, and not what is on it, is the reason why a file cannot be written or read."""
 
 
 class TrainingError(LemmaError):

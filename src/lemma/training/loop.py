@@ -84,7 +84,7 @@ def resume(
 ) -> "TrainingResult":
     """Resume a run from its last good checkpoint, or from the start if it had none; `changes` are recipe settings."""
     observer = observer or Silent()
-    folder = RunFolder.open(path)
+    folder = RunFolder.open(path, settings=changes or ())
     refuse_to_resume(folder, data)
     folder = replace(folder, recipe=folder.recipe.replace(**(changes or {})))
     return _run(folder, data, evaluate, sample, observer, None)
@@ -139,13 +139,14 @@ def _run(
         begin = time.perf_counter()
         tell = observer.say if processes.leads else Silent().say
         session = Session(folder.spec, recipe, data.tokens("train"), processes, tell, partial(first_model, folder))
+        if processes.leads:
+            folder.path.absolute().parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(only_writer(folder.path))
         if overwrite is None:
             restore_latest(session, folder)
         elif processes.leads:
-            folder.create(data.tokenizer, overwrite, data.labels)
+            folder.create(data.tokenizer, overwrite, data.labels, held=True)
         setup_seconds = time.perf_counter() - begin
-        if processes.leads:
-            stack.enter_context(only_writer(folder.path))
         stack.enter_context(closing(session.batches))
         stop = stack.enter_context(stoppable(processes.size > 1))
         log = stack.enter_context(closing(MetricsLog(folder, observer, processes, session.state.step)))

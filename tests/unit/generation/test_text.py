@@ -195,7 +195,7 @@ def test_stop_strings_end_a_text_where_transformers_criteria_do(seed: int) -> No
     transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer as Engine
 
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=Engine.from_str(PAIRS._json))
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=Engine.from_str(PAIRS.json))
     chance = random.Random(seed)
     words = " ".join(chance.choice(["the", "cat", "sat", "on", "mat", "log", "dog"]) for _ in range(30))
     stops = [words[place : place + chance.randint(2, 9)] for place in (chance.randint(20, 60), chance.randint(20, 60))]

@@ -226,9 +226,7 @@ def as_gpt2(run: Run) -> Any:
     linear = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # stored transposed
     weights = {name: ours[own].T if name.endswith(linear) else ours[own] for name, own in names.items()}
     model.transformer.load_state_dict(weights)
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=Engine.from_str(run.tokenizer._json), eos_token="<eos>"
-    )
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=Engine.from_str(run.tokenizer.json), eos_token="<eos>")
     return HFLM(pretrained=model, tokenizer=fast, batch_size=4, device="cpu", backend="causal")
 
 
