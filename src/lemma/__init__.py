@@ -23,6 +23,7 @@ __all__ = [
     "serve",
     "study",
     "train",
+    "verify",
 ]
 """The commands of `lemma`; `datasets` is `lemma data`, since `lemma.data` is a room."""
 HELPERS = ("choose", "load", "resume")
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from lemma.api import serve as serve
     from lemma.api import study as study
     from lemma.api import train as train
+    from lemma.api import verify as verify
     from lemma.spec.choose import choose as choose
 
 ROOMS = {

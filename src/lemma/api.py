@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from lemma.retrieval.result import SearchResult
     from lemma.runs.export import Rewritten
     from lemma.runs.load import Run
+    from lemma.runs.verify import Verified
     from lemma.serving.runs import Verbs
     from lemma.serving.server import Ready
     from lemma.spec.settings import AdaptSettings, EvaluateSettings, RecipeSettings, SamplingSettings, TrainSettings
@@ -982,6 +983,25 @@ def datasets() -> list[CorpusRow]:
     from lemma.data.corpora import corpora_table
 
     return corpora_table()
+
+
+def verify(path: Path | str | None = None) -> Verified:
+    """Compare every file of a run, of the runs of a study, or of an index with its checksum.
+
+    Without a path, the token stores, tokenizers and counts in the data home.
+
+    >>> lemma.verify("runs/a").right  # doctest: +SKIP
+    """
+    from lemma.data.files import data_home
+    from lemma.runs.verify import verify_folder, verify_home
+
+    if path is None:
+        return verify_home(data_home())
+    if (Path(path) / "index.json").is_file():
+        from lemma.retrieval.index import verify_index
+
+        return verify_index(Path(path))
+    return verify_folder(Path(path))
 
 
 def pretrained_names() -> tuple[str, ...]:

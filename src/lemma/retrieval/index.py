@@ -42,6 +42,7 @@ from lemma.data.images import ImageFile, decode_images, image_files, list_images
 from lemma.errors import DataError, RunError, StorageError, unknown
 from lemma.retrieval.embedding import Embedder
 from lemma.runs.folder import only_writer
+from lemma.runs.verify import Verified, judged
 
 HEADER = "index.json"
 FORMAT = 2
@@ -398,6 +399,12 @@ def only_updater(place: Path) -> Iterator[None]:
                 f"without --images: lemma search RUN --index {place} --query …"
             ) from None
         yield
+
+
+def verify_index(place: Path) -> Verified:
+    """Compare the files of an index with their checksums."""
+    files = [place / HEADER, *_files(place)]
+    return Verified(place, tuple(judged(files, place, lambda: Index.open(place).read())))
 
 
 # Updating: only images that are new or changed are read

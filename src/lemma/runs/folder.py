@@ -215,13 +215,12 @@ class RunFolder:
             data = words.pop("data", {})
             data_hash = str(data.pop("hash", ""))
             table = read_toml(path / SPEC)
+            refuse_changed(path, settings)
             refuse_absent(table, path)
             spec = read_model(table, str(path / SPEC))
             recipe = Recipe.read(words, f"{path / RECIPE}: recipe")
             found = read_data(data, f"{path / RECIPE}: data")
-            folder = cls(path, spec, recipe, found, data_hash, _adaptation(path))
-            refuse_changed(path, settings)
-            return folder
+            return cls(path, spec, recipe, found, data_hash, _adaptation(path))
         except SpecError as error:
             raise RunError(f"The run folder {path} is damaged. {error}") from None
 
@@ -399,24 +398,37 @@ def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
 
 def refuse_changed(path: Path, settings: Collection[str] = ()) -> None:
     """Refuse a run of which a description is no longer what was written, naming the file and what differs."""
+    for _, why in changed_files(path, settings):
+        raise RunError(why)
+
+
+def changed_files(path: Path, settings: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+    """The descriptions of a run that are no longer what was written, and what differs; `settings` may."""
     listed = read_manifest(path)
     for name, was in listed["tables"].items():
         if name not in TABLES or not isinstance(was, dict):
             continue
         if not (path / name).exists():
-            raise RunError(f"{path / name} is missing.")
-        now = _table(path, name)
+            yield name, f"{path / name} is missing."
+            continue
+        try:
+            now = _table(path, name)
+        except SpecError as error:
+            yield name, str(error)
+            continue
         for word in {**was, **now}:
             if was.get(word) != now.get(word) and not (name == RECIPE and word in settings):
                 before, after = was.get(word, "unset"), now.get(word, "unset")
                 takes = f", or take it over: lemma train --resume {quote(str(path))} {word}={after}"
-                raise RunError(
-                    f"{path / name} says {word} = {after}; the run was made with {before}. Put it back"
-                    f"{takes if name == RECIPE and word != 'data' else ', or train again'}."
-                )
+                taken = takes if name == RECIPE and word != "data" else ", or train again"
+                yield name, f"{path / name} says {word} = {after}; the run was made with {before}. Put it back{taken}."
+                break
     for name, expected in listed["files"].items():
-        if name in NAMES:
-            check_file(path / name, expected, MANIFEST)
+        try:
+            if name in NAMES:
+                check_file(path / name, expected, MANIFEST)
+        except RunError as error:
+            yield name, str(error)
 
 
 def is_begun(path: Path) -> bool:

@@ -42,7 +42,7 @@ def test_the_verbs_stand_in_the_order_of_the_docs() -> None:
     said = CliRunner().invoke(app, ["--help"]).output.partition("Commands:")[2]
     names = [line.split()[0] for line in said.splitlines() if line.startswith("  ") and line[2:3].isalpha()]
     verbs = ["count", "check", "train", "evaluate", "generate", "look", "adapt", "export"]
-    verbs += ["search", "study", "serve", "data"]
+    verbs += ["search", "study", "serve", "data", "verify"]
     assert names[: len(verbs)] == verbs
 
 
