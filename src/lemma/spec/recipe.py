@@ -149,7 +149,7 @@ class Recipe(Spec):
     """Weight of the penalty on the mean squared distance of attention, last layer excluded (B3); 0 switches it off."""
     distance_max: float = Field(default=100.0, gt=0)
     """Upper bound of a row's squared distance, so that the penalty does not grow with the context."""
-    seed: int = Field(default=1, ge=0)
+    seed: int = Field(default=1, ge=0, le=2**63 - 1)
     """Random seed of the initial weights, the batches and the dropout."""
     evaluate_every: int | None = Field(default=None, ge=1)
     """Steps between evaluations on the validation split; ten per run if unset."""
