@@ -20,7 +20,7 @@ from lemma.spec.models import Lstm
     ("setting", "said"),
     [
         ("width=10000000000", "width = 10000000000: at most 1,000,000,000"),
-        ("d=10000000000", "d = 10000000000: at most"),
+        ("d=10000000000", "width = 10000000000: at most"),
         ("depth=2000", "depth = 2000: at most 1,000"),
         ("width=true", "width = true: a number is expected, as in width=128"),
         ("learning_rate=false", "learning_rate = false: a number is expected"),
