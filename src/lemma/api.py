@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -622,7 +624,8 @@ def generate(
         settings: tokens, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty,
             no_repeat_ngram, logit_bias, stop, stop_tokens, logprobs, seed, stop_at_loop, stop_at_eos, precision
             (`lemma.generation.decode.Sampling` says what each does); for translators beam, length_penalty, tokens.
-            What is not given is as a pretrained model's generation_config.json has it.
+            What is not given is as a pretrained model's generation_config.json has it; a seed is drawn by chance, and
+            is in the result.
 
     >>> lemma.generate("runs/a", prompt="The", temperature=0.0).loop  # doctest: +SKIP
     >>> for piece in lemma.generate("runs/a", prompt="The", stream=True):  # doctest: +SKIP
@@ -646,7 +649,9 @@ def generate(
     known, model = Sampling.__dataclass_fields__, loaded.model  # which refuses a run that writes nothing
     refuse_unknown(settings, known, "generate")
     own = {word: value for word, value in loaded.tokenizer.sampling.items() if word in known}
-    chosen = Sampling(**{**(defaults or {}), **own, **settings, **({} if samples is None else {"samples": samples})})
+    given = {**(defaults or {}), **own, **settings, **({} if samples is None else {"samples": samples})}
+    drawn = None if "seed" in given or given.get("temperature") == 0 else secrets.randbelow(10**6)
+    chosen = Sampling(**given, **({} if drawn is None else {"seed": drawn}))
     one = isinstance(prompt, str) and samples is None
     prompts: list[Any] = list(prompt) if isinstance(prompt, list | tuple) else [prompt]
 
@@ -659,6 +664,7 @@ def generate(
         return pieces()
     with loaded.folded():
         written = generate_text(model, loaded.tokenizer, prompts, chosen, on_text)
+    written = [replace(text, seed=drawn) for text in written]
     return written[0] if one else written
 
 
@@ -1071,4 +1077,4 @@ def _verbs() -> Verbs:
 def _refuse_without(verb: str, *packages: str, extra: str = "serve") -> None:
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
-        raise InputError(f"{verb} needs {' and '.join(missing)}, not installed here: pip install 'lemma[{extra}]'")
+        raise InputError(f"{verb} needs {' and '.join(missing)}, not installed here: pip install 'lemma-lm[{extra}]'")

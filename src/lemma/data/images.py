@@ -86,7 +86,7 @@ def pillow() -> Any:
         from PIL import Image
     except ImportError:
         raise DataError(
-            "images are read by Pillow, which is not installed. Install it: pip install 'lemma[images]'"
+            "images are read by Pillow, which is not installed. Install it: pip install 'lemma-lm[images]'"
         ) from None
     return Image
 

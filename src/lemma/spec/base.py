@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from lemma.errors import SpecError, unknown
+from lemma.spec.settings import SYNONYMS
 
 
 @dataclass(frozen=True)
@@ -268,7 +269,9 @@ def distribute(words: Mapping[str, Any], kinds: Mapping[str, type[Spec]]) -> dic
             now = next((kind.renamed[word] for kind in kinds.values() if word in kind.renamed), None)
             if now is not None:
                 raise SpecError(f"the setting '{word}' is called '{now}' now. Say {now}={value}")
-            settable = (known for kind in kinds.values() for known in kind.known_words())
+            settable = [known for kind in kinds.values() for known in kind.known_words()]
+            if here := next((name for name in SYNONYMS.get(word.lower(), ()) if name in settable), None):
+                raise SpecError(f"the setting '{word}' is called {here} here. Say {here}={value}")
             # family and kind are chosen by name, not set
             raise SpecError(
                 unknown("the setting", word, dict.fromkeys(w for w in settable if w not in ("family", "kind")))

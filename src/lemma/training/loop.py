@@ -292,7 +292,7 @@ def tensorboard_writer() -> type[Any]:
     except ImportError:
         raise SpecError(
             "recipe.tensorboard = true: TensorBoard is not installed. "
-            "pip install 'lemma[tensorboard]', or leave it out: metrics.jsonl is always written."
+            "pip install 'lemma-lm[tensorboard]', or leave it out: metrics.jsonl is always written."
         ) from None
     return SummaryWriter
 
