@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks import counting, gpu, graph, memory, penalties, pretrained, searching
+from benchmarks import counting, gpu, graph, memory, penalties, pretrained, searching, threads
 from benchmarks.compare import machine
 from benchmarks.speed import ALL
 
@@ -14,6 +14,7 @@ OTHERS = {
     "search": searching.main,
     "graph": graph.main,
     "gpu": gpu.main,
+    "threads": threads.main,
 }
 
 

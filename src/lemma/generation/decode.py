@@ -533,10 +533,10 @@ class Continuation:
 
     def stop_at_seen(self, memory: int) -> None:
         """Stop at a loop that was seen three times, and for longer than the memory in which it could be proved."""
-        if len(self.tokens) > memory and (seen := observed_loop(self.tokens, self._about)):
-            if len(self.tokens) - seen.onset > memory:
-                self._loop = seen
-                self.stop("loop")
+        seen = observed_loop(self.tokens, self._about) if len(self.tokens) > memory else None
+        if seen is not None and len(self.tokens) - seen.onset > memory:
+            self._loop = seen
+            self.stop("loop")
 
     def result(self) -> Generated:
         """Return what has been generated, and the loop in it."""

@@ -161,6 +161,8 @@ class Recipe(Spec):
     """The weights that a finished run keeps: the best on the validation split, or the last."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device for training; auto takes the GPU if there is one."""
+    threads: int | None = Field(default=None, ge=1, le=4096)
+    """CPU threads of training; as many as torch takes (OMP_NUM_THREADS, else the cores) if unset."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the forward pass; auto is bfloat16 on a GPU that supports it, else float32."""
     compile: Literal["auto"] | bool = "auto"

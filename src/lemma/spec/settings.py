@@ -74,6 +74,7 @@ class RecipeSettings(TypedDict, total=False):
     patience: int | None
     keep: Literal["best", "last"]
     device: Literal["auto", "cpu", "cuda"]
+    threads: int | None
     precision: Literal["auto", "float32", "bfloat16"]
     compile: Literal["auto"] | bool
     tensorboard: bool

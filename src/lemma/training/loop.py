@@ -130,6 +130,9 @@ def _run(
         processes = stack.enter_context(joined(recipe))
         stack.enter_context(fork_random(processes.device))
         stack.enter_context(steady_heap(processes.device))
+        if recipe.threads is not None:
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(recipe.threads)
         on_gpu = processes.device.type == "cuda"
         stack.enter_context(matrix_products("high" if on_gpu else "highest"))  # TF32 on a GPU
         if overwrite is not None and processes.leads:
