@@ -370,6 +370,7 @@ OnToken = Callable[[int, int], object]
 OnText = Callable[[int, str], object]
 """Is called with a prompt's number and the next piece of its text, whole characters only; True ends that text there."""
 RECURS_WITHIN = 500  # tokens of a loop after which the hidden vectors of a recurrent model have come back, if ever
+STOPS_WITHIN = 100  # tokens of a loop after which a stop string would have come, if ever
 LOGITS_AT_ONCE = 2**24  # logits of a prompt: 64 MB
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what a tokenizer writes for bytes that are not a whole character
 NOT_NUMBERS = "the model's logits are not numbers (NaN): its weights are damaged. Use an earlier checkpoint."
@@ -655,7 +656,8 @@ def _run(
                 if not row.stopped:
                     row.look_for_loop(state, place, model.receptive_field, held(row.number) if held else None)
                     if settings.stop_at_loop and not row.stopped:
-                        row.stop_at_seen(RECURS_WITHIN if model.stateful else model.receptive_field or 0)
+                        memory = RECURS_WITHIN if model.stateful else model.receptive_field or 0
+                        row.stop_at_seen(memory + (STOPS_WITHIN if held else 0))
         running = [place for place, row in enumerate(rows) if not row.stopped]
         if not running:
             return

@@ -23,7 +23,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 
 @pytest.fixture(autouse=True)
 def _drawn_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("secrets.randbelow", lambda _: 7)
+    monkeypatch.setattr("secrets.randbelow", lambda _: 1)
 
 
 def typed(run: Run, *words: str) -> Any:
