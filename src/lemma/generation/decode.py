@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -373,6 +374,7 @@ RECURS_WITHIN = 500  # tokens of a loop after which the hidden vectors of a recu
 STOPS_WITHIN = 100  # tokens of a loop after which a stop string would have come, if ever
 LOGITS_AT_ONCE = 2**24  # logits of a prompt: 64 MB
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what a tokenizer writes for bytes that are not a whole character
+HALF = re.compile(f"^{INCOMPLETE}{{1,3}}(?!{INCOMPLETE})")
 NOT_NUMBERS = "the model's logits are not numbers (NaN): its weights are damaged. Use an earlier checkpoint."
 
 
@@ -745,11 +747,8 @@ class Spelling:
 
     def _whole(self, piece: str) -> str:
         """A piece without half a character at the begin of the whole text, which nothing before can complete."""
-        if self._begun:
-            return piece
-        piece = whole_begin(self._tokenizer, piece)
-        self._begun = bool(piece)
-        return piece
+        begun, self._begun = self._begun, self._begun or bool(piece)
+        return piece if begun else whole_begin(self._tokenizer, piece)
 
     @property
     def pending(self) -> tuple[int, ...]:
@@ -762,8 +761,8 @@ class Spelling:
 
 
 def whole_begin(tokenizer: Tokenizer, text: str) -> str:
-    """A text of byte pairs without the bytes at its begin that are not a whole character."""
-    return text.lstrip(INCOMPLETE) if tokenizer.kind in ("byte-pairs", PRETRAINED) else text
+    """A text of byte pairs without the bytes, three at most, at its begin that are the end of a character."""
+    return HALF.sub("", text) if tokenizer.kind in ("byte-pairs", PRETRAINED) else text
 
 
 class StopStrings:
