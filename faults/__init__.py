@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 TEXT = "the cat sat on the mat and the dog lay on the log\n" * 200
-SIZES = {"width": 8, "hidden": 8, "vocabulary": 280, "batch": 4, "sequence_length": 8}
-STEPS = {"steps": 24, "evaluate_every": 6}
+SIZES: dict[str, Any] = {"width": 8, "hidden": 8, "vocabulary": 280, "batch": 4, "sequence_length": 8}
+STEPS: dict[str, Any] = {"steps": 24, "evaluate_every": 6}
 
 
 @dataclass

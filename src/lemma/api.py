@@ -651,7 +651,7 @@ def generate(
     own = {word: value for word, value in loaded.tokenizer.sampling.items() if word in known}
     given = {**(defaults or {}), **own, **settings, **({} if samples is None else {"samples": samples})}
     drawn = None if "seed" in given or given.get("temperature") == 0 else secrets.randbelow(10**6)
-    chosen = Sampling(**given, **({} if drawn is None else {"seed": drawn}))
+    chosen = Sampling(**(given if drawn is None else {**given, "seed": drawn}))
     one = isinstance(prompt, str) and samples is None
     prompts: list[Any] = list(prompt) if isinstance(prompt, list | tuple) else [prompt]
 
