@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, contextmanager
 from statistics import median
+from typing import Any
 
 from lemma import SPIN
 
@@ -39,11 +40,12 @@ def work(seconds: float) -> dict[str, float]:
     from lemma.spec.models import Decoder, Lstm
 
     torch.manual_seed(1)
+    tokens = torch.randint(0, 1024, (16, 65))
+    model: Any = None
     found: dict[str, float] = {}
     for name, spec in {"lstm": Lstm(vocabulary=1024), "decoder": Decoder(vocabulary=1024)}.items():
         model = build(spec)
         optimizer = torch.optim.AdamW(model.parameters())
-        tokens = torch.randint(0, 1024, (16, 65))
         done, begin = 0, time.perf_counter()
         while (passed := time.perf_counter() - begin) < seconds or done < 2:
             logits, _ = model(tokens[:, :-1])
