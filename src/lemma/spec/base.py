@@ -85,6 +85,7 @@ class Spec(BaseModel):
         return self.model_dump(mode="json", exclude_none=True)
 
 
+LONGEST_LINE = 2000
 LARGEST, DEEPEST = 10**9, 1000
 """The largest whole number that a setting may have, and the largest number of layers."""
 
@@ -134,11 +135,11 @@ def explain(error: ValidationError, where: str, known: list[str]) -> str:
     """Turn pydantic's report into one line per mistake: where, what was got, what was expected."""
     lines: list[str] = []
     for mistake in error.errors():
-        path = ".".join([where, *(str(step) for step in mistake["loc"])]).strip(".")
+        path = ".".join([where, *(str(step)[:64] for step in mistake["loc"])]).strip(".")
         if mistake["type"] == "extra_forbidden":
             lines.append(unknown(f"{where}: the setting", str(mistake["loc"][-1]), known))
         elif mistake["type"] == "value_error":
-            lines.append(str(mistake.get("ctx", {})["error"]))
+            lines.append(str(mistake.get("ctx", {})["error"])[:LONGEST_LINE])
         else:
             lines.append(f"{path} = {shown(mistake['input'])}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}.")
     return "\n".join(lines)
@@ -241,9 +242,9 @@ def parse_settings(words: Iterable[str]) -> dict[str, Any]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key.strip():
-            raise SpecError(f"'{word}' is not of the form key=value, as in width=128.")
+            raise SpecError(f"{shown(word)} is not of the form key=value, as in width=128.")
         if key.strip() in parsed:
-            raise SpecError(f"'{key.strip()}' is given twice.")
+            raise SpecError(f"{shown(key.strip())} is given twice.")
         parsed[key.strip()] = parse_value(value.strip())
     return parsed
 
@@ -268,10 +269,10 @@ def distribute(words: Mapping[str, Any], kinds: Mapping[str, type[Spec]]) -> dic
         if owner is None:
             now = next((kind.renamed[word] for kind in kinds.values() if word in kind.renamed), None)
             if now is not None:
-                raise SpecError(f"the setting '{word}' is called '{now}' now. Say {now}={value}")
+                raise SpecError(f"the setting '{word}' is called '{now}' now. Say {now}={str(value)[:64]}")
             settable = [known for kind in kinds.values() for known in kind.known_words()]
             if here := next((name for name in SYNONYMS.get(word.lower(), ()) if name in settable), None):
-                raise SpecError(f"the setting '{word}' is called {here} here. Say {here}={value}")
+                raise SpecError(f"the setting '{word}' is called {here} here. Say {here}={str(value)[:64]}")
             # family and kind are chosen by name, not set
             raise SpecError(
                 unknown("the setting", word, dict.fromkeys(w for w in settable if w not in ("family", "kind")))
