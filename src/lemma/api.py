@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from lemma.checking.audit import Audit
+    from lemma.checking.cells import CellLike
+    from lemma.checking.derivation import DerivationReport
     from lemma.checking.gradients import GradientReport
     from lemma.checking.grading import ClassMarks
     from lemma.checking.identities import IdentityList
@@ -901,13 +903,25 @@ class Check:
         """
         return self._run("shape", model, lines, sizes)
 
-    def gradient(self, cell: str, *lines: str) -> GradientReport:
+    def gradient(self, function: CellLike, *lines: str) -> GradientReport:
         """Check gradients derived by hand; each line is compared with autograd.
+
+        Args:
+            function: a name such as "lstm" or "layer-norm", a TOML file with a function of your own, or what it says.
+            lines: `name = expression`; a file may hold lines too.
 
         >>> lemma.check.gradient("rnn", "dU = h.T @ (y_hat - y)").right
         True
         """
-        return self._run("gradient", cell, lines)
+        return self._run("gradient", function, lines)
+
+    def derivation(self, file: Path | str | Mapping[str, Any]) -> DerivationReport:
+        """Check a derivation: each step against the one before. A text file of formulas, a TOML file, or the text.
+
+        >>> lemma.check.derivation("(a + b)^2 = a^2 + 2ab + b^2").right
+        True
+        """
+        return self._run("derivation", file)
 
     def worked(self, case: Any, *lines: str) -> WorkedReport:
         """Check a hand computation against a worked case.
@@ -989,8 +1003,8 @@ class Check:
 check = Check()
 
 
-def describe_cell(cell: str) -> str:
-    """The step of a cell whose gradients can be checked, with every name and its shape."""
+def describe_cell(cell: CellLike) -> str:
+    """The function whose gradients can be checked, with every name and its shape."""
     from lemma.checking.gradients import describe_cell as describe
 
     return describe(cell)

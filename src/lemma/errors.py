@@ -83,10 +83,11 @@ def closest(got: str, names: Iterable[str]) -> str | None:
     word = got.lower()
     if not 3 <= len(word) <= 64:
         return None
-    for name in get_close_matches(word, names, n=3, cutoff=0.6):
-        same = sum(block.size for block in SequenceMatcher(None, word, name.lower()).get_matching_blocks())
+    lowered = {name.lower(): name for name in names}
+    for name in get_close_matches(word, lowered, n=3, cutoff=0.6):
+        same = sum(block.size for block in SequenceMatcher(None, word, name).get_matching_blocks())
         slips = max(len(word), len(name)) - same
-        ends = word[0] == name[0].lower() or word[-3:] == name[-3:].lower()
-        if (slips <= max(1, len(word) // 4) and ends) or name.lower().startswith(word) or word.startswith(name.lower()):
-            return name
+        ends = word[0] == name[0] or word[-3:] == name[-3:]
+        if (slips <= max(1, len(word) // 4) and ends) or name.startswith(word) or word.startswith(name):
+            return lowered[name]
     return None

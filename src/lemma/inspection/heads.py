@@ -12,7 +12,7 @@ from markupsafe import Markup
 from torch import Tensor, nn
 
 from lemma.data.store import read_tokens
-from lemma.data.tokenizers import Tokenizer
+from lemma.data.tokenizers import PRETRAINED, Tokenizer
 from lemma.errors import DataError, InputError, LemmaError, SpecError, unknown
 from lemma.inspection import drawing, patterns
 from lemma.inspection.page import MOST_NAMED, page
@@ -24,6 +24,7 @@ from lemma.models.base import evaluating, positions_on
 from lemma.report.numbers import Word, counted, numbered
 from lemma.report.result import Block, Pre, Result, Table, Text
 from lemma.runs.load import Run
+from lemma.spec.models import MARKS, BodySpec, Classifier, Encoder, Transformer, Tree, longest
 from lemma.tasks.penalties import AttentionRows, row_sums
 
 MOST_TOKENS = 512  # of a text are read: each head keeps a matrix of their square
@@ -238,7 +239,13 @@ def look_at_run(
     """
     for word in others:
         raise SpecError(unknown("look: the setting", word, ("text", "repeated", "layer", "head")))
-    most = min(run.model.receptive_field or MOST_TOKENS, MOST_TOKENS)
+    body = run.spec.body if isinstance(run.spec, Classifier) else run.spec
+    reads_texts = isinstance(run.spec, Classifier | Encoder) and not isinstance(body, Tree)
+    model = run.module if reads_texts else run.model
+    before, after = run.tokenizer.marks(isinstance(body, Transformer))
+    own = reads_texts and run.tokenizer.kind != PRETRAINED and bool(before)  # special tokens past the vocabulary
+    limit = longest(body) - 2 * own if reads_texts and isinstance(body, BodySpec) else run.model.receptive_field
+    most = min(limit or MOST_TOKENS, MOST_TOKENS)
     if repeated is not None and text is None:
         ids = repeated_tokens(run.tokenizer, repeated, most)
     elif not isinstance(text, str) or repeated is not None:
@@ -251,10 +258,13 @@ def look_at_run(
     if not len(ids):
         raise DataError("the text has no tokens: there is nothing to look at. Give some, as in --text 'to be or not'.")
     notes = [f"The text has {len(ids):,} tokens; the first {most} were read."] if len(ids) > most else []
-    tokens = torch.from_numpy(np.asarray(ids[:most], dtype=np.int64))
-    words = run.tokenizer.labels(tokens.tolist())
+    ids = np.asarray(ids[:most], dtype=np.int64)
+    words = run.tokenizer.labels(ids)
+    if own:
+        ids, words = np.concatenate([before, ids, after]), [MARKS[0], *words, MARKS[1]]
+    tokens = torch.from_numpy(ids)
     try:
-        return look_at(run.model, tokens, words, name=run.path.name, layer=layer, head=head, notes=notes)
+        return look_at(model, tokens, words, name=run.path.name, layer=layer, head=head, notes=notes)
     except NoAttention:
         family = getattr(run.spec, "family", "model")
         raise InputError(

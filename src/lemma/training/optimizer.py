@@ -118,8 +118,8 @@ class Muon(LightAdamW):
                 momentum = self.momentum_of(matrices).lerp_(gradients, 1 - group["momentum"])
                 steps = orthogonal(gradients.lerp_(momentum, group["momentum"])).to(gradients.dtype)
                 steps *= rate * math.sqrt(max(1, rows / columns))
-                torch._foreach_mul_(matrices, 1 - rate * group["weight_decay"])
-                torch._foreach_sub_(matrices, steps.unbind())
+                for matrix, step in zip(matrices, steps.unbind(), strict=True):
+                    matrix.mul_(1 - rate * group["weight_decay"]).sub_(step)
         return loss
 
 
