@@ -81,10 +81,10 @@ def closest(got: str, names: Iterable[str]) -> str | None:
     (None, None)
     """
     word = got.lower()
-    if not 3 <= len(word) <= 64:
+    if not 1 <= len(word) <= 64:
         return None
     lowered = {name.lower(): name for name in names}
-    for name in get_close_matches(word, lowered, n=3, cutoff=0.6):
+    for name in get_close_matches(word, lowered, n=3, cutoff=0.5):
         same = sum(block.size for block in SequenceMatcher(None, word, name).get_matching_blocks())
         slips = max(len(word), len(name)) - same
         ends = word[0] == name[0] or word[-3:] == name[-3:]
