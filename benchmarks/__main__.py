@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks import counting, gpu, graph, memory, penalties, pretrained, searching, threads
+from benchmarks import counting, gpu, graph, memory, penalties, pretrained, searching, threads, tokenizing
 from benchmarks.compare import machine
 from benchmarks.speed import ALL
 
@@ -10,6 +10,7 @@ OTHERS = {
     "counting": counting.main,
     "penalties": penalties.main,
     "memory": lambda: memory.main([]),
+    "tokenizing": lambda: tokenizing.main([]),
     "pretrained": lambda: pretrained.main([]),
     "search": searching.main,
     "graph": graph.main,

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from lemma.runs.verify import Verified
     from lemma.serving.runs import Verbs
     from lemma.serving.server import Ready
+    from lemma.spec.base import Spec
     from lemma.spec.settings import AdaptSettings, EvaluateSettings, RecipeSettings, SamplingSettings, TrainSettings
     from lemma.studies.compare_methods import UnfinishedComparison
     from lemma.studies.result import StudyResult
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from lemma.tasks.harness import HarnessScore
     from lemma.training.adapt import Adapted
     from lemma.training.loop import TrainingResult
+    from lemma.training.session import Session
 
 
 Texts = str | Path | Sequence[str | Path]
@@ -117,13 +119,15 @@ def train(
     out: Path | str,
     overwrite: bool = False,
     progress: bool = True,
+    on_step: Callable[[Session], object] | None = None,
     **settings: Unpack[TrainSettings],
 ) -> TrainingResult:
     """Train a model into the run folder `out`.
 
     Args:
         model: A preset ("lstm", "decoder", …), a spec file, a spec, or a choice.
-        text: Corpora by name or UTF-8 files, for language models and encoders.
+        text: Corpora by name, UTF-8 files, or shards (.jsonl, .parquet, packed as .gz or .zst) by name or by a pattern
+            such as "shard-*.txt.gz", for language models and encoders.
         treebank: A treebank by name or CoNLL-U files, for a parser; `dev` is the file to validate on.
         pairs: Pairs of texts by name or in a table, for an encoder–decoder.
         labels: Labelled texts by name or in a table: the model becomes the backbone of a classifier. `limit` is the
@@ -132,7 +136,11 @@ def train(
         graph: A graph by name or in tables, for a graph model; `nodes` is its table of nodes.
         settings: Settings of the model, the recipe, the tokenizer and the data, such as width=64 or steps=300;
             validation= and test= are files that are these splits, else a share of the data is held out.
-            `lemma train MODEL --settings` lists them.
+            `lemma train MODEL --settings` lists them. optimizer= may be a function that makes a
+            `torch.optim.Optimizer` for the model, and schedule= one that gives the learning rate of a step, counted
+            from 1, as a share of the peak.
+        on_step: Called after each step with the session (`state.step`, `model`, `optimizer`, `latest`, its loss);
+            training ends there if it returns True.
 
     Returns:
         The figures of the run: losses, perplexity, time, warnings, samples.
@@ -141,14 +149,22 @@ def train(
     """
     from lemma.tasks.registry import data_args, task_for
     from lemma.training.loop import train as train_model
+    from lemma.training.session import OwnParts
 
+    own = OwnParts(**_functions(settings), on_step=on_step)
     kinds = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images, "graph": graph}
     others: dict[str, Any] = {**settings}
     given = data_args({**kinds, "dev": dev, "limit": limit, **_data_settings(others)})
     chosen = choose(model, others, classify=labels is not None)
     data_spec, observer = given.spec(chosen), watch(progress)
     data = task_for(chosen.model).load(data_spec, chosen.model, chosen.recipe, observer)
-    return train_model(chosen.model, chosen.recipe, data_spec, data, Path(out), observer=observer, overwrite=overwrite)
+    given = {"observer": observer, "overwrite": overwrite, "own": own}
+    return train_model(chosen.model, chosen.recipe, data_spec, data, Path(out), **given)
+
+
+def _functions(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that are functions; the recipe calls them custom."""
+    return {name: settings[name] for name in ("optimizer", "schedule") if callable(settings.get(name))}
 
 
 def _data_settings(words: dict[str, Any]) -> dict[str, Any]:
@@ -166,8 +182,16 @@ def data_option(model: ModelSpec) -> tuple[str, str]:
     return task.option, task.example
 
 
-def resume(run: Path | str, *, progress: bool = True, **settings: Unpack[RecipeSettings]) -> TrainingResult:
+def resume(
+    run: Path | str,
+    *,
+    progress: bool = True,
+    on_step: Callable[[Session], object] | None = None,
+    **settings: Unpack[RecipeSettings],
+) -> TrainingResult:
     """Resume an interrupted run from its last good checkpoint; on a CPU, bit for bit.
+
+    A run that was trained with functions of yours needs them again.
 
     >>> lemma.resume("runs/a", steps=500)  # doctest: +SKIP
     """
@@ -176,12 +200,41 @@ def resume(run: Path | str, *, progress: bool = True, **settings: Unpack[RecipeS
     from lemma.spec.recipe import Recipe
     from lemma.tasks.registry import task_for
     from lemma.training.loop import resume as resume_training
+    from lemma.training.session import OwnParts
 
     changes, observer = distribute(dict(settings), {"recipe": Recipe})["recipe"], watch(progress)
     folder = RunFolder.open(Path(run), settings=changes)
     task, vocabulary = task_for(folder.spec), folder.vocabulary()
     data = task.load(folder.data, folder.spec, folder.recipe, observer, vocabulary, folder.labels())
-    return resume_training(Path(run), data, observer=observer, changes=changes)
+    own = OwnParts(**_functions(settings), on_step=on_step)
+    return resume_training(Path(run), data, observer=observer, changes=changes, own=own)
+
+
+def register(kind: type[Spec], **parts: Any) -> type[Spec]:
+    """Make your own family, positions or objective known by its name in this process, as in a notebook.
+
+    Args:
+        kind: A subclass of `NewFamily`, `NewPositions` or `NewObjective`.
+        parts: What it names, given directly: model= of a family, loss= of an objective, adds=, rotates= or biases= of
+            positions. A part that the class names as package.module:attribute need not be given.
+
+    A run stores the name. To open it elsewhere, register the class again, or make a package of it with an entry point.
+
+    >>> lemma.register(Bag, model=BagModel)  # doctest: +SKIP
+    >>> lemma.train("bag", text="shakespeare", out="runs/bag")  # doctest: +SKIP
+    """
+    from lemma.spec.models import NEW_FAMILIES
+    from lemma.spec.positions import POSITIONS
+    from lemma.spec.recipe import OBJECTIVES
+
+    for group in (NEW_FAMILIES, POSITIONS, OBJECTIVES):
+        if isinstance(kind, type) and issubclass(kind, group.kind):
+            group.register(kind, parts)  # pyright: ignore[reportArgumentType] (of the group's kind)
+            return kind
+    raise SpecError(
+        f"register: a subclass of NewFamily, NewPositions or NewObjective is expected, got {kind!r}. "
+        "See lemma.spec.models.NewFamily."
+    )
 
 
 class Adapt:
@@ -1017,13 +1070,23 @@ def describe_worked(case: Any) -> str:
     return describe(case)
 
 
-def study(name: str | Path, *, out: Path | str, progress: bool = True, **settings: Any) -> StudyResult:
+def study(
+    name: str | Path,
+    *,
+    out: Path | str,
+    progress: bool = True,
+    jobs: int | None = None,
+    on: str | None = None,
+    **settings: Any,
+) -> StudyResult:
     """Compare models at an equal budget, over seeds.
 
     Args:
-        name: A built-in study (families, table-a5, positions, penalties, heads, length, lstm-gru, pretraining, graph)
-            or a TOML file.
+        name: A built-in study (families, table-a5, positions, penalties, optimizers, tune, heads, length, lstm-gru,
+            pretraining, graph) or a TOML file.
         out: The folder of its runs and its report; the same call resumes an interrupted study.
+        jobs: Train in that many processes, which divide the threads of this machine between them.
+        on: "ray" or "slurm", to train there instead; `out` must be a folder that all machines see.
         settings: Changes of the study's fields, such as seeds=[1, 2, 3]; nested ones with dots, as a dictionary.
 
     Returns:
@@ -1033,7 +1096,7 @@ def study(name: str | Path, *, out: Path | str, progress: bool = True, **setting
     """
     from lemma.studies.experiment import run_study
 
-    return run_study(read_study(name, settings), Path(out), watch(progress))
+    return run_study(read_study(name, settings), Path(out), watch(progress), jobs=jobs, on=on)
 
 
 def datasets() -> list[CorpusRow]:

@@ -172,7 +172,7 @@ def test_a_seed_is_drawn_and_told_unless_it_is_given(book_run: Path, capsys) -> 
     assert again.text == one.text and again.seed is None
     assert lemma.generate(book_run, "the", tokens=3, temperature=0).seed is None
     with suppress(SystemExit):
-        main(["generate", str(book_run), "--prompt", "the", "--tokens", "5", "--json"])
+        main(["generate", str(book_run), "--prompt", "the", "--tokens", "5", "--ignore-eos", "--json"])
     out = capsys.readouterr().out
     assert len(json.loads(out)["tokens"]) == 5
     assert any(line.strip().startswith('"tokens": [') and line.rstrip().endswith("],") for line in out.splitlines())
