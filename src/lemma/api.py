@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from lemma.counting.account import Account
     from lemma.counting.against import ToolComparison
     from lemma.counting.drawing import Drawing
-    from lemma.counting.solve import Solutions
+    from lemma.counting.plan import Plan
+    from lemma.counting.solve import BoundSolution, Solutions
     from lemma.data.corpora import CorpusRow
     from lemma.generation.beam import Translated
     from lemma.generation.decode import Generation
@@ -820,7 +821,7 @@ def search(
 
 
 class Count:
-    """Count a model as formulas: `lemma.count(model)`; `.solve` for sizes, `.against` other tools, `.draw` its flow."""
+    """Count a model as formulas: `lemma.count(model)`; `.solve` for sizes, `.plan` a training, `.against`, `.draw`."""
 
     def __call__(
         self,
@@ -837,7 +838,7 @@ class Count:
         Args:
             model: A preset, a spec, a spec file, a run folder, an example's name, "package.module:factory", or a
                 factory of modules.
-            quantities: Any of parameters, flops, backward, activations, cache, optimizer. Default: all.
+            quantities: Any of parameters, active, flops, backward, activations, cache, optimizer. Default: all.
             multiply_add, causal, elementwise: The conventions of counting FLOPs.
             sizes: Sizes by name or letter, such as d=512.
 
@@ -854,25 +855,86 @@ class Count:
     def solve(
         self,
         model: Any,
-        unknown: Sequence[str],
-        totals: Sequence[int | str],
+        unknown: Sequence[str] | str,
+        totals: Sequence[int | str] = (),
         *,
         quantity: str = "parameters",
         ranges: Sequence[str] = (),
         **sizes: Any,
-    ) -> Solutions:
-        """Find the sizes that give printed totals.
+    ) -> Solutions | BoundSolution:
+        """Find the sizes that give printed totals, or the largest size that keeps a quantity below a bound.
 
         >>> lemma.count.solve("table-a5", ["V", "d_e"], ["L=2:9721596", "L=4:14980860"])  # doctest: +SKIP
+        >>> lemma.count.solve("decoder", "parameters <= 1e9 for d").size
+        5216
         """
         from lemma.counting.count import count as account_for
-        from lemma.counting.solve import read_range, read_total, solve_for
+        from lemma.counting.solve import read_bound, read_range, read_total, solve_bound, solve_for
         from lemma.counting.subject import imported, subject_of
 
         subject = subject_of(imported(model), sizes)
+        if isinstance(unknown, str):
+            if (bound := read_bound(unknown)) is not None:
+                return solve_bound(subject, bound, dict(read_range(text) for text in ranges))
+            unknown = [name.strip() for name in unknown.split(",")]
         figure = account_for(subject, [quantity]).quantities[quantity]
         wanted = [read_total(str(total)) for total in totals]
         return solve_for(subject, figure, unknown, wanted, dict(read_range(text) for text in ranges))
+
+    def plan(
+        self,
+        model: Any,
+        *,
+        gpu: str | None = None,
+        batch: int | None = None,
+        precision: str | None = None,
+        optimizer: str = "adamw",
+        recompute: str = "none",
+        shards: int = 1,
+        accumulate: int = 1,
+        memory: float | None = None,
+        flops: float | None = None,
+        bandwidth: float | None = None,
+        efficiency: float | None = None,
+        reserve: float | None = None,
+        **sizes: Any,
+    ) -> Plan:
+        """Plan a training: what it takes of a device's memory and time, the largest batch and context, generating.
+
+        Args:
+            model: As for `count`.
+            gpu: H200, H100, A100-80GB, …, or cpu. Default: the GPU here, else H100.
+            batch: Sequences per step, over all devices. Default: 32.
+            precision: bfloat16 or float32. Default: bfloat16 where the device has it.
+            optimizer, recompute, shards, accumulate: adamw or muon; none or layers; devices that share weights,
+                gradients and optimizer; parts of a batch.
+            memory, flops, bandwidth: Numbers of your own, in bytes, FLOPs a second and bytes a second.
+            efficiency: The share of the roofline that is reached.
+            reserve: The share of the memory that is left free.
+            sizes: Sizes by name or letter, such as d=512.
+
+        >>> lemma.count.plan("decoder", gpu="H200", batch=8).fits
+        True
+        """
+        from lemma.counting.plan import PlanSettings, device_of
+        from lemma.counting.plan import plan as plan_for
+        from lemma.counting.subject import BATCH, imported, subject_of
+
+        device = device_of(gpu, memory, flops, bandwidth)
+        rows = sizes.pop(BATCH, None)
+        lowers = device.gpu and (not device.flops or "bfloat16" in device.flops)
+        shares = {"efficiency": efficiency, "reserve": reserve}
+        settings = PlanSettings(
+            device,
+            batch=batch or rows or 32,
+            precision=precision or ("bfloat16" if lowers else "float32"),
+            optimizer=optimizer,
+            recompute=recompute,  # pyright: ignore[reportArgumentType]
+            shards=shards,
+            accumulate=accumulate,
+            **{name: share for name, share in shares.items() if share is not None},
+        )
+        return plan_for(subject_of(imported(model), sizes), settings)
 
     def against(self, model: Any, tools: Sequence[str], **sizes: Any) -> ToolComparison:
         """Compare the figures of other tools with the exact ones, and name the module that explains a difference.
