@@ -7,7 +7,7 @@ TOOLS  := $(VENV)/.tools
 DEMO   ?= runs/demo
 GALLERY := $(filter-out docs/problems/index.md,$(wildcard docs/problems/*.md))
 
-.PHONY: help setup demo test check format bench docs clean
+.PHONY: help setup demo test check format bench faults docs clean
 help:            ## list the targets
 	@grep -hE '^[a-z]+: .*##|^[a-z]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -39,6 +39,9 @@ format: $(TOOLS) ## let ruff put everything in order
 
 bench: $(TOOLS)  ## the speed and memory claims, measured against their contenders
 	$(BIN)/python -m benchmarks
+
+faults: $(TOOLS) ## kills, flipped bits, full disks, hostile inputs, rude clients: tried and failed (SHARE=0.1: a tenth)
+	$(BIN)/python -m faults --share $(or $(SHARE),1)
 
 docs: $(TOOLS)   ## run what README and docs show, write the notebooks, build the site, check its links
 	$(BIN)/python -m pages notebook $(GALLERY)

@@ -2,7 +2,18 @@
 
 import sys
 
-from benchmarks import counting, gpu, graph, memory, penalties, plan, pretrained, searching, tokenizing
+from benchmarks import (
+    counting,
+    gpu,
+    graph,
+    memory,
+    penalties,
+    plan,
+    pretrained,
+    searching,
+    threads,
+    tokenizing,
+)
 from benchmarks.compare import machine
 from benchmarks.speed import ALL
 
@@ -15,6 +26,7 @@ OTHERS = {
     "search": searching.main,
     "graph": graph.main,
     "gpu": gpu.main,
+    "threads": threads.main,
     "plan": lambda: plan.main([]),
 }
 

@@ -13,6 +13,10 @@ METADATA = {
 }
 
 
+COMMAND = "import sys"
+"""What a cell with commands begins with: the kernel's Python has Lemma, and its folder may not be on the PATH."""
+
+
 def notebook(text: str) -> dict[str, Any]:
     """A page as a notebook of format 4.5; running it again gives what the page shows. Links stay as they are.
 
@@ -36,7 +40,9 @@ def notebook(text: str) -> dict[str, Any]:
 
 
 def _code(block: Block) -> dict[str, Any]:
-    lines = [f"!{shlex.join(words)}" for words in commands(block.body)] if block.kind == "console" else [block.body]
+    lines = [block.body]
+    if block.kind == "console":
+        lines = [COMMAND, *(f"!{{sys.executable}} -m {shlex.join(words)}" for words in commands(block.body))]
     source = _lines("\n".join(lines).strip("\n"))
     return {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": source}
 

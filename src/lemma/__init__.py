@@ -6,10 +6,20 @@
 >>> print(lemma.generate("runs/a", prompt="The"))  # doctest: +SKIP
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+SPIN = "1000"
+"""How long torch's threads spin for each other before they sleep, in libgomp's own count: some tens of microseconds.
+
+Its own choice is three hundred times as long, which takes most of the time of training where other programs want the
+cores; not to spin at all costs an idle machine a quarter (`python -m benchmarks.threads`). libgomp reads it when torch
+is imported. What the environment says is left as it is.
+"""
+if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
+    os.environ["GOMP_SPINCOUNT"] = SPIN
 __all__ = [
     "adapt",
     "check",
@@ -23,6 +33,7 @@ __all__ = [
     "serve",
     "study",
     "train",
+    "verify",
 ]
 """The commands of `lemma`; `datasets` is `lemma data`, since `lemma.data` is a room."""
 HELPERS = ("choose", "load", "register", "resume")
@@ -44,6 +55,7 @@ if TYPE_CHECKING:
     from lemma.api import serve as serve
     from lemma.api import study as study
     from lemma.api import train as train
+    from lemma.api import verify as verify
     from lemma.spec.choose import choose as choose
 
 ROOMS = {

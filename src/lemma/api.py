@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from lemma.retrieval.result import SearchResult
     from lemma.runs.export import Rewritten
     from lemma.runs.load import Run
+    from lemma.runs.verify import Verified
     from lemma.serving.runs import Verbs
     from lemma.serving.server import Ready
     from lemma.spec.base import Spec
@@ -200,8 +203,8 @@ def resume(
     from lemma.training.loop import resume as resume_training
     from lemma.training.session import OwnParts
 
-    folder, observer = RunFolder.open(Path(run)), watch(progress)
-    changes = distribute(dict(settings), {"recipe": Recipe})["recipe"]
+    changes, observer = distribute(dict(settings), {"recipe": Recipe})["recipe"], watch(progress)
+    folder = RunFolder.open(Path(run), settings=changes)
     task, vocabulary = task_for(folder.spec), folder.vocabulary()
     data = task.load(folder.data, folder.spec, folder.recipe, observer, vocabulary, folder.labels())
     own = OwnParts(**_functions(settings), on_step=on_step)
@@ -691,7 +694,8 @@ def generate(
         settings: tokens, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty,
             no_repeat_ngram, logit_bias, stop, stop_tokens, logprobs, seed, stop_at_loop, stop_at_eos, precision
             (`lemma.generation.decode.Sampling` says what each does); for translators beam, length_penalty, tokens.
-            What is not given is as a pretrained model's generation_config.json has it.
+            What is not given is as a pretrained model's generation_config.json has it; a seed is drawn by chance, and
+            is in the result.
 
     >>> lemma.generate("runs/a", prompt="The", temperature=0.0).loop  # doctest: +SKIP
     >>> for piece in lemma.generate("runs/a", prompt="The", stream=True):  # doctest: +SKIP
@@ -715,7 +719,9 @@ def generate(
     known, model = Sampling.__dataclass_fields__, loaded.model  # which refuses a run that writes nothing
     refuse_unknown(settings, known, "generate")
     own = {word: value for word, value in loaded.tokenizer.sampling.items() if word in known}
-    chosen = Sampling(**{**(defaults or {}), **own, **settings, **({} if samples is None else {"samples": samples})})
+    given = {**(defaults or {}), **own, **settings, **({} if samples is None else {"samples": samples})}
+    drawn = None if "seed" in given or given.get("temperature") == 0 else secrets.randbelow(10**6)
+    chosen = Sampling(**(given if drawn is None else {**given, "seed": drawn}))
     one = isinstance(prompt, str) and samples is None
     prompts: list[Any] = list(prompt) if isinstance(prompt, list | tuple) else [prompt]
 
@@ -728,6 +734,7 @@ def generate(
         return pieces()
     with loaded.folded():
         written = generate_text(model, loaded.tokenizer, prompts, chosen, on_text)
+    written = [replace(text, seed=drawn) for text in written]
     return written[0] if one else written
 
 
@@ -1165,6 +1172,25 @@ def datasets() -> list[CorpusRow]:
     return corpora_table()
 
 
+def verify(path: Path | str | None = None) -> Verified:
+    """Compare every file of a run, of the runs of a study, or of an index with its checksum.
+
+    Without a path, the token stores, tokenizers and counts in the data home.
+
+    >>> lemma.verify("runs/a").right  # doctest: +SKIP
+    """
+    from lemma.data.files import data_home
+    from lemma.runs.verify import verify_folder, verify_home
+
+    if path is None:
+        return verify_home(data_home())
+    if (Path(path) / "index.json").is_file():
+        from lemma.retrieval.index import verify_index
+
+        return verify_index(Path(path))
+    return verify_folder(Path(path))
+
+
 def pretrained_names() -> tuple[str, ...]:
     """The pretrained models known by name; each is accepted wherever a run is.
 
@@ -1232,4 +1258,4 @@ def _verbs() -> Verbs:
 def _refuse_without(verb: str, *packages: str, extra: str = "serve") -> None:
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
-        raise InputError(f"{verb} needs {' and '.join(missing)}, not installed here: pip install 'lemma[{extra}]'")
+        raise InputError(f"{verb} needs {' and '.join(missing)}, not installed here: pip install 'lemma-lm[{extra}]'")

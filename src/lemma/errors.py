@@ -7,13 +7,14 @@
     │   ├── RunError          a run folder: missing, damaged or of another shape
     │   └── LedgerError       a module whose account cannot be read off it
     ├── PackageError          what another installed package brings is broken; exits with 2
+    ├── StorageError          a disk that refuses: full, no permission, too many open files; exits with 1
     └── TrainingError         training itself went wrong (a loss that is no number); exits with 1
 
 A message says where, what was got, what was expected and the next step.
 """
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 
 class LemmaError(Exception):
@@ -50,17 +51,43 @@ class PackageError(LemmaError):
     exit_status = 2
 
 
+class StorageError(LemmaError, OSError):
+    """The disk, and not what is on it, is the reason why a file cannot be written or read."""
+
+
 class TrainingError(LemmaError):
     """Training went wrong although every input was fine."""
 
 
-def unknown(what: str, got: str, known: Iterable[str]) -> str:
-    """Say that a name is unknown, guess what was meant and list what is known.
+def unknown(what: str, got: str, known: Iterable[str], meant: str | None = None) -> str:
+    """Say that a name is unknown, guess what was meant and list what is known; `meant` is a guess by its meaning.
 
     >>> unknown("positions", "rotory", ["none", "rotary"])
     "positions = 'rotory' is unknown. Did you mean 'rotary'? Known: none, rotary."
     """
     names = list(known)
-    close = get_close_matches(got, names, n=1, cutoff=0.5)
-    guess = f" Did you mean '{close[0]}'?" if close else ""
-    return f"{what} = '{got}' is unknown.{guess} Known: {', '.join(names)}."
+    guess = meant if meant in names else closest(got, names)
+    shown = got if len(got) <= 64 else f"{got[:60]}…"
+    asked = f" Did you mean '{guess}'?" if guess else ""
+    return f"{what} = '{shown}' is unknown.{asked} Known: {', '.join(names)}."
+
+
+def closest(got: str, names: Iterable[str]) -> str | None:
+    """The name that a person may have meant: a slip or two away, or the same but for its end. Never merely alike.
+
+    >>> closest("learning_rat", ["learning_rate"]), closest("lstmm", ["lstm"]), closest("heds", ["heads", "seed"])
+    ('learning_rate', 'lstm', 'heads')
+    >>> closest("gpt", ["gru"]), closest("lr", ["clip"])
+    (None, None)
+    """
+    word = got.lower()
+    if not 1 <= len(word) <= 64:
+        return None
+    lowered = {name.lower(): name for name in names}
+    for name in get_close_matches(word, lowered, n=3, cutoff=0.5):
+        same = sum(block.size for block in SequenceMatcher(None, word, name).get_matching_blocks())
+        slips = max(len(word), len(name)) - same
+        ends = word[0] == name[0] or word[-3:] == name[-3:]
+        if (slips <= max(1, len(word) // 4) and ends) or name.startswith(word) or word.startswith(name):
+            return lowered[name]
+    return None

@@ -14,8 +14,8 @@ FIRST = "# Home\n\nA word such as *perplexity*, and $\\sqrt{d_k}$.\n\n```console
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two pages, built with the site's own settings."""
-    pytest.importorskip("material", reason="needs mkdocs-material: pip install 'lemma[docs]'")
-    pytest.importorskip("latex2mathml", reason="needs latex2mathml: pip install 'lemma[docs]'")
+    pytest.importorskip("material", reason="needs mkdocs-material: pip install 'lemma-lm[docs]'")
+    pytest.importorskip("latex2mathml", reason="needs latex2mathml: pip install 'lemma-lm[docs]'")
     from mkdocs.commands.build import build
     from mkdocs.config import load_config
 

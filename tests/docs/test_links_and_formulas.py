@@ -13,7 +13,7 @@ SPAN, DIV = '<span class="arithmatex">\\({}\\)</span>', '<div class="arithmatex"
 
 
 def drawn(latex: str, form: str = SPAN) -> str:
-    formulas = pytest.importorskip("pages.formulas", reason="needs latex2mathml: pip install 'lemma[docs]'")
+    formulas = pytest.importorskip("pages.formulas", reason="needs latex2mathml: pip install 'lemma-lm[docs]'")
     return formulas.with_formulas(f"<p>{form.format(latex)}</p>")
 
 

@@ -36,7 +36,7 @@ kept = "as text"
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_committed_notebook_is_the_one_made_from_its_page(page: Path) -> None:
     """If this fails: python -m pages notebook docs/problems/PAGE.md."""
-    nbformat = pytest.importorskip("nbformat", reason="needs nbformat: pip install 'lemma[docs]'")
+    nbformat = pytest.importorskip("nbformat", reason="needs nbformat: pip install 'lemma-lm[docs]'")
     text = page.with_suffix(".ipynb").read_text(encoding="utf-8")
     assert text == written(page)
     nbformat.validate(json.loads(text))
@@ -52,7 +52,7 @@ def test_text_code_commands_and_outputs_become_cells_and_links_stay_relative() -
     assert ["".join(cell["source"]) for cell in cells] == [
         "# Sums\n\nSee [another](other.md) and $x^2$.",
         "half = 21",
-        "!lemma count rnn --only parameters",
+        "import sys\n!{sys.executable} -m lemma count rnn --only parameters",
         '```toml\nkept = "as text"\n```',
     ]
     assert cells[2]["outputs"] == [{"output_type": "stream", "name": "stdout", "text": ["parameters = …\n"]}]
@@ -60,8 +60,8 @@ def test_text_code_commands_and_outputs_become_cells_and_links_stay_relative() -
 
 
 def test_a_notebook_runs_and_a_cell_that_prints_something_else_is_seen(tmp_path: Path) -> None:
-    pytest.importorskip("nbclient", reason="needs nbclient: pip install 'lemma[docs]'")
-    pytest.importorskip("ipykernel", reason="needs ipykernel: pip install 'lemma[docs]'")
+    pytest.importorskip("nbclient", reason="needs nbclient: pip install 'lemma-lm[docs]'")
+    pytest.importorskip("ipykernel", reason="needs ipykernel: pip install 'lemma-lm[docs]'")
     page = tmp_path / "page.md"
     page.write_text("```python\nprint(6 * 7)\n```\n```text\n42\n```\n", encoding="utf-8")
     execute_notebook(write_notebook(page))

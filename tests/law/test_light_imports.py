@@ -74,6 +74,7 @@ def test_every_promised_name_is_there() -> None:
         "serve",
         "study",
         "train",
+        "verify",
     }
 
 

@@ -9,6 +9,7 @@ import csv
 import json
 import sys
 import warnings
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ from lemma.checking.sheets import mark, read_sheet
 from lemma.checking.worked.judge import describe_worked, judge_worked
 from lemma.cli.main import main
 from lemma.counting.subject import subject_of
+from lemma.data.files import file_sum, seal
 from lemma.data.graphs import graph_of_json
 from lemma.data.tables import read_records
 from lemma.data.tokenizers import train_tokenizer
@@ -36,7 +38,7 @@ from lemma.errors import InputError, LemmaError, SpecError
 from lemma.hub.peft import read_peft, write_peft
 from lemma.models.build import build
 from lemma.retrieval.index import Entry, Index, append, start
-from lemma.runs.checkpoint import MANIFEST, Checkpoint, _checkpoint_sum, latest_good, save, weights_of
+from lemma.runs.checkpoint import MANIFEST, Checkpoint, latest_good, manifest, save, weights_of
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import load, run_hash
 from lemma.spec.base import read_toml, to_toml
@@ -334,13 +336,14 @@ def test_no_file_of_a_run_imports_what_it_names(kind: str, name: str, trace: Pat
     out = adapted_run(tmp_path / "run") if kind == "adapted" else small_run(tmp_path / "run", kind)
     for read in reads_of(out):
         read()  # the files themselves are good
+    (out / MANIFEST).unlink()  # so that what was changed is read
     path = out / name
     write, document = (_toml, read_toml(path)) if path.suffix == ".toml" else (_json, json.loads(path.read_text()))
     for changed in poisoned(document):
         refused_or_read(write, changed, path)
         if path.name == "state.json":  # as its sums say, so that it is read
-            manifest = {**json.loads((path.parent / MANIFEST).read_text()), path.name: _checkpoint_sum(path)}
-            (path.parent / MANIFEST).write_text(json.dumps(manifest))
+            sums = {**manifest(path.parent), path.name: file_sum(path)}
+            (path.parent / MANIFEST).write_text(json.dumps(sums))
         for read in reads_of(out):
             refused_or_read(read)
         assert not trace.exists(), changed
@@ -353,14 +356,16 @@ def test_no_index_imports_what_it_names(trace: Path, tmp_path: Path) -> None:
     assert Index.open(place).read().entries[0].name == "a.png"
     head, entries = place / "index.json", next(place.glob("entries-*.jsonl"))
     said, listed = json.loads(head.read_text()), json.loads(entries.read_text())
+    del said["sha256"]
     for changed in poisoned(listed):
         _json(changed, entries)
-        _json({**said, "size": entries.stat().st_size}, head)
+        content = entries.read_bytes()
+        _json(seal({**said, "size": len(content), "entries_sum": zlib.crc32(content)}), head)
         refused_or_read(lambda: Index.open(place).read())
         assert not trace.exists(), changed
     _json(listed, entries)
     for changed in poisoned(said):
-        _json(changed, head)
+        _json(seal(changed) if isinstance(changed, dict) else changed, head)
         refused_or_read(lambda: Index.open(place).read())
         assert not trace.exists(), changed
 
@@ -379,8 +384,10 @@ def test_no_peft_folder_imports_what_it_names(trace: Path, tmp_path: Path) -> No
 def test_nothing_kept_of_a_count_imports_what_it_names(trace: Path, tmp_path: Path) -> None:
     lemma.count("lora", quantities=["parameters"])
     (path,) = (tmp_path / "home" / "counts").glob("*.json")
-    for changed in poisoned(json.loads(path.read_text())):
-        _json(changed, path)
+    kept = json.loads(path.read_text())
+    del kept["sha256"]
+    for changed in poisoned(kept):
+        _json(seal(changed) if isinstance(changed, dict) else changed, path)
         refused_or_read(lambda: lemma.count("lora", quantities=["parameters"]))
         assert not trace.exists(), changed
 

@@ -59,7 +59,7 @@ known = st.lists(st.sampled_from(FRAGMENTS), max_size=25).map("".join)
 
 
 def library_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    return tokenizers.Tokenizer.from_str(tokenizer._json).encode(text, add_special_tokens=False).ids
+    return tokenizers.Tokenizer.from_str(tokenizer.json).encode(text, add_special_tokens=False).ids
 
 
 @settings(deadline=None)
@@ -116,7 +116,7 @@ def test_forgetting_chunks_never_changes_the_ids(texts: list[str]) -> None:
         MEMORY = 5
 
     tokenizer = TOKENIZERS["byte-pairs"]
-    forgetful = Forgetful(tokenizers.Tokenizer.from_str(tokenizer._json))
+    forgetful = Forgetful(tokenizers.Tokenizer.from_str(tokenizer.json))
     assert [forgetful.encode_all([text])[0].tolist() for text in texts] == [
         tokenizer.encode(text).tolist() for text in texts
     ]

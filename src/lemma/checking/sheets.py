@@ -7,7 +7,6 @@ a section for each; formulas may be written in $…$ or in a fenced block. In Py
 """
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -33,7 +32,7 @@ from lemma.counting.polynomial import ONE
 from lemma.counting.subject import subject_of
 from lemma.errors import InputError, unknown
 from lemma.report.result import Block, Heading, Pre, Result, Text
-from lemma.spec.base import Spec, parse_settings, parse_value
+from lemma.spec.base import Spec, parse_settings, parse_toml, parse_value
 
 LARGEST_FILE, LONGEST_SHOWN, LONGEST_NAME = 2**20, 2000, 100
 MOST_STRANGERS = 10
@@ -68,8 +67,8 @@ def _read(path: Path) -> str:
 def _toml(text: str, where: str, known: Iterable[str] = ()) -> dict[str, Any]:
     """Read TOML with known keys only."""
     try:
-        table = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # tomllib has no bound on nesting, and Python one on digits
+        table = parse_toml(text)
+    except ValueError as error:
         raise InputError(f"{where} not valid TOML: {error}.") from None
     for word in table:
         if known and word not in known:

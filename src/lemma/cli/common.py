@@ -75,8 +75,21 @@ def say(message: str, *, aside: bool = False) -> None:
 
 
 def to_json(values: Any) -> str:
-    """Write plain values as indented JSON; NaN and infinity become null."""
-    return json.dumps(_finite(values), indent=2, ensure_ascii=False, allow_nan=False)
+    """Write plain values as indented JSON, lists of numbers on one line; NaN and infinity become null."""
+    return _indented(_finite(values), "\n")
+
+
+def _indented(values: Any, line: str) -> str:
+    """A value as JSON, its parts on lines of their own that begin as `line` says, unless it is a list of numbers."""
+    inner = f"{line}  "
+    if isinstance(values, dict) and values:
+        parts = [
+            f"{json.dumps(str(key), ensure_ascii=False)}: {_indented(value, inner)}" for key, value in values.items()
+        ]
+        return f"{{{inner}{f',{inner}'.join(parts)}{line}}}"
+    if isinstance(values, list) and any(not isinstance(value, int | float) for value in values):
+        return f"[{inner}{f',{inner}'.join(_indented(value, inner) for value in values)}{line}]"
+    return json.dumps(values, ensure_ascii=False, allow_nan=False)
 
 
 def _finite(values: Any) -> Any:

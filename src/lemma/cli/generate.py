@@ -77,13 +77,18 @@ def generate(
     ] = None,
     stop_at_loop: Annotated[
         bool | None,
-        typer.Option(help="At temperature 0, stop when a loop is proved; no if not given.", rich_help_panel=ENDING),
+        typer.Option(
+            help="At temperature 0, stop when a loop is proved, or seen three times; no if not given.",
+            rich_help_panel=ENDING,
+        ),
     ] = None,
     ignore_eos: Annotated[
         bool | None,
         typer.Option(help="Write on past the end-of-sentence token; no if not given.", rich_help_panel=ENDING),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Fixes the random choices; 1 if not given.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Fixes the random choices; drawn by chance, and printed, if not given.")
+    ] = None,
     samples: Annotated[int | None, typer.Option(help="How many texts for each prompt; 1 if not given.")] = None,
     logprobs: Annotated[
         int | None,

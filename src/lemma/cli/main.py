@@ -20,10 +20,11 @@ from lemma.cli.search import search
 from lemma.cli.serve import serve
 from lemma.cli.study import study
 from lemma.cli.train import train
+from lemma.cli.verify import verify
 from lemma.errors import LemmaError
 from lemma.report.text import fit, width_of
 
-VERBS = "count check train evaluate generate look adapt export search study serve data"
+VERBS = "count check train evaluate generate look adapt export search study serve data verify"
 
 
 class InOrder(TyperGroup):
@@ -45,7 +46,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (count, train, evaluate, generate, adapt, export, search, study, serve, data):
+for command in (count, train, evaluate, generate, adapt, export, search, study, serve, data, verify):
     app.command(cls=GroupedCommand)(command)
 app.add_typer(check, name="check", short_help="Check your own formula, number, gradient or hand computation.")
 app.add_typer(look, name="look")

@@ -16,7 +16,7 @@ def serve(
 ) -> None:
     """Serve runs as a web page and as the API of OpenAI's clients.
 
-    Until Ctrl-C. As in: lemma serve runs/a runs/b. Needs FastAPI and uvicorn: pip install 'lemma[serve]'
+    Until Ctrl-C. As in: lemma serve runs/a runs/b. Needs FastAPI and uvicorn: pip install 'lemma-lm[serve]'
     """
     from lemma.api import serve as open_server
 

@@ -12,8 +12,8 @@ import torch
 
 from lemma.counting.polynomial import Polynomial
 from lemma.counting.probe import Fitted, PathGroup, Probed
-from lemma.data.files import data_home, home_folder, write_atomically
-from lemma.errors import DataError
+from lemma.data.files import data_home, home_folder, read_sealed, seal, write_atomically
+from lemma.errors import DataError, RunError
 
 PACKAGE = Path(__file__).parents[1]
 SOURCES = ("adaptation/*.py", "counting/*.py", "layers/*.py", "models/*.py", "spec/*.py")
@@ -29,8 +29,8 @@ class CountCache:
             return
         key = sha256(f"{identity}\n{torch.__version__}\n{source_hash()}".encode()).hexdigest()[:32]
         self.path = data_home() / "counts" / f"{key}.json"
-        with suppress(OSError, ValueError):
-            self._held = json.loads(self.path.read_text(encoding="utf-8"))
+        with suppress(OSError, RunError):
+            self._held = read_sealed(self.path)
 
     def get(self, name: str, work: Callable[[], Any]) -> Any:
         """Return plain values from the cache, or do the work and keep them, if the cache can be written."""
@@ -39,7 +39,7 @@ class CountCache:
             if self.path is not None:
                 with suppress(DataError, OSError):
                     home_folder(self.path.parent.name)
-                    write_atomically(self.path, json.dumps(self._held))
+                    write_atomically(self.path, json.dumps(seal(self._held)))
         return self._held[name]
 
     def probed(self, name: str, work: Callable[[], Probed]) -> Probed:

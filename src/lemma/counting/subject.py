@@ -4,6 +4,7 @@ import ast
 import inspect
 import math
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,7 @@ from lemma.spec.base import distribute
 from lemma.spec.choose import PRESETS, Choice, brought_sources, choose, preset_names
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
+from lemma.spec.settings import MODEL_SYNONYMS
 
 BATCH, TIME, SOURCE, NODES = "B", "T", "S", "n"
 SEQUENCE = 64  # tokens per sequence of a model without a context of its own
@@ -185,6 +187,14 @@ def subject_of(model: Model, words: Mapping[str, Any] | None = None) -> Subject:
     The name may come from a file: `package.module:factory` is refused here, and is imported by `imported` only.
     """
     words = dict(words or {})
+    if isinstance(model, nn.Module):
+        module, name = model, type(model).__name__
+        warnings.warn(
+            f"{name} is built already, so that it is counted by number. For formulas, give what builds it, with its "
+            f"sizes as arguments: def model(d=8): return {name}(d); lemma.count(model)",
+            stacklevel=2,
+        )
+        return factory_subject(lambda: module, words, name)
     if callable(model) and not isinstance(model, Choice):
         return factory_subject(model, words)
     if isinstance(model, Factory):
@@ -209,7 +219,7 @@ def subject_of(model: Model, words: Mapping[str, Any] | None = None) -> Subject:
         return adapted_subject(plain, method, always_learned(folder.spec, method), whole=True)
     if isinstance(model, str) and model not in PRESETS and not Path(model).exists() and model not in preset_names():
         raise SpecError(
-            unknown("model", model, [*preset_names(), *EXAMPLES])
+            unknown("model", model, [*preset_names(), *EXAMPLES], MODEL_SYNONYMS.get(model.lower()))
             + " A spec file, a run folder, a Hugging Face folder or package.module:factory will do too."
         )
     return spec_subject(model, words)

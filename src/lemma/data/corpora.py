@@ -322,7 +322,7 @@ def corpus_files(corpus: Corpus, progress: Progress | None = None) -> list[Path]
     if corpus.convert is convert_cora and find_spec("pyarrow") is None:
         raise DataError(
             "cora comes as Parquet, which pyarrow reads when it is fetched for the first time; pyarrow is not "
-            "installed: pip install 'lemma[graphs]'"
+            "installed: pip install 'lemma-lm[graphs]'"
         )
     what = f"fetching {corpus.name} ({corpus.download / 1e6:.1f} MB, {corpus.licence})"
     advance = counting(progress, what, corpus.download)

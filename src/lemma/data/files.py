@@ -1,23 +1,38 @@
-"""Files written atomically, their hashes, progress, and the folder where Lemma caches data."""
+"""Files written atomically, their checksums, progress, and the folder where Lemma caches data."""
 
+import errno
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import socket
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from lemma.errors import DataError, RunError
+from lemma.errors import DataError, RunError, StorageError
 
 # Files and folders that exist whole or not at all. What is written goes to a hidden sibling first
-# (`.name.PID.partial`), is synced to the disk and then renamed: a reader, or a machine that loses power, never meets
-# half of it. What a killed process left behind is removed by the next writer.
+# (`.name.MACHINE-PID.partial`), is synced to the disk and then renamed: a reader, or a machine that loses power, never
+# meets half of it. What a killed process left behind is removed by the next writer on the same machine: a process of
+# another host or container that shares the folder cannot be asked whether it is alive.
 
 SUFFIX = ".partial"
 NUMBERS = count()
+NEXT_STEPS = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT), "Make room there, or choose another place, and give the same command again."
+    ),
+    errno.EFBIG: "Files there may not be larger (ulimit -f): choose another place.",
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "Choose a place that you may write to."),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "Raise the limit, as with: ulimit -n 4096"),
+    errno.EIO: "The disk itself fails: save what is on it.",
+}
+"""What to do about the errors of a disk that a person can do something about."""
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
@@ -29,26 +44,56 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Give a name next to `path` to fill with a file or a folder, which becomes `path` unless something fails."""
-    path = path.absolute()
+    path = path.resolve()  # where a link leads: the link stays
     sweep(path.parent)
     temporary, old = _hidden(path, ""), _hidden(path, ".old")
     _remove(temporary)
     try:
-        yield temporary
-        _sync(temporary)
-        if path.is_dir():  # nothing can be renamed onto a folder that is not empty: it steps aside first
-            _remove(old)
-            path.rename(old)
-        try:
-            temporary.replace(path)
-        except OSError:
-            if old.exists():
-                old.rename(path)
-            raise
-        _sync_one(path.parent)
+        with storing(path, temporary):
+            yield temporary
+            _sync(temporary)
+            if path.is_dir():  # nothing can be renamed onto a folder that is not empty: it steps aside first
+                _remove(old)
+                path.rename(old)
+            try:
+                temporary.replace(path)
+            except OSError:
+                if old.exists():
+                    old.rename(path)
+                raise
+            _sync_one(path.parent)
         _remove(old)
     finally:
         _remove(temporary)
+
+
+@contextmanager
+def storing(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Turn what a disk refuses into a StorageError that says which file, how much of it, and what to do.
+
+    `temporary` is where it is being written, if not at `path`.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StorageError) or error.errno not in NEXT_STEPS:
+            raise
+        said = f"{path} cannot be written: {os.strerror(error.errno)}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            place = temporary or path
+            files = [place, *place.rglob("*")] if place.is_dir() else [place]
+            written = sum(file.stat().st_size for file in files if file.is_file())
+            with suppress(OSError):
+                free = shutil.disk_usage(path.parent).free
+                said += f" ({written:,} bytes of it were written, {free:,} bytes are free)"
+        raise StorageError(f"{said}. {NEXT_STEPS[error.errno]}") from None
+
+
+def unreadable(path: Path, error: OSError) -> StorageError:
+    """The error for a file that is there but cannot be read now; that it is damaged is not known."""
+    return StorageError(
+        f"{path} cannot be read: {error.strerror or error}. {NEXT_STEPS.get(error.errno or 0, '')}".rstrip()
+    )
 
 
 @contextmanager
@@ -66,32 +111,70 @@ def rewritten(path: Path, own: Collection[str]) -> Iterator[Path]:
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Fill a folder that becomes `path` at the end, unless another process was first: then theirs stays."""
-    path = path.absolute()
+    path = path.resolve()
     sweep(path.parent)
     temporary = _hidden(path, f".{next(NUMBERS)}")  # so that two writers in one process do not meet
-    temporary.mkdir()
     try:
-        yield temporary
-        _sync(temporary)
-        try:
-            temporary.rename(path)
-        except OSError:
-            if not path.is_dir():
-                raise
+        with storing(path, temporary):
+            temporary.mkdir()
+            yield temporary
+            _sync(temporary)
+            try:
+                temporary.rename(path)
+            except OSError:
+                if not path.is_dir():
+                    raise
     finally:
         _remove(temporary)
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed processes left half-written in a folder."""
+    """Remove what killed processes of this machine left half-written in a folder."""
     for left in folder.glob(f".*{SUFFIX}"):
-        writer = left.name.removesuffix(SUFFIX).rpartition(".")[2]
-        if writer.isdigit() and not _alive(int(writer)):
-            _remove(left)
+        place, _, process = left.name.removesuffix(SUFFIX).rpartition(".")[2].partition("-")
+        if place == machine() and process.isdigit() and not _alive(int(process)):
+            with suppress(OSError):  # a folder that cannot be written, or another process was first
+                _remove(left)
+
+
+@cache
+def machine() -> str:
+    """A short name of where process numbers mean the same: one host since it was started, one container of it."""
+    about = [socket.gethostname()]
+    with suppress(OSError):
+        about.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8"))
+        about.append(os.readlink("/proc/self/ns/pid"))  # noqa: PTH115
+    return text_hash(" ".join(about))[:12]
 
 
 def _hidden(path: Path, infix: str) -> Path:
-    return path.with_name(f".{path.name}{infix}.{os.getpid()}{SUFFIX}")
+    return path.with_name(f".{path.name}{infix}.{machine()}-{os.getpid()}{SUFFIX}")
+
+
+@contextmanager
+def locked(path: Path, wait: float) -> Iterator[bool]:
+    """Hold a file or folder against other processes, after at most `wait` seconds; give whether it is held.
+
+    The lock is a hidden file next to it. The system releases it even if the process is killed. A file system without
+    locks, or a parent folder that cannot be written, counts as held.
+    """
+    from filelock import FileLock, Timeout  # not needed where nothing is written
+
+    place = path.resolve()
+    lock = FileLock(place.with_name(f".{place.name}.lock"), timeout=wait)
+    try:
+        lock.acquire()
+    except Timeout:
+        yield False
+        return
+    except OSError:
+        yield True
+        return
+    try:
+        yield True
+    finally:
+        Path(lock.lock_file).unlink(missing_ok=True)  # while it is held; who waits for it sees that, and starts again
+        lock.release()
 
 
 def _sync(path: Path) -> None:
@@ -154,14 +237,14 @@ def counting(progress: Progress | None, what: str, total: int) -> Advance:
     return advance
 
 
-BLOCK = 1 << 20
+BLOCK_BYTES = 1 << 20
 
 
 def file_hash(path: Path, advance: Advance | None = None) -> str:
     """The SHA-256 of one file, as `sha256sum` prints it."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(BLOCK):
+        while block := file.read(BLOCK_BYTES):
             digest.update(block)
             if advance:
                 advance(len(block))
@@ -189,17 +272,110 @@ def files_hash(paths: Iterable[Path], advance: Advance | None = None) -> str:
     return joint_hash([file_hash(path, advance) for path in paths])
 
 
+LARGEST_JSON = 256 << 20
+"""Bytes of the largest JSON file that is read; the tokenizers of pretrained models take some tens of megabytes."""
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read a file that holds one JSON object; a missing or damaged one is a RunError that names it."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        if (size := path.stat().st_size) > LARGEST_JSON:
+            raise RunError(f"{path} has {size:,} bytes; a file of this kind has at most {LARGEST_JSON:,}.")
+        content = path.read_bytes()
     except FileNotFoundError:
         raise RunError(f"{path} is missing.") from None
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        raise unreadable(path, error) from None
+    try:
+        values = parse_json(content)
+    except ValueError as error:
         raise RunError(f"{path} is damaged: {error}.") from None
     if not isinstance(values, dict):
         raise RunError(f"{path} is damaged: it does not hold a JSON object.")
     return values
+
+
+def parse_json(content: bytes | str) -> Any:
+    """Read JSON in UTF-8; whatever is wrong with it is a ValueError in a few words.
+
+    >>> parse_json("[" * 100_000)
+    Traceback (most recent call last):
+    ValueError: it is nested too deeply
+    """
+    try:
+        return json.loads(content if isinstance(content, str) else content.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(str(error)) from None
+    except ValueError:  # Python's limit on the digits of a whole number
+        raise ValueError("it holds a number of thousands of digits") from None
+
+
+# Checksums: what was written is compared with what is read, so that a flipped bit is an error and not another result.
+
+CHECKED: set[str] = set()
+"""Files that this process has compared with their checksums, each with its size and times."""
+SLOW = 64 << 20
+"""A file of this many bytes or more is read once per change of its size or time, by whichever process is first."""
+
+
+def seal(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values with their own SHA-256, ready to be written as JSON; `read_sealed` takes it off again."""
+    plain = json.loads(json.dumps(values))  # as it will be read: keys are text then
+    return {**plain, "sha256": _seal_of(plain)}
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Read what `seal` was written with; a change of any value is a RunError that names the file."""
+    values = read_json(path)
+    if values.pop("sha256", None) != _seal_of(values):
+        raise RunError(f"{path} is damaged: its values do not have the SHA-256 written in it.")
+    return values
+
+
+def _seal_of(values: Mapping[str, Any]) -> str:
+    return text_hash(json.dumps(values, sort_keys=True))
+
+
+def file_sum(path: Path) -> dict[str, Any]:
+    """The SHA-256 and the size of a file, as manifests have them."""
+    with path.open("rb") as stream:
+        return {"sha256": hashlib.file_digest(stream, "sha256").hexdigest(), "bytes": path.stat().st_size}
+
+
+def check_file(path: Path, expected: Any, listed_in: str) -> None:
+    """Compare a file with its checksum in `listed_in`; what is missing or changed is a RunError that names it."""
+    try:
+        size = path.stat().st_size
+        good = isinstance(expected, dict) and size == expected.get("bytes")
+        good = good and check_once(path, str(expected["sha256"]), lambda: str(file_sum(path)["sha256"]))
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing.") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if not good:
+        raise RunError(f"{path} is damaged: its size or SHA-256 is not the one in {listed_in}.")
+
+
+def check_once(path: Path, expected: str, measure: Callable[[], str]) -> bool:
+    """Whether a file has the expected checksum, which is measured once per change of the file's size or time."""
+    about = path.stat()
+    times = f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}"
+    mark = text_hash(f"{path.resolve()} {times} {expected}")
+    known = data_home() / "checked" / mark
+    if mark in CHECKED or (about.st_size >= SLOW and known.exists()):
+        return True
+    if measure() != expected:
+        return False
+    if time.time() - about.st_ctime > 1:  # a file changed just now may change again without another time
+        CHECKED.add(mark)
+        if about.st_size >= SLOW:
+            with suppress(OSError, DataError):
+                (home_folder("checked") / mark).touch()
+    return True
 
 
 def exists(path: Path) -> bool:

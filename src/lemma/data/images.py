@@ -22,13 +22,17 @@ from lemma.data.batches import Indices, TokenRows
 from lemma.data.corpora import CAPTIONS, IMAGES, characters, corpus_files
 from lemma.data.files import (
     Progress,
+    check_file,
     counting,
     exists,
     file_hash,
+    file_sum,
     files_hash,
     home_folder,
     joint_hash,
     new_folder,
+    read_sealed,
+    seal,
     text_hash,
 )
 from lemma.data.splits import SPLITS, Splits, count_overlaps, hash_number, joint_splits, select_split, split_files
@@ -82,7 +86,7 @@ def pillow() -> Any:
         from PIL import Image
     except ImportError:
         raise DataError(
-            "images are read by Pillow, which is not installed. Install it: pip install 'lemma[images]'"
+            "images are read by Pillow, which is not installed. Install it: pip install 'lemma-lm[images]'"
         ) from None
     return Image
 
@@ -569,7 +573,7 @@ def _decode_once(
     folder = home_folder("pictures") / text_hash(json.dumps(key))[:32]
     try:
         return _load_pixels(folder, side, len(listing.images))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # not there yet, or damaged
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # not there yet, or damaged: a RunError too
         if folder.is_dir():
             rmtree(folder)
     paths = [image.path for image in listing.images]
@@ -584,13 +588,15 @@ def _decode_once(
                 else:
                     file.write(read.tobytes())  # not through a map: its touched pages would count as memory
                 advance(sizes[place])
-        (temporary / "pixels.json").write_text(json.dumps(broken), encoding="utf-8")
+        header = seal({"broken": broken, "file": file_sum(temporary / "pixels.bin")})
+        (temporary / "pixels.json").write_text(json.dumps(header), encoding="utf-8")
     return _load_pixels(folder, side, len(listing.images))
 
 
 def _load_pixels(folder: Path, side: int, count: int) -> tuple[np.ndarray, dict[int, str]]:
-    header = json.loads((folder / "pixels.json").read_text(encoding="utf-8"))
-    broken = {int(place): str(reason) for place, reason in header.items()}
+    header = read_sealed(folder / "pixels.json")
+    check_file(folder / "pixels.bin", header["file"], "pixels.json")
+    broken = {int(place): str(reason) for place, reason in header["broken"].items()}
     shape = (count - len(broken), 3, side, side)
     if (folder / "pixels.bin").stat().st_size != np.prod(shape, dtype=np.int64):
         raise ValueError("the file of pixels is not as long as its header says")

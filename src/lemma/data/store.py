@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from filelock import FileLock
@@ -19,7 +19,22 @@ from jaxtyping import Bool, Integer
 
 from lemma.data.batches import TokenRows
 from lemma.data.corpora import CORPORA, TextSplits, corpus_files, own_path
-from lemma.data.files import Advance, Progress, counting, file_hash, home_folder, joint_hash, new_folder, text_hash
+from lemma.data.files import (
+    Advance,
+    Progress,
+    check_file,
+    counting,
+    file_hash,
+    file_sum,
+    home_folder,
+    joint_hash,
+    locked,
+    new_folder,
+    read_sealed,
+    seal,
+    text_hash,
+    write_atomically,
+)
 from lemma.data.splits import Splits, joint_splits, split_files
 from lemma.data.text import (
     DOCUMENT_END,
@@ -34,16 +49,19 @@ from lemma.data.text import (
     total_size,
 )
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
-from lemma.errors import DataError
+from lemma.errors import DataError, RunError
 from lemma.spec.data import DataSpec, TokenizerSpec
 
-FORMAT = 1
+FORMAT = 2
 HEADER = "store.json"
 TOKENS = "tokens.bin"
 SAMPLE = 8 << 20
 """Byte-pairs are trained on at most this many bytes, spread evenly over the training text."""
 BLOCK = 1 << 20
 """Characters of short texts that are encoded at once."""
+WAIT = 3600.0
+"""Seconds for which another process that makes the same is waited for."""
+Made = TypeVar("Made")
 WORTH_PROCESSES = 1 << 25
 """Bytes from which on text is encoded by several processes; below, starting them takes longer."""
 SLOW = ("byte-pairs", "pretrained")
@@ -78,13 +96,17 @@ class Encoded:
 
 
 class TokenStore:
-    """A folder with the tokens of all splits in one file and a JSON header; read from disk as they are touched."""
+    """A folder with the tokens of all splits in one file and a JSON header; read from disk as they are touched.
+
+    Both are compared with their checksums first.
+    """
 
     def __init__(self, folder: Path) -> None:
         try:
-            header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
+            header = read_sealed(folder / HEADER)
             if header["format"] != FORMAT:
                 raise ValueError(f"its format is {header['format']}, not {FORMAT}")
+            check_file(folder / TOKENS, header["file"], HEADER)
             tokens = np.memmap(folder / TOKENS, dtype=header["dtype"], mode="r")
             self.splits: dict[str, TokenArray] = {}
             for name, extent in header["splits"].items():
@@ -94,11 +116,8 @@ class TokenStore:
             self.data_hash: str = header["data_hash"]
             self.tokenizer_hash: str = header["tokenizer_hash"]
             self.overlaps: tuple[str, ...] = tuple(header.get("overlaps", ()))
-            whole = len(tokens) == sum(extent["tokens"] for extent in header["splits"].values())
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise DataError(f"{folder}: not a readable token store ({error}). Remove the folder.") from None
-        if not whole:
-            raise DataError(f"{folder}: the token file is not as long as its header says. Remove the folder.")
         self.folder = folder
 
 
@@ -132,7 +151,8 @@ def write_store(
         header: dict[str, Any] = {"format": FORMAT, "dtype": dtype, "data_hash": data_hash}
         header |= {"tokenizer_hash": tokenizer_hash, "splits": extents}
         header |= {"overlaps": list(overlaps)} if overlaps else {}
-        (temporary / HEADER).write_text(json.dumps(header, indent=2), encoding="utf-8")
+        header["file"] = file_sum(temporary / TOKENS)
+        (temporary / HEADER).write_text(json.dumps(seal(header), indent=2), encoding="utf-8")
     return TokenStore(folder)
 
 
@@ -376,14 +396,28 @@ def _key(*parts: object) -> str:
     return text_hash(json.dumps([FORMAT, *parts]))[:32]
 
 
+def _cached(path: Path, read: Callable[[], Made], make: Callable[[], Made]) -> Made:
+    """Read what is cached; if it is not there yet, or damaged, make it, one process at a time."""
+    try:
+        return read()
+    except (DataError, RunError):
+        pass
+    with locked(path, wait=WAIT):
+        try:
+            return read()  # another process has made it in the meantime
+        except (DataError, RunError):
+            return make()
+
+
 def _cached_tokenizer(key: str, train: Callable[[], Tokenizer]) -> Tokenizer:
     path = home_folder("tokenizers") / f"{key}.json"
-    try:
-        return Tokenizer.load(path)
-    except DataError:  # not there yet, or damaged
+
+    def trained() -> Tokenizer:
         tokenizer = train()
-        tokenizer.save(path)
+        write_atomically(path, json.dumps(seal({"tokenizer": tokenizer.json}), ensure_ascii=False))
         return tokenizer
+
+    return _cached(path, lambda: Tokenizer(str(read_sealed(path)["tokenizer"]), str(path)), trained)
 
 
 # Texts that are separate examples as rows of tokens.

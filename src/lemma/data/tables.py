@@ -12,7 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from lemma.data.files import exists
+from lemma.data.files import exists, parse_json
 from lemma.errors import DataError, unknown
 
 SUFFIXES = {".csv": ",;", ".tsv": "\t", ".tab": "\t", ".jsonl": "", ".ndjson": ""}
@@ -151,7 +151,7 @@ def _json_values(path: Path) -> Iterator[tuple[int, Any]]:
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
+            value = parse_json(line)
         except ValueError as error:
             raise DataError(f"{path}, line {number}: not valid JSON ({error}). Write one object per line.") from None
         if not isinstance(value, dict | list):

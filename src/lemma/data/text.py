@@ -274,7 +274,7 @@ def _optional(package: Literal["zstandard", "pyarrow"], path: Path) -> Any:
 
         return pyarrow
     except ImportError:
-        raise DataError(f"{path}: to read it, {package} is needed: pip install 'lemma[shards]'") from None
+        raise DataError(f"{path}: to read it, {package} is needed: pip install 'lemma-lm[shards]'") from None
 
 
 def _blocks(span: TextSpan) -> Iterator[bytes]:

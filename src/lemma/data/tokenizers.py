@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as Engine
 
 from lemma.data.batches import gather
 from lemma.data.chat import ChatText, chat_text
-from lemma.data.files import read_json, text_hash, write_atomically
+from lemma.data.files import LARGEST_JSON, read_json, text_hash, unreadable, write_atomically
 from lemma.errors import DataError
 from lemma.spec.data import BytePairs, Characters, PretrainedTokenizer, Words
 
@@ -254,7 +254,9 @@ class Tokenizer:
             self._engine = Engine.from_str(json)
         except Exception as error:  # the library raises nothing narrower
             raise DataError(f"{where}: not a tokenizer of the tokenizers library ({error}).") from None
-        self._json, self._where = json, where
+        self._engine.no_truncation()
+        self._engine.no_padding()  # to a length that the file says, however large
+        self.json, self._where = json, where
         self.config, self.generation = dict(config or {}), dict(generation or {})
         self.kind = _known_kind(self._engine, where)
         numbers = self._engine.get_vocab()
@@ -279,8 +281,6 @@ class Tokenizer:
 
     def _read_settings(self) -> None:
         """Find the special tokens, and what the pipeline puts around a text."""
-        self._engine.no_truncation()
-        self._engine.no_padding()
         special = {name: self._engine.token_to_id(text) for name, text in self.special_tokens.items()}
         given = {name: self.generation.get(f"{name}_id") for name in ("bos_token", "eos_token")}
         first = {name: next(iter(self._known(ids)), None) for name, ids in given.items()}
@@ -447,7 +447,7 @@ class Tokenizer:
     def save(self, path: str | Path) -> None:
         """Write the tokenizer as a JSON file that the library and transformers load too, its settings next to it."""
         path = Path(path)
-        write_atomically(path, self._json.encode())
+        write_atomically(path, self.json.encode())
         for name, values in ((CONFIG, self.config), (GENERATION, self.generation)):
             if values:
                 write_atomically(path.with_name(name), json.dumps(values, indent=2, ensure_ascii=False) + "\n")
@@ -468,11 +468,15 @@ class Tokenizer:
         """
         path = Path(path)
         try:
+            if (size := path.stat().st_size) > LARGEST_JSON:
+                raise DataError(f"{path} has {size:,} bytes; a tokenizer has at most {LARGEST_JSON:,}.")
             content = path.read_bytes().decode()
         except FileNotFoundError:
             raise DataError(f"{path}: there is no such tokenizer file.") from None
-        except (OSError, UnicodeDecodeError) as error:
+        except UnicodeDecodeError as error:
             raise DataError(f"{path}: cannot be read as a tokenizer file ({error}).") from None
+        except OSError as error:
+            raise unreadable(path, error) from None
         settings = (path.with_name(name) for name in (CONFIG, GENERATION))
         config, said = (read_json(file) if file.is_file() else {} for file in settings)
         config = {**(usual or {}), **config}

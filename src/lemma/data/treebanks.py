@@ -15,7 +15,7 @@ from jaxtyping import Int64
 from lemma.data.batches import NOTHING
 from lemma.data.conllu import SUFFIXES, Sentence, read_conllu
 from lemma.data.corpora import TREEBANKS, corpus_files, own_path
-from lemma.data.files import Progress, exists, files_hash, text_hash, write_atomically
+from lemma.data.files import Progress, exists, files_hash, parse_json, text_hash, write_atomically
 from lemma.data.splits import Splits, count_overlaps, split_files
 from lemma.errors import DataError, unknown
 from lemma.spec.data import TreebankSpec
@@ -97,7 +97,7 @@ class Lexicon:
     def load(cls, path: str | Path) -> "Lexicon":
         """Read a lexicon that was saved."""
         try:
-            read = json.loads(Path(path).read_text(encoding="utf-8"))
+            read = parse_json(Path(path).read_bytes())
             if read["format"] != FORMAT:
                 raise ValueError(f"its format is {read['format']}, not {FORMAT}")
             return cls([str(word) for word in read["words"]], [str(r) for r in read["relations"]], int(read["buckets"]))

@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from lemma.data.tokenizers import Tokenizer
+from lemma.data.tokenizers import PRETRAINED, Tokenizer
 from lemma.errors import DataError, InputError, SpecError, unknown
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel, evaluating
@@ -369,8 +370,11 @@ OnToken = Callable[[int, int], object]
 """Is called with a row's number and its next token as soon as that is chosen; True ends the row there."""
 OnText = Callable[[int, str], object]
 """Is called with a prompt's number and the next piece of its text, whole characters only; True ends that text there."""
+RECURS_WITHIN = 500  # tokens of a loop after which the hidden vectors of a recurrent model have come back, if ever
+STOPS_WITHIN = 100  # tokens of a loop after which a stop string would have come, if ever
 LOGITS_AT_ONCE = 2**24  # logits of a prompt: 64 MB
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what a tokenizer writes for bytes that are not a whole character
+HALF = re.compile(f"^{INCOMPLETE}{{1,3}}(?!{INCOMPLETE})")
 NOT_NUMBERS = "the model's logits are not numbers (NaN): its weights are damaged. Use an earlier checkpoint."
 
 
@@ -426,6 +430,8 @@ class Generation(Result):
     tokens_per_second: float
     logprobs: tuple[TokenLogprob, ...] | None = None
     """Of each of the tokens, if they were asked for."""
+    seed: int | None = None
+    """The seed that was drawn by chance, since none was given: with it the same text comes again."""
 
     @property
     def title(self) -> str:
@@ -434,12 +440,13 @@ class Generation(Result):
 
     @property
     def remark(self) -> str:
-        """One line about the loop; empty without one."""
-        return f"loop: {self.loop}" if self.loop else ""
+        """A line about the loop, and one about the seed that was drawn; empty without both."""
+        lines = [f"loop: {self.loop}" if self.loop else "", "" if self.seed is None else f"seed: {self.seed}"]
+        return "\n".join(line for line in lines if line)
 
     @property
     def notes(self) -> str:
-        """What is printed below the text: the loop, and the log-probabilities."""
+        """What is printed below the text: the loop, the seed, and the log-probabilities."""
         tables = as_text(self._tables())
         return "\n".join(([fit(self.remark)] if self.remark else []) + (["", tables] if tables else []))
 
@@ -526,6 +533,13 @@ class Continuation:
             self._loop = proved_loop(self.tokens, first, step, self._about)
             if settings.stop_at_loop:
                 self.stop("loop")
+
+    def stop_at_seen(self, memory: int) -> None:
+        """Stop at a loop that was seen three times, and for longer than the memory in which it could be proved."""
+        seen = observed_loop(self.tokens, self._about) if len(self.tokens) > memory else None
+        if seen is not None and len(self.tokens) - seen.onset > memory:
+            self._loop = seen
+            self.stop("loop")
 
     def result(self) -> Generated:
         """Return what has been generated, and the loop in it."""
@@ -647,6 +661,11 @@ def _run(
                 for place, row in enumerate(rows):
                     if not row.stopped:
                         row.look_for_loop(state, place, model.receptive_field, held(row.number) if held else None)
+            if settings.stop_at_loop:
+                memory = RECURS_WITHIN if model.stateful else model.receptive_field or 0
+                for row in rows:
+                    if not row.stopped:
+                        row.stop_at_seen(memory + (STOPS_WITHIN if held else 0))
             running = [place for place, row in enumerate(rows) if not row.stopped]
             if not running:
                 return
@@ -725,6 +744,7 @@ class Spelling:
         self._tokenizer = tokenizer
         self._tokens = list(before[-1:])
         self._told = tokenizer.decode(self._tokens)
+        self._begun = False
 
     def add(self, token: int) -> str:
         """Take a token and return the text that is complete by now."""
@@ -732,10 +752,15 @@ class Spelling:
         text = self._tokenizer.decode(self._tokens)
         if text.endswith(INCOMPLETE):
             return ""
-        piece = text[len(self._told) :]
+        piece = self._whole(text[len(self._told) :])
         self._tokens = [token]
         self._told = self._tokenizer.decode(self._tokens)
         return piece
+
+    def _whole(self, piece: str) -> str:
+        """A piece without half a character at the begin of the whole text, which nothing before can complete."""
+        begun, self._begun = self._begun, self._begun or bool(piece)
+        return piece if begun else whole_begin(self._tokenizer, piece)
 
     @property
     def pending(self) -> tuple[int, ...]:
@@ -744,7 +769,12 @@ class Spelling:
 
     def rest(self) -> str:
         """Return what is left at the end, complete or not."""
-        return self._tokenizer.decode(self._tokens)[len(self._told) :]
+        return self._whole(self._tokenizer.decode(self._tokens)[len(self._told) :])
+
+
+def whole_begin(tokenizer: Tokenizer, text: str) -> str:
+    """A text of byte pairs without the bytes, three at most, at its begin that are the end of a character."""
+    return HALF.sub("", text) if tokenizer.kind in ("byte-pairs", PRETRAINED) else text
 
 
 class StopStrings:
@@ -850,7 +880,8 @@ def _pieces(
             if rest:
                 yield row, rest
         else:
-            texts[row] = tokenizer.decode([*before, *result.tokens])[len(tokenizer.decode(before)) :]
+            text = tokenizer.decode([*before, *result.tokens])[len(tokenizer.decode(before)) :]
+            texts[row] = whole_begin(tokenizer, text)
         speed = len(result.tokens) / result.seconds if result.seconds else 0.0
         logprobs = result.logprobs and tuple(one.spelled(tokenizer) for one in result.logprobs)
         prompt, stopped = prompts[row // settings.samples], "stop" if stops[row].found else result.stopped

@@ -67,7 +67,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 def need_gguf() -> None:
     """Refuse where the package for GGUF is missing."""
     if find_spec("gguf") is None:
-        raise RunError("GGUF files need the package gguf, which is not installed here: pip install 'lemma[gguf]'")
+        raise RunError("GGUF files need the package gguf, which is not installed here: pip install 'lemma-lm[gguf]'")
 
 
 def open_gguf(path: Path) -> Pretrained:

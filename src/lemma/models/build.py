@@ -1,12 +1,14 @@
 """From a spec to a module with its initial weights."""
 
+import math
+import os
 from contextlib import nullcontext
 from typing import Any, overload
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from lemma.errors import PackageError
+from lemma.errors import PackageError, SpecError
 from lemma.models.base import Backbone, LanguageModel, count_parameters
 from lemma.models.classifier import ClassifierModel, TreeModel
 from lemma.models.decoder import DecoderModel
@@ -79,9 +81,16 @@ def build(spec: ModelSpec, dropout: float = 0.0) -> Model:
     >>> count_parameters(build(FeedForward(V=10, d=3, d_h=4, N=3)))  # V(d + d_h) + ((N−1)d + 1)d_h
     98
     """
+    sizes = sorted(value for value in spec.to_dict().values() if type(value) is int)
+    if math.prod(sizes[-2:]) > SMALL:
+        refuse_too_large(spec)
     model = _module(spec, dropout)
     _init_weights(model)
     return model
+
+
+SMALL = 10**8
+"""Numbers of a matrix that is not asked about."""
 
 
 class NoFilling(TorchFunctionMode):
@@ -106,6 +115,19 @@ def blank(spec: ModelSpec, dropout: float = 0.0) -> Model:
     """
     with NoFilling():
         return _module(spec, dropout)
+
+
+def refuse_too_large(spec: ModelSpec) -> None:
+    """Refuse a model whose weights alone are larger than the memory of this machine, before any of it is built."""
+    try:
+        needed = 4 * parameters_of(spec)
+    except RuntimeError:  # a tensor of more numbers than 64 bits can count
+        needed = 2**63
+    if hasattr(os, "sysconf") and needed > (there := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
+        raise SpecError(
+            f"a model of the family {spec.family} of these sizes has weights of {needed / 1e9:,.0f} GB or more, and "
+            f"this machine has {there / 1e9:,.0f} GB of memory. Choose smaller sizes; lemma count needs no memory."
+        )
 
 
 def parameters_of(spec: ModelSpec) -> int:

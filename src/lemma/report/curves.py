@@ -10,7 +10,7 @@ from typing import Any
 # Okabe and Ito's colours, for any kind of colour vision; their yellow is left out, being too pale on paper.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 FONT = "Arial, Helvetica, Liberation Sans, sans-serif"
-NO_PLOT = "The plot was left out, since altair and vl-convert are not installed: pip install 'lemma[plots]'."
+NO_PLOT = "The plot was left out, since altair and vl-convert are not installed: pip install 'lemma-lm[plots]'."
 WIDTH, HEIGHT = 460, 280
 
 

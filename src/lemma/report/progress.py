@@ -1,9 +1,10 @@
-"""Progress: a bar on a terminal, plain lines in a log file."""
+"""Progress: a bar on a terminal or in a notebook, plain lines in a log file."""
 
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TextIO
+from html import escape
+from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -58,6 +59,45 @@ class Lines(Observer):
     def say(self, message: str) -> None:
         """Write one line."""
         print(fit(message, width_of(self.stream)), file=self.stream, flush=True)
+
+
+class Cell(Lines):
+    """The same lines in the output of a notebook's cell, with a bar that moves in its place."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self.phase, self.unit, self.drawn, self.figures = "", "", 0.0, ""
+        self.handle: Any = None
+
+    def begin(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """Show a new bar."""
+        self.phase, self.total, self.unit, self.figures = phase, total, unit, ""
+        self._draw(done)
+
+    def advance(self, done: int) -> None:
+        """Move the bar, if it is time to draw it again."""
+        if time.monotonic() - self.drawn > REFRESH or done >= self.total:
+            self._draw(done)
+
+    def report(self, row: Mapping[str, float]) -> None:
+        """Show the latest figures next to the bar."""
+        self.figures = describe(row) or self.figures
+        self._draw(int(row["step"]))
+
+    def end(self) -> None:
+        """Leave the bar as it is."""
+        self.handle = None
+
+    def _draw(self, done: int) -> None:
+        from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]
+
+        self.drawn = time.monotonic()
+        words = [f"{self.phase}: {done:,} of {self.total:,} {self.unit}", *filter(None, [self.figures])]
+        shown = HTML(f"<progress value={done} max={max(1, self.total)}></progress> {escape(' · '.join(words))}")
+        if self.handle is None:
+            self.handle = display(shown, display_id=True)
+        else:
+            self.handle.update(shown)
 
 
 class BarAndFigures(Progress):
@@ -147,7 +187,10 @@ def describe(row: Mapping[str, float]) -> str:
 
 
 def observer(stream: TextIO | None = None) -> Observer:
-    """Choose the bar for a terminal and plain lines for anything else."""
+    """Choose the bar for a terminal, one of HTML for a notebook, and plain lines for anything else."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if stream is None and getattr(shell, "kernel", None) is not None:
+        return Cell()
     stream = stream or sys.stderr
     if stream is None:  # a program without a console
         return Silent()

@@ -1,6 +1,7 @@
 """The index of a folder of images: a vector for each, kept on disk and memory-mapped.
 
-    index.json         which run the vectors are of, their width, the generation, and how much of the files counts
+    index.json         which run the vectors are of, their width, the generation, how much of the files counts, and
+                       the CRC-32 of that, which goes on as they grow; and its own SHA-256
     vectors-G.bin      float32, a row for each image, each of length 1
     entries-G.jsonl    a line for each image in the same order, and one for each that is broken
 
@@ -12,6 +13,7 @@ reader therefore always sees a whole index, even if it is an older one.
 
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -23,14 +25,27 @@ import numpy as np
 from jaxtyping import Float32, UInt8
 
 from lemma.data.corpora import IMAGES
-from lemma.data.files import Progress, counting, exists, file_hash, read_json, write_atomically
+from lemma.data.files import (
+    BLOCK_BYTES,
+    Progress,
+    check_once,
+    counting,
+    exists,
+    file_hash,
+    read_json,
+    read_sealed,
+    seal,
+    storing,
+    write_atomically,
+)
 from lemma.data.images import ImageFile, decode_images, image_files, list_images
-from lemma.errors import DataError, RunError, unknown
+from lemma.errors import DataError, RunError, StorageError, unknown
 from lemma.retrieval.embedding import Embedder
 from lemma.runs.folder import only_writer
+from lemma.runs.verify import Verified, judged
 
 HEADER = "index.json"
-FORMAT = 1
+FORMAT = 2
 FLOAT = 4
 GOOD = b', ""]'  # how the line of an image ends that is not broken
 ROWS = 1 << 14  # vectors that are copied at once
@@ -78,6 +93,9 @@ class IndexHeader:
     lines: int = 0
     size: int = 0
     """Bytes of the entries that count."""
+    vectors_sum: int = 0
+    entries_sum: int = 0
+    """The CRC-32 of what counts of the two files."""
     format: int = FORMAT
 
     @property
@@ -99,14 +117,15 @@ class IndexHeader:
                 f"{place} holds no index ({HEADER} is missing). "
                 f"To make one: lemma search RUN --images FOLDER --index {place}"
             )
-        fields: dict[str, Any] = read_json(path)
-        if fields.get("format") != FORMAT:
-            raise RunError(f"{path}: format {fields.get('format')!r}, expected {FORMAT}. Remove {place}.")
+        if (found := read_json(path).get("format")) != FORMAT:
+            raise RunError(f"{path}: format {found!r}, expected {FORMAT}. Remove {place}.")
+        fields: dict[str, Any] = read_sealed(path)
         try:
             header = cls(**{"images" if name == "pictures" else name: value for name, value in fields.items()})
         except TypeError:
             raise RunError(f"{path} is damaged: it has unexpected fields. Remove {place}.") from None
-        numbers = (header.width, header.generation, header.rows, header.lines, header.size)
+        sizes = (header.width, header.generation, header.rows, header.lines, header.size)
+        numbers = (*sizes, header.vectors_sum, header.entries_sum)
         if not all(type(number) is int and number >= 0 for number in numbers) or header.width < 1:
             raise RunError(f"{path} is damaged: a size is not a whole number. Remove {place}.")
         return header
@@ -114,7 +133,7 @@ class IndexHeader:
     def write(self, place: Path) -> None:
         """Replace index.json atomically."""
         fields = {"pictures" if name == "images" else name: value for name, value in asdict(self).items()}
-        write_atomically(place / HEADER, json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
+        write_atomically(place / HEADER, json.dumps(seal(fields), indent=1, ensure_ascii=False) + "\n")
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,13 +165,19 @@ class Index:
         header = IndexHeader.read(place)
         entries, vectors = place / header.entries, place / header.vectors
         with entries.open("rb") as file:
-            lines = file.read(header.size).splitlines()
+            content = file.read(header.size)
+        if zlib.crc32(content) != header.entries_sum:
+            raise RunError(f"{entries} is damaged: it does not have the checksum in {HEADER}. Remove {place}.")
+        lines = content.splitlines()
         good = [line for line in lines if line.endswith(GOOD)]
         if len(lines) != header.lines or len(good) != header.rows:
             raise RunError(f"{entries} is damaged: it does not have the entries that {HEADER} counts. Remove {place}.")
         broken = [line for line in lines if not line.endswith(GOOD)] if len(good) < len(lines) else []
-        if vectors.stat().st_size < header.rows * header.width * FLOAT:
+        size = header.rows * header.width * FLOAT
+        if vectors.stat().st_size < size:
             raise RunError(f"{vectors} is damaged: shorter than {HEADER} says. Remove {place}.")
+        if not check_once(vectors, f"{size} {header.vectors_sum}", lambda: f"{size} {_crc(vectors, size)}"):
+            raise RunError(f"{vectors} is damaged: it does not have the checksum in {HEADER}. Remove {place}.")
         shape = (header.rows, header.width)
         mapped = np.memmap(vectors, "<f4", "r", shape=shape) if header.rows else np.zeros(shape, dtype=np.float32)
         return cls(place, header, good, broken, mapped)
@@ -291,10 +316,13 @@ def append(place: Path, header: IndexHeader, entries: Sequence[Entry], vectors: 
     """Write images, broken ones too, behind what counts; then let them count."""
     lines = "".join(entry.line() for entry in entries).encode()
     end = header.rows * header.width * FLOAT
-    _write_at(place / header.vectors, end, [np.ascontiguousarray(vectors, dtype="<f4").tobytes()])
-    _write_at(place / header.entries, header.size, [lines])
+    content = [np.ascontiguousarray(vectors, dtype="<f4").tobytes()]
+    sums = {
+        "vectors_sum": _write_at(place / header.vectors, end, content, header.vectors_sum),
+        "entries_sum": _write_at(place / header.entries, header.size, [lines], header.entries_sum),
+    }
     rows, count, size = header.rows + len(vectors), header.lines + len(entries), header.size + len(lines)
-    grown = replace(header, rows=rows, lines=count, size=size)
+    grown = replace(header, rows=rows, lines=count, size=size, **sums)
     grown.write(place)
     return grown
 
@@ -307,9 +335,12 @@ def keep(index: Index, kept: Sequence[tuple[int, Entry]], broken: Sequence[Entry
     header = IndexHeader(old.run, old.width, images, old.generation + 1, len(kept), len(entries), len(lines))
     rows = np.array([row for row, _ in kept], dtype=np.int64)
     blocks = (rows[first : first + ROWS] for first in range(0, len(rows), ROWS))
-    _write_at(place / header.vectors, 0, (np.ascontiguousarray(index.vectors[block]).tobytes() for block in blocks))
-    _write_at(place / header.entries, 0, [lines])
-    return _turn_to(place, header)
+    content = (np.ascontiguousarray(index.vectors[block]).tobytes() for block in blocks)
+    sums = {
+        "vectors_sum": _write_at(place / header.vectors, 0, content),
+        "entries_sum": _write_at(place / header.entries, 0, [lines]),
+    }
+    return _turn_to(place, replace(header, **sums))
 
 
 def _turn_to(place: Path, header: IndexHeader) -> Index:
@@ -327,15 +358,29 @@ def _files(place: Path) -> list[Path]:
     return [file for file in found if file.stem.rpartition("-")[2].isdigit()]
 
 
-def _write_at(path: Path, offset: int, content: Iterator[bytes] | Sequence[bytes]) -> None:
-    """Write from an offset on and sync; what was there and behind does not count."""
-    with path.open("r+b" if path.exists() else "wb") as file:
+def _write_at(path: Path, offset: int, content: Iterator[bytes] | Sequence[bytes], before: int = 0) -> int:
+    """Write from an offset on and sync; what was there and behind does not count. Return the CRC-32 up to the end.
+
+    `before` is that of what is before the offset.
+    """
+    with storing(path), path.open("r+b" if path.exists() else "wb") as file:
         file.truncate(offset)
         file.seek(offset)
         for part in content:
             file.write(part)
+            before = zlib.crc32(part, before)
         file.flush()
         _sync(file.fileno())
+    return before
+
+
+def _crc(path: Path, size: int) -> int:
+    """The CRC-32 of the first bytes of a file."""
+    found = 0
+    with path.open("rb") as file:
+        while size and (block := file.read(min(size, BLOCK_BYTES))):
+            found, size = zlib.crc32(block, found), size - len(block)
+    return found
 
 
 def _sync(handle: int) -> None:
@@ -354,6 +399,12 @@ def only_updater(place: Path) -> Iterator[None]:
                 f"without --images: lemma search RUN --index {place} --query …"
             ) from None
         yield
+
+
+def verify_index(place: Path) -> Verified:
+    """Compare the files of an index with their checksums."""
+    files = [place / HEADER, *_files(place)]
+    return Verified(place, tuple(judged(files, place, lambda: Index.open(place).read())))
 
 
 # Updating: only images that are new or changed are read
@@ -383,6 +434,8 @@ def update_index(
         place.mkdir(parents=True, exist_ok=True)
         with only_updater(place):
             return _update(place, embedder, images, progress)
+    except StorageError:
+        raise
     except OSError as error:
         raise RunError(f"{place}: the index cannot be written: {error}. Choose another place with --index.") from None
 

@@ -260,7 +260,9 @@ def find_clustered(
     try:
         import faiss  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise InputError("faiss is not installed. Install it: pip install 'lemma[faiss]'; or leave it out.") from None
+        raise InputError(
+            "faiss is not installed. Install it: pip install 'lemma-lm[faiss]'; or leave it out."
+        ) from None
     path = index.place / f"cells-{index.header.generation}-{index.header.rows}.faiss"
     if not path.exists():
         for old in index.place.glob("cells-*.faiss"):

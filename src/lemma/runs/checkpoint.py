@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
@@ -15,7 +16,18 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from lemma.data.files import read_json, replacing, sweep
+from lemma.data.files import (
+    check_file,
+    file_sum,
+    parse_json,
+    read_json,
+    read_sealed,
+    replacing,
+    seal,
+    sweep,
+    text_hash,
+    unreadable,
+)
 from lemma.errors import RunError, SpecError
 from lemma.models.base import weights_of
 from lemma.spec.choose import read_model
@@ -31,17 +43,30 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     The header's own entries come in any order, so these are one entry: equal tensors then give equal files.
     """
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(on_cpu, path, {ENTRY: json.dumps(about or {})})
+    path.touch()
+    mode = path.stat().st_mode  # what the umask says; the library itself lets nobody else read its files
+    try:
+        save_file(on_cpu, path, {ENTRY: json.dumps(about or {})})
+    except SafetensorError as error:
+        if number := re.search(r"os error (\d+)", str(error)):  # such as a full disk
+            raise OSError(int(number[1]), str(error), str(path)) from None
+        raise
+    path.chmod(mode)
 
 
 def read_header(path: Path) -> dict[str, Any]:
     """Read what is said about the tensors of a file, without them."""
     try:
         with safe_open(path, framework="pt") as file:
-            return json.loads((file.metadata() or {}).get(ENTRY, "{}"))
+            about = parse_json((file.metadata() or {}).get(ENTRY, "{}"))
+            if not isinstance(about, dict):
+                raise ValueError("what its header says of the tensors is not a JSON object")
+            return about
     except FileNotFoundError:
         raise RunError(f"{path} is missing.") from None
-    except (SafetensorError, OSError, ValueError) as error:
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except (SafetensorError, ValueError) as error:
         raise RunError(f"{path} is damaged: {error}.") from None
 
 
@@ -55,14 +80,16 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name).clone() for name in sorted(file.keys())}, about
-    except (SafetensorError, OSError, ValueError) as error:
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except (SafetensorError, ValueError) as error:
         raise RunError(f"{path} is damaged: {error}.") from None
 
 
 # A model's weights on their way to a file and back.
 #
 # The file says in its header which spec the weights belong to and what their SHA-256 is, so that a flipped bit, or a
-# spec changed afterwards, is met with an error and not with a model that talks nonsense.
+# spec changed afterwards, is met with an error and not with a model that talks nonsense. The header has a sum itself.
 
 
 def put_weights(model: nn.Module, weights: Mapping[str, Tensor], where: Path, frozen: bool = False) -> None:
@@ -80,7 +107,8 @@ def write_weights(path: Path, weights: Mapping[str, Tensor], spec: ModelSpec, me
     """Write weights atomically, with their spec, how they were adapted, and their sum in the header."""
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     with replacing(path) as temporary:
-        write_tensors(temporary, on_cpu, {"spec": words_of(spec, method), "sha256": _sum(on_cpu)})
+        about = {"spec": words_of(spec, method), "sha256": _sum(on_cpu)}
+        write_tensors(temporary, on_cpu, {**about, "header": text_hash(json.dumps(about, sort_keys=True))})
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -88,7 +116,10 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     weights, about = read_tensors(path)
     if about.get("sha256") != _sum(weights):
         raise RunError(f"{path} is damaged: its numbers do not have the SHA-256 written in its header.")
-    return weights, about["spec"]
+    spec, whole = about.get("spec"), about.pop("header", None)
+    if not isinstance(spec, dict) or whole not in (None, text_hash(json.dumps(about, sort_keys=True))):
+        raise RunError(f"{path} is damaged: what its header says of the model was changed.")
+    return weights, spec
 
 
 def hash_of(path: Path) -> str:
@@ -167,8 +198,8 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
             write_tensors(temporary / f"{group}.safetensors", tensors)
         state = {"step": checkpoint.step, **checkpoint.state}
         (temporary / "state.json").write_text(json.dumps(state, indent=1))
-        sums = {file.name: _checkpoint_sum(file) for file in sorted(temporary.iterdir())}
-        (temporary / MANIFEST).write_text(json.dumps(sums, indent=1))
+        sums = {file.name: file_sum(file) for file in sorted(temporary.iterdir())}
+        (temporary / MANIFEST).write_text(json.dumps(seal({"files": sums}), indent=1))
     for old in saved(folder)[:-KEPT]:
         shutil.rmtree(old)
     return path
@@ -196,15 +227,23 @@ def latest_good(folder: Path, tell: Callable[[str], None] = warnings.warn) -> Ch
 
 def read(path: Path) -> Checkpoint:
     """Read one checkpoint; a missing or damaged file is a RunError that names it."""
-    sums = read_json(path / MANIFEST)
+    sums = manifest(path)
     for name, expected in sums.items():
-        if not (path / name).is_file():
-            raise RunError(f"{path / name} is missing.")
-        if _checkpoint_sum(path / name) != expected:
-            raise RunError(f"{path / name} is damaged: its size or SHA-256 is not the one in {MANIFEST}.")
+        check_file(path / name, expected, MANIFEST)
     state = read_json(path / "state.json")
+    if type(state.get("step")) is not int:
+        raise RunError(f"{path / 'state.json'} is damaged: it does not say its step.")
     groups = [Path(name) for name in sums if name.endswith(".safetensors")]
     return Checkpoint(state["step"], {name.stem: read_tensors(path / name)[0] for name in groups}, state)
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    """The checksums of a folder's files by name; those of version 0.1 had none themselves."""
+    plain = read_json(folder / MANIFEST)
+    sums = read_sealed(folder / MANIFEST).get("files") if "sha256" in plain else plain
+    if not isinstance(sums, dict) or any(Path(name).name != name for name in sums):
+        raise RunError(f"{folder / MANIFEST} is damaged: it does not list the files of its folder.")
+    return sums
 
 
 def drop_after(folder: Path, step: int) -> None:
@@ -217,8 +256,3 @@ def drop_after(folder: Path, step: int) -> None:
 
 def _step(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
-
-
-def _checkpoint_sum(file: Path) -> dict[str, Any]:
-    with file.open("rb") as stream:
-        return {"sha256": hashlib.file_digest(stream, "sha256").hexdigest(), "bytes": file.stat().st_size}

@@ -1,36 +1,52 @@
 """The run folder: all that is known of one training run, each file there whole or not at all.
 
     spec.toml  recipe.toml  tokenizer.json  metrics.jsonl  model.safetensors  summary.json  checkpoints/step-N/
+    manifest.json
 
 A parser's run has a `lexicon.json` instead of the tokenizer, a classifier's a `labels.json` next to it. An adapted run
 has an `adaptation.toml` that names its base; the tokenizer and all weights that it did not change are the base's.
 `recipe.toml` holds the recipe and, under [data], the data and their hash. `model.safetensors` and `summary.json` appear
-when the run is finished. Nothing in a run says what to import.
+when the run is finished. `manifest.json` has the SHA-256 of each file, and what the TOML files say, so that a change of
+any of them is met with an error. Nothing in a run says what to import.
 
 A pretrained model of another library (a Hugging Face folder, a `.gguf` file, a name) is opened as a finished run too.
 """
 
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
 from typing import Any, Self
 
-from filelock import FileLock, Timeout
 from torch import Tensor
 
 from lemma.data.corpora import MODELS
-from lemma.data.files import SUFFIX, read_json, replacing, sweep, write_atomically
+from lemma.data.files import (
+    SUFFIX,
+    check_file,
+    file_sum,
+    locked,
+    parse_json,
+    read_json,
+    read_sealed,
+    replacing,
+    seal,
+    storing,
+    sweep,
+    unreadable,
+    write_atomically,
+)
 from lemma.data.tokenizers import CONFIG, GENERATION, Tokenizer
 from lemma.data.treebanks import Lexicon
-from lemma.errors import DataError, RunError, SpecError
+from lemma.errors import DataError, RunError, SpecError, StorageError
 from lemma.hub.pretrained import Pretrained, is_pretrained, open_pretrained
-from lemma.runs.checkpoint import drop_after, write_weights
+from lemma.runs.checkpoint import MANIFEST, drop_after, write_weights
 from lemma.spec.base import read_toml, to_toml
 from lemma.spec.choose import read_model
 from lemma.spec.data import AnyDataSpec, PretrainedData, read_data
@@ -69,24 +85,11 @@ def named(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Hold a folder while it is written: two processes that train in one folder would undo each other's work.
-
-    The lock is a hidden file next to the folder. The system releases it even if the process is killed.
-    """
-    place = folder.absolute()
-    lock = FileLock(place.with_name(f".{place.name}.lock"), blocking=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise RunError(f"{folder} is being trained by another process. Wait for it, or stop it first.") from None
-    except OSError:  # a file system without locks, or a parent folder that cannot be written
+    """Hold a folder while it is written: two processes that train in one folder would undo each other's work."""
+    with locked(folder, wait=0.2) as held:
+        if not held:
+            raise RunError(f"{folder} is being trained by another process. Wait for it, or stop it first.")
         yield
-        return
-    try:
-        yield
-    finally:
-        Path(lock.lock_file).unlink(missing_ok=True)  # while it is held: nobody else holds this file then
-        lock.release()
 
 
 @dataclass(frozen=True)
@@ -97,39 +100,64 @@ class Metrics:
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add a line."""
-        with self.path.open("a", encoding="utf-8") as file:
+        with storing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
     def rows(self) -> list[dict[str, Any]]:
         """Read all lines; a last one that was only half written when the run was killed is left out."""
         if not self.path.exists():
             return []
-        *whole, _half = self.path.read_bytes().split(b"\n")
+        self.check(read_manifest(self.path.parent)["files"].get(METRICS), MANIFEST)
+        try:
+            *whole, _half = self.path.read_bytes().split(b"\n")
+        except OSError as error:
+            raise unreadable(self.path, error) from None
         return [self._row(number, line) for number, line in enumerate(whole, start=1)]
 
     def _row(self, number: int, line: bytes) -> dict[str, Any]:
         try:
-            return json.loads(line)
+            row = parse_json(line)
+            if not isinstance(row, dict) or type(row.get("step")) is not int:
+                raise ValueError("it does not say its step")
         except ValueError as error:
-            raise RunError(f"{self.path}, line {number}, is damaged: {error}.") from None
+            raise RunError(f"{self.path}, line {number}, is damaged: {error}. {self._without}") from None
+        return row
 
     def drop_after(self, step: int) -> None:
         """Forget the lines after a step, which a run that resumes there will write again."""
         kept = [json.dumps(row) + "\n" for row in self.rows() if row["step"] <= step]
         write_atomically(self.path, "".join(kept))
 
-    def sync(self) -> None:
-        """Make sure that the lines are on the disk before a checkpoint counts on them."""
-        if self.path.exists():
-            with self.path.open("rb+") as file:
-                os.fsync(file.fileno())
+    def sync(self) -> dict[str, Any]:
+        """Make sure that the lines are on the disk before a checkpoint counts on them; return their checksum."""
+        if not self.path.exists():
+            return {}
+        with storing(self.path), self.path.open("rb+") as file:
+            os.fsync(file.fileno())
+        return file_sum(self.path)
+
+    def check(self, expected: Mapping[str, Any] | None, listed_in: str) -> None:
+        """Compare as many bytes as a checkpoint or the manifest counts on with their checksum."""
+        if expected:
+            with self.path.open("rb") as file:
+                content = file.read(expected["bytes"])
+            if len(content) < expected["bytes"] or hashlib.sha256(content).hexdigest() != expected["sha256"]:
+                raise RunError(
+                    f"{self.path} is damaged: its lines do not have the SHA-256 in {listed_in}. {self._without}"
+                )
+
+    @property
+    def _without(self) -> str:
+        return "The run needs it for its curves only: remove it to go on without."
 
 
 SPEC, RECIPE, TOKENIZER, METRICS = "spec.toml", "recipe.toml", "tokenizer.json", "metrics.jsonl"
 LEXICON, LABELS, ADAPTATION = "lexicon.json", "labels.json", "adaptation.toml"
 WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD = "model.safetensors", "summary.json", "checkpoints", "tensorboard"
-MADE_FIRST = {SPEC, TOKENIZER, CONFIG, GENERATION, LEXICON, LABELS, ADAPTATION}
+MADE_FIRST = {SPEC, TOKENIZER, CONFIG, GENERATION, LEXICON, LABELS, ADAPTATION, MANIFEST}
 """Files that are there before the recipe, which is written last when a run folder is made."""
+TABLES, NAMES = (SPEC, RECIPE, ADAPTATION), (TOKENIZER, CONFIG, GENERATION, LEXICON, LABELS)
+"""What a manifest has the words of, and what it has the SHA-256 of from the start."""
 OWN = {*MADE_FIRST, RECIPE, METRICS, WEIGHTS, SUMMARY, CHECKPOINTS, TENSORBOARD}
 
 
@@ -145,24 +173,39 @@ class RunFolder:
     adaptation: AdaptationSpec | None = None
 
     def create(
-        self, tokenizer: Tokenizer | Lexicon | None, overwrite: bool = False, labels: Sequence[str] = ()
+        self,
+        tokenizer: Tokenizer | Lexicon | None,
+        overwrite: bool = False,
+        labels: Sequence[str] = (),
+        held: bool = False,
     ) -> Self:
-        """Write a new run to the disk in one go; what is there already is refused, or replaced if it is a run."""
+        """Write a new run to the disk in one go; what is there already is refused, or replaced if it is a run.
+
+        `held` says that the caller is the only writer already.
+        """
         refuse_occupied(self.path, overwrite)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            with only_writer(self.path), replacing(self.path) as temporary:
-                temporary.mkdir()
-                self._save_words(temporary, tokenizer, labels)
-                (temporary / SPEC).write_text(to_toml(self.spec.to_dict()), encoding="utf-8")
-                (temporary / RECIPE).write_text(self._recipe_toml(), encoding="utf-8")
+            with nullcontext() if held else only_writer(self.path):
+                refuse_occupied(self.path, overwrite)  # again, now that nobody else writes there
+                with replacing(self.path) as temporary:
+                    temporary.mkdir()
+                    self._save_words(temporary, tokenizer, labels)
+                    (temporary / SPEC).write_text(to_toml(self.spec.to_dict()), encoding="utf-8")
+                    (temporary / RECIPE).write_text(self._recipe_toml(), encoding="utf-8")
+                    self._write_manifest(temporary)
+        except StorageError:
+            raise
         except OSError as error:
             raise RunError(f"{self.path}: the run folder cannot be made: {error}.") from None
         return self
 
     @classmethod
-    def open(cls, path: Path) -> "RunFolder":
-        """Read the descriptions of a run; no folder, not a run and a damaged file are different errors."""
+    def open(cls, path: Path, settings: Collection[str] = ()) -> "RunFolder":
+        """Read the descriptions of a run; no folder, not a run and a damaged file are different errors.
+
+        `settings` of the recipe are about to be given again, so that recipe.toml may differ in them.
+        """
         if not (path / SPEC).exists() and is_pretrained(path):
             source = open_pretrained(path)
             return PretrainedRun(path, source.spec, Recipe(), PretrainedData(pretrained=str(path)), "", source=source)
@@ -172,6 +215,7 @@ class RunFolder:
             data = words.pop("data", {})
             data_hash = str(data.pop("hash", ""))
             table = read_toml(path / SPEC)
+            refuse_changed(path, settings)
             refuse_absent(table, path)
             spec = read_model(table, str(path / SPEC))
             recipe = Recipe.read(words, f"{path / RECIPE}: recipe")
@@ -202,7 +246,11 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any] | None:
         """Read the summary of a finished run; None before the end."""
-        return read_json(self.path / SUMMARY) if self.finished else None
+        if not self.finished:
+            return None
+        if expected := read_manifest(self.path)["files"].get(SUMMARY):
+            check_file(self.path / SUMMARY, expected, MANIFEST)
+        return read_json(self.path / SUMMARY)
 
     def base(self) -> "RunFolder":
         """Open the base of an adapted run, wherever it lies; its hash is checked when its weights are read."""
@@ -251,18 +299,36 @@ class RunFolder:
             raise RunError(f"The run folder {self.path} is damaged. {error}") from None
 
     def rewind(self, step: int) -> None:
-        """Put the folder where a run that goes on from `step` needs it: unfinished, nothing in it from later steps."""
+        """Put the folder where a run that goes on from `step` needs it: nothing in it from later steps.
+
+        What it had come to, if it was finished, stays until there is a checkpoint of the steps that follow.
+        """
+        sweep(self.path)
+        self.metrics.drop_after(step)
+        self._write_manifest(self.path)
+        write_atomically(self.path / RECIPE, self._recipe_toml())
+        drop_after(self.checkpoints, step)
+
+    def reopen(self) -> None:
+        """Forget what a finished run had come to, now that a checkpoint has more."""
         for name in (SUMMARY, WEIGHTS):  # in this order: weights without a summary count as unfinished
             (self.path / name).unlink(missing_ok=True)
-        sweep(self.path)
-        drop_after(self.checkpoints, step)
-        self.metrics.drop_after(step)
-        write_atomically(self.path / RECIPE, self._recipe_toml())
 
     def finish(self, weights: Mapping[str, Tensor], summary: Mapping[str, Any]) -> None:
         """Write the weights that the run ends with, then its summary."""
         write_weights(self.path / WEIGHTS, weights, self.spec, self.method)
-        write_atomically(self.path / SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
+        content = (json.dumps(summary, indent=1, ensure_ascii=False) + "\n").encode()
+        sums = {SUMMARY: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}}
+        self._write_manifest(self.path, sums | {METRICS: self.metrics.sync()})
+        write_atomically(self.path / SUMMARY, content)
+
+    def _write_manifest(self, folder: Path, more: Mapping[str, Any] | None = None) -> None:
+        """Write what the files of the run are to be; the recipe is this one, whether it is on the disk yet or not."""
+        tables = {name: _table(folder, name) for name in TABLES if (folder / name).exists()}
+        tables[RECIPE] = json.loads(json.dumps(self._recipe_words()))
+        files = {name: file_sum(folder / name) for name in NAMES if (folder / name).exists()}
+        content = seal({"files": {**files, **(more or {})}, "tables": tables})
+        write_atomically(folder / MANIFEST, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
     def _save_words(self, folder: Path, tokenizer: Tokenizer | Lexicon | None, labels: Sequence[str]) -> None:
         """What turns text into numbers and numbers into names, unless the base has it, and the way to the base."""
@@ -274,7 +340,10 @@ class RunFolder:
             (folder / LABELS).write_text(json.dumps({"labels": list(labels)}, ensure_ascii=False), encoding="utf-8")
 
     def _recipe_toml(self) -> str:
-        return to_toml({**self.recipe.to_dict(), "data": {**self.data.to_dict(), "hash": self.data_hash}})
+        return to_toml(self._recipe_words())
+
+    def _recipe_words(self) -> dict[str, Any]:
+        return {**self.recipe.to_dict(), "data": {**self.data.to_dict(), "hash": self.data_hash}}
 
 
 @dataclass(frozen=True)
@@ -312,6 +381,56 @@ def _adaptation(path: Path) -> AdaptationSpec | None:
     return AdaptationSpec.read(read_toml(path / ADAPTATION), str(path / ADAPTATION))
 
 
+def _table(folder: Path, name: str) -> dict[str, Any]:
+    """What a TOML file of a run says; where the base is may be changed, since its weights have a checksum."""
+    return {word: value for word, value in read_toml(folder / name).items() if (name, word) != (ADAPTATION, "base")}
+
+
+def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
+    """The checksums of a run's files and the words of its tables; of a run of version 0.1, none."""
+    if not (path / MANIFEST).exists():
+        return {"files": {}, "tables": {}}
+    found = read_sealed(path / MANIFEST)
+    if not all(isinstance(found.get(part), dict) for part in ("files", "tables")):
+        raise RunError(f"{path / MANIFEST} is damaged: it lists no files.")
+    return found
+
+
+def refuse_changed(path: Path, settings: Collection[str] = ()) -> None:
+    """Refuse a run of which a description is no longer what was written, naming the file and what differs."""
+    for _, why in changed_files(path, settings):
+        raise RunError(why)
+
+
+def changed_files(path: Path, settings: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+    """The descriptions of a run that are no longer what was written, and what differs; `settings` may."""
+    listed = read_manifest(path)
+    for name, was in listed["tables"].items():
+        if name not in TABLES or not isinstance(was, dict):
+            continue
+        if not (path / name).exists():
+            yield name, f"{path / name} is missing."
+            continue
+        try:
+            now = _table(path, name)
+        except SpecError as error:
+            yield name, str(error)
+            continue
+        for word in {**was, **now}:
+            if was.get(word) != now.get(word) and not (name == RECIPE and word in settings):
+                before, after = was.get(word, "unset"), now.get(word, "unset")
+                takes = f", or take it over: lemma train --resume {quote(str(path))} {word}={after}"
+                taken = takes if name == RECIPE and word != "data" else ", or train again"
+                yield name, f"{path / name} says {word} = {after}; the run was made with {before}. Put it back{taken}."
+                break
+    for name, expected in listed["files"].items():
+        try:
+            if name in NAMES:
+                check_file(path / name, expected, MANIFEST)
+        except RunError as error:
+            yield name, str(error)
+
+
 def is_begun(path: Path) -> bool:
     """Whether a path holds anything but what a process leaves that dies while it makes a run folder.
 
@@ -324,9 +443,10 @@ def is_begun(path: Path) -> bool:
 
 def remove_unbegun(path: Path) -> None:
     """Remove a run folder that was never begun, so that the run can be trained there."""
-    if path.is_dir() and not is_begun(path):
+    if path.is_dir():
         with only_writer(path):
-            shutil.rmtree(path)
+            if not is_begun(path):  # asked while nobody else writes there
+                shutil.rmtree(path)
 
 
 def refuse_occupied(path: Path, overwrite: bool) -> None:

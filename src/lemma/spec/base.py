@@ -1,16 +1,19 @@
 """What every spec is: frozen, closed to unknown fields, read from TOML and from `key=value` settings."""
 
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin
 
+from annotated_types import Le
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from lemma.errors import SpecError, unknown
+from lemma.spec.settings import SYNONYMS
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,9 @@ class Spec(BaseModel):
             if name in named:
                 raise ValueError(f"{name} is given twice, once as '{word}'")
             named[name] = value
+            field = cls.model_fields.get(name)
+            if field is not None and isinstance(value, int):
+                refuse_size(word, value, field)
         return named
 
     @classmethod
@@ -79,6 +85,47 @@ class Spec(BaseModel):
         return self.model_dump(mode="json", exclude_none=True)
 
 
+LONGEST_LINE = 2000
+LARGEST, DEEPEST = 10**9, 1000
+"""The largest whole number that a setting may have, and the largest number of layers."""
+
+
+def refuse_size(word: str, value: int, field: FieldInfo) -> None:
+    """Refuse true or false where a number is expected, and numbers that no machine can do anything with."""
+    if isinstance(value, bool):
+        if not _takes_bool(field.annotation):
+            raise ValueError(f"{word} = {str(value).lower()}: a number is expected, as in {word}={field.get_default()}")
+        return
+    limit = DEEPEST if "depth" in word or word.startswith("L") else LARGEST
+    limit = next((bound.le for bound in field.metadata if isinstance(bound, Le) and type(bound.le) is int), limit)
+    if not -limit <= value <= limit:
+        raise ValueError(f"{word} = {shown(value)}: at most {limit:,} is possible")
+
+
+def _takes_bool(annotation: Any) -> bool:
+    """Whether true and false are values of a field: it says so, or it is not said to be a number."""
+    parts = get_args(annotation)
+    if not parts:
+        return annotation not in (int, float)
+    kinds = [type(part) for part in parts] if get_origin(annotation) is Literal else parts
+    return any(kind is bool or (kind not in (int, float, type(None)) and _takes_bool(kind)) for kind in kinds)
+
+
+def shown(value: Any) -> str:
+    """A value in a message, cut where it is long.
+
+    >>> shown("a" * 100), shown(10**5000)
+    ("'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…", 'a number of more than 4,000 digits')
+    """
+    try:
+        written = repr(value)
+    except ValueError:
+        return "a number of more than 4,000 digits"
+    except RecursionError:
+        return "a deeply nested value"
+    return written if len(written) <= 64 else f"{written[:60]}…"
+
+
 def letter_of(field: FieldInfo) -> str | None:
     """Return the field's textbook letter, if it has one."""
     return next((mark.name for mark in field.metadata if isinstance(mark, Letter)), None)
@@ -88,26 +135,54 @@ def explain(error: ValidationError, where: str, known: list[str]) -> str:
     """Turn pydantic's report into one line per mistake: where, what was got, what was expected."""
     lines: list[str] = []
     for mistake in error.errors():
-        path = ".".join([where, *(str(step) for step in mistake["loc"])]).strip(".")
+        path = ".".join([where, *(str(step)[:64] for step in mistake["loc"])]).strip(".")
         if mistake["type"] == "extra_forbidden":
             lines.append(unknown(f"{where}: the setting", str(mistake["loc"][-1]), known))
         elif mistake["type"] == "value_error":
-            lines.append(str(mistake.get("ctx", {})["error"]))
+            lines.append(str(mistake.get("ctx", {})["error"])[:LONGEST_LINE])
         else:
-            lines.append(f"{path} = {mistake['input']!r}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}.")
+            lines.append(f"{path} = {shown(mistake['input'])}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}.")
     return "\n".join(lines)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file; a mistake in it is named with its place."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        if (size := path.stat().st_size) > LARGEST_TOML:
+            raise SpecError(f"{path} has {size:,} bytes; a file of settings has at most {LARGEST_TOML:,}.")
+        return parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SpecError(f"{path}: there is no such file.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise SpecError(f"{path}: cannot be read as a text file ({error}).") from None
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read ({error.strerror}).") from None
+    except ValueError as error:
+        if isinstance(error, SpecError):
+            raise
         raise SpecError(f"{path}: not valid TOML: {error}.") from None
+
+
+LARGEST_TOML = 1 << 20
+MOST_DOTS = 64
+"""Bytes of the largest TOML file that is read, and dots of a key: Python takes time and memory in their square."""
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Read TOML; whatever is wrong with it is a ValueError in a few words."""
+    if DOTTED.search(text):
+        raise ValueError(f"a key has more than {MOST_DOTS} dots")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(str(error) if len(str(error)) < 200 else f"{str(error)[:200]}…") from None
+    except (ValueError, TypeError, OverflowError, AttributeError):  # thousands of digits, impossible dates
+        raise ValueError("it holds a number or a date that cannot be read") from None
+
+
+DOTTED = re.compile(rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{MOST_DOTS}}}""")
 
 
 def to_toml(table: Mapping[str, Any]) -> str:
@@ -167,9 +242,9 @@ def parse_settings(words: Iterable[str]) -> dict[str, Any]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key.strip():
-            raise SpecError(f"'{word}' is not of the form key=value, as in width=128.")
+            raise SpecError(f"{shown(word)} is not of the form key=value, as in width=128.")
         if key.strip() in parsed:
-            raise SpecError(f"'{key.strip()}' is given twice.")
+            raise SpecError(f"{shown(key.strip())} is given twice.")
         parsed[key.strip()] = parse_value(value.strip())
     return parsed
 
@@ -177,8 +252,8 @@ def parse_settings(words: Iterable[str]) -> dict[str, Any]:
 def parse_value(text: str) -> Any:
     """Read one TOML literal (number, true, false, string, list, table); anything else is plain text."""
     try:
-        document = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+        document = parse_toml(f"value = {text}")
+    except ValueError:
         return text
     return document["value"] if list(document) == ["value"] else text
 
@@ -194,8 +269,10 @@ def distribute(words: Mapping[str, Any], kinds: Mapping[str, type[Spec]]) -> dic
         if owner is None:
             now = next((kind.renamed[word] for kind in kinds.values() if word in kind.renamed), None)
             if now is not None:
-                raise SpecError(f"the setting '{word}' is called '{now}' now. Say {now}={value}")
-            settable = (known for kind in kinds.values() for known in kind.known_words())
+                raise SpecError(f"the setting '{word}' is called '{now}' now. Say {now}={str(value)[:64]}")
+            settable = [known for kind in kinds.values() for known in kind.known_words()]
+            if here := next((name for name in SYNONYMS.get(word.lower(), ()) if name in settable), None):
+                raise SpecError(f"the setting '{word}' is called {here} here. Say {here}={str(value)[:64]}")
             # family and kind are chosen by name, not set
             raise SpecError(
                 unknown("the setting", word, dict.fromkeys(w for w in settable if w not in ("family", "kind")))

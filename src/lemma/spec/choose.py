@@ -40,6 +40,7 @@ from lemma.spec.models import (
 )
 from lemma.spec.positions import NewPositions, Sinusoidal
 from lemma.spec.recipe import Recipe
+from lemma.spec.settings import MODEL_SYNONYMS
 
 # Models by name: the families with good defaults, those of the problems, and those of other packages.
 
@@ -174,7 +175,7 @@ def preset(name: str) -> Preset:
     """Return the preset of that name, or say which names there are."""
     found = find_preset(name)
     if found is None:
-        raise SpecError(unknown("model", name, preset_names()))
+        raise SpecError(unknown("model", name, preset_names(), MODEL_SYNONYMS.get(name.lower())))
     return found
 
 
@@ -357,7 +358,7 @@ def _base(model: str | Path | ModelSpec | Choice) -> Choice:
     more = " A spec file (name.toml) is possible too."
     if path.is_dir():
         more = f" To train a run or a pretrained model further: lemma adapt {model} --text FILE --out FOLDER"
-    raise SpecError(unknown("model", str(model), preset_names()) + more)
+    raise SpecError(unknown("model", str(model), preset_names(), MODEL_SYNONYMS.get(str(model).lower())) + more)
 
 
 def read_choice(path: Path) -> Choice:

@@ -175,7 +175,7 @@ class Recipe(Spec):
     """Weight of the penalty on the mean squared distance of attention, last layer excluded (B3); 0 switches it off."""
     distance_max: float = Field(default=100.0, gt=0)
     """Upper bound of a row's squared distance, so that the penalty does not grow with the context."""
-    seed: int = Field(default=1, ge=0)
+    seed: int = Field(default=1, ge=0, le=2**63 - 1)
     """Random seed of the initial weights, the batches and the dropout."""
     evaluate_every: int | None = Field(default=None, ge=1)
     """Steps between evaluations on the validation split; ten per run if unset."""
@@ -187,6 +187,8 @@ class Recipe(Spec):
     """The weights that a finished run keeps: the best on the validation split, or the last."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device for training; auto takes the GPU if there is one."""
+    threads: int | None = Field(default=None, ge=1, le=4096)
+    """CPU threads of training; as many as torch takes (OMP_NUM_THREADS, else the cores) if unset."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the forward pass; auto is bfloat16 on a GPU that supports it, else float32."""
     shard: bool = False

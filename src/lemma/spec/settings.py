@@ -3,6 +3,47 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("lr", "learningrate", "max_lr", "step_size"), ("learning_rate",)),
+    **dict.fromkeys(("d_model", "n_embd", "hidden_size", "embed_dim", "embedding_dim", "emb_dim", "dim"), ("width",)),
+    **dict.fromkeys(("hidden_dim", "hidden_units", "d_hidden", "n_hidden"), ("hidden", "feed_forward")),
+    **dict.fromkeys(("n_layer", "n_layers", "num_layers", "layers", "num_hidden_layers"), ("depth", "encoder_depth")),
+    **dict.fromkeys(("n_head", "n_heads", "num_heads", "nhead", "num_attention_heads"), ("heads",)),
+    **dict.fromkeys(("n_kv_heads", "num_key_value_heads"), ("key_value_heads",)),
+    **dict.fromkeys(("d_inner", "ffn_dim", "d_ffn", "intermediate_size", "dim_feedforward"), ("feed_forward",)),
+    **dict.fromkeys(
+        ("seq_len", "block_size", "context_length", "max_length", "n_ctx", "max_seq_len", "window_size"),
+        ("context", "sequence_length"),
+    ),
+    **dict.fromkeys(("vocab", "vocab_size", "n_vocab"), ("vocabulary",)),
+    **dict.fromkeys(("batch_size", "bs", "bsz"), ("batch",)),
+    **dict.fromkeys(("epochs", "n_epochs", "iterations", "max_iters", "max_steps", "num_steps", "iters"), ("steps",)),
+    **dict.fromkeys(("warmup", "warmup_steps", "warmup_iters"), ("warm_up",)),
+    **dict.fromkeys(("grad_clip", "max_grad_norm", "clip_grad"), ("clip",)),
+    **dict.fromkeys(("grad_accum", "gradient_accumulation_steps", "accum"), ("accumulate",)),
+    **dict.fromkeys(("wd", "decay", "l2"), ("weight_decay",)),
+    **dict.fromkeys(("p_drop", "dropout_rate", "drop"), ("dropout",)),
+    **dict.fromkeys(("eval_every", "eval_interval", "eval_steps"), ("evaluate_every",)),
+    **dict.fromkeys(("save_every", "save_steps", "ckpt_every"), ("checkpoint_every",)),
+    **dict.fromkeys(("random_seed", "rng"), ("seed",)),
+    **dict.fromkeys(("tie_weights", "tie_word_embeddings", "weight_tying"), ("tied",)),
+    **dict.fromkeys(("position", "pos", "positional_encoding", "pos_emb"), ("positions",)),
+    **dict.fromkeys(("early_stopping",), ("patience",)),
+    **dict.fromkeys(("num_threads", "n_threads"), ("threads",)),
+}
+"""What other programs call a setting, and its names here."""
+
+MODEL_SYNONYMS: dict[str, str] = {
+    **dict.fromkeys(("transformer", "gpt", "gpt2", "gpt-2", "nanogpt", "llama", "lm"), "decoder"),
+    **dict.fromkeys(("bert", "mlm"), "encoder"),
+    **dict.fromkeys(("t5", "seq2seq", "translator", "nmt", "bart"), "encoder-decoder"),
+    **dict.fromkeys(("clip", "siglip"), "dual-encoder"),
+    **dict.fromkeys(("gcn", "gnn"), "graph"),
+    **dict.fromkeys(("mlp", "nnlm", "bengio", "ffn", "feedforward"), "feed-forward"),
+    **dict.fromkeys(("elman", "recurrent", "vanilla-rnn"), "rnn"),
+}
+"""What other programs call a model, and the preset that is nearest to it."""
+
 
 class RecipeSettings(TypedDict, total=False):
     """How a model is trained: the fields of `Recipe`."""
@@ -33,6 +74,7 @@ class RecipeSettings(TypedDict, total=False):
     patience: int | None
     keep: Literal["best", "last"]
     device: Literal["auto", "cpu", "cuda"]
+    threads: int | None
     precision: Literal["auto", "float32", "bfloat16"]
     shard: bool
     recompute: Literal["none", "layers"]

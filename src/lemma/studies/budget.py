@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
@@ -20,6 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from lemma import __version__
 from lemma.data.splits import Splits
 from lemma.data.store import TokenArray
 from lemma.errors import SpecError
@@ -195,12 +195,8 @@ def describe_hardware(device: str = "cpu") -> dict[str, str]:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     processor = names[0] if names else platform.processor() or platform.machine()
-    try:
-        lemma = version("lemma")
-    except PackageNotFoundError:
-        lemma = "not installed as a package"
     threads = torch.get_num_threads()
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}, Lemma {lemma}"
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, Lemma {__version__}"
     return {
         **({"GPU": torch.cuda.get_device_name()} if device == "cuda" else {}),
         "processor": f"{processor}, {threads} thread{'' if threads == 1 else 's'}",

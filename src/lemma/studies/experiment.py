@@ -19,8 +19,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from lemma.data.files import write_atomically
-from lemma.errors import LemmaError, RunError, SpecError, unknown
+from lemma.data.files import read_sealed, seal, write_atomically
+from lemma.errors import LemmaError, RunError, SpecError, StorageError, unknown
 from lemma.report.progress import Observer, Silent
 from lemma.report.statistics import LEAST, Estimate, PairedTest, estimate, paired_test
 from lemma.runs.folder import SPEC, RunFolder, is_begun, remove_unbegun
@@ -453,16 +453,15 @@ def changed_at(path: Path) -> int:
 def read_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON object; None if the file is missing or damaged, for all that is kept can be made again."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_sealed(path)
+    except (RunError, StorageError):
         return None
-    return values if isinstance(values, dict) else None
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write a JSON object atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_atomically(path, json.dumps(seal(values), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 # Experiments whose cells are training runs.

@@ -441,7 +441,7 @@ def show_sections(
         if not any(len(one.curve) > 1 for row in rows for one in row.measured.values()):
             yield Text("There are none: each run was validated once, at its end. More points: validations=5.")
         elif not drawn:
-            missing = "since altair and vl-convert are not installed: pip install 'lemma[plots]'."
+            missing = "since altair and vl-convert are not installed: pip install 'lemma-lm[plots]'."
             yield Text(f"The plots were left out, {missing}")
         else:
             yield Legend(styles(rows))

@@ -30,7 +30,7 @@ try:
     from lm_eval.tasks import TaskManager
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 except ImportError as error:
-    raise InputError(f"the harness needs lm_eval ({error}): pip install 'lemma[harness]'") from None
+    raise InputError(f"the harness needs lm_eval ({error}): pip install 'lemma-lm[harness]'") from None
 
 GENERATED = 256  # tokens to generate where a task does not say; lm_eval's own
 PROMPTS_AT_ONCE = 64

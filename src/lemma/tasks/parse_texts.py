@@ -2,7 +2,9 @@
 
 import hashlib
 import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -131,7 +133,7 @@ def _read(path: Path) -> dict[bytes, ParsedWords]:
         with np.load(path, allow_pickle=False) as held:
             texts, words = held["texts"].tobytes(), held["words"].tobytes().decode().split("\n")
             heads = held["governors"].tolist()
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+    except (OSError, ValueError, LookupError, EOFError, RuntimeError, struct.error, zlib.error, zipfile.BadZipFile):
         return {}
     digests = [texts[start : start + DIGEST] for start in range(0, len(texts), DIGEST)]
     bounds = np.cumsum([0, *(len(line.split()) for line in words)]).tolist()

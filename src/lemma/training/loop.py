@@ -87,7 +87,7 @@ def resume(
 ) -> "TrainingResult":
     """Resume a run from its last good checkpoint, or from the start if it had none; `changes` are recipe settings."""
     observer = observer or Silent()
-    folder = RunFolder.open(path)
+    folder = RunFolder.open(path, settings=changes or ())
     refuse_to_resume(folder, data)
     folder = replace(folder, recipe=folder.recipe.replace(**(changes or {})))
     return _run(folder, data, evaluate, sample, observer, None, own)
@@ -137,6 +137,9 @@ def _run(
         processes = stack.enter_context(joined(recipe))
         stack.enter_context(fork_random(processes.device))
         stack.enter_context(steady_heap(processes.device))
+        if recipe.threads is not None:
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(recipe.threads)
         on_gpu = processes.device.type == "cuda"
         stack.enter_context(matrix_products("high" if on_gpu else "highest"))  # TF32 on a GPU
         if overwrite is not None and processes.leads:
@@ -147,14 +150,15 @@ def _run(
         tell = observer.say if processes.leads else Silent().say
         first = partial(first_model, folder)
         session = Session(folder.spec, recipe, data.tokens("train"), processes, tell, first, own)
+        if processes.leads:
+            folder.path.absolute().parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(only_writer(folder.path))
         if overwrite is None:
             restore_latest(session, folder)
         elif processes.leads:
-            folder.create(data.tokenizer, overwrite, data.labels)
+            folder.create(data.tokenizer, overwrite, data.labels, held=True)
         session.state.tokenizer_sample = session.state.tokenizer_sample or data.tokenizer_sample
         setup_seconds = time.perf_counter() - begin
-        if processes.leads:
-            stack.enter_context(only_writer(folder.path))
         stack.enter_context(closing(session.batches))
         stop = stack.enter_context(stoppable(processes.size > 1))
         log = stack.enter_context(closing(MetricsLog(folder, observer, processes, session.state.step)))

@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from lemma.layers.state import State
 from lemma.models.base import count_parameters
 from lemma.models.build import build
 from lemma.runs.checkpoint import Checkpoint, latest_good, put_weights, refuse_other_spec, save, weights_of
-from lemma.runs.folder import RunFolder, only_writer
+from lemma.runs.folder import RunFolder
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import refuse_penalties
@@ -79,6 +80,10 @@ class TrainingState:
     """Those of the best one."""
     without_better: int = 0
     """Validations since the best one."""
+    interval: list[float] = field(default_factory=lambda: [0.0, 0])
+    """The sum of the training losses since the last validation, and their number."""
+    recent: list[list[float]] = field(default_factory=list)
+    """Of the last validations, the mean training loss before each, and its own loss."""
     warnings: dict[str, str] = field(default_factory=dict)
     """Warnings by kind: each is given once per run."""
     tokenizer_sample: str = ""
@@ -253,6 +258,7 @@ class Session:
         loss, norm, terms = self.settle()
         state = self.state
         state.training_loss = loss
+        state.interval = [state.interval[0] + loss * self.summed, state.interval[1] + self.summed]
         speed = self.summed * self.batches.tokens_per_step / (state.seconds - self.since)
         self.reset_sums(state.seconds)
         if self.chance:
@@ -277,11 +283,20 @@ class Session:
                 score = (result.loss, result.perplexity)
                 self.state.figures = dict(getattr(result, "figures", {}))
         loss, perplexity = self.processes.broadcast(score)
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"At step {self.state.step} the validation loss is {loss}. {good_checkpoint(self.saved)}. Try a lower "
+                "learning_rate."
+            )
         if self.state.judge(loss, perplexity) and self.processes.leads:
             self.best = {name: tensor.cpu().clone() for name, tensor in weights_of(self.whole).items()}
-        training = self.state.training_loss
-        if training is not None and self.task.text_checks:
-            self.warn("too_good", too_good(self.recipe, self.state.step, loss, training))
+        total, steps = self.state.interval
+        self.state.interval = [0.0, 0]
+        self.state.recent = [*self.state.recent, [total / max(1, steps), loss]][-COMPARED:]
+        if len(self.state.recent) == COMPARED and self.task.text_checks:
+            training = fmean(before for before, _ in self.state.recent[1:])  # of the steps between these validations
+            validation = fmean(after for _, after in self.state.recent)
+            self.warn("too_good", too_good(self.recipe, self.state.step, validation, training))
         self.restart_clock()
         return {"validation_loss": loss, "perplexity": perplexity, **self.state.figures}
 
@@ -384,8 +399,9 @@ def save_session(session: Session, folder: RunFolder) -> None:
         "threads": torch.get_num_threads(),
     }
     if processes.leads:
-        folder.metrics.sync()
+        values["metrics"] = folder.metrics.sync()
         save(folder.checkpoints, Checkpoint(state.step, tensors, values))
+        folder.reopen()
     session.saved = state.step
     session.restart_clock()
 
@@ -411,13 +427,14 @@ def restore_latest(session: Session, folder: RunFolder) -> None:
     damage: list[str] = []
     checkpoint = latest_good(folder.checkpoints, damage.append)
     if checkpoint:
+        if folder.metrics.path.exists():
+            folder.metrics.check(checkpoint.state.get("metrics"), f"the checkpoint of step {checkpoint.step}")
         _restore(session, checkpoint, folder)
     for message in damage:
         session.warn(message, message)
     session.processes.any(True)  # all have read before the first one tidies up
     if session.processes.leads:
-        with only_writer(folder.path):
-            folder.rewind(session.state.step)
+        folder.rewind(session.state.step)
 
 
 def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> None:
@@ -470,6 +487,7 @@ def _reading(session: Session) -> dict[str, int]:
 GUESSING = 0.98  # a loss above this share of the logarithm of all choices is no better than guessing
 FAR_BELOW = 0.8  # validation below this share of the training loss, and by this many nats, is too good to be true
 NATS = 0.2
+COMPARED = 4  # validations of which means are taken: single ones, and single steps, vary too much
 READINGS = 200  # more passes through the same text than this are absurd
 
 
@@ -515,5 +533,10 @@ def refuse_no_number(loss: float, norm: float, steps: range, rate: float, saved:
         return
     what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
     where = f"At step {steps[-1]}" if len(steps) == 1 else f"Between steps {steps[0]} and {steps[-1]}"
-    kept = f"The checkpoint of step {saved} is good" if saved else "No checkpoint had been saved before"
-    raise TrainingError(f"{where} {what} (learning rate {rate:.3g}). {kept}. Try a lower learning_rate.")
+    good = good_checkpoint(saved)
+    raise TrainingError(f"{where} {what} (learning rate {rate:.3g}). {good}. Try a lower learning_rate.")
+
+
+def good_checkpoint(saved: int) -> str:
+    """Which checkpoint is good, in words."""
+    return f"The checkpoint of step {saved} is good" if saved else "No checkpoint had been saved before"

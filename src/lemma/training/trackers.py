@@ -36,7 +36,7 @@ def tracker_package(name: str) -> Any:
                 import trackio as package  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise SpecError(
-            f"recipe.tracker = {name}: {name} is not installed. pip install 'lemma[{name}]', or leave it out: "
+            f"recipe.tracker = {name}: {name} is not installed. pip install 'lemma-lm[{name}]', or leave it out: "
             "metrics.jsonl is always written."
         ) from None
     return package

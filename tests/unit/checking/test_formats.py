@@ -161,7 +161,7 @@ def test_formats_are_written_by_name_and_the_wrong_call_says_so(tmp_path: Path) 
 
 @pytest.mark.parametrize("number", range(len(STUDENTS)))
 def test_otter_gives_the_same_points(number: int, tmp_path: Path) -> None:
-    otter: Any = pytest.importorskip("otter.test_files", reason="needs otter-grader: pip install 'lemma[grading]'")
+    otter: Any = pytest.importorskip("otter.test_files", reason="needs otter-grader: pip install 'lemma-lm[grading]'")
     from otter.nbmeta_config import NBMetadataConfig
 
     lemma.check.write_sheet(SHEET, format="otter", out=tmp_path / "tests")
@@ -180,7 +180,7 @@ def test_otter_gives_the_same_points(number: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_nbgrader_gives_the_same_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the sheet to the gradebook: the assignment generated, two notebooks handed in, executed and graded."""
-    pytest.importorskip("nbgrader", reason="needs nbgrader: pip install 'lemma[grading]'")
+    pytest.importorskip("nbgrader", reason="needs nbgrader: pip install 'lemma-lm[grading]'")
     import nbformat
     from nbgrader.apps import NbGraderAPI
     from traitlets.config import Config

@@ -65,7 +65,7 @@ def test_generate_streams_and_repeats_itself_with_a_seed(folder: Path) -> None:
 def test_generate_at_zero_reports_its_loop(folder: Path) -> None:
     words = ["generate", "runs/a", "--prompt", "the", "--tokens", "400", "--temperature", "0", "--json"]
     result = json.loads(lemma(*words, folder=folder).stdout)
-    assert set(result) == {"prompt", "text", "tokens", "loop", "stopped", "tokens_per_second", "logprobs"}
+    assert set(result) == {"prompt", "text", "tokens", "loop", "stopped", "tokens_per_second", "logprobs", "seed"}
     loop, tokens = result["loop"], result["tokens"]
     if loop is not None:
         assert tokens[loop["onset"] : -loop["period"]] == tokens[loop["onset"] + loop["period"] :]
@@ -151,7 +151,7 @@ def test_a_tree_that_is_to_learn_text_is_told_of_labels_and_a_parser() -> None:
 def test_options_of_generate_that_are_not_given_have_the_values_that_help_names(folder: Path) -> None:
     words = ["generate", str(folder / "runs/a"), "--prompt", "the", "--json"]
     given = ["--tokens=200", "--temperature=0.8", "--seed=1", "--samples=1", "--no-stop-at-loop", "--no-ignore-eos"]
-    plain, spelt = (json.loads(CliRunner().invoke(app, [*words, *more]).stdout) for more in ([], given))
+    plain, spelt = (json.loads(CliRunner().invoke(app, [*words, *more]).stdout) for more in (["--seed=1"], given))
     assert plain["tokens"] == spelt["tokens"]
     help = " ".join(CliRunner().invoke(app, ["generate", "--help"], env={"COLUMNS": "400"}).stdout.split())
     assert all(f"; {value} if not given" in help for value in ("200", "0.8", "1", "no"))

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -18,6 +20,7 @@ from lemma.cli.common import patiently
 from lemma.cli.main import app, main
 from lemma.errors import SpecError
 from lemma.report.curves import Curve, Plot
+from lemma.report.progress import observer
 from lemma.spec.studies import read_study
 from lemma.training.loop import TrainingResult
 
@@ -42,7 +45,7 @@ def test_the_verbs_stand_in_the_order_of_the_docs() -> None:
     said = CliRunner().invoke(app, ["--help"]).output.partition("Commands:")[2]
     names = [line.split()[0] for line in said.splitlines() if line.startswith("  ") and line[2:3].isalpha()]
     verbs = ["count", "check", "train", "evaluate", "generate", "look", "adapt", "export"]
-    verbs += ["search", "study", "serve", "data"]
+    verbs += ["search", "study", "serve", "data", "verify"]
     assert names[: len(verbs)] == verbs
 
 
@@ -126,6 +129,91 @@ def book_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = {name: int(value) for name, value in (word.split("=") for word in SMALL)}
     lemma.train("lstm", text=folder / "book.txt", out=folder / "run", steps=2, evaluate_every=2, **sizes)
     return folder / "run"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["lr=0.1"], "the setting 'lr' is called learning_rate here. Say learning_rate=0.1"),
+        (["d_model=8"], "called width here. Say width=8"),
+        (["n_layer=2"], "called depth here. Say depth=2"),
+        (["block_size=8"], "called sequence_length here"),
+        (["learning_rat=1"], "Did you mean 'learning_rate'?"),
+        (["zzz=1"], "the setting = 'zzz' is unknown. Known:"),
+    ],
+)
+def test_names_of_other_programs_lead_to_the_right_one(words: list[str], said: str, capsys) -> None:
+    status, _, err = run(capsys, "train", "lstm", "--text", "none.txt", "--out", "runs/a", *words)
+    assert status == 2 and said in err
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("transformer", "decoder"), ("gpt", "decoder"), ("BERT", "encoder"), ("lstn", "lstm"), ("xyz", "")],
+)
+def test_models_by_other_names_lead_to_the_nearest_preset(name: str, meant: str, capsys) -> None:
+    status, _, err = run(capsys, "train", name, "--text", "none.txt", "--out", "runs/a")
+    assert status == 2 and (f"Did you mean '{meant}'?" in err if meant else "Did you mean" not in err)
+
+
+def test_a_module_that_is_built_is_counted_by_number() -> None:
+    from torch import nn
+
+    with pytest.warns(UserWarning, match=r"counted by number\. For formulas, give what builds it"):
+        account = lemma.count(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)))
+    assert int(account.parameters.number) == 3 * 4 + 4 + 4 * 2 + 2 == int(account.parameters.formula)
+
+
+def test_a_seed_is_drawn_and_told_unless_it_is_given(book_run: Path, capsys) -> None:
+    settings = {"tokens": 30, "temperature": 1.0}
+    one, other = (lemma.generate(book_run, "the", **settings) for _ in range(2))
+    assert one.seed != other.seed and one.text != other.text and f"seed: {one.seed}" in str(one)
+    again = lemma.generate(book_run, "the", seed=one.seed, **settings)
+    assert again.text == one.text and again.seed is None
+    assert lemma.generate(book_run, "the", tokens=3, temperature=0).seed is None
+    with suppress(SystemExit):
+        main(["generate", str(book_run), "--prompt", "the", "--tokens", "5", "--ignore-eos", "--json"])
+    out = capsys.readouterr().out
+    assert len(json.loads(out)["tokens"]) == 5
+    assert any(line.strip().startswith('"tokens": [') and line.rstrip().endswith("],") for line in out.splitlines())
+
+
+def test_a_text_never_begins_with_half_a_character() -> None:
+    from lemma.data.tokenizers import train_tokenizer
+    from lemma.generation.decode import Spelling
+    from lemma.spec.data import BytePairs
+
+    tokenizer = train_tokenizer(BytePairs(vocabulary=258), ["abc"])
+    half, rest = tokenizer.encode("é").tolist()
+    spelling = Spelling(tokenizer, [tokenizer.eos or 0])
+    pieces = [spelling.add(token) for token in (rest, *tokenizer.encode("aé").tolist(), half, *tokenizer.encode("b"))]
+    assert "".join(pieces) == "aé\N{REPLACEMENT CHARACTER}b"  # half a character within the text is told
+
+
+def test_progress_in_a_notebook_moves_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    class Display:
+        HTML = staticmethod(str)
+
+        @staticmethod
+        def display(what: str, display_id: bool) -> "Display":
+            shown.append(f"new {what}")
+            return Display()
+
+        def update(self, what: str) -> None:
+            shown.append(what)
+
+    kernel = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object()))
+    monkeypatch.setitem(sys.modules, "IPython", kernel)
+    monkeypatch.setitem(sys.modules, "IPython.display", Display)
+    watcher = observer()
+    watcher.begin("training", 10, "steps")
+    watcher.report({"step": 5, "loss": 1.5})
+    watcher.advance(10)
+    watcher.end()
+    assert [line.startswith("new") for line in shown] == [True, False, False]
+    assert "training: 10 of 10 steps · loss 1.500" in shown[-1]
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def test_without_pyarrow_cora_is_refused_before_anything_is_fetched(tmp_path: Pa
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path))
     monkeypatch.setattr(named, "find_spec", lambda name: None)
     monkeypatch.setattr(library, "download_package", lambda *_, **__: pytest.fail("it was fetched"))
-    with pytest.raises(DataError, match=r"lemma\[graphs\]"):
+    with pytest.raises(DataError, match=r"lemma-lm\[graphs\]"):
         read("cora")
 
 

@@ -235,7 +235,7 @@ def test_image_files_are_found_in_folders_below_and_hidden_ones_are_not(tmp_path
 
 def test_without_pillow_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
-    with pytest.raises(DataError, match=r"pip install 'lemma\[images\]'"):
+    with pytest.raises(DataError, match=r"pip install 'lemma-lm\[images\]'"):
         canvas.pillow()
-    with pytest.raises(DataError, match=r"pip install 'lemma\[images\]'"):
+    with pytest.raises(DataError, match=r"pip install 'lemma-lm\[images\]'"):
         decode_image(tmp_path / "a.png", 8)

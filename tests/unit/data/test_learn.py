@@ -46,7 +46,7 @@ def _merge(word: list[str], pair: tuple[str, str]) -> list[str]:
 @pytest.mark.parametrize(("vocabulary", "learned"), [(267, 10), (5000, 22)])
 def test_byte_pairs_are_those_of_the_textbook(vocabulary: int, learned: int) -> None:
     tokenizer = train_tokenizer(BytePairs(vocabulary=vocabulary), [TEXT])
-    merges = [tuple(pair) for pair in json.loads(tokenizer._json)["model"]["merges"]]
+    merges = [tuple(pair) for pair in json.loads(tokenizer.json)["model"]["merges"]]
     assert merges == brute_force_merges(TEXT, vocabulary - 257)
     assert len(merges) == learned
 

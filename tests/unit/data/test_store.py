@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lemma.data.files import machine
 from lemma.data.store import Encoded, TokenStore, write_store
 from lemma.errors import DataError
 
@@ -73,9 +74,9 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_n
     killed = subprocess.Popen([sys.executable, "-c", ""])
     killed.wait()
     for process in (killed.pid, os.getppid()):
-        (tmp_path / f".store.0.{process}.partial").mkdir()
+        (tmp_path / f".store.0.{machine()}-{process}.partial").mkdir()
     store_of(tmp_path / "store", two_splits())
-    assert {path.name for path in tmp_path.iterdir()} == {"store", f".store.0.{os.getppid()}.partial"}
+    assert {path.name for path in tmp_path.iterdir()} == {"store", f".store.0.{machine()}-{os.getppid()}.partial"}
 
 
 @pytest.mark.parametrize("damage", ["shorter", "longer", "no header", "half a header", "another format", "missing"])

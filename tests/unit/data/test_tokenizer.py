@@ -25,7 +25,7 @@ def test_half_a_surrogate_pair_is_refused(spec: Characters | Words | BytePairs) 
 
 
 def test_a_failure_of_the_library_does_no_lasting_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = BytePairEncoder(tokenizers.Tokenizer.from_str(train_tokenizer(BytePairs(), ["some text"])._json))
+    encoder = BytePairEncoder(tokenizers.Tokenizer.from_str(train_tokenizer(BytePairs(), ["some text"]).json))
     before = encoder.encode_all(["some text"])[0].tolist()
     with monkeypatch.context() as patch, pytest.raises(AttributeError):
         patch.setattr(encoder, "_engine", None)
@@ -40,7 +40,7 @@ def test_words_join_with_spaces_and_lines_with_newlines() -> None:
 
 
 def changed(tokenizer: Tokenizer, path: tuple[str, ...], value: object) -> str:
-    plan = json.loads(tokenizer._json)
+    plan = json.loads(tokenizer.json)
     inner = plan
     for step in path[:-1]:
         inner = inner[step]

@@ -99,7 +99,12 @@ def test_a_repeating_text_without_a_repeating_state_is_seen_but_not_proved() -> 
     model = Script(3, [2, *[0, 1] * 50])
     assert greedy(model, [0], 6).loop is None  # 2 01 01 0
     assert greedy(model, [0], 7).loop == TextLoop(onset=1, period=2, proved=False, state="the number of tokens")
-    assert greedy(model, [0], 40, stop_at_loop=True).stopped == "length"
+    stopped = greedy(model, [0], 40, stop_at_loop=True)
+    assert (
+        (stopped.stopped, stopped.tokens) == ("loop", (2, 0, 1, 0, 1, 0, 1))
+        and stopped.loop
+        and not stopped.loop.proved
+    )
 
 
 def test_an_observed_loop_is_the_shortest_and_walks_back_to_its_beginning() -> None:

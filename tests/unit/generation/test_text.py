@@ -130,7 +130,7 @@ def test_the_result_tells_its_loop_in_terminal_notebook_and_json() -> None:
     assert str(result) == f"<a> & b\n{fit(line)}" and result.remark == line
     assert "&lt;a&gt;</" in (page := result._repr_html_()) and " &amp; b" in page and line in page
     plain = json.loads(json.dumps(result.to_dict()))
-    assert list(plain) == ["prompt", "text", "tokens", "loop", "stopped", "tokens_per_second", "logprobs"]
+    assert list(plain) == ["prompt", "text", "tokens", "loop", "stopped", "tokens_per_second", "logprobs", "seed"]
     assert plain["loop"] == {"onset": 37, "period": 12, "proved": True, "state": "the last 2 tokens"}
     assert plain["tokens"] == [1, 2]
 
@@ -195,7 +195,7 @@ def test_stop_strings_end_a_text_where_transformers_criteria_do(seed: int) -> No
     transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer as Engine
 
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=Engine.from_str(PAIRS._json))
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=Engine.from_str(PAIRS.json))
     chance = random.Random(seed)
     words = " ".join(chance.choice(["the", "cat", "sat", "on", "mat", "log", "dog"]) for _ in range(30))
     stops = [words[place : place + chance.randint(2, 9)] for place in (chance.randint(20, 60), chance.randint(20, 60))]

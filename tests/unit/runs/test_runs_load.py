@@ -64,6 +64,9 @@ def test_a_tied_tensor_is_stored_once_and_is_still_tied(tmp_path: Path) -> None:
 def test_a_spec_changed_afterwards_is_told_even_if_all_shapes_fit(tmp_path: Path, word, value, held) -> None:
     finished_run(tmp_path / "run")
     (tmp_path / "run" / "spec.toml").write_text(to_toml(SMALL["decoder"].replace(**{word: value}).to_dict()))
+    with pytest.raises(RunError, match=rf"spec\.toml says {word} = {value}; the run was made with {held}"):
+        load(tmp_path / "run")
+    (tmp_path / "run" / "manifest.json").unlink()  # a run of version 0.1 has none
     with pytest.raises(RunError, match=rf"model\.safetensors holds {word} {held}, spec\.toml says {value}"):
         load(tmp_path / "run")
 

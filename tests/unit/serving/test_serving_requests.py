@@ -109,7 +109,7 @@ def test_runs_that_write_nothing_are_refused_with_what_they_are_for(tmp_path: Pa
 
 def test_without_fastapi_it_says_what_to_install(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lemma.api.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"fastapi, not installed here: pip install 'lemma\[serve\]'"):
+    with pytest.raises(InputError, match=r"fastapi, not installed here: pip install 'lemma-lm\[serve\]'"):
         application(runs["trigram"])
 
 

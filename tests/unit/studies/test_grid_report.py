@@ -399,7 +399,7 @@ def test_without_the_plotting_libraries_the_report_says_how_to_get_them(
     monkeypatch.setattr(grid_report, "can_draw", lambda: False)
     page = read_page(made_up("rnn", [8.0, 8.1]), tmp_path)
     assert "svg" not in page.tags
-    assert "pip install 'lemma[plots]'" in page.text
+    assert "pip install 'lemma-lm[plots]'" in page.text
 
 
 def test_claims_stand_in_the_report_with_their_verdict(tmp_path: Path) -> None:

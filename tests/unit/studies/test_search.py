@@ -80,7 +80,7 @@ def test_the_optimizers_study_compares_adamw_and_muon_at_every_length() -> None:
 
 @pytest.fixture
 def search(tiny_study: Callable[..., GridStudy]) -> TuneStudy:
-    pytest.importorskip("optuna", reason="optuna is not installed: pip install 'lemma[tune]'")
+    pytest.importorskip("optuna", reason="optuna is not installed: pip install 'lemma-lm[tune]'")
     base = tiny_study(models=(ComparedModel(model="rnn"),), seeds=(1, 2))
     space = {"learning_rate": (1e-6, 1e-1), "hidden": (2, 3, 4)}
     return TuneStudy(**{name: getattr(base, name) for name in GridStudy.model_fields}, space=space, trials=4)

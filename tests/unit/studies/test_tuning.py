@@ -184,14 +184,14 @@ def test_what_does_not_apply_is_refused(tiny_study: MakeStudy, tmp_path: Path) -
 def test_slurm_jobs_run_the_cells_through_submitit(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("submitit", reason="submitit is not installed: pip install 'lemma[slurm]'")
+    pytest.importorskip("submitit", reason="submitit is not installed: pip install 'lemma-lm[slurm]'")
     monkeypatch.setattr(workers.SlurmWorkers, "cluster", "local")
     spec = tiny_study(seeds=(1,))
     assert scores(run_study(spec, tmp_path / "slurm", jobs=1, on="slurm")) == scores(run_study(spec, tmp_path / "one"))
 
 
 def test_slurm_without_sbatch_says_so(tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("submitit", reason="submitit is not installed: pip install 'lemma[slurm]'")
+    pytest.importorskip("submitit", reason="submitit is not installed: pip install 'lemma-lm[slurm]'")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(InputError, match="no sbatch on this machine"):
         run_study(tiny_study(), tmp_path / "out", on="slurm")
@@ -199,7 +199,7 @@ def test_slurm_without_sbatch_says_so(tiny_study: MakeStudy, tmp_path: Path, mon
 
 @pytest.mark.usefixtures("quick")
 def test_ray_tasks_run_the_cells(tiny_study: MakeStudy, tmp_path: Path) -> None:
-    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'lemma[ray]'")
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'lemma-lm[ray]'")
     spec = tiny_study(seeds=(1,))
     try:
         found = scores(run_study(spec, tmp_path / "ray", jobs=2, on="ray"))

@@ -307,5 +307,5 @@ def test_what_cannot_be_done_is_refused_with_the_reason(
     with pytest.raises(InputError, match="model_args: pretrained is unknown"):
         HarnessModel(runs["lstm"], pretrained="gpt2")
     monkeypatch.setattr("lemma.api.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"needs lm_eval, not installed here: pip install 'lemma\[harness\]'"):
+    with pytest.raises(InputError, match=r"needs lm_eval, not installed here: pip install 'lemma-lm\[harness\]'"):
         lemma.evaluate(runs["lstm"], harness=tasks["choice"])

@@ -1,5 +1,6 @@
 """Whole small runs: what they leave behind, when they stop, and that nothing outside changes them."""
 
+import errno
 import json
 import signal
 import threading
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lemma.errors import RunError, SpecError, TrainingError
+from lemma.errors import RunError, SpecError, StorageError, TrainingError
 from lemma.report.progress import Silent
 from lemma.runs.checkpoint import latest_good, read_weights, weights_of
 from lemma.runs.folder import RunFolder
@@ -66,6 +67,7 @@ def test_a_run_learns_and_leaves_a_whole_folder(tmp_path: Path, spec_and_data, f
             "model.safetensors",
             "summary.json",
             "checkpoints",
+            "manifest.json",
         ]
     )
     assert folder.spec.vocabulary == spec_and_data[1].tokenizer.vocabulary
@@ -110,12 +112,43 @@ def test_patience_ends_a_run_and_the_kept_weights_are_those_of_their_validation(
     assert equal(final_weights(tmp_path / "run"), scores.seen[index])
 
 
-def test_a_validation_that_is_no_number_is_never_the_best(tmp_path: Path, spec_and_data) -> None:
-    scores = Scores(float("nan"), 2.0, float("nan"))
-    result = train_small(tmp_path / "run", "lstm", spec_and_data, evaluate=scores, steps=3, evaluate_every=1)
-    assert (result.best_loss, result.best_step) == (2.0, 2)
-    assert equal(final_weights(tmp_path / "run"), scores.seen[1])
-    assert result.to_dict()["validation_loss"] is None and "nan" in str(result)
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_validation_that_is_no_number_is_a_failed_training(tmp_path: Path, spec_and_data, loss: float) -> None:
+    with pytest.raises(
+        TrainingError, match=f"At step 2 the validation loss is {loss}. The checkpoint of step 1 is good"
+    ):
+        scores = Scores(2.0, loss, 2.0)
+        train_small(tmp_path / "run", "lstm", spec_and_data, evaluate=scores, steps=3, evaluate_every=1)
+    assert TrainingError.exit_status == 1 and not RunFolder.open(tmp_path / "run").finished
+
+
+def test_a_changed_recipe_is_refused_or_taken_over_by_an_explicit_setting(tmp_path: Path, spec_and_data) -> None:
+    train_small(tmp_path / "run", "lstm", spec_and_data, steps=4)
+    recipe = tmp_path / "run" / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("steps = 4\n", "steps = 6\n"))
+    with pytest.raises(RunError, match=r"says steps = 6; the run was made with 4.*--resume .*run steps=6"):
+        resume_small(tmp_path / "run", spec_and_data[1])
+    assert resume_small(tmp_path / "run", spec_and_data[1], changes={"steps": 6}).steps == 6
+    assert RunFolder.open(tmp_path / "run").recipe.steps == 6
+    recipe.write_text(recipe.read_text().replace("seed = 1\n", "seed = 2\n"))
+    with pytest.raises(RunError, match="says seed = 2"):
+        resume_small(tmp_path / "run", spec_and_data[1], changes={"steps": 8})
+
+
+def test_a_full_disk_at_the_first_new_checkpoint_leaves_the_finished_run(
+    tmp_path: Path, spec_and_data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_small(tmp_path / "run", "lstm", spec_and_data, steps=4)
+    before = final_weights(tmp_path / "run")
+
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(StorageError, match=r"step-8 cannot be written: No space left"):
+        patch.setattr("lemma.runs.checkpoint.save_file", full)
+        resume_small(tmp_path / "run", spec_and_data[1], changes={"steps": 8, "evaluate_every": 8})
+    assert RunFolder.open(tmp_path / "run").finished and equal(final_weights(tmp_path / "run"), before)
+    assert resume_small(tmp_path / "run", spec_and_data[1]).steps == 8
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,0 +1,120 @@
+"""Flipped bits and cut-off files: every one is found, with the file named, or proved to change nothing."""
+
+import random
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import lemma
+from faults import Row, home, small_run
+from lemma.data.store import prepare
+from lemma.errors import LemmaError
+from lemma.retrieval.index import Entry, Index, append, start
+from lemma.runs.checkpoint import latest_good
+from lemma.runs.folder import RunFolder
+from lemma.spec.data import BytePairs, DataSpec
+
+FLIPS, CUTS = 100, 20
+
+
+def damage(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
+    """All kinds of folders, each file of each flipped and cut off."""
+    chance = random.Random(seed)
+    run = small_run(folder)
+    files = [path for path in run.iterdir() if path.is_file()]
+    yield from _files("run", run, files, lambda: _used(run), share, chance)
+    newest = max((run / "checkpoints").iterdir(), key=lambda path: int(path.name.partition("-")[2]))
+    yield from _files("checkpoint", newest, list(newest.iterdir()), lambda: _restored(run), share, chance)
+    adapted = folder / "adapted"
+    lemma.adapt(run, text=folder / "book.txt", out=adapted, steps=4, progress=False)
+    files = [path for path in adapted.iterdir() if path.is_file()]
+    yield from _files("adapted run", adapted, files, lambda: _used(adapted), share, chance)
+    base = [run / "model.safetensors", run / "tokenizer.json", run / "spec.toml"]
+    yield from _files("base of an adapted run", run, base, lambda: _used(adapted), share, chance)
+    with home(folder / "home") as own:
+        spec = DataSpec(text=(str(folder / "book.txt"),), tokenizer=BytePairs(vocabulary=280))
+
+        def tokens() -> Any:
+            return {name: found.tolist() for name, found in prepare(spec).items.items()}
+
+        tokens()
+        caches = [path for path in own.rglob("*") if path.is_file()]
+        yield from _files("token store and tokenizer", own, caches, tokens, share, chance)
+        shutil.rmtree(own)
+
+        def counted() -> Any:
+            return lemma.count("lora", quantities=["parameters"]).to_dict()
+
+        counted()
+        yield from _files("count cache", own, list(own.rglob("*.json")), counted, share / 10, chance)
+    place = folder / "index"
+    place.mkdir()
+    vectors = np.random.default_rng(1).normal(size=(50, 8)).astype(np.float32)
+    header = start(place, "run", 8, "images").header
+    for first in (0, 25):
+        entries = [Entry(f"{row}.png", row, row, f"{row:x}") for row in range(first, first + 25)]
+        header = append(place, header, entries, vectors[first : first + 25])
+
+    def searched() -> Any:
+        index = Index.open(place).read()
+        return index.entries, index.vectors.tolist()
+
+    yield from _files("index", place, [path for path in place.iterdir() if path.is_file()], searched, share, chance)
+
+
+def _used(run: Path) -> Any:
+    """All that a finished run is read for."""
+    loaded = lemma.load(run, device="cpu")
+    if loaded.note:  # damaged weights: the last checkpoint serves, and the file is named
+        raise LemmaError(loaded.note)
+    rows = RunFolder.open(run).metrics.rows()
+    weights = [tensor.tolist() for tensor in loaded.module.parameters()]
+    return loaded.summary, rows, loaded.recipe, loaded.data, weights, loaded.tokenizer.hash
+
+
+def _restored(run: Path) -> Any:
+    """The newest good checkpoint; one that is skipped is named."""
+    said: list[str] = []
+    found = latest_good(run / "checkpoints", said.append)
+    assert found is not None
+    if said:
+        raise LemmaError(" ".join(said))
+    tensors = {name: {key: one.tolist() for key, one in group.items()} for name, group in found.tensors.items()}
+    return found.step, tensors, found.state
+
+
+def _files(
+    what: str, root: Path, files: list[Path], use: Callable[[], Any], share: float, chance: random.Random
+) -> Iterator[Row]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = use()
+        for file in sorted(files):
+            row = Row("damage", f"{what}: {file.relative_to(root)}")
+            good = file.read_bytes()
+            for _ in range(max(1, round(FLIPS * share))):
+                place, bit = chance.randrange(len(good)), 1 << chance.randrange(8)
+                row.add(_tried(file, good[:place] + bytes([good[place] ^ bit]) + good[place + 1 :], use, expected))
+                file.write_bytes(good)
+            for _ in range(max(1, round(CUTS * share))):
+                row.add(_tried(file, good[: chance.randrange(len(good))], use, expected))
+                file.write_bytes(good)
+            yield row
+
+
+def _tried(file: Path, content: bytes, use: Callable[[], Any], expected: Any) -> str | None:
+    """What was wrong with how a damaged file was met; None if it was named, or changed nothing."""
+    file.write_bytes(content)
+    try:
+        found = use()
+    except LemmaError as error:
+        return (
+            None if file.name in str(error) or file.parent.name in str(error) else f"{file.name} is not named: {error}"
+        )
+    except Exception as error:
+        return f"{file.name}: {type(error).__name__}: {str(error)[:100]}"
+    return None if found == expected else f"{file.name}: accepted in silence"

@@ -1,0 +1,133 @@
+"""Disks that refuse: full, too many open files, a clock set back, two writers, one cache for many."""
+
+import errno
+import os
+import random
+import resource
+import shutil
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from unittest.mock import patch
+
+import lemma
+from faults import SIZES, STEPS, Row, forked, home, small_run
+from lemma.data.files import file_hash
+from lemma.data.store import prepare
+from lemma.errors import LemmaError
+from lemma.runs.folder import is_begun, remove_unbegun
+from lemma.spec.data import BytePairs, DataSpec
+
+
+def disks(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
+    """Every fault, met in training; afterwards the same command, or resuming, gives the same weights."""
+    chance = random.Random(seed)
+    book = folder / "book.txt"
+    expected = file_hash(small_run(folder, "whole") / "model.safetensors")
+
+    def trained(run: Path) -> str:
+        with home(run.parent / f"{run.name}-home"):
+            if is_begun(run):
+                lemma.resume(run, progress=False)
+            else:
+                remove_unbegun(run)
+                lemma.train("lstm", text=book, out=run, progress=False, **SIZES, **STEPS)
+            return file_hash(run / "model.safetensors")
+
+    def full(run: Path, size: int) -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        trained(run)
+
+    def few_files(run: Path, count: int) -> None:
+        there = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+        resource.setrlimit(resource.RLIMIT_NOFILE, (there + count, there + count))
+        trained(run)
+
+    faults = {
+        "files of at most N bytes, as on a full disk": (full, lambda: chance.randrange(100, 60_000), 28),
+        "at most N more open files": (few_files, lambda: chance.randrange(0, 6), 12),
+    }
+    for what, (fault, size, times) in faults.items():
+        row = Row("disks", what)
+        for number in range(max(1, round(times * share))):
+            run, limit = folder / f"{fault.__name__}-{number}", size()
+            status = forked(partial(fault, run, limit))
+            said = None if status in (0, 2) else f"{limit}: ends with status {status}, not with an error of Lemma's"
+            try:
+                row.add(said or (None if trained(run) == expected else f"{limit}: other weights afterwards"))
+            except LemmaError as error:
+                row.add(f"{limit}: {str(error)[:160]}")
+            shutil.rmtree(run, ignore_errors=True)
+        yield row
+    yield _refused(folder, chance, max(1, round(20 * share)))
+    row = Row("disks", "the clock set back")
+    for number in range(max(1, round(3 * share))):
+        with patch("time.time", lambda: 1.0):
+            row.add(None if trained(folder / f"clock-{number}") == expected else "other weights")
+    yield row
+    yield _two_writers(folder, book, max(1, round(10 * share)))
+    yield _one_cache(folder, book, max(1, round(10 * share)))
+
+
+def _refused(folder: Path, chance: random.Random, times: int) -> Row:
+    """Writing is refused at some file: a StorageError that names it, and the finished run is as it was."""
+    row = Row("disks", "ENOSPC, EROFS, EACCES or EIO at the N-th file, resuming a finished run")
+    run = small_run(folder, "refused")
+    before = file_hash(run / "model.safetensors")
+    sync = os.fsync
+    for _ in range(times):
+        number, kind = chance.randrange(1, 12), chance.choice([errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO])
+        left = [number]
+
+        def refuse(handle: int, left: list[int] = left, kind: int = kind) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise OSError(kind, os.strerror(kind))
+            sync(handle)
+
+        try:
+            with patch("os.fsync", refuse):
+                lemma.resume(run, progress=False)
+            row.add(None)
+        except LemmaError as error:
+            good = lemma.load(run, device="cpu").note is None and file_hash(run / "model.safetensors") == before
+            row.add(None if good and str(run) in str(error) else f"{number}: {str(error)[:120]}, weights kept: {good}")
+        except Exception as error:
+            row.add(f"{number}: {type(error).__name__}: {error}")
+    return row
+
+
+def _two_writers(folder: Path, book: Path, times: int) -> Row:
+    row = Row("disks", "two writers on one folder")
+    for number in range(times):
+        run = folder / f"writers-{number}"
+
+        def write(run: Path = run) -> None:
+            lemma.train("lstm", text=book, out=run, overwrite=True, progress=False, **SIZES, **STEPS)
+
+        children = [_started(write) for _ in range(2)]
+        statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        good = 0 in statuses and set(statuses) <= {0, 2} and lemma.verify(run).right
+        row.add(None if good else f"they end with {statuses}")
+    return row
+
+
+def _one_cache(folder: Path, book: Path, times: int) -> Row:
+    row = Row("disks", "one cache filled by four processes")
+    spec = DataSpec(text=(str(book),), tokenizer=BytePairs(vocabulary=280))
+    for number in range(times):
+        with home(folder / f"cache-{number}"):
+            children = [_started(lambda: prepare(spec)) for _ in range(4)]
+            statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+            good = statuses == [0] * 4 and lemma.verify().right
+            row.add(None if good else f"they end with {statuses}")
+    return row
+
+
+def _started(work: object) -> int:
+    child = os.fork()
+    if child == 0:
+        os._exit(forked(work) & 0xFF)  # pyright: ignore[reportArgumentType]
+    return child

@@ -1,0 +1,187 @@
+"""Generated hostile inputs: only errors of Lemma's own, within two seconds, in bounded memory."""
+
+import json
+import random
+import resource
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lemma
+from faults import Row, home
+from lemma.checking.gradients import judge_gradients
+from lemma.checking.sheets import mark
+from lemma.counting.subject import subject_of
+from lemma.data.conllu import read_conllu
+from lemma.data.images import decode_images
+from lemma.data.tables import read_records
+from lemma.data.tokenizers import Tokenizer, train_tokenizer
+from lemma.errors import LemmaError
+from lemma.spec.base import parse_settings, read_toml
+from lemma.spec.choose import choose
+from lemma.spec.data import Words
+
+INPUTS = 10_000  # of each kind
+SECONDS, MEMORY = 2.0, 1 << 30
+PIECES = [
+    "(",
+    ")",
+    "[",
+    "]",
+    "{",
+    "}",
+    ",",
+    ".",
+    "=",
+    "+",
+    "-",
+    "*",
+    "/",
+    "^",
+    "_",
+    "|",
+    "\\",
+    "'",
+    '"',
+    "\n",
+    "\t",
+    " ",
+]
+PIECES += [
+    "0",
+    "1",
+    "9" * 50,
+    "1e999",
+    "-0",
+    "nan",
+    "inf",
+    "true",
+    "null",
+    "é",
+    "😀",
+    "\u202e",
+    "\x00",
+    "\ufeff",
+    "\ud800",
+]
+PIECES += [
+    "d",
+    "V",
+    "L",
+    "d_h",
+    "sum",
+    "log",
+    "frac",
+    "W",
+    "h.T",
+    "@",
+    "lambda",
+    "__import__",
+    "import os",
+    "%s",
+    "{0}",
+]
+
+
+def mutated(text: str, chance: random.Random) -> str:
+    """A text with a few pieces put in, taken out, doubled or nested."""
+    for _ in range(chance.randrange(1, 6)):
+        place = chance.randrange(len(text) + 1)
+        act = chance.randrange(6)
+        if act == 0:
+            text = text[:place] + chance.choice(PIECES) + text[place:]
+        elif act == 1:
+            text = text[:place] + text[place + chance.randrange(1, 10) :]
+        elif act == 2:
+            text = text[:place] + chance.choice(PIECES) * chance.choice([2, 10, 100, 3000]) + text[place:]
+        elif act == 3:
+            piece = text[place : place + chance.randrange(1, 30)]
+            text = text[:place] + piece * chance.choice([2, 5, 50]) + text[place:]
+        elif act == 4:
+            text = "".join(chance.choices(PIECES, k=chance.randrange(1, 40)))
+        else:
+            opened, closed = chance.choice(["()", "[]", "{}", "||"])
+            count = chance.choice([1, 20, 2000])
+            text = text[:place] + opened * count + text[place:] + closed * count
+    return text[:200_000]
+
+
+def hostile(folder: Path, share: float, seed: int = 1) -> Iterator[Row]:
+    """Formulas, gradients, sheets, settings, TOML, CSV, CoNLL-U, tokenizer.json, config.json and images."""
+    chance = random.Random(seed)
+    scratch = folder / "scratch"
+    scratch.mkdir(parents=True)
+    sheet = '[[questions]]\nid = "Q1"\nkind = "parameters"\nmodel = "rnn"\nsettings = { L = 1 }\n'
+    tokenizer = train_tokenizer(Words(), ["the cat sat"]).json
+    config = json.dumps(
+        {"model_type": "gpt2", "n_embd": 8, "n_layer": 2, "n_head": 2, "vocab_size": 50, "n_positions": 16}
+    )
+    conllu = "1\tI\tI\tPRON\t_\t_\t2\tnsubj\t_\t_\n2\tsleep\tsleep\tVERB\t_\t_\t0\troot\t_\t_\n\n"
+
+    def written(name: str, text: str) -> Path:
+        path = scratch / name
+        path.write_bytes(text.encode("utf-8", "surrogatepass"))
+        return path
+
+    def marked(text: str) -> Any:
+        answers = written("answers.toml", '[answers]\nQ1 = "V*d + D*(d + D) + D + V*D + V"\n')
+        return mark(written("sheet.toml", text), answers)
+
+    def read_table(text: str) -> Any:
+        return list(read_records(written("a.csv", text))[1])
+
+    def encoded(text: str) -> Any:
+        return Tokenizer.load(written("tokenizer.json", text)).encode_known("a cat")
+
+    def decoded(text: str) -> Any:
+        return list(decode_images([written("a.ppm", text)], 8))
+
+    def imported(text: str) -> Any:
+        return subject_of(str(written("model/config.json", text).parent))
+
+    (scratch / "model").mkdir()
+    kinds: dict[str, tuple[str, Callable[[str], Any], float]] = {
+        "formulas": ("V*d + D*(d + D) + D + V*D + V", lambda text: lemma.check.parameters("rnn", text, L=1), 1),
+        "gradients": ("dU = h.T @ (y_hat - y)", lambda text: judge_gradients("rnn", [text]), 1),
+        "sheets": (sheet, marked, 0.2),
+        "settings": ("width=128", lambda text: choose("lstm", parse_settings([text])), 1),
+        "TOML": (
+            'family = "lstm"\nwidth = 8\n[recipe]\nsteps = 3\n',
+            lambda text: read_toml(written("a.toml", text)),
+            1,
+        ),
+        "CSV": ("text,label\na b,x\nc,y\n", read_table, 1),
+        "CoNLL-U": (conllu, lambda text: read_conllu(written("a.conllu", text)), 1),
+        "tokenizer.json": (
+            tokenizer,
+            encoded,
+            1,
+        ),
+        "config.json": (config, imported, 1),
+        "images": (
+            "P3\n2 2\n255\n1 2 3 4 5 6 7 8 9 10 11 12\n",
+            decoded,
+            1,
+        ),
+    }
+    with home(folder / "home"):
+        for kind, (good, use, weight) in kinds.items():
+            use(good)
+            row = Row("hostile", kind)
+            for _ in range(max(1, round(INPUTS * share * weight))):
+                text = mutated(good, chance)
+                before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+                failure = None
+                try:
+                    use(text)
+                except LemmaError as error:
+                    failure = None if len(str(error)) < 20_000 else f"a message of {len(str(error)):,} characters"
+                except Exception as error:
+                    failure = f"{type(error).__name__}: {str(error)[:80]!r} for {text[:60]!r}"
+                seconds = time.process_time() - begin
+                grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+                if seconds > SECONDS or grown > MEMORY:
+                    failure = f"{seconds:.1f} s and {grown >> 20} MB for {text[:60]!r} ({len(text):,} characters)"
+                row.add(failure)
+            yield row

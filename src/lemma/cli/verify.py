@@ -1,0 +1,26 @@
+"""`lemma verify`: every file of a run compared with its checksum."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lemma.cli.common import Json, show
+
+
+def verify(
+    path: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="A run, a folder of runs, or an index. Default: the caches.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Compare every file of a run, a study or an index with its checksum.
+
+    Without a RUN, the token stores, tokenizers and counts in the data home. Exits with 1 if a file is damaged.
+    """
+    from lemma import api
+
+    found = api.verify(path)
+    show(found, json)
+    if not found.right:
+        raise typer.Exit(1)

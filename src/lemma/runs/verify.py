@@ -1,0 +1,157 @@
+"""Whether every file is still what was written: of a run, of a folder with runs in it, of the caches."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from lemma.data.files import SUFFIX, check_file, file_sum, read_sealed
+from lemma.data.store import HEADER as STORE
+from lemma.data.store import TOKENS, TokenStore
+from lemma.errors import LemmaError, RunError
+from lemma.report.result import Block, Result, Table, Text
+from lemma.runs.checkpoint import MANIFEST, manifest, read, read_weights, saved
+from lemma.runs.folder import (
+    ADAPTATION,
+    METRICS,
+    SPEC,
+    SUMMARY,
+    WEIGHTS,
+    Metrics,
+    PretrainedRun,
+    RunFolder,
+    changed_files,
+    is_run,
+    read_manifest,
+)
+from lemma.runs.load import refuse_other_base
+
+State = Literal["good", "damaged", "no checksum", "left over"]
+
+
+@dataclass(frozen=True)
+class CheckedFile:
+    """A file, and whether it is what was written."""
+
+    path: str
+    bytes: int
+    state: State
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Verified(Result):
+    """The files of a run or a cache compared with their checksums."""
+
+    title = "Files compared with their checksums"
+
+    path: Path
+    files: tuple[CheckedFile, ...]
+
+    @property
+    def right(self) -> bool:
+        """Whether no file is damaged."""
+        return all(file.state != "damaged" for file in self.files)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"path": str(self.path), "right": self.right, "files": [asdict(file) for file in self.files]}
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each file."""
+        return [asdict(file) for file in self.files]
+
+    def blocks(self) -> Iterator[Block]:
+        """All files, then what is wrong with some."""
+        rows = [(file.path, f"{file.bytes:,}", file.state) for file in self.files]
+        yield Table(("file", "bytes", ""), rows, left=(0, 2), flexible=(0,))
+        for file in self.files:
+            if file.why:
+                yield Text(file.why, "bad" if file.state == "damaged" else "note", apart=True)
+        count = sum(file.state == "damaged" for file in self.files)
+        yield Text(f"{self.path}: " + (f"{count} damaged." if count else "nothing is damaged."), apart=True)
+
+
+def verify_folder(path: Path) -> Verified:
+    """Compare every file of a run, or of all runs in a folder, with its checksum."""
+    if is_run(path):
+        return Verified(path, tuple(_run_files(path, path)))
+    if not path.is_dir():
+        raise RunError(f"{path}: there is no such folder. Give a run, a study's folder or an index.")
+    runs = sorted(found.parent for found in path.rglob(SPEC))
+    if not runs:
+        raise RunError(f"{path} holds no run, no study and no index, and so has no checksums.")
+    return Verified(path, tuple(file for run in runs for file in _run_files(run, path)))
+
+
+def verify_home(home: Path) -> Verified:
+    """Compare the caches of the data home with their checksums; what is damaged is made again at its next use."""
+    files: list[CheckedFile] = []
+    sealed = [*(home / "stores").glob(f"*/{STORE}"), *(home / "tokenizers").glob("*.json")]
+    for path in sorted([*sealed, *(home / "counts").glob("*.json")]):
+        if b'"sha256"' not in path.read_bytes():  # of an earlier version of Lemma, and not used any more
+            files.append(_file(path, home, "no checksum"))
+        elif path.name == STORE:
+            files += judged([path, path.with_name(TOKENS)], home, lambda path=path: TokenStore(path.parent))
+        else:
+            files += judged([path], home, lambda path=path: read_sealed(path))
+    return Verified(home, tuple(files))
+
+
+def _run_files(run: Path, root: Path) -> Iterator[CheckedFile]:
+    try:
+        folder = RunFolder.open(run)
+    except LemmaError:
+        folder = None  # what is wrong with it is found below
+    if isinstance(folder, PretrainedRun):
+        why = "Lemma did not write this model, and has no checksums of it. The SHA-256 over its files is now "
+        yield from judged([*folder.source.files], root, lambda: folder.source.model(), f"{why}{folder.source.hash}.")
+        return
+    try:
+        listed = read_manifest(run)
+        wrong = dict(changed_files(run))
+    except LemmaError as error:
+        listed, wrong = {"files": {}, "tables": {}}, {MANIFEST: str(error)}
+    names = [*listed["tables"], *(name for name in listed["files"] if name not in (METRICS, SUMMARY)), MANIFEST]
+    for name in dict.fromkeys(name for name in names if (run / name).exists() or name in wrong):
+        yield _file(run / name, root, "damaged" if name in wrong else "good", wrong.get(name, ""))
+    if not (run / MANIFEST).exists():
+        why = f"{run} was written by an earlier version of Lemma, which kept no checksums of descriptions."
+        yield _file(run / SPEC, root, "no checksum", why)
+    checks: dict[str, Callable[[], object]] = {
+        WEIGHTS: lambda: read_weights(run / WEIGHTS),
+        METRICS: Metrics(run / METRICS).rows,
+        SUMMARY: lambda: check_file(run / SUMMARY, listed["files"].get(SUMMARY, file_sum(run / SUMMARY)), MANIFEST),
+    }
+    for name, check in checks.items():
+        if (run / name).exists():
+            yield from judged([run / name], root, check)
+    if folder is not None and folder.adaptation is not None:
+        yield from judged([run / ADAPTATION], root, lambda: refuse_other_base(folder, folder.base()))
+    for checkpoint in saved(run / "checkpoints"):
+        inside = [checkpoint / MANIFEST]
+        with suppress(RunError):
+            inside += [checkpoint / name for name in manifest(checkpoint)]
+        yield from judged(inside, root, lambda checkpoint=checkpoint: read(checkpoint))
+    for left in sorted(run.rglob(f".*{SUFFIX}")):
+        yield _file(left, root, "left over", f"{left} was left by a process that was killed, or is being written.")
+
+
+def judged(files: list[Path], root: Path, check: Callable[[], object], why: str = "") -> Iterator[CheckedFile]:
+    """Files that are checked together: the one that the error names is damaged, or all if it names none."""
+    try:
+        check()
+    except LemmaError as error:
+        said = str(error)
+        named = [file for file in files if str(file) in said] or files
+        for file in files:
+            yield _file(file, root, "damaged" if file in named else "good", said if file == named[0] else "")
+        return
+    for file in files:
+        yield _file(file, root, "no checksum" if why else "good", why if file == files[0] else "")
+
+
+def _file(path: Path, root: Path, state: State, why: str = "") -> CheckedFile:
+    shown = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+    return CheckedFile(shown, path.stat().st_size if path.exists() else 0, state, why)

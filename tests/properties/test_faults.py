@@ -1,0 +1,21 @@
+"""A sample of `make faults`: each kind of fault tried at least once."""
+
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from faults.disks import disks
+from faults.hostile import hostile
+from faults.kills import kills
+
+
+@pytest.mark.parametrize(
+    ("campaign", "rows", "share"),
+    [(kills, 2, 0.01), (disks, 4, 0.01), (hostile, 10, 0.0003)],
+    ids=["kills", "disks", "hostile"],
+)
+def test_a_sample_of_the_campaign_finds_nothing(campaign, rows: int, share: float, tmp_path: Path) -> None:
+    found = list(islice(campaign(tmp_path, share, 7), rows))
+    assert len(found) == rows and all(row.tried for row in found)
+    assert not [failure for row in found for failure in row.failures]
