@@ -322,12 +322,16 @@ class BatchEngine:
         """Whether there is anything to do."""
         return bool(self.waiting or self.writing)
 
-    def add(self, request: TextRequest) -> None:
-        """Let a request wait for its turn; what the model cannot read is refused."""
+    def check(self, request: TextRequest) -> None:
+        """Refuse what the model cannot read or write."""
         vocabulary = self.model.spec.vocabulary
         for name in ("stop_tokens", "logit_bias"):
             refuse_tokens(name, getattr(request.settings, name), vocabulary)
         refuse_tokens("prompt", request.prompt, vocabulary)
+
+    def add(self, request: TextRequest) -> None:
+        """Let a request wait for its turn."""
+        self.check(request)
         start = request.prompt or (beginning(self.tokenizer),)
         field = self.model.receptive_field
         seen = start[-field:] if field and not request.score else start
