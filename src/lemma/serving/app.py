@@ -128,7 +128,7 @@ def application(
     _add_errors(app)
     _add_api(app, service)
     _add_pages(app, service)
-    _add_description(app, bool(api_key))
+    _add_description(app, service.served, bool(api_key))
     app.add_middleware(RequestGuard, hosts=hosts, api_key=api_key, metrics=service.metrics)
     return app
 
@@ -255,7 +255,10 @@ async def _framed(service: Service, one: ServedRun, work: Callable[[], str], pol
     return Response(page, status, headers, HTML_TYPE)
 
 
-def _add_description(app: FastAPI, keyed: bool) -> None:
+MODEL = "The name of a run; may be left out where only one is served."
+
+
+def _add_description(app: FastAPI, names: Iterable[str], keyed: bool) -> None:
     """The API as an OpenAPI document, and as a page for people."""
 
     def describe() -> dict[str, Any]:
@@ -266,6 +269,8 @@ def _add_description(app: FastAPI, keyed: bool) -> None:
             _, schemas = models_json_schema(kinds, ref_template="#/components/schemas/{model}")  # pyright: ignore
             parts = made.setdefault("components", {})
             parts["schemas"] = parts.get("schemas", {}) | schemas["$defs"]
+            for kind, _ in kinds:
+                schemas["$defs"][kind.__name__]["properties"]["model"] = {"enum": [*names, None], "description": MODEL}
             if keyed:
                 parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
                 made["security"] = [{"key": []}]
@@ -292,6 +297,8 @@ def _fields(schema: dict[str, Any]) -> list[tuple[str, str, str]]:
             return " or ".join(kind(other) for other in one["anyOf"] if other.get("type") != "null")
         if "$ref" in one:
             return one["$ref"].rpartition("/")[2]
+        if "enum" in one:
+            return " or ".join(f'"{value}"' for value in one["enum"] if value is not None)
         name = one.get("type", "value") + (f" of {kind(one['items'])}" if "items" in one else "")
         bounds = {
             "minimum": "≥",

@@ -99,7 +99,7 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 class Strict(BaseModel):
     """A JSON object without unknown fields and without conversions."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
 
 class StreamOptions(BaseModel):
