@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks import counting, gpu, graph, memory, penalties, pretrained, searching
+from benchmarks import counting, gpu, graph, memory, penalties, pretrained, searching, serving
 from benchmarks.compare import machine
 from benchmarks.speed import ALL
 
@@ -12,6 +12,7 @@ OTHERS = {
     "memory": lambda: memory.main([]),
     "pretrained": lambda: pretrained.main([]),
     "search": searching.main,
+    "serving": lambda: serving.main([]),
     "graph": graph.main,
     "gpu": gpu.main,
 }

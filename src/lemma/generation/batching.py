@@ -109,9 +109,11 @@ class TextInProgress:
         piece = ""
         if self.row.take(token, logprob, tokenizer.eos):
             self.logprobs += [logprob.spelled(tokenizer)] if logprob else []
-            piece = self.stops.add(self.spelling.add(token))
-            if self.stops.found:
-                self.row.stop("stop")
+            piece = self.spelling.add(token)
+            if self.request.settings.stop:
+                piece = self.stops.add(piece)
+                if self.stops.found:
+                    self.row.stop("stop")
         if self.row.stopped:
             return self.end(piece)
         return self._event(piece) if piece else None
@@ -193,6 +195,18 @@ class SlotRows:
         self.lengths: list[int] = []
         self.slots: DecoderSlots | None = None
         self.read: Any = None
+
+    def takes(self, pool: Pool) -> bool:
+        """Give each text of a pool a row, all with its one state; False for a decoder's whose window is full."""
+        cache = pool.state
+        if not isinstance(cache, Cache) or not cache.layers:
+            return False
+        if cache.seen.shape[1] == cache.window:
+            pool.state = Cache(cache.seen, cache.window)  # the tokens say it all
+            return False
+        for text in pool.texts:
+            self.put(text, cache)
+        return True
 
     def put(self, text: TextInProgress, cache: Cache) -> None:
         """Give a text a row."""
@@ -370,18 +384,20 @@ class BatchEngine:
         found: list[tuple[list[Row], Logits]] = []
         pools = [pool for pool in (pool.without_stopped() for pool in self.pools) if pool.texts]
         self.pools = []
+        if self.slots:
+            self.slots.without_stopped()
+            if self.reading or self.waiting or self.slots.slots is not None:  # the text that was alone has company
+                pools = [pool for pool in pools if not self.slots.takes(pool)]
         for pool in Pool.joined(pools):
             tokens = torch.tensor([[text.token] for text in pool.texts], device=self.device)
             logits, state = self.read(tokens, pool.state)
             self.pools.append(Pool(pool.texts, state))
             found.append(([Row(text, state, place) for place, text in enumerate(pool.texts)], logits[:, -1]))
-        if self.slots:
-            self.slots.without_stopped()
-            if self.slots.slots is not None:
-                texts, logits, full = self.slots.step()
-                states = {pool.texts[0]: pool.state for pool in full}
-                found.append(([Row(text, states.get(text), 0) for text in texts], logits))
-                self.pools += full
+        if self.slots and self.slots.slots is not None:
+            texts, logits, full = self.slots.step()
+            states = {pool.texts[0]: pool.state for pool in full}
+            found.append(([Row(text, states.get(text), 0) for text in texts], logits))
+            self.pools += full
         return found
 
     def _read_prompts(self, events: list[TextEvent]) -> list[tuple[list[Row], Logits]]:
@@ -433,15 +449,14 @@ class BatchEngine:
             return []
         for text in texts:
             text.row.begun = time.perf_counter()
-        if self.slots and isinstance(state, Cache) and state.layers and state.seen.shape[1] != state.window:
-            for text in texts:
-                self.slots.put(text, state)
+        alone = self.device.type == "cpu" and self.writing == 0 and len(texts) == 1 and not self.waiting
+        pool = Pool(texts, state)
+        if self.slots and not alone and self.slots.takes(pool):
             return [Row(text, None, 0) for text in texts]
-        same = state if len(texts) == 1 else state.rows(torch.zeros(len(texts), dtype=torch.long, device=self.device))
-        if isinstance(same, Cache) and same.seen.shape[1] == same.window:
-            same = Cache(same.seen, same.window)  # once full, the tokens say it all
-        self.pools.append(Pool(texts, same))
-        return [Row(text, same, place) for place, text in enumerate(texts)]
+        if len(texts) > 1:
+            pool.state = state.rows(torch.zeros(len(texts), dtype=torch.long, device=self.device))
+        self.pools.append(pool)
+        return [Row(text, pool.state, place) for place, text in enumerate(texts)]
 
     def _choose(self, rows: list[Row], logits: Logits, events: list[TextEvent]) -> None:
         """Choose the next token of every text by its own settings and random numbers; those alike at once."""
