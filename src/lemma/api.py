@@ -1088,8 +1088,8 @@ def _verbs(device: str, precision: Literal["auto", "float32", "bfloat16"]) -> Ve
         own = {name: value for name, value in run.tokenizer.sampling.items() if name in Sampling.__dataclass_fields__}
         return TextRequest(prompt, Sampling(**{"temperature": 1.0, **own, **settings}), **more)
 
-    def answer(run: Run, texts: Sequence[str], **limit: Any) -> Any:
-        return generate(run, source=texts, **limit)
+    def answer(run: Run, texts: Sequence[str], **limit: Any) -> list[Any]:
+        return generate(run, source=list(texts), **limit)
 
     def heads_page(run: Run, text: str) -> str:
         return page(look.heads(run, text=text))

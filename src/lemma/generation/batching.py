@@ -186,15 +186,26 @@ class Pool:
 
 
 class SlotRows:
-    """A decoder's texts in the rows of one `DecoderSlots`, each at its own place; rows and room go by doubling."""
+    """A decoder's texts in the rows of one `DecoderSlots`, each at its own place; rows and room go by doubling.
 
-    def __init__(self, model: DecoderModel, dtype: torch.dtype | None) -> None:
+    On a GPU, where another shape is another graph, there are `rows` rows from the beginning, and room is never given
+    back.
+    """
+
+    def __init__(self, model: DecoderModel, rows: int, dtype: torch.dtype | None) -> None:
         self.model = model if dtype is None else deepcopy(model).to(dtype)
         self.dtype, self.window = dtype, model.window
+        self.fixed = next(model.parameters()).is_cuda
+        self.least = rows if self.fixed else 1
         self.texts: list[TextInProgress | None] = []
         self.lengths: list[int] = []
         self.slots: DecoderSlots | None = None
         self.read: Any = None
+
+    @property
+    def active(self) -> int:
+        """How many rows have a text."""
+        return len(self.texts) - self.texts.count(None)
 
     def takes(self, pool: Pool) -> bool:
         """Give each text of a pool a row, all with its one state; False for a decoder's whose window is full."""
@@ -204,37 +215,29 @@ class SlotRows:
         if cache.seen.shape[1] == cache.window:
             pool.state = Cache(cache.seen, cache.window)  # the tokens say it all
             return False
-        for text in pool.texts:
-            self.put(text, cache)
-        return True
-
-    def put(self, text: TextInProgress, cache: Cache) -> None:
-        """Give a text a row."""
         if self.dtype is not None:
             layers = tuple(tuple(one.to(self.dtype) for one in layer) for layer in cache.layers)
             cache = Cache(cache.seen, cache.window, layers)
-        length = cache.seen.shape[1]
-        if self.slots is None:
-            self.slots = DecoderSlots(cache, length + 1)
-            self.texts, self.lengths = [None], [0]
-            self._prepare()
-        if None not in self.texts or length >= self.slots.room:
-            self._resize(more=1, length=length)
-        row = self.texts.index(None)
-        self.texts[row], self.lengths[row] = text, length
-        self.slots.put(row, cache)
+        length, more = cache.seen.shape[1], len(pool.texts)
+        self.slots = self.slots or DecoderSlots(cache, length + 1)
+        if self.texts.count(None) < more or length >= self.slots.room:
+            self._resize(more, length)
+        for text in pool.texts:
+            row = self.texts.index(None)
+            self.texts[row], self.lengths[row] = text, length
+            self.slots.put(row, cache)
+        return True
 
     def without_stopped(self) -> None:
         """Free the rows of texts that have ended; give memory back where a quarter would do."""
         for row, text in enumerate(self.texts):
             if text and text.row.stopped:
                 self.texts[row], self.lengths[row] = None, 0
-        if self.slots is None:
+        if self.slots is None or self.fixed:
             return
-        active = len(self.texts) - self.texts.count(None)
-        if not active:
+        if not self.active:
             self.slots, self.texts, self.lengths, self.read = None, [], [], None
-        elif 4 * active <= len(self.texts) or 4 * max(self.lengths) < self.slots.room > ALIGNED:
+        elif 4 * self.active <= len(self.texts) or 4 * max(self.lengths) < self.slots.room > ALIGNED:
             self._resize()
 
     def step(self) -> tuple[list[TextInProgress], Logits, list[Pool]]:
@@ -242,53 +245,47 @@ class SlotRows:
         assert self.slots is not None
         if max(self.lengths) >= self.slots.room:
             self._resize()
-        slots, device = self.slots, self.slots.places.device
+        slots = self.slots
         slots.places.copy_(torch.tensor(self.lengths))  # free rows write at 0, where nobody reads
-        tokens = torch.tensor([[text.token if text else 0] for text in self.texts], device=device)
-        logits = self.read(tokens, slots)
+        tokens = [[text.token if text else 0] for text in self.texts]
+        logits = self.read(torch.tensor(tokens, device=slots.places.device), slots)
         self.lengths = [length + 1 if text else 0 for text, length in zip(self.texts, self.lengths, strict=True)]
-        rows = [row for row, text in enumerate(self.texts) if text]
-        texts = [self.texts[row] for row in rows]
-        full = [row for row in rows if self.lengths[row] == self.window]
-        left = [Pool([self.texts[row]], Cache(slots.seen[row, None, : self.window], self.window)) for row in full]
-        for row in full:
-            self.texts[row], self.lengths[row] = None, 0
-        return texts, logits[rows] if len(rows) < len(logits) else logits, left
+        there = [(row, text) for row, text in enumerate(self.texts) if text]
+        full: list[Pool] = []
+        for row, text in there:
+            if self.lengths[row] == self.window:
+                full.append(Pool([text], Cache(slots.seen[row, None, : self.window], self.window)))
+                self.texts[row], self.lengths[row] = None, 0
+        logits = logits if len(there) == len(logits) else logits[[row for row, _ in there]]
+        return [text for _, text in there], logits, full
 
     def _resize(self, more: int = 0, length: int = 0) -> None:
-        """Bring the texts into as many rows, of as much room, as they need."""
+        """Bring the texts into as many rows, of as much room, as they need, and make the step for that shape."""
         assert self.slots is not None
         rows = [row for row, text in enumerate(self.texts) if text]
-        batch = 1 << (max(1, len(rows) + more) - 1).bit_length()
-        room = ALIGNED
-        while room <= max(length, *self.lengths):
+        batch = max(self.least, 1 << (max(1, len(rows) + more) - 1).bit_length())
+        room = self.slots.room if self.fixed else ALIGNED
+        while room <= max((length, *self.lengths)):
             room *= 2
-        self.slots = self.slots.resized(
-            torch.tensor(rows, dtype=torch.long, device=self.slots.texts.device), batch, room
-        )
-        free = [None] * (batch - len(rows))
-        self.texts = [*(self.texts[row] for row in rows), *free]
-        self.lengths = [*(self.lengths[row] for row in rows), *(0 for _ in free)]
-        self._prepare()
-
-    def _prepare(self) -> None:
-        """Make the step for the slots as they are now."""
-        assert self.slots is not None
+        index = torch.tensor(rows, dtype=torch.long, device=self.slots.texts.device)
+        self.slots = self.slots.resized(index, batch, room)
+        self.texts = [*(self.texts[row] for row in rows), *[None] * (batch - len(rows))]
+        self.lengths = [*(self.lengths[row] for row in rows), *[0] * (batch - len(rows))]
         for part in self.model.modules():
             if isinstance(part, RotaryPart):
-                part.reach(self.slots.room)
+                part.reach(room)
         plain = bare(self.model).step
         self.read = lambda tokens, slots: plain(tokens, slots)[:, -1]
-        if self.slots.seen.is_cuda:
+        if self.fixed:
             from lemma.generation.engine import GraphedStep  # a GPU's own part
 
             graph = GraphedStep(self.model, self.slots, self.model)
 
-            def read(tokens: Tensor, slots: DecoderSlots) -> Tensor:
+            def replay(tokens: Tensor, slots: DecoderSlots) -> Tensor:
                 slots.count = 0  # each row has a place of its own
                 return graph(tokens, slots)[0][:, -1]
 
-            self.read = read
+            self.read = replay
 
 
 class BatchEngine:
@@ -320,7 +317,7 @@ class BatchEngine:
         self.reading: deque[PromptInProgress] = deque()
         self.pools: list[Pool] = []
         slotted = isinstance(model, DecoderModel) and model.has_slots()
-        self.slots = SlotRows(model, dtype) if slotted else None  # pyright: ignore[reportArgumentType]
+        self.slots = SlotRows(model, rows, dtype) if slotted else None  # pyright: ignore[reportArgumentType]
         self.read = bare(model)
         self._spell = SimpleNamespace(decode=lambda ids: self._spelled(tuple(ids)))
         self._spelled = lru_cache(SPELLINGS)(tokenizer.decode)
@@ -328,8 +325,7 @@ class BatchEngine:
     @property
     def writing(self) -> int:
         """How many texts have a row, or will have one as soon as their prompt is read."""
-        slotted = len(self.slots.texts) - self.slots.texts.count(None) if self.slots else 0
-        return slotted + sum(len(one.texts) for one in (*self.pools, *self.reading))
+        return (self.slots.active if self.slots else 0) + sum(len(one.texts) for one in (*self.pools, *self.reading))
 
     @property
     def busy(self) -> bool:
@@ -386,14 +382,14 @@ class BatchEngine:
         self.pools = []
         if self.slots:
             self.slots.without_stopped()
-            if self.reading or self.waiting or self.slots.slots is not None:  # the text that was alone has company
+            if self.reading or self.waiting or self.slots.active:  # the text that was alone has company
                 pools = [pool for pool in pools if not self.slots.takes(pool)]
         for pool in Pool.joined(pools):
             tokens = torch.tensor([[text.token] for text in pool.texts], device=self.device)
             logits, state = self.read(tokens, pool.state)
             self.pools.append(Pool(pool.texts, state))
             found.append(([Row(text, state, place) for place, text in enumerate(pool.texts)], logits[:, -1]))
-        if self.slots and self.slots.slots is not None:
+        if self.slots and self.slots.active:
             texts, logits, full = self.slots.step()
             states = {pool.texts[0]: pool.state for pool in full}
             found.append(([Row(text, states.get(text), 0) for text in texts], logits))
@@ -487,7 +483,9 @@ class BatchEngine:
             some = torch.cat([changed[place] for place in places]) if places[0] in changed else logits[places]
             tokens = choose(some, settings, () if settings.greedy else [text.row.random.random() for text in texts])
             logprobs: list[TokenLogprob | None] = [None] * len(texts)
-            for count in {text.request.settings.logprobs for text in texts} - {None}:
+            for count in {text.request.settings.logprobs for text in texts}:
+                if count is None:
+                    continue
                 asked = [number for number, text in enumerate(texts) if text.request.settings.logprobs == count]
                 found = logprobs_of(logits[[places[number] for number in asked]], tokens[asked], count)
                 for number, one in zip(asked, found, strict=True):

@@ -454,6 +454,9 @@ class CompletionFormat:
             self._head["seed"] = job.seed
         if job.cut:
             self._head["prompt_tokens_cut"] = job.cut
+        kind = "chat.completion.chunk" if self._chat else "text_completion"
+        self._start = json.dumps({**self._head, "object": kind, "choices": 0})[:-2]
+        self._end = ', "usage": null' if job.request.wants_usage else ""
         starts = [0 if job.request.echo else len(prompt) for prompt in job.prompts]
         self._offsets = [starts[row // job.request.choices] for row in range(job.rows)]
 
@@ -483,8 +486,11 @@ class CompletionFormat:
         if isinstance(item, FinishedText):
             empty: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
             return self._chunk([self._choice(item.row, empty, (), item.reason) | item.extra])
-        content = {"delta": {"content": item.text}} if self._chat else {"text": item.text}
-        return self._chunk([self._choice(item.row, content, item.logprobs)])
+        text = json.dumps(item.text)
+        content = f'"delta": {{"content": {text}}}' if self._chat else f'"text": {text}'
+        told = json.dumps(self._logprobs(item.row, item.logprobs) if item.logprobs else None)
+        choice = f'{{"index": {item.row}, {content}, "logprobs": {told}, "finish_reason": null}}'
+        return f"data: {self._start}[{choice}]{self._end}}}\n\n".encode("ascii")  # a chunk, for every token
 
     def end(self, ends: Sequence[FinishedText]) -> bytes:
         """The count of tokens if it was asked for, and the last event."""

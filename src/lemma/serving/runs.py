@@ -58,7 +58,7 @@ class ModelThread:
 
     def __init__(self, name: str, new_engine: Callable[[], Any] | None, jobs: set[Any]) -> None:
         self._new_engine, self._jobs = new_engine, jobs
-        self.engine = new_engine() if new_engine else None
+        self.engine: Any = new_engine() if new_engine else None
         self._inbox: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._wake, self._closed = Event(), False
         self._thread = Thread(target=self._work, name=f"lemma {name}", daemon=True)
@@ -350,7 +350,7 @@ class GenerationJob:
         def tell(done: Future[Any]) -> None:
             if not done.cancelled() and not self.loop.is_closed():
                 found = done.exception() or done.result()
-                items = [found] if isinstance(found, BaseException) else found
+                items: Any = [found] if isinstance(found, BaseException) else found
                 self.loop.call_soon_threadsafe(lambda: [self._queue.put_nowait(item) for item in items])
 
         future.add_done_callback(tell)
@@ -400,22 +400,22 @@ class GenerationJob:
 
     async def items(self) -> AsyncIterator[list[TextPiece | FinishedText]]:
         """What comes, all that is there at a time; what went wrong is raised."""
-        ended = 0
-        while ended < self.rows:
-            try:
-                async with asyncio.timeout(self.seconds_left):
-                    found = [await self._queue.get()]
-            except TimeoutError:
-                limit = self.served.limits.seconds
-                message = f"the request took more than {limit:g} s. Ask for fewer tokens, or try again later."
-                raise Refusal(504, message, code="timeout") from None
-            while not self._queue.empty():
-                found.append(self._queue.get_nowait())
-            for item in found:
-                if isinstance(item, Exception):
-                    raise self.served.refusal_if_gone(item)
-            ended += sum(isinstance(item, FinishedText) for item in found)
-            yield found  # pyright: ignore[reportReturnType]
+        ended, queue = 0, self._queue
+        limit = self.served.limits.seconds
+        message = f"the request took more than {limit:g} s. Ask for fewer tokens, or try again later."
+        timer = self.loop.call_later(self.seconds_left, self.fail, Refusal(504, message, code="timeout"))
+        try:
+            while ended < self.rows:
+                found = [await queue.get()]
+                while not queue.empty():
+                    found.append(queue.get_nowait())
+                for item in found:
+                    if isinstance(item, Exception):
+                        raise self.served.refusal_if_gone(item)
+                    ended += isinstance(item, FinishedText)
+                yield found  # pyright: ignore[reportReturnType]
+        finally:
+            timer.cancel()
 
     def _answer(self) -> list[TextPiece | FinishedText]:
         """Translate or classify each prompt, in the run's own thread."""
