@@ -22,7 +22,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
 from lemma.errors import LemmaError
-from lemma.serving.metrics import Metrics
+from lemma.serving.metrics import ServerMetrics
 from lemma.serving.requests import (
     MOST_BYTES,
     AnyRequest,
@@ -76,7 +76,7 @@ class Service:
     """What all routes share: the runs, the limits, the metrics, and whether the server is stopping."""
 
     def __init__(self, runs: Sequence[Any], verbs: Verbs, limits: Limits) -> None:
-        self.metrics, self.limits = Metrics(), limits
+        self.metrics, self.limits = ServerMetrics(), limits
         self.served = serve_each(runs, verbs, limits, self.metrics)
         self.stopping = False
         self.pages = ThreadPoolExecutor(1, "lemma pages")  # a count takes seconds, while texts go on being written
@@ -576,7 +576,7 @@ class RequestGuard:
     """
 
     def __init__(
-        self, app: Any, metrics: Metrics, hosts: Iterable[str] | None = None, api_key: str | None = None
+        self, app: Any, metrics: ServerMetrics, hosts: Iterable[str] | None = None, api_key: str | None = None
     ) -> None:
         self.app, self.metrics, self.api_key = app, metrics, api_key
         self.hosts = None if hosts is None else frozenset(hosts)

@@ -10,10 +10,10 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 Labels = tuple[tuple[str, str], ...]
 
 
-class Metrics:
+class ServerMetrics:
     """Counters that only grow, histograms of seconds, and gauges that are read when they are asked for.
 
-    >>> metrics = Metrics()
+    >>> metrics = ServerMetrics()
     >>> metrics.count("lemma_requests_total", "Requests answered.", route="/health", status="200")
     >>> print(metrics.text().splitlines()[-1])
     lemma_requests_total{route="/health",status="200"} 1

@@ -15,7 +15,7 @@ from threading import Event, Thread
 from typing import Any, TypeVar
 
 from lemma.errors import InputError, RunError, unknown
-from lemma.serving.metrics import Metrics
+from lemma.serving.metrics import ServerMetrics
 from lemma.serving.requests import MOST_READ, AnyRequest, ChatRequest, EmbeddingRequest, Limits, Refusal
 from lemma.spec.models import Decoder
 
@@ -119,7 +119,7 @@ class ServedRun:
     """Has `path`, `spec`, `tokenizer`, and `summary`, which is None if it is not finished."""
     verbs: Verbs
     limits: Limits
-    metrics: Metrics
+    metrics: ServerMetrics
     answers: str = ""
     attends: bool = False
     jobs: "set[GenerationJob | EmbeddingJob]" = field(default_factory=set)
@@ -187,7 +187,7 @@ class ServedRun:
         return Refusal(410, message, "model", "gone")
 
 
-def serve_each(runs: Sequence[Any], verbs: Verbs, limits: Limits, metrics: Metrics) -> dict[str, ServedRun]:
+def serve_each(runs: Sequence[Any], verbs: Verbs, limits: Limits, metrics: ServerMetrics) -> dict[str, ServedRun]:
     """Load runs and name them by their folders."""
     if not runs:
         raise RunError("serve: at least one run is expected, as in: lemma serve runs/a")
