@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from lemma.checking.audit import Audit
     from lemma.checking.gradients import GradientReport
+    from lemma.checking.grading import ClassMarks
     from lemma.checking.identities import IdentityList
     from lemma.checking.identity import IdentityReport
     from lemma.checking.question import Verdict
@@ -825,10 +826,11 @@ count = Count()
 class Check:
     """Check a derivation of your own: `lemma.check.parameters(model, formula)`, `lemma.check.gradient(cell, *lines)`.
 
-    `lemma.check("parameters", model, formula)` is the same as `lemma.check.parameters(model, formula)`.
+    `lemma.check("parameters", model, formula)` is the same as `lemma.check.parameters(model, formula)`. What a check
+    returns is true exactly if the answer is right: `assert lemma.check.parameters(model, formula)`.
     """
 
-    def __call__(self, what: str, model: Any = None, *answers: str, **sizes: Any) -> Result:
+    def __call__(self, what: str, model: Any = None, *answers: Any, **sizes: Any) -> Result:
         """Check answers by the name of the check.
 
         >>> lemma.check("parameters", "rnn", "V*d + D*(d + D) + D + V*D + V", L=1).equal
@@ -895,12 +897,39 @@ class Check:
         """
         return self._run("worked", case, lines)
 
-    def sheet(self, questions: Path | str, answers: Path | str) -> Marked:
-        """Grade a student's answers to a sheet of questions; both are TOML or Markdown files.
+    def sheet(
+        self, questions: Path | str | Mapping[str, Any], *answers: Path | str | Mapping[str, Any]
+    ) -> Marked | ClassMarks:
+        """Mark answers to a sheet of questions: those of a student, or of a class.
 
-        >>> lemma.check.sheet("week3.toml", "ada.toml")  # doctest: +SKIP
+        Args:
+            questions: A TOML or Markdown file, or a mapping of the same shape.
+            answers: One file (or one mapping from question to answer) is a student. Several files, a folder, or a CSV
+                file with a row for each student are a class.
+
+        >>> lemma.check.sheet("week3.toml", "ada.toml")["Q1"].points  # doctest: +SKIP
+        2.0
+        >>> lemma.check.sheet("week3.toml", "answers/").save("marks.csv")  # doctest: +SKIP
         """
-        return self._run("sheet", questions, (str(answers),))
+        return self._run("sheet", questions, answers)
+
+    def write_sheet(
+        self, questions: Path | str | Mapping[str, Any], *answers: Path | str, format: str, out: Path | str
+    ) -> Path:
+        """Write a sheet, or the marks of answers to it, for another tool.
+
+        Args:
+            questions: A TOML or Markdown file, or a mapping of the same shape.
+            answers: As for `sheet`; "otter" and "nbgrader" take none, since these tools collect the answers.
+            format: "gradescope" (results.json of a student), "lti" (score objects), "otter" (a folder of tests) or
+                "nbgrader" (a notebook).
+            out: The file or folder to write.
+
+        >>> lemma.check.write_sheet("week3.toml", format="otter", out="tests")  # doctest: +SKIP
+        """
+        from lemma.checking.formats import write_format
+
+        return write_format(format, questions, answers, out)
 
     def identity(self, name: str, **sizes: Any) -> IdentityReport:
         """Run an identity of the problems at these sizes.
@@ -930,7 +959,7 @@ class Check:
         watched = watched_reading(watch(progress), {"judging": "claims"})
         return judge_sources(rows, partial(watched, "judging"))
 
-    def _run(self, what: str, model: Any, answers: Sequence[str] = (), sizes: Mapping[str, Any] | None = None) -> Any:
+    def _run(self, what: str, model: Any, answers: Sequence[Any] = (), sizes: Mapping[str, Any] | None = None) -> Any:
         from lemma.checking.checkers import OF_MODELS, run_checker
         from lemma.counting.subject import imported
 

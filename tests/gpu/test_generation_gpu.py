@@ -8,6 +8,7 @@ import torch
 from lemma.generation import engine
 from lemma.generation.decode import Sampling, generate
 from lemma.models.build import build
+from lemma.models.decoder import Cache, DecoderSlots
 from lemma.spec.models import Decoder
 
 from families import SMALL
@@ -69,3 +70,56 @@ def test_bfloat16_is_the_default_and_leaves_the_model_as_it_was() -> None:
     assert len(row.tokens) == 60
     for name, one in model.state_dict().items():
         assert one.dtype == before[name].dtype and torch.equal(one, before[name])
+
+
+FUSED: dict[str, dict[str, Any]] = SHAPES | {
+    "llama": {
+        "positions": {"kind": "rotary", "layout": "halves"},
+        "key_value_heads": 2,
+        "gated": True,
+        "activation": "silu",
+        "norm": "rms",
+        "bias": False,
+    },
+    "parallel": {"positions": {"kind": "rotary", "share": 0.5}, "residual": "parallel", "logit_cap": 3.0},
+}
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_kernels_compute_the_step_of_the_model(name: str, rows: int) -> None:
+    torch.manual_seed(0)
+    spec = Decoder(vocabulary=1000, width=192, depth=2, heads=4, context=1024, **FUSED[name])
+    exact = build(spec).cuda().eval()
+    for parameter in exact.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    low = engine.lowered(exact, torch.bfloat16).model
+    assert engine.FusedDecoder.covers(low, rows) and engine.lowered(exact, torch.bfloat16).model is low
+    with torch.inference_mode():
+        _, cache = exact(torch.randint(1000, (rows, 300), device="cuda"))
+        layers = tuple(tuple(one.bfloat16() for one in layer) for layer in cache.layers)
+        lowest = Cache(cache.seen, cache.window, layers)
+        slots = [DecoderSlots(one, 1024) for one in (cache, lowest, lowest)]
+        fused = engine.FusedDecoder(low, slots[0].room)
+        for _ in range(3):
+            tokens = torch.randint(1000, (rows, 1), device="cuda")
+            wanted, plain = exact.step(tokens, slots[0]), low.step(tokens, slots[1])
+            found = fused.step(tokens, slots[2])
+            # no further from float32 than the plain step in bfloat16
+            assert (found - wanted).norm() <= 1.2 * (plain - wanted).norm() + 1e-6
+            assert (found - wanted).norm() <= 0.05 * wanted.norm()
+    with torch.no_grad():
+        next(exact.parameters()).add_(1.0)
+    assert engine.lowered(exact, torch.bfloat16).model is not low
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_step_that_is_used_again_begins_anew(temperature: float) -> None:
+    torch.manual_seed(0)
+    model = build(Decoder(vocabulary=300, width=64, depth=2, heads=4, context=512, positions="rotary")).cuda()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    settings = Sampling(tokens=150, temperature=temperature, samples=2, stop_at_eos=True)
+    first, other, again = (generate(model, [prompt], settings, eos=7) for prompt in ([1, 2, 3], [4, 5, 6], [1, 2, 3]))
+    assert [row.tokens for row in first] == [row.tokens for row in again] != [row.tokens for row in other]
+    assert engine.lowered(model, torch.bfloat16).step is not None

@@ -5,6 +5,7 @@ read the way Lemma reads it. The module leaves a trace as soon as it is imported
 """
 
 import ast
+import csv
 import json
 import sys
 import warnings
@@ -19,8 +20,10 @@ import pytest
 import lemma
 from lemma.adaptation.adapt import adapt_model
 from lemma.checking.audit import SourceClaim, judge_claim
+from lemma.checking.formats import evaluation_function, nbgrader_notebook, otter_tests
 from lemma.checking.gradients import judge_gradients
-from lemma.checking.sheets import mark
+from lemma.checking.grading import grade
+from lemma.checking.sheets import mark, read_sheet
 from lemma.checking.worked.judge import describe_worked, judge_worked
 from lemma.cli.main import main
 from lemma.counting.subject import subject_of
@@ -176,6 +179,7 @@ SHEET = {
         {"id": "Q1", "kind": "parameters", "model": "self-attention", "settings": {"E": 4}},
         {"id": "Q2", "kind": "number", "model": "lora", "quantity": "parameters"},
         {"id": "Q3", "kind": "gradient", "cell": "softmax-cross-entropy", "lines": ["dz"]},
+        {"id": "Q4", "kind": "number", "value": "2 Q2", "credit": {"7": 0.5}},
     ],
 }
 ANSWERS = {"student": "A", "answers": {"Q1": "4 E", "Q2": "3", "Q3": "dz = y_hat - y"}}
@@ -237,6 +241,13 @@ def _sheet(path: Path) -> None:
     mark(path, _toml(ANSWERS, path.parent / "answers-given.toml"))
 
 
+def _other_tools(path: Path) -> None:
+    sheet = read_sheet(path)
+    assert otter_tests(sheet) and nbgrader_notebook(sheet)
+    for question in read_toml(path)["questions"]:
+        refused_or_read(evaluation_function, "4 E", "", question)
+
+
 def _answers(path: Path) -> None:
     mark(_toml(SHEET, path.parent / "sheet-asked.toml"), path)
 
@@ -244,6 +255,7 @@ def _answers(path: Path) -> None:
 FORMATS: dict[str, tuple[Any, str, Callable[[Any, Path], Path], Callable[[Path], Any]]] = {
     "sheet in TOML": (SHEET, "sheet.toml", _toml, _sheet),
     "sheet in Markdown": (SHEET, "sheet.md", _markdown, _sheet),
+    "sheet for other tools": (SHEET, "sheet.toml", _toml, _other_tools),
     "answers": (ANSWERS, "answers.toml", _toml, _answers),
     "claim": (CLAIM, "claim.toml", _toml, lambda path: judge_claim(SourceClaim.read(read_toml(path), "claim"))),
     "spec": (SPEC, "spec-of-mine.toml", _toml, use_spec),
@@ -264,6 +276,16 @@ def test_no_file_imports_what_it_names(kind: str, trace: Path, tmp_path: Path) -
     for changed in poisoned(document):
         refused_or_read(lambda changed=changed: read(write(changed, tmp_path / name)))
         assert not trace.exists(), changed
+
+
+def test_no_table_of_a_class_imports_what_it_names(trace: Path, tmp_path: Path) -> None:
+    names = ("student", "user", "Q1", "Q2", "Q3", "Q4")
+    rows = [["A", "", "4 E", "3", "dz = y_hat - y", "6"]]
+    rows += [[*rows[0][:at], name, *rows[0][at + 1 :]] for at in range(6) for name in (FACTORY, MODULE, CODE)]
+    with (tmp_path / "class.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([names, *rows])
+    found = grade(_toml(SHEET, tmp_path / "sheet.toml"), [tmp_path / "class.csv"])
+    assert len(found.students) == 19 and found.students[0]["Q3"] and not trace.exists()
 
 
 @pytest.mark.parametrize("case", WORKED)

@@ -128,6 +128,9 @@ class Audit(Result):
         """Whether nothing that could be judged is wrong."""
         return not self.wrong
 
+    def __bool__(self) -> bool:
+        return self.right
+
     @property
     def wrong(self) -> tuple[AuditedClaim, ...]:
         """The claims that are wrong."""

@@ -17,7 +17,7 @@ ANSWERS = {
     "shape": None,
     "gradient": None,
     "worked": None,
-    "sheet": ("ANSWERS",),
+    "sheet": None,
     "identity": (),
 }
 """What each checker expects behind the model; None where any number of lines may follow."""
@@ -31,7 +31,7 @@ OF_MODELS = ("parameters", "flops", "trainable", "number", "shape")
 """The checkers that are about a model, which a person may also name as `package.module:factory`."""
 
 
-def run_checker(what: str, model: Any, answers: Sequence[str], sizes: Mapping[str, Any]) -> Result:
+def run_checker(what: str, model: Any, answers: Sequence[Any], sizes: Mapping[str, Any]) -> Result:
     """Judge answers about a model, a cell, a case or a sheet by the checker of that name.
 
     >>> run_checker("number", "table-a5", ["parameters", "9,721,596"], {"L": 2}).equal
@@ -70,9 +70,9 @@ def run_checker(what: str, model: Any, answers: Sequence[str], sizes: Mapping[st
 
             return judge_worked(model, answers)
         case "sheet":
-            from lemma.checking.sheets import mark
+            from lemma.checking.grading import check_sheet
 
-            return mark(model, answers[0])
+            return check_sheet(model, answers)
         case _:
             from lemma.checking.identities import check_identity, list_identities
 

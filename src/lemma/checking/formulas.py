@@ -20,8 +20,11 @@ def judge_formula(
     text: str,
     words: Mapping[str, Any] | None = None,
     conventions: Conventions = USUAL,
+    diagnose: bool = True,
 ) -> Verdict:
     """Judge a formula for the parameters, those that learn, or the operations of a model against the model itself.
+
+    Without `diagnose` a wrong one is not explained, which takes a hundredth of the time.
 
     >>> print(judge_formula("feed-forward", "parameters", "V(d + d_h) + (N-1) d d_h"))
     Not equal: yours − model = −d_h. The model has a bias of d_h in 'hidden' that
@@ -41,6 +44,8 @@ def judge_formula(
     taken = f"Taken at {', '.join(absent)}, for which your formula has no symbol."
     if numeric is not None and numeric.equal:
         return question.verdict(taken, equal=True)
+    if not diagnose:
+        return question.verdict()
     if quantity == "flops":
 
         def with_defaults(formula: Polynomial) -> Polynomial:

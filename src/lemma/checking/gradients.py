@@ -92,6 +92,9 @@ class GradientReport(Result):
         """Whether something was judged and all of it is right."""
         return bool(self.judged) and all(verdict.outcome == "right" for verdict in self.judged)
 
+    def __bool__(self) -> bool:
+        return self.right
+
     @property
     def summary(self) -> str:
         """How many lines are right."""
@@ -115,10 +118,13 @@ class GradientReport(Result):
         return [Table(("", ""), rows, plain=True), Text(self.summary)]
 
 
-def judge_gradients(cell: str, lines: Sequence[str]) -> GradientReport:
+def judge_gradients(
+    cell: str, lines: Sequence[str], diagnose: bool = True, samples: Sequence[Sample] = ()
+) -> GradientReport:
     """Judge the lines `name = expression` of a derivation against autograd in float64, at random sizes and inputs.
 
     A line may use the gradients that other lines derive: their true values are taken, so that no mistake counts twice.
+    Without `diagnose` no repair of a wrong line is looked for. Other `samples` take the place of the cell's own.
 
     >>> report = judge_gradients("softmax-cross-entropy", ["dz = y - ŷ"])
     >>> print(report)
@@ -129,7 +135,8 @@ def judge_gradients(cell: str, lines: Sequence[str]) -> GradientReport:
     """
     described = find_cell(cell)
     derivation = read_derivation(described, lines)
-    known, gradients, samples = described.known, set(described.gradients), draw_samples(cell)
+    known, gradients = described.known, set(described.gradients)
+    samples = tuple(samples) or draw_samples(cell)
     derived = {line.name for line in derivation}
     uses = {line.name: names(line.expression) for line in derivation if line.name not in known}
     helpers: dict[str, Node] = {}  # what each stands for
@@ -160,8 +167,10 @@ def judge_gradients(cell: str, lines: Sequence[str]) -> GradientReport:
             verdict = replace(verdict, outcome="right", taken=tuple(sorted(taken)))
         else:
             complaint, error = _fault(expression, line.name, failed)
-            repair, left = find_repair(expression, described, line.name, samples, left)
-            if repair is None and names(expression) & set(helpers):  # with its helpers written out
+            repair = None
+            if diagnose:
+                repair, left = find_repair(expression, described, line.name, samples, left)
+            if diagnose and repair is None and names(expression) & set(helpers):  # with its helpers written out
                 whole = substituted(expression, helpers)
                 if not is_larger(whole, MOST_NODES):
                     repair, left = find_repair(whole, described, line.name, samples, left)

@@ -108,6 +108,9 @@ class IdentityReport(Evidence, Result):
         """Whether the source's claim is true: what it comes to in numbers is what was measured."""
         return self.confirmed and all(finding.holds for finding in self.claimed)
 
+    def __bool__(self) -> bool:
+        return self.holds
+
     @property
     def verdict(self) -> str:
         """The claim judged, in a line."""

@@ -115,8 +115,13 @@ def judge_number(
     value: str,
     words: Mapping[str, Any] | None = None,
     conventions: Conventions = USUAL,
+    diagnose: bool = True,
+    account: Account | None = None,
 ) -> Verdict:
     """Judge a number against the model: at its sizes, or as a change between two of them.
+
+    Without `diagnose` a wrong one is not explained. Another `account` takes the place of the model's own, such as one
+    that holds a student's formula.
 
     >>> print(judge_number("table-a5", "parameters", "54.1 % increase from 2 to 4 layers"))
     Equal: 54.1 %.
@@ -124,7 +129,7 @@ def judge_number(
     named = split_ratio(quantity)
     quantity = "/".join(named)
     claim, subject = read_number(value), subject_of(model, words)
-    account = account_for(subject, named, conventions)
+    account = account_for(subject, named, conventions) if account is None else account
     sizes = account.symbols
 
     def verdict(yours: str, right: str, exact: int | Fraction, *diagnosis: str, residual: str | None = None) -> Verdict:
@@ -150,6 +155,8 @@ def judge_number(
     if claim.fits(Fraction(right)):
         rounded = f"{claim.text} is {shown(right)}, rounded." if claim.value != right else ""
         return verdict(yours, shown(right), right, rounded)
+    if not diagnose:
+        return verdict(yours, shown(right), right)
     readings = other_readings(subject, conventions) if quantity in ("flops", "backward") else []
     meant = (f"But it is right {', '.join(differs)}." for differs, one in readings if claim.fits(one.at(sizes)))
     said = next(meant, "") or next(_guesses(account, quantity, claim, right), "")

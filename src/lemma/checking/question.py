@@ -1,9 +1,9 @@
 """What is asked of a model, a formula next to the model's in the same symbols, and what the judge says."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, product
 from pathlib import Path
 from typing import Any
@@ -174,10 +174,10 @@ def full_names(spec: ModelSpec | None, known: Mapping[str, int]) -> dict[str, st
     names = {"batch": BATCH} if BATCH in known else {}
     # a classifier has its body's letters too
     letters = {**type(body_of(spec)).letters(), **type(spec).letters()} if spec else {}
-    for letter, field in letters.items():
+    for letter, name in letters.items():
         symbol = letter if letter in known else FOLLOWS.get(letter, letter)
         if symbol in known:
-            names |= {name: symbol for name in (field, letter) if name not in known}
+            names |= {other: symbol for other in (name, letter) if other not in known}
     return names
 
 
@@ -199,7 +199,7 @@ def other_readings(subject: Subject, asked: Conventions) -> list[tuple[tuple[str
     found: list[tuple[tuple[str, ...], Polynomial]] = []
     for (one, convention), half in product(fused.items(), ((), (causal,))):
         chosen = replace(convention, causal=turned) if half else convention
-        account = count(subject, ("flops", "backward"), chosen)
+        account = counted(subject, ("flops", "backward"), chosen)
         for phase, names in passes.items():
             whole = total(account.quantities[name].polynomial for name in names)
             portions = {(): whole, ("for one row of the batch (without B)",): whole / batch}
@@ -230,6 +230,9 @@ class Verdict(Result):
     """The sizes asked for, at which the two numbers are taken."""
     yours_at: Number
     right_at: Number
+
+    def __bool__(self) -> bool:
+        return self.equal
 
     @property
     def title(self) -> str:
@@ -297,11 +300,32 @@ def split_ratio(quantity: str) -> tuple[str, ...]:
     return names
 
 
+def counted(subject: Subject, quantities: tuple[str, ...], conventions: Conventions) -> Account:
+    """Count a subject; one that has an identity once in a process, since a class answers a question many times."""
+    if subject.identity is None:
+        return count(subject, quantities, conventions)
+    key = repr((subject.identity, subject.name, subject.sizes(True), subject.defaults))
+    return _counted(SameSubject(key, subject), quantities, conventions)
+
+
+@dataclass(frozen=True)
+class SameSubject:
+    """A subject that is equal to every other of its key."""
+
+    key: str
+    subject: Subject = field(compare=False)
+
+
+@lru_cache(maxsize=256)
+def _counted(same: SameSubject, quantities: tuple[str, ...], conventions: Conventions) -> Account:
+    return count(same.subject, quantities, conventions)
+
+
 def account_for(subject: Subject, names: Sequence[str], conventions: Conventions) -> Account:
     """An account that has these quantities: those that learn, and those of a part, among them."""
     asked = {name: name.partition(" of ")[::2] for name in names}
-    counted = dict.fromkeys("parameters" if kind in LEARNED else kind for kind, _ in asked.values())
-    account = count(subject, tuple(counted), conventions)
+    kinds = dict.fromkeys("parameters" if kind in LEARNED else kind for kind, _ in asked.values())
+    account = counted(subject, tuple(kinds), conventions)
     made = dict(account.quantities)
     for name, (kind, place) in asked.items():
         if kind in LEARNED or place:

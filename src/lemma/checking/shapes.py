@@ -54,6 +54,9 @@ class ShapeReport(Result):
         """Whether every shape is."""
         return all(line.equal for line in self.lines)
 
+    def __bool__(self) -> bool:
+        return self.right
+
     @property
     def summary(self) -> str:
         """How many shapes are right."""

@@ -1,33 +1,43 @@
-"""Sheets of questions and the marking of answers; both are files in TOML or Markdown.
+"""Sheets of questions and the marking of one student's answers; both are files in TOML or Markdown.
 
 A sheet in TOML has a title, `show_answer`, and a table `[[questions]]` for each question with the fields of
 `SheetQuestion`. In Markdown each question is a section, such as `## Q1: How many? (2 points)`, whose fields are lines
 such as `kind: parameters`, or a fenced block of TOML. Answers are a table `[answers]` with a line for each question, or
-a section for each; formulas may be written in $…$ or in a fenced block.
+a section for each; formulas may be written in $…$ or in a fenced block. In Python both may be mappings instead.
 """
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+import torch
 from pydantic import Field, field_validator, model_validator
 
+from lemma.checking.cells import Sample, draw_samples
+from lemma.checking.expressions import Evaluator, UnfitError
+from lemma.checking.formula import read_formula
 from lemma.checking.formulas import judge_formula
-from lemma.checking.gradients import CELLS, find_cell, judge_gradients
+from lemma.checking.gradients import CELLS, find_cell, judge_gradients, read_derivation
 from lemma.checking.numbers import judge_number, read_number
-from lemma.checking.question import shown
-from lemma.counting.count import QUANTITIES, Conventions, count
+from lemma.checking.question import Verdict, account_for, ask, full_names, is_formula, put, shown, spec_of
+from lemma.counting.account import Account, Part
+from lemma.counting.count import QUANTITIES, Conventions
+from lemma.counting.polynomial import ONE
 from lemma.counting.subject import subject_of
 from lemma.errors import InputError, unknown
 from lemma.report.result import Block, Heading, Pre, Result, Text
 from lemma.spec.base import Spec, parse_settings, parse_value
 
-LARGEST_FILE, LONGEST_SHOWN = 2**20, 2000
+LARGEST_FILE, LONGEST_SHOWN, LONGEST_NAME = 2**20, 2000, 100
+MOST_STRANGERS = 10
+NOT_DIAGNOSED, UNEXPLAINED = "not diagnosed", "wrong, without a simple explanation"
 SUFFIXES = (".toml", ".md", ".markdown")
 KINDS = ("parameters", "flops", "number", "gradient")
 FENCE = re.compile(r"\s*(```+|~~~+)\s*(\w*)")
@@ -41,7 +51,10 @@ def _read(path: Path) -> str:
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"{path}: expected a file that ends in {', '.join(SUFFIXES)}.")
     try:
-        content = path.read_bytes()[: LARGEST_FILE + 1]
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: is not a file.")
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
         if len(content) > LARGEST_FILE:
             raise InputError(
                 f"{path}: has more than {LARGEST_FILE:,} bytes; that is neither a sheet nor an answer to one."
@@ -56,7 +69,7 @@ def _toml(text: str, where: str, known: Iterable[str] = ()) -> dict[str, Any]:
     """Read TOML with known keys only."""
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # tomllib has no bound on nesting, and Python one on digits
         raise InputError(f"{where} not valid TOML: {error}.") from None
     for word in table:
         if known and word not in known:
@@ -109,7 +122,7 @@ class SheetQuestion(Spec):
     """The question as the student reads it."""
     points: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1
     """What a right answer is worth."""
-    kind: str
+    kind: str = ""
     """What is asked for: the formula of parameters or flops, a number, or gradients."""
     model: str = ""
     """The model that a formula or a number is about."""
@@ -127,6 +140,14 @@ class SheetQuestion(Spec):
     """The gradients asked for."""
     partial: bool = False
     """Whether every right gradient earns its part of the points."""
+    credit: dict[str, Annotated[float, Field(gt=0, lt=1)]] = Field(default_factory=dict)
+    """Other formulas or numbers that earn a part of the points, each with its share."""
+    value: str = ""
+    """The right number in terms of earlier questions, as in: 16*Q1."""
+    builds_on: tuple[str, ...] = ()
+    """The earlier questions whose answers it uses: what is right with the student's own ones earns points too."""
+    follow_through: Annotated[float, Field(ge=0, le=1)] = 1
+    """The share of the points for an answer that is right only with the student's own wrong earlier ones."""
     multiply_add: Literal[1, 2] = 2
     """What a multiply–add counts as."""
     causal: Literal["full", "half"] = "full"
@@ -139,29 +160,43 @@ class SheetQuestion(Spec):
     def _settings(cls, value: Any) -> Any:
         return parse_settings(value.replace(",", " ").split()) if isinstance(value, str) else value
 
-    @field_validator("lines", mode="before")
+    @field_validator("lines", "builds_on", mode="before")
     @classmethod
     def _lines(cls, value: Any) -> Any:
         return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
 
-    @field_validator("kind")
-    @classmethod
-    def _kind(cls, value: str) -> str:
-        return _one_of("kind", value, KINDS)
-
     @model_validator(mode="after")
     def _complete(self) -> Self:
+        if not self.kind:
+            raise ValueError(f"kind: is missing. Say what is asked for: {', '.join(KINDS[:-1])} or {KINDS[-1]}.")
+        _one_of("kind", self.kind, KINDS)
+        if self.value and self.kind != "number":
+            raise ValueError(f"value: only a question of kind number has one, not one of kind {self.kind}.")
         if self.kind == "gradient":
+            if self.credit:
+                raise ValueError("credit: is for formulas and numbers. For gradients write partial = true.")
             cell = find_cell(_one_of("cell", self.cell, CELLS))
             if not self.lines:
                 raise ValueError(f"lines: name the gradients asked for, such as {', '.join(cell.gradients[:2])}.")
             for name in self.lines:
                 _one_of("lines", cell.canonical(name), cell.gradients)
-        elif not self.model:
+        elif self.value and (self.model or self.change):
+            raise ValueError("value: says what is right; a model or a change would say it again. Leave them out.")
+        elif not self.value and not self.model:
             raise ValueError(f"model: a question of kind {self.kind} needs one, as in model = 'decoder'.")
         else:
             _one_of("quantity", self.quantity, QUANTITIES)
         return self
+
+    @property
+    def counted(self) -> str:
+        """The quantity of the model that the answer is compared with."""
+        return self.quantity if self.kind == "number" else self.kind
+
+    @property
+    def conventions(self) -> Conventions:
+        """How its FLOPs are counted."""
+        return Conventions(self.multiply_add, self.causal)
 
 
 def _one_of(field: str, value: str, known: tuple[str, ...]) -> str:
@@ -176,15 +211,21 @@ class Sheet:
 
     title: str
     questions: tuple[SheetQuestion, ...]
+    source: str = "the sheet"
+    """The file, for what is wrong in it."""
 
 
-def read_sheet(path: Path) -> Sheet:
+def read_sheet(source: Path | str | Mapping[str, Any]) -> Sheet:
     """Read a sheet; a mistake in it is named with the file, the question and the field."""
-    text = _read(path)
-    if path.suffix.lower() == ".toml":
-        table = _toml(text, f"{path}:", ("title", "show_answer", "questions"))
+    path = Path("the sheet") if isinstance(source, Mapping) else Path(source)
+    if isinstance(source, Mapping):
+        table = dict(source)
+        if extra := set(table) - {"title", "show_answer", "questions"}:
+            raise InputError(unknown("the sheet: the setting", str(min(extra, key=str)), ("title", "questions")))
+    elif path.suffix.lower() == ".toml":
+        table = _toml(_read(path), f"{path}:", ("title", "show_answer", "questions"))
     else:
-        top, below = sections(text)
+        top, below = sections(_read(path))
         whole, _ = _fields(path, top, ("title", "show_answer"))
         table = {"title": top.heading, **whole, "questions": []}
         for section in below:
@@ -205,9 +246,12 @@ def read_sheet(path: Path) -> Sheet:
     for number, fields in enumerate(listed, 1):
         where = f"{path}: question {fields.get('id', number)}"
         try:
+            if not fields.get("id"):
+                raise InputError(f"id: is missing. Name question {number} for the answers, as in id = 'Q{number}'.")
             question = SheetQuestion.read({**usual, **fields}, where)
             if question.model:
                 subject_of(question.model, question.settings)
+            question = question.model_copy(update={"builds_on": _earlier(question, questions)})
         except InputError as error:
             said = (line if line.startswith(where) else f"{where}: {line}" for line in str(error).splitlines())
             raise InputError("\n".join(said)) from None
@@ -216,7 +260,39 @@ def read_sheet(path: Path) -> Sheet:
     twice = next((question.id for question in questions if ids.count(question.id.casefold()) > 1), None)
     if twice is not None:
         raise InputError(f"{path}: question {twice}: id: there are two of that name.")
-    return Sheet(str(table.get("title") or path.stem), tuple(questions))
+    return Sheet(str(table.get("title") or path.stem), tuple(questions), str(path))
+
+
+def _earlier(question: SheetQuestion, before: Sequence[SheetQuestion]) -> tuple[str, ...]:
+    """The questions it builds on, by their ids; an InputError if nothing follows from these."""
+    known = {one.id.casefold(): one for one in before}
+    if question.value:
+        if not before:
+            raise InputError(f"value: '{question.value}' needs earlier questions, and there are none.")
+        used = read_formula(question.value, [one.id for one in before]).symbols
+        if not used:
+            raise InputError(f"value: '{question.value}' names no earlier question, such as {before[-1].id}.")
+        found = [one for one in before if one.id in used]
+    else:
+        found = []
+        for name in question.builds_on:
+            if name.casefold() not in known:
+                raise InputError(f"builds_on: there is no question {name} before it.")
+            found.append(known[name.casefold()])
+    for one in found:
+        if question.value:
+            fits, needed = one.kind != "gradient", "one that asks for a formula or a number"
+        elif question.kind == "gradient":
+            fits, needed = one.cell == question.cell, f"one about gradients of the cell {question.cell}"
+        else:
+            fits = one.kind == question.counted != question.kind and one.model == question.model and len(found) == 1
+            needed = f"one question for the formula of the {question.counted} of {question.model}, and here a number"
+        if not fits:
+            raise InputError(
+                f"{'value' if question.value else 'builds_on'}: {one.id} does not fit: expected {needed}. "
+                "What is computed from other answers is a number with a value, as in value = '16*Q1'."
+            )
+    return tuple(one.id for one in found)
 
 
 def _fields(path: Path, section: MarkdownSection, known: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
@@ -249,38 +325,75 @@ class StudentAnswer:
     unreadable: str = ""
 
 
-def read_answers(path: Path) -> tuple[str, dict[str, StudentAnswer]]:
-    """Read a student's name and answers, by question in small letters; one that cannot be read spoils no other."""
+@dataclass(frozen=True)
+class Submission:
+    """What one student handed in: the answers by question, in small letters."""
+
+    student: str
+    answers: Mapping[str, StudentAnswer] = field(default_factory=dict)
+    user: str = ""
+    """The student's id at a learning platform, where the file gives one."""
+    source: str = ""
+    """The file, or the line of a table."""
+    unreadable: str = ""
+    """Why nothing of it can be read."""
+
+
+def read_answers(source: Path | str | Mapping[str, Any]) -> Submission:
+    """Read a student's name and answers; one that cannot be read spoils no other."""
+    if isinstance(source, Mapping):
+        return Submission("", collected((str(name), plain_answer(value)) for name, value in source.items()))
+    path, user = Path(source), ""
     text = _read(path)
-    pairs: list[tuple[str, str | None]] = []
     if path.suffix.lower() == ".toml":
-        table = _toml(text, f"{path}:", ("student", "answers"))
-        answers, student = table.get("answers"), str(table.get("student", ""))
+        table = _toml(text, f"{path}:", ("student", "user", "answers"))
+        answers, student, user = table.get("answers"), shown_name(table.get("student")), shown_name(table.get("user"))
         if not isinstance(answers, dict):
             raise InputError(f'{path}: there is no table [answers]. Write one with a line for each question: Q1 = "…".')
-        pairs += [(name, _plain(value)) for name, value in answers.items()]
+        pairs = [(name, plain_answer(value)) for name, value in answers.items()]
     else:  # the first word of a heading names the question; fenced blocks are the answer if there are some
         top, below = sections(text)
-        student = top.heading
+        student, pairs = shown_name(top.heading), []
         for section in below:
             name = (section.heading.split() or [""])[0].rstrip(":.")
             pairs.append((name, _unwrapped("\n".join([block for _, block in section.blocks] or section.lines))))
+    return Submission(student, collected(pairs), user, str(path))
+
+
+def collected(pairs: Iterable[tuple[str, str | None]]) -> dict[str, StudentAnswer]:
+    """Answers by the name of their question in small letters; one given twice, or None, cannot be read."""
     found: dict[str, StudentAnswer] = {}
     for name, answer in pairs:
         before = found.get(name.casefold())
         kept = answer or (before.text if before else "")
         reason = "" if answer is not None else "expected a text, a number or lines"
         found[name.casefold()] = StudentAnswer(name, kept, "it is answered more than once" if before else reason)
-    return student, found
+    return found
 
 
-def _plain(value: Any) -> str | None:
-    """A value of TOML as text; None if it is not an answer."""
-    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+def shown_name(value: Any) -> str:
+    """A name that a file gives, as it may be printed: one line, not too long, no control characters.
+
+    >>> shown_name("Ada\\x1b[31m  Lovelace"), shown_name(None), shown_name(7)
+    ('Ada�[31m Lovelace', '', '7')
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return ""
+    text = value if isinstance(value, str) else hex(value) if abs(value) > 10**LONGEST_NAME else str(value)
+    text = " ".join(text[: 10 * LONGEST_NAME].split())[:LONGEST_NAME]
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+
+
+def plain_answer(value: Any) -> str | None:
+    """A value of TOML or Python as text; None if it is not an answer."""
+    if isinstance(value, list | tuple) and all(isinstance(line, str) for line in value):
         return "\n".join(value).strip()
     if isinstance(value, str):
         return _unwrapped(value)
-    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    try:
+        return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    except ValueError:  # more digits than Python writes
+        return None
 
 
 def _unwrapped(text: str) -> str:
@@ -290,61 +403,324 @@ def _unwrapped(text: str) -> str:
     return inner.strip() if not match or not re.search(r"[$`]", inner) else text.strip()
 
 
-def judge(question: SheetQuestion, answer: str) -> tuple[float, str, str, str | None]:
-    """Judge an answer to a question; an `InputError` says why it cannot be read.
+@dataclass(frozen=True)
+class Judged:
+    """What is said of one answer: to the teacher in full, and as a hint that gives nothing away."""
 
-    Returns the part that is right, the reason in full, a hint that gives nothing away, and the right answer if known.
+    share: float = 0.0
+    """The part of the points that it earns."""
+    reason: str = ""
+    hint: str = ""
+    right: str | None = None
+    slips: tuple[str, ...] = ()
+    value: Fraction | None = None
+    """The student's own number, for the questions that build on it."""
+    carried: tuple[str, ...] = ()
+    """The earlier questions with whose answers, as the student gave them, it is right."""
+    unreadable: str = ""
+    diagnosed: bool = False
+
+
+Key = tuple[Any, ...]
+"""A question's id, an answer to it, and such keys of the earlier questions that it builds on."""
+
+
+class Marker:
+    """Marks answers to one sheet. Each distinct answer is judged once, however many students give it.
+
+    A model that cannot be asked what the sheet asks is the sheet's mistake, and refused here.
     """
-    conventions = Conventions(question.multiply_add, question.causal)
-    if question.kind == "gradient":
-        report = judge_gradients(question.cell, answer.splitlines())
-        wanted: dict[str, str] = {}
-        for name in question.lines:
-            own = find_cell(question.cell).canonical(name)
-            outcomes = {verdict.outcome for verdict in report.judged if verdict.name == own}
-            wanted[name] = "missing" if not outcomes else "right" if outcomes == {"right"} else "wrong"
-        right = sum(outcome == "right" for outcome in wanted.values())
-        share = right / len(wanted) if question.partial else float(right == len(wanted))
-        taken = sorted({name for verdict in report.judged for name in verdict.taken})
-        hint = ", ".join(f"{name} {outcome}" for name, outcome in wanted.items()) + "."
-        hint += f" Taken as given: {', '.join(taken)}." if taken else ""
-        said = [f"{one.name}: {'; '.join(one.remarks)}" for one in report.judged if one.remarks]
-        return share, "\n".join([hint, *said]), hint, None
-    if question.kind == "number":
-        claimed, where = answer, ""
+
+    def __init__(self, sheet: Sheet) -> None:
+        self.sheet = sheet
+        self.questions = {question.id: question for question in sheet.questions}
+        self.accounts: dict[str, Account] = {}
+        self.names: dict[str, dict[str, str]] = {}
+        self.right_values: dict[str, Fraction] = {}
+        self.judged: dict[Key, Judged] = {}
+        self.uses: Counter[Key] = Counter()
+        for question in sheet.questions:
+            field = "value" if question.value else "change" if question.change else "model"
+            try:
+                if question.kind != "gradient":
+                    self._prepare(question)
+                field = "credit"
+                for answer in question.credit:
+                    self._same(question, answer, answer)
+            except InputError as error:
+                raise InputError(f"{sheet.source}: question {question.id}: {field}: {error}") from None
+
+    def _prepare(self, question: SheetQuestion) -> None:
+        if question.value:
+            formula = read_formula(question.value, [one.id for one in self.sheet.questions])
+            self.right_values[question.id] = formula.at(self.right_values)
+            return
+        subject, counted = subject_of(question.model, question.settings), question.counted
+        account = account_for(subject, (counted,), question.conventions)
+        figure, there = account.quantities[counted], account.quantities[counted].at(account.symbols)
+        if there is None or (figure.refused and question.kind != "number"):
+            raise InputError(f"the {counted} of {question.model} follow no formula. Ask for something else.")
+        self.accounts[question.id] = account
+        self.names[question.id] = full_names(spec_of(question.model, question.settings, subject), account.symbols)
+        self.right_values[question.id] = Fraction(there)
+        if question.change:
+            self.right_values[question.id] = Fraction(self._against_model(question, "1 %").right_at)
+
+    def mark(self, submission: Submission) -> "Marked":
+        """Mark what one student handed in; nothing in it stops the marking."""
+        texts = {one.id: submission.answers.get(one.id.casefold()) for one in self.sheet.questions}
+        keys: dict[str, Key] = {}
+        marks = []
+        for question in self.sheet.questions:
+            answer = texts[question.id] or StudentAnswer(question.id, "")
+            text = "" if answer.unreadable else answer.text
+            keys[question.id] = (question.id, text, *(keys[name] for name in question.builds_on))
+            shown = answer.text[:LONGEST_SHOWN]
+            marked = Mark(question.id, question.text, shown, "not answered", "", 0, question.points)
+            unreadable = submission.unreadable or (answer.unreadable and f"Cannot be read: {answer.unreadable}.")
+            if text and not unreadable:
+                judged = self._judge(keys[question.id])
+                unreadable = judged.unreadable
+                verdict = "right" if judged.share == 1 else "partly right" if judged.share else "wrong"
+                verdict = "follow-through" if judged.carried else verdict
+                points = round(judged.share * question.points, 2)
+                marked = replace(marked, verdict=verdict, reason=judged.hint, points=points, slips=judged.slips)
+                if question.show_answer:
+                    marked = replace(marked, reason=judged.reason, right=judged.right)
+            if unreadable:
+                slip = ("cannot be read",)
+                marked = replace(marked, verdict="unreadable", reason=unreadable, points=0, slips=slip, right=None)
+            marks.append(marked)
+        known = {name.casefold() for name in self.questions}
+        strangers = [one.name for key, one in submission.answers.items() if key not in known]
+        said = [unknown("question", shown_name(name), self.questions) for name in strangers[:MOST_STRANGERS]]
+        more = len(strangers) - len(said)
+        said += [f"{more:,} more answers to questions that are not on the sheet."] if more else []
+        about = (self.sheet.title, submission.student, tuple(marks), tuple(said))
+        return Marked(*about, submission.user, submission.source)
+
+    def diagnose(self, seconds: float | None = None) -> int:
+        """Look for the reasons of wrong answers, the most frequent first; return how many are left when time is up."""
+        waiting = [key for key, one in self.judged.items() if one.share < 1 and not (one.unreadable or one.diagnosed)]
+        waiting.sort(key=lambda key: -self.uses[key])
+        until = None if seconds is None else monotonic() + seconds
+        for done, key in enumerate(waiting):
+            if until is not None and monotonic() > until:
+                return len(waiting) - done
+            self.judged[key] = self._attempt(key, diagnose=True)
+        return 0
+
+    def _judge(self, key: Key) -> Judged:
+        self.uses[key] += 1
+        if key not in self.judged:
+            self.judged[key] = self._attempt(key, diagnose=False)
+        return self.judged[key]
+
+    def _attempt(self, key: Key, diagnose: bool) -> Judged:
+        question, answer, earlier = self.questions[key[0]], key[1], key[2:]
+        try:
+            if question.kind == "gradient":
+                return self._judge_gradients(question, answer, earlier, diagnose)
+            judged = self._judge_answer(question, answer, diagnose)
+            if judged.share < 1:
+                shares = [share for other, share in question.credit.items() if self._same(question, answer, other)]
+                if shares:
+                    judged = replace(judged, share=max(shares), hint="Right in part.")
+                carried, wrong_before = 0.0, False
+                if question.builds_on and self._carried(question, answer, earlier):
+                    wrong_before = any(self.judged[one].share < 1 or self.judged[one].carried for one in earlier)
+                    carried = question.follow_through if wrong_before else 1.0
+                if carried > judged.share:
+                    said = f"Right with your own answer to {' and '.join(question.builds_on)}."
+                    own = question.builds_on if wrong_before else ()
+                    judged = replace(judged, share=carried, hint=said, reason=said, slips=(), carried=own)
+            return judged
+        except InputError as error:
+            return Judged(unreadable=f"Cannot be read: {error}")
+        except Exception as error:  # nothing a student writes may stop the marking of the rest
+            return Judged(unreadable=f"Cannot be judged ({type(error).__name__}).")
+
+    def _judge_answer(self, question: SheetQuestion, answer: str, diagnose: bool) -> Judged:
+        """Judge a formula or a number by itself."""
+        if question.value:
+            exact, yours = self.right_values[question.id], read_number(self._claimed(question, answer))
+            equal, right, headline, diagnosis = yours.fits(exact), shown(exact), f"{shown(exact)} is right.", ()
+            value, where = yours.value, ""
+        else:
+            if question.kind == "number":
+                verdict, where = self._against_model(question, answer, diagnose=diagnose), ""
+                right = verdict.right
+            else:
+                where = " at the model's sizes"
+                asked = (question.model, question.kind, answer, question.settings, question.conventions)
+                verdict = judge_formula(*asked, diagnose=diagnose)  # pyright: ignore[reportArgumentType]
+                number = shown(verdict.right_at)
+                right = verdict.right if verdict.right == number else f"{verdict.right} = {number}"
+                if is_formula(verdict.right) and not is_formula(verdict.yours):
+                    said, slip = "Not right: a formula is asked for, not a number.", "a number in place of a formula"
+                    return Judged(0.0, said, said, right, (slip,), Fraction(verdict.yours_at), diagnosed=True)
+            equal, headline, diagnosis = verdict.equal, verdict.headline, verdict.diagnosis
+            exact, value = Fraction(verdict.right_at), Fraction(verdict.yours_at)
+        if equal and question.kind == "number" and abs(value - exact) > Fraction(question.tolerance) * abs(exact):
+            coarse = f"Not right: {answer} is rounded too far."
+            return Judged(0.0, coarse, coarse, right, ("rounded too far",), value, diagnosed=True)
+        hint = "Right." if equal else "Not right."
+        if not equal and value != exact:
+            hint = f"Not right: {'too large' if value > exact else 'too small'}{where}."
+        slip = " ".join(diagnosis[1:] if question.change else diagnosis)  # of a change, both numbers are said first
+        if not slip or slip.startswith("No simple explanation"):
+            slip = UNEXPLAINED if diagnose else NOT_DIAGNOSED
+        slips = () if equal else (slip,)
+        reason = " ".join([hint if question.value else headline, *diagnosis])
+        return Judged(float(equal), reason, hint, right, slips, value, diagnosed=diagnose)
+
+    def _claimed(self, question: SheetQuestion, answer: str) -> str:
+        """A number as it is to be read: a change with the sheet's sizes, a share without its sign of per cent."""
         if question.change:  # a student's own sizes do not count
             number = answer.lower().partition("from")[0].strip()
-            claimed = f"{number}{'' if '%' in number or 'cent' in number else ' %'} {question.change}"
-        elif read_number(answer).start:
+            return f"{number}{'' if '%' in number or 'cent' in number else ' %'} {question.change}"
+        claimed = re.sub(r"\s*(?:%|per\s?cent)\s*$", "", answer) if question.value else answer
+        if read_number(claimed).start:
             raise InputError("a plain number is asked for, not a change in per cent.")
-        verdict = judge_number(question.model, question.quantity, claimed, question.settings, conventions)
-        right, exact = verdict.right, Fraction(verdict.right_at)
-        if verdict.equal and abs(verdict.yours_at - exact) > Fraction(question.tolerance) * abs(exact):
-            coarse = f"Not right: {answer} is rounded too far."
-            return 0.0, coarse, coarse, right
-    else:
-        asked, where = "flops" if question.kind == "flops" else "parameters", " at the model's sizes"
-        verdict = judge_formula(question.model, asked, answer, question.settings, conventions)
-        number = shown(verdict.right_at)
-        right = verdict.right if verdict.right == number else f"{verdict.right} = {number}"
-    hint = "Right." if verdict.equal else "Not right."
-    if not verdict.equal and verdict.yours_at != verdict.right_at:
-        hint = f"Not right: {'too large' if verdict.yours_at > verdict.right_at else 'too small'}{where}."
-    return float(verdict.equal), " ".join([verdict.headline, *verdict.diagnosis]), hint, right
+        return claimed
+
+    def _against_model(
+        self, question: SheetQuestion, answer: str, account: Account | None = None, diagnose: bool = False
+    ) -> Verdict:
+        """The verdict on a number, by the model's own account or by another."""
+        asked = (question.model, question.quantity, self._claimed(question, answer))
+        return judge_number(*asked, question.settings, question.conventions, diagnose, account)
+
+    def _same(self, question: SheetQuestion, answer: str, other: str) -> bool:
+        """Whether two answers are the same formula or, as far as the first is printed, the same number."""
+        if question.kind == "number":
+            mine, theirs = (read_number(self._claimed(question, one)) for one in (answer, other))
+            return mine.fits(theirs.value)
+        account, names = self.accounts[question.id], self.names[question.id]
+        both = (ask(account, question.kind, one, names).yours for one in (answer, other))
+        mine, theirs = (put(one, account.defaults) for one in both)
+        return mine == theirs
+
+    def _carried(self, question: SheetQuestion, answer: str, earlier: Sequence[Key]) -> bool:
+        """Whether a number is right with the student's own earlier answers, wrong or right."""
+        if any(not key[1] or self.judged[key].value is None for key in earlier):
+            return False
+        tolerance = Fraction(question.tolerance)
+        if question.value:
+            own = {key[0]: self.judged[key].value or Fraction(0) for key in earlier}
+            claim = read_number(self._claimed(question, answer))
+            try:
+                exact = read_formula(question.value, [*own]).at(own)
+            except InputError:  # the student's own numbers lead to a division by zero
+                return False
+            return claim.fits(exact) and abs(claim.value - exact) <= tolerance * abs(exact)
+        account, counted = self.accounts[question.id], question.counted
+        try:
+            formula = ask(account, counted, earlier[0][1], self.names[question.id]).polynomial
+            if formula is None:
+                return False
+            quantity = replace(account.quantities[counted], parts=(Part("", formula, ONE),), refused={}, measured={})
+            own_account = replace(account, quantities={counted: quantity})
+            verdict = self._against_model(question, answer, own_account)
+        except InputError:  # the student's formula cannot be taken at these sizes
+            return False
+        exact = Fraction(verdict.right_at)
+        return verdict.equal and abs(verdict.yours_at - exact) <= tolerance * abs(exact)
+
+    def _judge_gradients(self, question: SheetQuestion, answer: str, earlier: Sequence[Key], diagnose: bool) -> Judged:
+        """Judge gradients line by line; a wrong one may follow from gradients that the student derived before."""
+        cell, lines = find_cell(question.cell), answer.splitlines()
+        report = judge_gradients(question.cell, lines, diagnose)
+
+        def outcomes(judged: Any) -> dict[str, str]:
+            found = {}
+            for name in question.lines:
+                said = {verdict.outcome for verdict in judged if verdict.name == cell.canonical(name)}
+                found[name] = "missing" if not said else "right" if said == {"right"} else "wrong"
+            return found
+
+        wanted, carried = outcomes(report.judged), False
+        before = [line for key in earlier for line in key[1].splitlines()]
+        if before and "wrong" in wanted.values() and (own := own_samples(question.cell, before)):
+            there = outcomes(judge_gradients(question.cell, lines, False, own).judged)
+            follows = {name for name, outcome in wanted.items() if outcome == "wrong" and there[name] == "right"}
+            wanted, carried = {**wanted, **dict.fromkeys(follows, "follows")}, bool(follows)
+        worth = {"right": 1.0, "follows": question.follow_through}
+        shares = [worth.get(outcome, 0.0) for outcome in wanted.values()]
+        share = sum(shares) / len(shares) if question.partial else min(shares)
+        taken = sorted({name for verdict in report.judged for name in verdict.taken})
+        hint = ", ".join(f"{name} {outcome}" for name, outcome in wanted.items()) + "."
+        hint += f" Those that follow are right with your own answer to {' and '.join(question.builds_on)}." * carried
+        hint += f" Taken as given: {', '.join(taken)}." if taken else ""
+        said = [f"{one.name}: {'; '.join(one.remarks)}" for one in report.judged if one.remarks]
+        slips = [f"{name} is missing" for name, outcome in wanted.items() if outcome == "missing"]
+        following = {cell.canonical(name) for name, outcome in wanted.items() if outcome == "follows"}
+        for one in report.judged:
+            if one.outcome == "wrong" and one.name not in following:
+                slips.append(f"{one.name}: {re.sub(r'^relative error [^:;]*[:;] ', '', one.reason)}")
+        only = question.builds_on if carried and {*wanted.values()} <= {"right", "follows"} else ()
+        return Judged(share, "\n".join([hint, *said]), hint, None, tuple(slips), None, only, diagnosed=diagnose)
+
+
+def own_samples(name: str, lines: Sequence[str]) -> tuple[Sample, ...]:
+    """The samples of a cell in which backpropagation goes on from the gradients that these lines give; none if right.
+
+    Where autograd arrives at a value whose gradient a line gives, it takes that gradient from there on: what is then
+    found for the values before it is what follows from the student's own mistake.
+    """
+    cell, changed = find_cell(name), []
+    try:
+        derivation = read_derivation(cell, lines)
+    except InputError:
+        return ()
+    for sample in draw_samples(name):
+        given = dict(sample.values)
+        own: dict[str, torch.Tensor] = {}
+        for line in derivation:
+            try:
+                value = Evaluator(given)(line.expression)
+            except UnfitError:
+                continue
+            if line.name in cell.gradients and value.shape == given[line.name].shape and value.isfinite().all():
+                own[line.name] = value
+            if line.name in own or line.name not in cell.known:
+                given[line.name] = value
+        if all(torch.allclose(value, sample.values[gradient]) for gradient, value in own.items()):
+            return ()
+        values = {one: sample.values[one].clone() for one in (*cell.sizes, *cell.given)}
+        for one in cell.given:
+            values[one].requires_grad_(f"d{one}" in cell.gradients)
+        with torch.enable_grad():
+            for equation in cell.forward:
+                values[equation.name] = Evaluator(values)(equation.expression)
+                gradient = own.get(f"d{equation.name}")
+                if gradient is not None:
+                    values[equation.name].register_hook(lambda _, gradient=gradient: gradient)
+        sources = [values[gradient[1:]] for gradient in cell.gradients]
+        found = dict(zip(cell.gradients, torch.autograd.grad(values["loss"], sources), strict=True))
+        changed.append(Sample(sample.lengths, {**sample.values, **found, **own}))
+    return tuple(changed)
 
 
 @dataclass(frozen=True)
 class Mark:
-    """One answer and what it is worth. `right` is the right answer, where the sheet allows it to be shown."""
+    """One answer and what it is worth; it is true if it is right.
+
+    `right` is the right answer, where the sheet allows it to be shown. `slips` are for the teacher alone.
+    """
 
     id: str
     text: str
     answer: str
-    verdict: Literal["right", "partly right", "wrong", "unreadable", "not answered"]
+    verdict: Literal["right", "partly right", "follow-through", "wrong", "unreadable", "not answered"]
     reason: str
     points: float
     of: float
     right: str | None = None
+    slips: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.verdict == "right"
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -352,16 +728,33 @@ class Mark:
         right = f"The right answer: {self.right}" if self.right and self.verdict != "right" else ""
         return tuple(remark for remark in (*self.reason.splitlines(), right) if remark)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, without the slips."""
+        return {name: value for name, value in asdict(self).items() if name != "slips"}
+
 
 @dataclass(frozen=True)
 class Marked(Result):
-    """All marks of one student."""
+    """All marks of one student; true if every answer is right. `marked["Q1"]` is the mark of that question."""
 
     title: str
     student: str
     marks: tuple[Mark, ...]
     strangers: tuple[str, ...] = ()
     """What is said of answers to questions that are not on the sheet."""
+    user: str = ""
+    """The student's id at a learning platform."""
+    source: str = ""
+    """The file, or the line of a table."""
+
+    def __bool__(self) -> bool:
+        return all(self.marks)
+
+    def __getitem__(self, id: str) -> Mark:
+        found = next((mark for mark in self.marks if mark.id.casefold() == str(id).casefold()), None)
+        if found is None:
+            raise InputError(unknown("question", str(id), [mark.id for mark in self.marks]))
+        return found
 
     @property
     def points(self) -> float:
@@ -381,9 +774,10 @@ class Marked(Result):
     def blocks(self) -> list[Block]:
         """A line for each answer, and under it what there is to say."""
         width = max(len(mark.id) for mark in self.marks)
+        second = max(12, *(len(mark.verdict) for mark in self.marks))
         lines = [": ".join(filter(None, (self.title, self.student)))]
         for mark in self.marks:
-            lines.append(f"{mark.id:<{width}}  {mark.verdict:<12}  {mark.points:>5g} of {mark.of:g}")
+            lines.append(f"{mark.id:<{width}}  {mark.verdict:<{second}}  {mark.points:>5g} of {mark.of:g}")
             lines += [f"{'':<{width}}  {remark}" for remark in mark.remarks]
         return [Text("\n".join([*lines, *self.strangers, self.summary]))]
 
@@ -396,53 +790,41 @@ class Marked(Result):
         for mark in self.marks:
             found += [Heading(mark.id), *([Text(mark.text)] if mark.text else [])]
             found += [Pre([(mark.answer, "")])] if mark.answer else []
-            kind = {"right": "good", "partly right": "warning", "not answered": "strong"}.get(mark.verdict, "bad")
-            found.append(Text(f"{mark.verdict}, {mark.points:g} of {mark.of:g} points", kind))  # pyright: ignore[reportArgumentType]
+            kind = {"right": "good", "wrong": "bad", "unreadable": "bad", "not answered": "strong"}
+            said = f"{mark.verdict}, {mark.points:g} of {mark.of:g} points"
+            found.append(Text(said, kind.get(mark.verdict, "warning")))  # pyright: ignore[reportArgumentType]
             found += [Pre([("\n".join(mark.remarks), "")])] if mark.remarks else []
         return [*found, *(Text(stranger, "note") for stranger in self.strangers)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         about = {"title": self.title, "student": self.student, "points": self.points, "of": self.of}
-        return {**about, "marks": [asdict(mark) for mark in self.marks], "strangers": list(self.strangers)}
+        return {**about, "marks": [mark.to_dict() for mark in self.marks], "strangers": list(self.strangers)}
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each question."""
+        names = ("id", "answer", "verdict", "points", "of", "reason")
+        return [{name: inert(getattr(mark, name)) for name in names} for mark in self.marks]
 
 
-def mark(sheet: Path | str, answers: Path | str) -> Marked:
-    """Mark a student's answers to a sheet; both are files in TOML or Markdown."""
-    asked, (student, given) = read_sheet(Path(sheet)), read_answers(Path(answers))
-    for question in asked.questions:  # what the model cannot be asked is the sheet's mistake and not the student's
-        if question.kind == "gradient":
-            continue
-        place, quantity = f"{sheet}: question {question.id}", question.kind
-        try:
-            quantity = question.quantity if quantity == "number" else quantity
-            account = count(subject_of(question.model, question.settings), (quantity,))
-            if question.change:
-                judge(question, "1 %")
-        except InputError as error:
-            raise InputError(f"{place}: {'change' if question.change else 'model'}: {error}") from None
-        figure = account.quantities[quantity]
-        if figure.at(account.symbols) is None or (figure.refused and question.kind != "number"):
-            raise InputError(f"{place}: kind: the {quantity} of {question.model} follow no formula.")
-    ids = [question.id for question in asked.questions]
-    known = {name.casefold() for name in ids}
-    strangers = (unknown("question", one.name[:100], ids) for key, one in given.items() if key not in known)
-    return Marked(asked.title, student, tuple(_mark(one, given) for one in asked.questions), tuple(strangers))
+def inert(value: Any) -> Any:
+    """A value for a cell of a table that no spreadsheet takes for a formula.
+
+    >>> inert("=1+1"), inert("V*d"), inert(2.5)
+    ("'=1+1", 'V*d', 2.5)
+    """
+    starts = ("=", "+", "-", "@", "\t", "\r")
+    return f"'{value}" if isinstance(value, str) and value.startswith(starts) else value
 
 
-def _mark(question: SheetQuestion, given: Mapping[str, StudentAnswer]) -> Mark:
-    answer = given.get(question.id.casefold(), StudentAnswer(question.id, ""))
-    blank = Mark(question.id, question.text, answer.text[:LONGEST_SHOWN], "not answered", "", 0, question.points)
-    if answer.unreadable:
-        return replace(blank, verdict="unreadable", reason=f"Cannot be read: {answer.unreadable}.")
-    if not answer.text:
-        return blank
-    try:
-        share, reason, hint, right = judge(question, answer.text)
-    except InputError as error:
-        return replace(blank, verdict="unreadable", reason=f"Cannot be read: {error}")
-    except Exception as error:  # nothing a student writes may stop the marking of the rest
-        return replace(blank, verdict="unreadable", reason=f"Cannot be judged ({type(error).__name__}).")
-    verdict = "right" if share == 1 else "partly right" if share else "wrong"
-    marked = replace(blank, verdict=verdict, reason=hint, points=round(share * question.points, 2))
-    return replace(marked, reason=reason, right=right) if question.show_answer else marked
+def mark(sheet: Path | str | Mapping[str, Any], answers: Path | str | Mapping[str, Any]) -> Marked:
+    """Mark one student's answers to a sheet; both are files in TOML or Markdown, or mappings.
+
+    >>> sheet = {"questions": [{"id": "Q1", "points": 2, "kind": "parameters", "model": "lora"}]}
+    >>> mark(sheet, {"Q1": "R*(W_in + W_out) + W_in*W_out"})["Q1"].points
+    2.0
+    """
+    marker, submission = Marker(read_sheet(sheet)), read_answers(answers)
+    marker.mark(submission)
+    marker.diagnose()
+    return marker.mark(submission)

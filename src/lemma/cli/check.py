@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import Json, show, sort_settings
+from lemma.cli.common import Json, patiently, show, sort_settings
 from lemma.errors import SpecError
 
 app = typer.Typer(
@@ -116,14 +116,43 @@ def worked(
 @app.command()
 def sheet(
     questions: Annotated[Path, typer.Argument(metavar="SHEET", help="Questions, in TOML or Markdown.")],
-    answers: Annotated[Path, typer.Argument(metavar="ANSWERS", help="A student's answers.")],
-    out: Annotated[Path | None, typer.Option("--out", help="Write the report there: .html, .md or .json.")] = None,
+    answers: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[ANSWERS|FOLDER|CSV]...", help="A student's answers, or those of a class."),
+    ] = None,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option("--out", metavar="FILE", help="Write the marks there: .csv, .json, .html or .md. Repeatable."),
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option("--as", metavar="TOOL", help="Write --out for another tool: gradescope, lti, otter or nbgrader."),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Mark a student's answers to a sheet of questions."""
-    from lemma.api import check
+    """Mark answers to a sheet: of a student or a class.
 
-    show(check.sheet(questions, answers), json, out)
+    A class is several files, a folder, or a table with a row for each student. With --as otter or --as nbgrader no
+    answers are named: the sheet becomes tests that these tools run.
+    """
+    from lemma.api import check
+    from lemma.report.result import check_target
+
+    if format:
+        if len(out or []) != 1:
+            raise SpecError(f"--as {format}: where to? Name one file or folder, as in --out results.json")
+        written = check.write_sheet(questions, *(answers or []), format=format, out=(out or [])[0])
+        return typer.echo(f"Written to {written}", err=True)
+    for target in out or []:
+        check_target(target, (".csv", ".json", ".html", ".md", ".txt", ".tex", ".svg"))
+    with patiently(f"Marking the answers to {questions} …"):
+        marks = check.sheet(questions, *(answers or []))
+    for target in out or []:
+        marks.save(target)
+    show(marks, json)
+    for target in out or []:
+        typer.echo(f"Written to {target}", err=True)
+    return None
 
 
 @app.command()
@@ -201,5 +230,4 @@ def _judge(what: str, model: str, answers: list[str], words: list[str] | None, a
         raise SpecError(f"'{strays[0]}' is not of the form key=value, as in L=2.")
     verdict: Any = check(what, model, *answers, **symbols)
     show(verdict, as_json)
-    right = verdict.right if what in ("gradient", "worked", "shape") else verdict.equal
-    raise typer.Exit(0 if right else 1)
+    raise typer.Exit(0 if verdict else 1)

@@ -13,7 +13,6 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import SimpleNamespace
@@ -193,8 +192,11 @@ class SlotRows:
     """
 
     def __init__(self, model: DecoderModel, rows: int, dtype: torch.dtype | None) -> None:
-        self.model = model if dtype is None else deepcopy(model).to(dtype)
-        self.dtype, self.window = dtype, model.window
+        self.model, self.dtype, self.window = model, dtype, model.window
+        if dtype is not None:
+            from lemma.generation.engine import lowered  # a GPU's own part
+
+            self.model = lowered(model, dtype).model
         self.fixed = next(model.parameters()).is_cuda
         self.least = rows if self.fixed else 1
         self.texts: list[TextInProgress | None] = []
@@ -277,13 +279,14 @@ class SlotRows:
         plain = bare(self.model).step
         self.read = lambda tokens, slots: plain(tokens, slots)[:, -1]
         if self.fixed:
-            from lemma.generation.engine import GraphedStep  # a GPU's own part
+            from lemma.generation.engine import WORTH_FUSING, GraphedStep  # a GPU's own part
 
-            graph = GraphedStep(self.model, self.slots, self.model)
+            logits_only = Sampling(tokens=WORTH_FUSING, logprobs=0)  # each text has settings of its own
+            graph = GraphedStep(self.model, self.slots, self.model, logits_only)
 
             def replay(tokens: Tensor, slots: DecoderSlots) -> Tensor:
-                slots.count = 0  # each row has a place of its own
-                return graph(tokens, slots)[0][:, -1]
+                slots.count = 0  # and a place of its own
+                return graph(tokens, slots, [])[0][:, -1]
 
             self.read = replay
 
@@ -495,13 +498,9 @@ class BatchEngine:
                     events.append(event)
 
     def _look_for_loop(self, row: Row) -> None:
-        """See whether a greedy text's state has come back.
-
-        While a decoder's window is not full, or grows for ever, its state cannot; only its name is told at the end.
-        """
-        text, field = row.text, self.model.receptive_field
-        if row.state is not None:
-            text.row.look_for_loop(row.state, row.place, field, text.held())
-        elif len(text.row.tokens) + 1 == text.request.settings.tokens:
-            window = self.model.window if isinstance(self.model, DecoderModel) else None
-            text.row.look_for_loop(Cache(torch.zeros(1, 0), window), 0, field, text.held())
+        """See whether a greedy text's state has come back; of one that cannot, only the name is noted."""
+        text, state = row.text, row.state
+        if state is None:
+            state = Cache(torch.zeros(1, 0), self.model.window if isinstance(self.model, DecoderModel) else None)
+        if not text.row.tokens or (row.state is not None and row.state.comes_back):
+            text.row.look_for_loop(state, row.place, self.model.receptive_field, text.held())

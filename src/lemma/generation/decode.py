@@ -252,7 +252,7 @@ def top_p_mask(chances: Float[Tensor, "rows vocabulary"], share: float) -> Bool[
 
 
 def choose(
-    logits: Float[Tensor, "rows vocabulary"], settings: Sampling, chances: Sequence[float]
+    logits: Float[Tensor, "rows vocabulary"], settings: Sampling, chances: Sequence[float] | Float[Tensor, "rows"]
 ) -> Int[Tensor, "rows"]:
     """Choose each row's next token by a random number from [0, 1): where the cumulative probability passes it.
 
@@ -265,7 +265,7 @@ def choose(
         return logits.argmax(-1)
     sums = probabilities(logits, settings.temperature, settings.top_k, settings.top_p, settings.min_p).cumsum(-1)
     # Scaled by the sum's own end, so that rounding never leads past the last token that can be chosen.
-    places = torch.tensor(chances, dtype=torch.float64, device=logits.device)[:, None] * sums[:, -1:]
+    places = torch.as_tensor(chances, dtype=torch.float64, device=logits.device)[:, None] * sums[:, -1:]
     return torch.searchsorted(sums, places, right=True).squeeze(-1)
 
 
@@ -517,7 +517,7 @@ class Continuation:
             return
         also = ["the set of tokens used"] if settings.looks_back else []
         also += ["what may become a stop string"] if held is not None else []
-        self._about = " and ".join([state.about, *also])
+        self._about = " and ".join([state.about, *also]) if also else state.about
         if self._loop or len(self.prompt) + step < (receptive_field or 0):
             return
         used = f"{len(self._used)},{len(self._generated)};".encode() if settings.looks_back else b""
@@ -634,35 +634,46 @@ def _run(
     logits, state = _read_prompts(model, rows)
     read, generated = torch.tensor([row.prompt for row in rows], device=logits.device), 0
     step, dtype = bare(model), settings.dtype(logits.device)
+    ahead = None
     if logits.is_cuda:
-        from lemma.generation.engine import fast_step
+        from lemma.generation.engine import GraphedStep, fast_step
 
-        step, state = fast_step(model, state, step, settings.tokens, dtype)
-    while True:
-        if settings.greedy:
-            for place, row in enumerate(rows):
-                if not row.stopped:
-                    row.look_for_loop(state, place, model.receptive_field, held(row.number) if held else None)
-        running = [place for place, row in enumerate(rows) if not row.stopped]
-        if not running:
-            return
-        # slots keep their rows until half of them have ended: another number of rows is another graph
-        if len(running) < len(rows) and not (isinstance(state, DecoderSlots) and 2 * len(running) > len(rows)):
-            index = torch.tensor(running, dtype=torch.long, device=logits.device)
-            rows, logits, state = [rows[place] for place in running], logits[index], state.rows(index)
-            read = read[index]
-        chances = () if settings.greedy else [row.random.random() for row in rows]
-        tokens = choose(adjusted(logits, settings, read, generated), settings, chances)
-        asked = settings.logprobs
-        logprobs = [None] * len(rows) if asked is None else logprobs_of(logits, tokens, asked)
-        for row, token, logprob in zip(rows, tokens.tolist(), logprobs, strict=True):
-            if not row.stopped and row.take(token, logprob, eos) and (yield row.number, token) is True:
-                row.stop("told")
-        if all(row.stopped for row in rows):
-            return
-        logits, state = step(tokens.unsqueeze(1), state)
-        logits, generated = logits.select(1, -1), generated + 1
-        read = torch.cat([read, tokens.unsqueeze(1)], dim=1) if settings.looks_back else read
+        step, state = fast_step(model, state, step, settings, dtype)
+        ahead = step if isinstance(step, GraphedStep) else None
+    try:
+        while True:
+            # while a bounded memory is not full, and where it is all that was read, no state comes back
+            back = state.comes_back and len(rows[0].prompt) + generated >= (model.receptive_field or 0)
+            if settings.greedy and (back or not generated):
+                for place, row in enumerate(rows):
+                    if not row.stopped:
+                        row.look_for_loop(state, place, model.receptive_field, held(row.number) if held else None)
+            running = [place for place, row in enumerate(rows) if not row.stopped]
+            if not running:
+                return
+            # slots keep their rows until half of them have ended: another number of rows is another graph
+            keeps = isinstance(state, DecoderSlots) and (2 * len(running) > len(rows) or bool(ahead and ahead.busy))
+            if len(running) < len(rows) and not keeps:
+                index = torch.tensor(running, dtype=torch.long, device=logits.device)
+                rows, logits, state = [rows[place] for place in running], logits[index], state.rows(index)
+                read = read[index]
+            tokens = ahead.tokens() if ahead else None
+            if tokens is None:
+                chances = () if settings.greedy else [row.random.random() for row in rows]
+                tokens = choose(adjusted(logits, settings, read, generated), settings, chances)
+            asked = settings.logprobs
+            logprobs = [None] * len(rows) if asked is None else logprobs_of(logits, tokens, asked)
+            for row, token, logprob in zip(rows, tokens.tolist(), logprobs, strict=True):
+                if not row.stopped and row.take(token, logprob, eos) and (yield row.number, token) is True:
+                    row.stop("told")
+            if all(row.stopped for row in rows):
+                return
+            logits, state = ahead(tokens.unsqueeze(1), state, rows) if ahead else step(tokens.unsqueeze(1), state)
+            logits, generated = logits.select(1, -1), generated + 1
+            read = torch.cat([read, tokens.unsqueeze(1)], dim=1) if settings.looks_back else read
+    finally:
+        if ahead:
+            ahead.idle = True
 
 
 def logprobs_of(

@@ -330,6 +330,8 @@ class Attention(nn.Module):
             begin = memory[0].shape[-2] - self.window + 1
             memory = tuple(tensor.narrow(-2, begin, self.window - 1) for tensor in memory)
         joined = mixed.transpose(1, 2).flatten(2)
+        if torch.compiler.is_compiling() and self.training:  # or the memory would get gradients of zeros
+            memory = tuple(tensor.detach() for tensor in memory)
         return self.output(joined) if self.maps_out else joined, memory
 
     def _from_slots(self, stream: Stream, slots: Slots, mask: Tensor | None) -> Stream:

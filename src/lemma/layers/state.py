@@ -22,6 +22,11 @@ class State(ABC):
     def about(self) -> str:
         """What it is, in words: "the last 2 tokens"."""
 
+    @property
+    def comes_back(self) -> bool:
+        """Whether a text that goes on may reach the same state again."""
+        return True
+
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
         """Its tensors by name, with the batch as first dimension."""

@@ -23,6 +23,11 @@ Stream = Float[Tensor, "batch time width"]
 Logits = Float[Tensor, "batch time vocabulary"]
 
 
+def about_tokens(window: int | None) -> str:
+    """The tokens that count, in words."""
+    return f"the window of the last {window} tokens" if window else "all tokens so far"
+
+
 @dataclass(frozen=True)
 class Cache(State):
     """The tokens that count, and what attention keeps of them in every layer while the window is not full.
@@ -37,9 +42,14 @@ class Cache(State):
     layers: tuple[Memory, ...] = ()
 
     @property
+    def comes_back(self) -> bool:
+        """All tokens so far are never the same again."""
+        return self.window is not None
+
+    @property
     def about(self) -> str:
         """What it is, in words."""
-        return f"the window of the last {self.window} tokens" if self.window else "all tokens so far"
+        return about_tokens(self.window)
 
     def tensors(self) -> dict[str, Tensor]:
         """The tokens, and each layer's keys and values, or the inputs in their place."""
@@ -68,19 +78,30 @@ class DecoderSlots(State):
     """
 
     def __init__(self, cache: Cache, limit: int) -> None:
-        batch, self.count = cache.seen.shape
-        self.window, self.limit = cache.window, limit
+        batch, self.limit = len(cache.seen), limit
         self.room = -(-limit // ALIGNED) * ALIGNED
-        self.seen = cache.seen.new_zeros(batch, self.room)
-        self.seen[:, : self.count] = cache.seen
+        self.seen = cache.seen.new_zeros(batch, self.room + 1)  # with the token that comes after the last one read
         self.texts = torch.arange(batch, device=cache.seen.device)
-        self.places = torch.full_like(self.texts, self.count)
+        self.places = torch.zeros_like(self.texts)
         self.layers: list[Slots] = []
         for layer in cache.layers:
             kept = tuple(one.new_zeros(*one.shape[:-2], self.room, one.shape[-1]) for one in layer)
-            for wide, one in zip(kept, layer, strict=True):
-                wide[..., self.count - one.shape[-2] : self.count, :] = one  # a sliding window has left some out
             self.layers.append(Slots(kept, self.texts, self.places))
+        self.fill(cache)
+
+    def fill(self, cache: Cache) -> None:
+        """Begin with other texts, of one length and as many, in the same memory."""
+        self.count, self.window = cache.seen.shape[1], cache.window
+        self.seen[:, : self.count] = cache.seen
+        self.places.fill_(self.count)
+        for slots, layer in zip(self.layers, cache.layers, strict=True):
+            for wide, one in zip(slots.kept, layer, strict=True):
+                wide[..., self.count - one.shape[-2] : self.count, :] = one  # a sliding window has left some out
+
+    @property
+    def comes_back(self) -> bool:
+        """All tokens so far are never the same again."""
+        return self.window is not None
 
     @property
     def full(self) -> bool:
@@ -90,7 +111,7 @@ class DecoderSlots(State):
     @property
     def about(self) -> str:
         """What it is, in words."""
-        return self.cache().about
+        return about_tokens(self.window)
 
     def cache(self) -> Cache:
         """The tokens alone, as a cache whose window is full."""
@@ -246,6 +267,8 @@ class DecoderModel(LanguageModel):
         embedded = embedded if self.scale is None else embedded * self.scale  # or sines of size 1 would drown it
         start, new = cache.seen.shape[1], tokens.shape[1]
         stream = self.positions(embedded, start=start)
+        if self.training and stream.is_cuda and torch.is_autocast_enabled("cuda"):
+            stream = stream.to(torch.get_autocast_dtype("cuda"))  # what layers add to is as exact as what they add
         stream = self.dropout(stream) if self.training else stream
         line = None
         if self.biases is not None:  # of the keys that are kept, and the new ones

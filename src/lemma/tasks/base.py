@@ -128,6 +128,8 @@ class TaskLoss(nn.Module):
     """
 
     compilable: bool = True
+    layers: Sequence[nn.Module] = ()
+    """Layers of one shape, of which one is compiled for all; empty if the whole must be compiled at once."""
     terms: tuple[str, ...] = ("loss",)
     chance: tuple[int, str, str] | None = None
     """Among how many, and of what, an untrained model guesses; and the symbol of that number."""

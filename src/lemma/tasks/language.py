@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from lemma.data.batches import RandomWindows, Streams
@@ -21,9 +21,11 @@ from lemma.errors import DataError, InputError, PackageError, SpecError
 from lemma.generation.decode import Sampling, generate_text
 from lemma.layers.attention import Attention
 from lemma.layers.fused import available
+from lemma.layers.output_loss import MANY_CLASSES, output_loss
 from lemma.layers.recording import record_attention
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel, evaluating, positions_on
+from lemma.models.decoder import DecoderModel
 from lemma.report.progress import Observer, watched_reading
 from lemma.report.statistics import Lines
 from lemma.report.text import label
@@ -296,11 +298,20 @@ class LanguageLoss(TaskLoss):
         if objective is not causal:
             self.terms = (*self.terms, "objective")
         self.chance = (model.spec.vocabulary, "tokens", "V")
+        self.layers = list(model.layers) if isinstance(model, DecoderModel) else ()
+        output = model.output if isinstance(model, DecoderModel) and model.cap is None else None
+        # the operator of a GPU that never holds all logits pays for large vocabularies only
+        large = type(output) is nn.Linear and output.bias is None and len(output.weight) >= MANY_CLASSES
+        self.fused_output = large and objective is causal and available(output.weight.device)
 
     def forward(
         self, inputs: Int[Tensor, "rows length"], targets: Int[Tensor, "rows length"], state: State | None
     ) -> LossTerms:
         """Return the objective, to be minimised, the mean loss, and the state where training carries it on."""
+        if self.fused_output and torch.is_autocast_enabled("cuda") and inputs.shape[1] <= self.model.spec.context:
+            vectors = self.model.vectors(inputs).flatten(0, 1).to(torch.get_autocast_dtype("cuda"))
+            loss = output_loss(vectors, self.model.get_parameter("output.weight"), targets.flatten())
+            return loss, (loss,), None
         logits, state = self.model(inputs, state)
         objective, terms = self.measured(logits, targets)
         return objective, terms, state if self.model.stateful else None
@@ -325,10 +336,10 @@ class PenalizedLoss(LanguageLoss):
 
     def __init__(self, model: LanguageModel, recipe: Recipe, objective: LossFunction = causal) -> None:
         super().__init__(model, objective)
-        self.terms, self.recipe = (*self.terms, "entropy", "distance"), recipe
-        self.layers: int = getattr(model.spec, "depth", 1)
+        self.terms, self.recipe, self.layers = (*self.terms, "entropy", "distance"), recipe, ()
+        self.depth: int = getattr(model.spec, "depth", 1)
         attention = [part for part in model.modules() if isinstance(part, Attention)]
-        fused = len(attention) == self.layers and all(part.has_fused_rows() for part in attention)
+        fused = len(attention) == self.depth and all(part.has_fused_rows() for part in attention)
         self.fused = attention if fused and available(next(model.parameters()).device) else []
         self.compilable = bool(self.fused)  # compiled code cannot be recorded
 
@@ -349,7 +360,7 @@ class PenalizedLoss(LanguageLoss):
         else:
             with record_attention() as records:
                 logits, state = self.model(inputs, state)
-            rows = row_statistics(records, self.recipe.distance_max, self.layers)
+            rows = row_statistics(records, self.recipe.distance_max, self.depth)
         objective, terms = self.measured(logits, targets)
         entropy, distance = self.recipe.entropy_penalty, self.recipe.distance_penalty
         total = objective + entropy * rows.entropy + distance * rows.distance

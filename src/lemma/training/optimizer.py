@@ -2,7 +2,8 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from inspect import unwrap
 from typing import Any
 
 import torch
@@ -17,11 +18,11 @@ BETA1 = 0.9
 TABLES = (nn.Embedding, LearnedPart)  # their rows are looked up, not multiplied
 
 
-def optimizer_for(model: nn.Module, recipe: Recipe) -> AdamW:
+def optimizer_for(model: nn.Module, recipe: Recipe, recorded: bool = False) -> AdamW:
     """Build AdamW with two groups: matrices decay; biases, norms, embeddings and positions do not.
 
     Decay is apart from the gradient (Loshchilov & Hutter 2019). With Muon the matrices inside the model are a group of
-    its own; the output layer stays with AdamW.
+    its own; the output layer stays with AdamW. What is recorded as a CUDA graph has its learning rate on the GPU.
     """
     tables = {
         id(parameter)
@@ -36,9 +37,11 @@ def optimizer_for(model: nn.Module, recipe: Recipe) -> AdamW:
     chosen: list[dict[str, Any]] = [
         {"params": group, "weight_decay": decay[decays]} for decays, group in groups.items() if group
     ]
-    settings: dict[str, Any] = {"lr": recipe.learning_rate, "betas": (BETA1, recipe.beta2), "fused": True}
+    device = next(model.parameters()).device
+    rate = torch.tensor(recipe.learning_rate, device=device) if recorded else recipe.learning_rate
+    settings: dict[str, Any] = {"lr": rate, "betas": (BETA1, recipe.beta2), "fused": True, "capturable": recorded}
     if not isinstance(recipe.optimizer, MuonSpec):
-        return AdamW(chosen, **settings)
+        return LightAdamW(chosen, **settings)
     ends = [end for name in ("output", "head") if isinstance(end := getattr(model, name, None), nn.Linear)]
     last = {id(parameter) for end in ends for parameter in end.parameters()}
     inside = [matrix for matrix in groups[True] if matrix.dim() == 2 and id(matrix) not in last]
@@ -53,13 +56,47 @@ def optimizer_for(model: nn.Module, recipe: Recipe) -> AdamW:
     return Muon(chosen, **settings)
 
 
-class Muon(AdamW):
+class LightAdamW(AdamW):
+    """AdamW by its own code without the guards around it, which import PyTorch's compiler: as long again as PyTorch."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters."""
+        unwrap(AdamW.add_param_group)(self, param_group)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop all gradients."""
+        unwrap(AdamW.zero_grad)(self, set_to_none)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Move the weights by their gradients."""
+        return unwrap(AdamW.step)(self, closure)
+
+
+class Muon(LightAdamW):
     """Muon (Jordan et al. 2024) for groups with a `momentum`, AdamW for the others.
 
     M ← μM + (1−μ)G; the step is that of Nesterov's momentum, (1−μ)G + μM, with all its singular values near 1, times
     √max(1, rows/columns). Matrices of one shape are made orthogonal in one batch. `ratio` times the learning rate is
     that of these groups.
     """
+
+    def momentum_of(self, matrices: Sequence[nn.Parameter]) -> Float[Tensor, "count rows columns"]:
+        """The momentum of matrices of one shape in one tensor; that of each in `state` is a part of it."""
+        known = [self.state[matrix].get("mean") for matrix in matrices]
+        first = known[0]
+        if (
+            first is not None
+            and first._base is not None
+            and all(one is not None and one._base is first._base for one in known)
+        ):
+            return first._base
+        joined = torch.stack(
+            [torch.zeros_like(m) if one is None else one for m, one in zip(matrices, known, strict=True)]
+        )
+        for matrix, part in zip(matrices, joined.unbind(), strict=True):
+            self.state[matrix]["mean"] = part
+        return joined
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -78,13 +115,11 @@ class Muon(AdamW):
             rate = group["lr"] * group["ratio"]
             for (rows, columns), matrices in shapes.items():
                 gradients = torch.stack([matrix.grad for matrix in matrices if matrix.grad is not None])
-                means = [self.state[matrix].setdefault("mean", torch.zeros_like(matrix)) for matrix in matrices]
-                momentum = torch.stack(means).lerp_(gradients, 1 - group["momentum"])
+                momentum = self.momentum_of(matrices).lerp_(gradients, 1 - group["momentum"])
                 steps = orthogonal(gradients.lerp_(momentum, group["momentum"])).to(gradients.dtype)
-                size = rate * math.sqrt(max(1, rows / columns))
-                for matrix, mean, moved, step in zip(matrices, means, momentum, steps, strict=True):
-                    mean.copy_(moved)
-                    matrix.mul_(1 - rate * group["weight_decay"]).sub_(step, alpha=size)
+                steps *= rate * math.sqrt(max(1, rows / columns))
+                torch._foreach_mul_(matrices, 1 - rate * group["weight_decay"])
+                torch._foreach_sub_(matrices, steps.unbind())
         return loss
 
 
@@ -127,8 +162,11 @@ def restore_memory(optimizer: AdamW, model: nn.Module, memory: Mapping[str, Tens
     parameters = dict(model.named_parameters())
     for key, tensor in memory.items():
         name, _, quantity = key.rpartition(":")
-        parameter = parameters[name]
-        optimizer.state[parameter][quantity] = tensor.to(parameter.device, copy=True)
+        parameter, kept = parameters[name], optimizer.state[parameters[name]]
+        if quantity in kept:  # where a CUDA graph reads it
+            kept[quantity].copy_(tensor)
+        else:
+            kept[quantity] = tensor.to(parameter.device, copy=True)
 
 
 # What a recipe plans for each step, counted from 1: the learning rate, and when to log, validate and save.

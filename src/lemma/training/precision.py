@@ -1,29 +1,34 @@
 """Where and with which arithmetic a model is trained."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from lemma.data.files import home_folder
 from lemma.errors import SpecError
 from lemma.spec.recipe import Recipe
 
 Forward = Callable[..., Any]
 NO_KERNEL = "could not create a primitive"  # what oneDNN says
-WORTH_COMPILING = 1000  # steps; compiling takes about half a minute
+WORTH_COMPILING = 5e15  # operations of a whole run, a minute of a fast GPU; compiling takes a quarter of that
+WORTH_RECORDING = 50  # steps; recording a CUDA graph takes as long as a few
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """A device, the type that matrices are multiplied in, and whether to compile."""
+    """A device, the type that matrices are multiplied in, whether to compile, and whether to replay a CUDA graph."""
 
     device: torch.device
     dtype: torch.dtype
     compiles: bool
+    replays: bool = False
 
     def autocast(self) -> AbstractContextManager[object]:
         """Give the context that the forward pass runs in."""
@@ -60,13 +65,18 @@ def fork_random(device: torch.device) -> AbstractContextManager[None]:
     return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
-def choose_arithmetic(recipe: Recipe, device: torch.device, compilable: bool) -> Arithmetic:
-    """Settle what a recipe leaves to `auto`: on a GPU bfloat16, in long runs a compiled model; elsewhere neither."""
+def choose_arithmetic(recipe: Recipe, device: torch.device, compilable: bool, work: float = math.inf) -> Arithmetic:
+    """Settle what a recipe leaves to `auto`: on a GPU bfloat16, in long runs a compiled model; elsewhere neither.
+
+    A CUDA graph is replayed wherever batches have one shape: it needs no compiler, and small models are else slowed
+    down by the launching of kernels. `work` are the operations of all matrix products of the run.
+    """
     fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     exact = recipe.precision == "float32" or (recipe.precision == "auto" and not fast)
-    pays = device.type == "cuda" and compilable and recipe.steps >= WORTH_COMPILING
+    pays = device.type == "cuda" and compilable and work >= WORTH_COMPILING
     compiles = pays if recipe.compile == "auto" else recipe.compile
-    return Arithmetic(device, torch.float32 if exact else torch.bfloat16, compiles)
+    replays = device.type == "cuda" and compilable and recipe.accumulate == 1 and recipe.steps >= WORTH_RECORDING
+    return Arithmetic(device, torch.float32 if exact else torch.bfloat16, compiles, replays)
 
 
 def refuse_missing_kernels(model: nn.Module, arithmetic: Arithmetic) -> None:
@@ -88,18 +98,67 @@ def choose_device(recipe: Recipe, local_rank: int = 0) -> torch.device:
 
 
 def compiled(
-    module: nn.Module, trial: Callable[[Forward], object], tell: Callable[[str], None], graphs: bool = False
+    module: nn.Module, layers: Sequence[nn.Module], trial: Callable[[Forward], object], tell: Callable[[str], None]
 ) -> Forward:
     """Compile a module and try it once; where that is not possible, say so and return the module as it is.
 
-    The compiled module shares the parameters; the names of weights are read from the module itself. `graphs` replays
-    the kernels of a step as one CUDA graph: small models are else slowed down by the launching of kernels.
+    Where it has layers of one shape, one of them is compiled, and its code serves them all: that takes seconds,
+    whatever their number. The compiled module shares the parameters; the names of weights are read from the module
+    itself. What was compiled is kept with the data, for later runs.
     """
-    fast = torch.compile(module, dynamic=False, mode="reduce-overhead" if graphs else None)
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(home_folder("compiled")))
+    fast: Forward = module if layers else torch.compile(module, dynamic=False)
+    for layer in layers:
+        layer.compile(dynamic=False)
     try:
         trial(fast)
     except Exception as error:  # whatever the compiler, its C++ or its GPU back end may raise
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         tell(f"torch.compile is not possible here ({reason}); training goes on uncompiled.")
+        uncompile(layers)
         return module
     return fast
+
+
+def uncompile(layers: Sequence[nn.Module]) -> None:
+    """Let layers run as they are again."""
+    for layer in layers:
+        layer._compiled_call_impl = None
+
+
+class Replay:
+    """A training step, recorded as a CUDA graph: all its kernels are launched at once.
+
+    Gradients stay where they were when it was recorded, and each replay writes them anew.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[Tensor, Tensor], list[Tensor]],
+        optimizer: torch.optim.Optimizer,
+        inputs: Tensor,
+        targets: Tensor,
+    ) -> None:
+        """Record a step, which changes neither weights nor the optimizer's memory meanwhile."""
+        self.inputs, self.targets, side = inputs.clone(), targets.clone(), torch.cuda.Stream()
+        for group in optimizer.param_groups:
+            group["lr"].zero_()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):  # so that libraries have their workspaces, and the optimizer its memory
+                optimizer.zero_grad(set_to_none=True)
+                step(self.inputs, self.targets)
+        torch.cuda.current_stream().wait_stream(side)
+        optimizer.zero_grad(set_to_none=True)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.terms = step(self.inputs, self.targets)
+        for tensor in (tensor for memory in optimizer.state.values() for tensor in memory.values()):
+            tensor.zero_()
+
+    def __call__(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
+        """Take a step; return the loss, the gradient's norm and other terms."""
+        self.inputs.copy_(inputs)
+        self.targets.copy_(targets)
+        self.graph.replay()
+        return self.terms

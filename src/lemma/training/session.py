@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lemma.data.splits import Splits
 from lemma.errors import RunError, SpecError, TrainingError
 from lemma.layers.state import State
+from lemma.models.base import count_parameters
 from lemma.models.build import build
 from lemma.runs.checkpoint import Checkpoint, latest_good, put_weights, refuse_other_spec, save, weights_of
 from lemma.runs.folder import RunFolder, only_writer
@@ -25,6 +26,7 @@ from lemma.training.distributed import Distributed, without_sync
 from lemma.training.optimizer import clip, learning_rate, memory_of, optimizer_for, restore_memory
 from lemma.training.precision import (
     Forward,
+    Replay,
     choose_arithmetic,
     compiled,
     fork_random,
@@ -96,7 +98,6 @@ class Session:
         self.recipe = recipe = self.batches.recipe
         if self.batches.note:
             tell(self.batches.note)
-        self.optimizer = optimizer_for(self.model, recipe)
         refuse_penalties(self.task, recipe)
         loss = self.task.loss(self.model, recipe, self.batches)
         self.chance, self.terms, self.state = loss.chance, loss.terms[1:], TrainingState()
@@ -107,10 +108,15 @@ class Session:
         # a recurrent model runs in one kernel already, and batches of other shapes are compiled again
         stateful = getattr(self.model, "stateful", False)
         compilable = not stateful and self.batches.fixed_shape and loss.compilable
-        self.arithmetic = choose_arithmetic(recipe, processes.device, compilable)
+        work = 6 * count_parameters(self.model) * recipe.steps * self.batches.tokens_per_step
+        self.arithmetic = choose_arithmetic(recipe, processes.device, compilable, work)
+        records = self.arithmetic.replays and processes.size == 1
+        self.optimizer = optimizer_for(self.model, recipe, records)
         refuse_missing_kernels(self.model, self.arithmetic)
         self.shared = processes.wrap(loss)
+        self.layers = list(loss.layers)
         self.loss: Forward = self._compiled() if self.arithmetic.compiles else self.shared
+        self.replay: Replay | None = self._recorded() if records else None
         if self.task.text_checks:
             self.warn("read_too_often", read_too_often(recipe, len(examples), self.batches.length))
         torch.manual_seed(recipe.seed + SEED_STEP * (processes.rank + 1))
@@ -119,13 +125,22 @@ class Session:
     def step(self) -> None:
         """One step: the batch's gradients, clipped, move the weights."""
         self.state.step += 1
+        rate = learning_rate(self.recipe, self.state.step)  # Muon's groups have a `ratio` to it
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.recipe, self.state.step)  # Muon's groups have a `ratio` to it
-        loss, *others = self.gradients()
-        norm = clip(self.model, self.recipe.clip)
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        if self.replay is not None:
+            loss, norm, *others = self.replay(*self.batches.batch(self.state.step - 1))
+        else:
+            loss, *others = self.gradients()
+            norm = clip(self.model, self.recipe.clip)
         self.sums += torch.stack((loss, norm, *others))
         self.summed += 1
         self.state.tokens += self.batches.tokens_per_step
+        if self.replay is not None:
+            return
         if self.processes.device.type == "cpu" and not math.isfinite(float(loss + norm)):  # looking costs nothing there
             self.refuse_no_number(float(loss), float(norm), 1)
         self.optimizer.step()
@@ -220,8 +235,10 @@ class Session:
     def evaluating(self) -> Iterator[None]:
         """Use the model as it is, in full precision, without a trace in gradients, dropout or random state."""
         self.model.eval()
+        # what was compiled is for batches of training
+        eager = torch.compiler.set_stance("force_eager") if self.arithmetic.compiles else nullcontext()
         try:
-            with torch.no_grad(), fork_random(self.processes.device), matrix_products("highest"):
+            with eager, torch.no_grad(), fork_random(self.processes.device), matrix_products("highest"):
                 yield
         finally:
             self.model.train()
@@ -241,9 +258,28 @@ class Session:
             objective.backward()
             self.optimizer.zero_grad(set_to_none=True)
 
-        # a graph's gradients are overwritten by its next run, so that they can neither be added up nor be shared
-        graphs = self.processes.device.type == "cuda" and self.recipe.accumulate == 1 and self.processes.size == 1
-        return compiled(self.shared, attempt, lambda message: self.warn("compile", message), graphs)
+        self.tell("compiling the model, which takes some seconds the first time")
+        return compiled(self.shared, self.layers, attempt, lambda message: self.warn("compile", message))
+
+    def _recorded(self) -> Replay | None:
+        def step(inputs: Tensor, targets: Tensor) -> list[Tensor]:
+            with self.arithmetic.autocast():
+                objective, (loss, *others), _ = self.loss(inputs, targets, None)
+            objective.backward()
+            norm = clip(self.model, self.recipe.clip)
+            self.optimizer.step()
+            return [term.detach() for term in (loss, norm, *others)]
+
+        try:
+            return Replay(step, self.optimizer, *self.batches.batch(0))
+        except RuntimeError as error:  # something in the step waits for the device, which cannot be recorded
+            reason = str(error).strip().partition("\n")[0]
+            self.warn(
+                "graph", f"a step cannot be recorded as a CUDA graph ({reason}); kernels are launched one by one."
+            )
+            self.optimizer = optimizer_for(self.model, self.recipe)
+            self.optimizer.zero_grad(set_to_none=True)
+            return None
 
 
 # From a session to a checkpoint and back, bit for bit.

@@ -5,10 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lemma.checking.sheets import Mark, Marked, mark, read_answers, read_sheet
+import lemma
+from lemma.checking.cells import draw_samples
+from lemma.checking.sheets import Mark, Marked, mark, own_samples, read_answers, read_sheet
 from lemma.errors import InputError
 
 RIGHT = "|V|(d + d_h) + ((N-1)d + 1) d_h"  # problem A1
@@ -218,7 +221,11 @@ def test_markdown_says_the_same(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         ('kind = "parameters"', 'kind = "parameter"', "question Q1: kind = 'parameter' is unknown. Did you mean"),
-        ('kind = "parameters"', "", r"question Q1.kind = .*field required"),
+        (
+            'kind = "parameters"',
+            "",
+            "question Q1: kind: is missing. Say what is asked for: parameters, flops, number or gradient",
+        ),
         ("points = 2", "points = -2", r"question Q1.points = -2"),
         ("points = 2", "point = 2", "question Q1: the setting = 'point' is unknown. Did you mean 'points'"),
         ('model = "feed-forward"', 'model = "feed-foward"', "question Q1: model = .*Did you mean 'feed-forward'"),
@@ -311,3 +318,169 @@ def test_the_report_in_the_terminal(tmp_path: Path) -> None:
         "    Not right: too small.",
         "2 of 8 points",
     ]
+
+
+LORA = {"kind": "parameters", "model": "lora"}
+WHOLE = "R*(W_in + W_out) + W_in*W_out"  # 11,250 at the model's sizes
+
+
+def marks(questions: list[dict], **answers: object) -> Marked:
+    return mark({"questions": questions}, answers)
+
+
+@pytest.mark.parametrize("answer", ["11,250", "11250", "11250 + 0*R", "11250*R/R"])
+def test_a_bare_number_does_not_pass_a_question_for_a_formula(answer: str) -> None:
+    found = marks([{"id": "Q1", **LORA}], Q1=answer)["Q1"]
+    assert (found.verdict, found.points) == ("wrong", 0)
+    assert "formula is asked for" in found.reason or "Cannot be read" in found.reason
+    assert marks([{"id": "Q1", **LORA}], Q1=WHOLE)["Q1"]
+
+
+def test_numbers_in_the_place_of_some_sizes_are_still_a_formula() -> None:
+    sizes = lemma.count("lora", quantities=["parameters"]).symbols
+    fixed = WHOLE.replace("W_in", str(sizes["W_in"])).replace("W_out", str(sizes["W_out"]))
+    assert marks([{"id": "Q1", **LORA}], Q1=fixed)["Q1"]
+
+
+def test_another_formula_earns_the_part_that_the_sheet_says() -> None:
+    question = {"id": "Q1", "points": 3, **LORA, "credit": {"R*(W_in + W_out)": 0.5, "W_in*W_out": 0.25}}
+    assert [marks([question], Q1=text)["Q1"].points for text in ("W_out*R + R*W_in", "W_out W_in", "R", WHOLE)] == [
+        1.5,
+        0.75,
+        0,
+        3,
+    ]
+    number = {"id": "Q1", "kind": "number", "model": "lora", "credit": {"2,250": 0.5}}
+    assert [marks([number], Q1=text)["Q1"].points for text in ("2250", "11250", "2251")] == [0.5, 1, 0]
+    with pytest.raises(InputError, match="question Q1: credit: "):
+        marks([{"id": "Q1", **LORA, "credit": {"R*(": 0.5}}], Q1="R")
+
+
+CHAIN = [
+    {"id": "Q1", **LORA},
+    {"id": "Q2", "kind": "number", "model": "lora", "builds_on": ["Q1"], "follow_through": 0.5},
+    {"id": "Q3", "kind": "number", "value": "16*Q2"},
+    {"id": "Q4", "kind": "number", "value": "100*Q2/(Q3 - Q2)", "points": 2},
+]
+
+
+def verdicts(questions: list[dict], **answers: object) -> list[str]:
+    return [found.verdict for found in marks(questions, **answers).marks]
+
+
+def test_a_later_number_is_judged_with_the_students_own_earlier_answer() -> None:
+    sizes = lemma.count("lora", quantities=["parameters"]).symbols
+    wrong = sizes["R"] * (sizes["W_in"] + sizes["W_out"])  # without the frozen matrix
+    assert verdicts(CHAIN, Q1=WHOLE, Q2="11250", Q3="180,000", Q4="6.67 %") == ["right"] * 4
+    own = marks(CHAIN, Q1="R*(W_in + W_out)", Q2=str(wrong), Q3=str(16 * wrong), Q4="6.67")
+    assert [found.verdict for found in own.marks] == ["wrong", "follow-through", "follow-through", "right"]
+    assert [found.points for found in own.marks] == [0, 0.5, 1, 2]
+    assert "your own answer to Q1" in own["Q2"].reason
+    assert verdicts(CHAIN, Q1="R*(W_in + W_out)", Q2=str(wrong + 1), Q3=str(16 * wrong)) == [
+        "wrong",
+        "wrong",
+        "wrong",
+        "not answered",
+    ]
+    assert verdicts(CHAIN, Q2="7", Q3="112")[2] == "follow-through"  # a number may follow from a number
+    assert verdicts(CHAIN, Q3="112")[2] == "wrong"  # nothing follows from no answer
+
+
+def test_what_follows_from_a_right_but_rounded_answer_is_right() -> None:
+    chain = [{"id": "A", "kind": "number", "model": "lora"}, {"id": "B", "kind": "number", "value": "16 A"}]
+    assert verdicts(chain, A="11.2 thousand", B="179,200") == ["right", "right"]
+
+
+def test_an_own_number_that_leads_nowhere_is_wrong_and_no_error() -> None:
+    chain = [CHAIN[0], {"id": "Q2", "kind": "number", "value": "1/Q1"}]
+    assert verdicts(chain, Q1="0*R", Q2="5") == ["wrong", "wrong"]
+
+
+def test_a_change_between_sizes_follows_from_the_students_own_formula() -> None:
+    questions = [
+        {"id": "F", "kind": "parameters", "model": "feed-forward"},
+        {"id": "C", "kind": "number", "model": "feed-forward", "change": "from d=8 to d=16", "builds_on": ["F"]},
+    ]
+    assert verdicts(questions, F="V*d", C="100 %") == ["wrong", "follow-through"]
+    assert verdicts(questions, F="V*d + 1", C="50 %") == ["wrong", "wrong"]
+
+
+GRADIENT = {"kind": "gradient", "cell": "rnn"}
+STEPS = [{"id": "A", **GRADIENT, "lines": ["dz2"]}, {"id": "B", **GRADIENT, "lines": ["dU", "dz1"], "builds_on": ["A"]}]
+
+
+def test_gradients_follow_from_the_students_own_earlier_ones() -> None:
+    own = "dU = h.T @ (2*(y - y_hat))\ndz1 = ((2*(y - y_hat)) @ U.T) * h * (1 - h)"
+    assert verdicts(STEPS, A="dz2 = 2*(y - y_hat)", B=own) == ["wrong", "follow-through"]
+    assert verdicts(STEPS, A="dz2 = y - y_hat", B=own) == ["wrong", "wrong"]  # twice is not what was derived
+    assert verdicts(STEPS, B=own) == ["not answered", "wrong"]
+    partly = [STEPS[0], {**STEPS[1], "partial": True, "follow_through": 0.5}]
+    found = marks(partly, A="dz2 = 2*(y - y_hat)", B=own.replace("h * (1 - h)", "(1 - h)"))["B"]
+    assert (found.verdict, found.points, found.reason[:24]) == ("partly right", 0.25, "dU follows, dz1 wrong. T")
+    right = "dU = h.T @ dz2\ndz1 = (dz2 @ U.T) * h * (1 - h)"
+    assert verdicts(STEPS, A="dz2 = 2*(y - y_hat)", B=right) == ["wrong", "right"]
+
+
+def test_backpropagation_goes_on_from_the_students_own_gradient() -> None:
+    """Against the chain rule written out, on a cell where two paths meet."""
+    for truth, own in zip(draw_samples("lstm"), own_samples("lstm", ["da = 3 * da_next", "dz = y"]), strict=True):
+        v = truth.values
+        assert torch.equal(own.values["da"], 3 * v["da_next"]) and torch.equal(own.values["dz"], v["y"])
+        dc = v["dc_next"] + own.values["da"] * v["G_o"] * (1 - torch.tanh(v["c"]) ** 2)
+        torch.testing.assert_close(own.values["dc"], dc)
+        torch.testing.assert_close(own.values["dW_y"], v["y"] @ v["a"].T)
+        torch.testing.assert_close(own.values["dpre_c"], dc * v["G_u"] * (1 - v["c_tilde"] ** 2))
+    assert own_samples("lstm", ["dz = y_hat - y"]) == ()  # what is right changes nothing
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ({"points": 1}, "question Q2: kind: is missing. Say what is asked for"),
+        ({"kind": "number", "value": "16*Q9"}, "question Q2: "),
+        ({"kind": "number", "value": "16"}, "question Q2: value: '16' names no earlier question, such as Q1"),
+        ({"kind": "number", "value": "Q1", "model": "lora"}, "question Q2: value: says what is right"),
+        ({"kind": "parameters", "model": "lora", "value": "Q1"}, "question Q2: value: only a question of kind number"),
+        ({"kind": "number", "model": "lora", "builds_on": ["Q3"]}, "question Q2: builds_on: there is no question Q3"),
+        ({"kind": "number", "model": "rnn", "builds_on": ["Q1"]}, "question Q2: builds_on: Q1 does not fit: expected"),
+        ({**GRADIENT, "lines": ["dU"], "builds_on": ["Q1"]}, "question Q2: builds_on: Q1 does not fit"),
+        ({**GRADIENT, "lines": ["dU"], "credit": {"dU = h": 0.5}}, "question Q2: credit: is for formulas"),
+        ({**LORA, "credit": {"R": 1.5}}, "question Q2.credit.R"),
+    ],
+)
+def test_a_question_that_cannot_build_on_others_is_refused(question: dict, message: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        marks([{"id": "Q1", **LORA}, {"id": "Q2", **question}], Q1="R")
+    assert message in str(refusal.value)
+
+
+def test_a_question_without_a_name_is_refused_by_its_number() -> None:
+    with pytest.raises(InputError, match=r"question 1: id: is missing. Name question 1"):
+        marks([LORA])
+
+
+@pytest.mark.parametrize(
+    ("what", "model", "answers"),
+    [
+        ("parameters", "lora", ["R"]),
+        ("number", "lora", ["parameters", "3"]),
+        ("gradient", "rnn", ["db2 = y"]),
+        ("shape", "self-attention", ["Q = S"]),
+        ("worked", "e9", ["c_t[1] = 0.7"]),
+        ("identity", "d4", []),
+        ("sources", "D4", []),
+        ("sheet", {"questions": [{"id": "Q1", **LORA}]}, [{"Q1": "R"}]),
+    ],
+)
+def test_a_check_of_a_wrong_answer_is_false(what: str, model: object, answers: list) -> None:
+    assert bool(lemma.check(what, model, *answers)) is False
+
+
+def test_names_of_people_and_questions_cannot_paint_the_terminal(tmp_path: Path) -> None:
+    found = marked(tmp_path, 'student = "Ada\\u001b[31m\\n"\n[answers]\n"Q\\u001b[2J" = "1"')
+    assert "\x1b" not in str(found) and found.student == "Ada\ufffd[31m"
+
+
+def test_a_thousand_answers_to_no_question_are_counted_and_not_listed(tmp_path: Path) -> None:
+    found = marked(tmp_path, "[answers]\n" + "\n".join(f"x{number} = 1" for number in range(1000)))
+    assert len(found.strangers) == 11 and found.strangers[-1].startswith("990 more answers")

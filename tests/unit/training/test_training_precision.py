@@ -74,7 +74,7 @@ def test_the_precision_of_products_is_put_back_even_after_an_error() -> None:
 
 def test_a_compiler_that_fails_is_a_warning_and_training_goes_on(tmp_path: Path, spec_and_data, monkeypatch) -> None:
     def broken(module, **words):
-        def fail(*inputs):
+        def fail(*inputs, **words):
             raise RuntimeError("no C++ compiler\nwith a long story")
 
         return fail

@@ -504,6 +504,9 @@ class WorkedReport(Result):
         """Whether every line is."""
         return all(line.right for line in self.lines)
 
+    def __bool__(self) -> bool:
+        return self.right
+
     @property
     def exit_status(self) -> int:
         """What a command ends with: 0 if everything is right, 1 if not."""

@@ -1,0 +1,89 @@
+"""The output layer and the cross-entropy in one operator for a GPU: logits never exist all at once, nor in float32.
+
+A piece of rows at a time, the logits are computed in bfloat16, and one pass over each row turns them, in place, into
+their own gradient (softmax minus one-hot, over the number of rows), from which those of the vectors and of the matrix
+follow at once. The backward pass has nothing left to do but to scale them.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lemma.layers.fused import TRITON
+
+ROWS_AT_ONCE = 8192
+MANY_CLASSES = 8192  # from which on it is worth it
+ALIGNED = 64  # columns: matrix products are slow where rows begin at odd places
+
+if TYPE_CHECKING or TRITON:
+    import triton  # pyright: ignore[reportMissingImports]
+    import triton.language as tl  # pyright: ignore[reportMissingImports]
+
+    @triton.jit
+    def _loss_kernel(LOGITS, TARGETS, LOSSES, classes, width, share, N: tl.constexpr):
+        """One row: its loss, and its gradient in place of its logits."""
+        row, part = tl.program_id(0).to(tl.int64), tl.arange(0, N)
+        begin, target = LOGITS + row * width, tl.load(TARGETS + row)
+        wanted = tl.load(begin + target).to(tl.float32)
+        best, total = wanted, wanted * 0.0
+        for start in range(0, classes, N):
+            here = start + part < classes
+            x = tl.load(begin + start + part, mask=here, other=-float("inf")).to(tl.float32)
+            highest = tl.maximum(best, tl.max(x, 0))
+            total = total * tl.exp(best - highest) + tl.sum(tl.exp(x - highest), 0)
+            best = highest
+        lse = best + tl.log(total)
+        tl.store(LOSSES + row, lse - wanted)
+        for start in range(0, width, N):
+            place = start + part
+            x = tl.load(begin + place, mask=place < classes, other=-float("inf")).to(tl.float32)
+            slope = (tl.exp(x - lse) - tl.where(place == target, 1.0, 0.0)) * share
+            tl.store(begin + place, slope.to(LOGITS.dtype.element_ty), mask=place < width)
+
+
+@torch.library.custom_op("lemma::output_loss", mutates_args=())
+def _output_loss(vectors: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    classes, width = weight.shape
+    rows, padded = len(vectors), -(-classes // ALIGNED) * ALIGNED
+    matrix = torch.zeros(padded, width, dtype=vectors.dtype, device=weight.device)
+    matrix[:classes] = weight
+    losses = torch.empty(rows, dtype=torch.float32, device=vectors.device)
+    slopes, total = torch.empty_like(vectors), None
+    for start in range(0, rows, ROWS_AT_ONCE):
+        piece = slice(start, start + ROWS_AT_ONCE)
+        logits = vectors[piece] @ matrix.T
+        _loss_kernel[(len(logits),)](  # pyright: ignore[reportIndexIssue]
+            logits, targets[piece], losses[piece], classes, padded, 1 / rows, N=4096, num_warps=8
+        )
+        torch.mm(logits, matrix, out=slopes[piece])
+        found = torch.mm(logits.T, vectors[piece], out_dtype=torch.float32)
+        total = found if total is None else total.add_(found)
+    assert total is not None
+    return losses.mean(), slopes, total[:classes].to(weight.dtype)
+
+
+@_output_loss.register_fake
+def _(vectors, weight, targets):
+    loss = vectors.new_empty((), dtype=torch.float32)
+    return loss, torch.empty_like(vectors), torch.empty_like(weight)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(output[1], output[2])
+
+
+def _gradients(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor, Tensor, None]:
+    vectors, weight = ctx.saved_tensors
+    return vectors * gradient.to(vectors.dtype), weight * gradient, None
+
+
+_output_loss.register_autograd(_gradients, setup_context=_keep)
+
+
+def output_loss(
+    vectors: Float[Tensor, "rows width"], weight: Float[Tensor, "classes width"], targets: Int[Tensor, "rows"]
+) -> Float[Tensor, ""]:
+    """The mean cross-entropy of the classes W x, of vectors in bfloat16; differentiable once."""
+    return _output_loss(vectors.contiguous(), weight, targets)[0]

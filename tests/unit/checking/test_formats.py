@@ -1,0 +1,215 @@
+"""The same marks in other tools' formats, read by the tools themselves where they are installed."""
+
+import ast
+import json
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lemma
+from lemma.checking.formats import (
+    evaluation_function,
+    gradescope_results,
+    lti_scores,
+    nbgrader_notebook,
+    otter_tests,
+    points,
+    possible_shares,
+)
+from lemma.checking.grading import grade
+from lemma.checking.sheets import SheetQuestion, mark, read_sheet
+from lemma.errors import InputError
+
+WHOLE = "R*(W_in + W_out) + W_in*W_out"
+SHEET: dict[str, Any] = {
+    "title": "Week 4",
+    "questions": [
+        {"id": "Q1", "points": 2, "kind": "parameters", "model": "lora", "credit": {"W_in*W_out": 0.25}},
+        {"id": "2.b", "text": "How many bytes?", "kind": "number", "model": "lora", "builds_on": ["Q1"]}
+        | {"follow_through": 0.5},
+        {"id": "Q3", "points": 3, "kind": "gradient", "cell": "rnn", "lines": ["dz2", "dU", "db2"], "partial": True},
+        {"id": "Q4", "kind": "gradient", "cell": "rnn", "lines": ["dz1", "dH"], "partial": True, "builds_on": ["Q3"]}
+        | {"follow_through": 0.5},
+    ],
+}
+VARIABLES = {"Q1": "Q1", "2.b": "q2_b", "Q3": "Q3", "Q4": "Q4"}
+OWN = "dz1 = ((y - y_hat) @ U.T) * h * (1 - h)\ndH = h_prev.T @ dz1"
+RIGHT = "dz2 = y_hat - y\ndU = h.T @ dz2\ndb2 = dz2"
+STUDENTS: list[dict[str, Any]] = [
+    {
+        "Q1": WHOLE,
+        "2.b": "11250",
+        "Q3": "dz2 = y_hat - y\ndU = h.T @ dz2\ndb2 = dz2",
+        "Q4": OWN.replace("y - y_hat", "dz2"),
+    },
+    {"Q1": "W_in W_out", "2.b": "10,000", "Q3": "dz2 = y - y_hat\ndU = h.T @ dz2", "Q4": OWN},
+    {"Q1": "V*(", "2.b": 7, "Q3": ["dU = h"], "Q4": object()},
+    {"Q1": "11250"},
+]
+POINTS = [[2, 1, 3, 1], [0.5, 0.5, 1, 0.75], [0, 0, 0, 0], [0, 0, 0, 0]]
+
+
+def test_the_marks_themselves() -> None:
+    assert [[one.points for one in mark(SHEET, given).marks] for given in STUDENTS] == POINTS
+
+
+def test_gradescope_is_given_a_test_for_each_question() -> None:
+    found = gradescope_results(mark(SHEET, STUDENTS[1]))
+    assert found == json.loads(json.dumps(found))
+    assert set(found) <= {"score", "output", "output_format", "visibility", "tests"}
+    assert found["score"] == sum(one["score"] for one in found["tests"]) == 2.75
+    assert [(one["name"], one["score"], one["max_score"]) for one in found["tests"]] == [
+        ("Q1", 0.5, 2),
+        ("2.b", 0.5, 1),
+        ("Q3", 1, 3),
+        ("Q4", 0.75, 1),
+    ]
+    assert {one["status"] for one in found["tests"]} == {"failed"}
+    assert [one["status"] for one in gradescope_results(mark(SHEET, STUDENTS[0]))["tests"]] == ["passed"] * 4
+    assert "base" not in json.dumps(found) and "repair" not in json.dumps(found)  # nothing that the sheet keeps
+
+
+def test_lti_is_given_a_score_for_each_student(tmp_path: Path) -> None:
+    table = tmp_path / "class.csv"
+    table.write_text(f'student,user_id,Q1\nAda,u-1,"{WHOLE}"\nBo,u-2,V*(\nCy,,\n', encoding="utf-8")
+    marks = grade(SHEET, [table])
+    scores = lti_scores(marks, datetime(2026, 5, 4, 3, 2, 1, 987654, tzinfo=UTC))
+    assert [(one["userId"], one["scoreGiven"], one["scoreMaximum"]) for one in scores] == [
+        ("u-1", 2, 7),
+        ("u-2", 0, 7),
+        ("Cy", 0, 7),
+    ]
+    assert [one["gradingProgress"] for one in scores] == ["FullyGraded", "PendingManual", "FullyGraded"]
+    assert [one["activityProgress"] for one in scores] == ["Completed", "Completed", "Initialized"]
+    assert {one["timestamp"] for one in scores} == {"2026-05-04T03:02:01.987+00:00"}
+    now = lti_scores(marks)[0]["timestamp"]
+    assert abs((datetime.fromisoformat(now) - datetime.now(UTC)).total_seconds()) < 60
+    with pytest.raises(InputError, match="whose are they"):
+        lti_scores(mark(SHEET, {"Q1": "R"}))
+
+
+def test_lambda_feedback_is_given_a_boolean_and_a_text() -> None:
+    lora = {"kind": "parameters", "model": "lora"}
+    assert evaluation_function(WHOLE, "", lora) == {"is_correct": True, "feedback": "Right."}
+    partly = evaluation_function("W_in*W_out", None, {**lora, "credit": {"W_in*W_out": 0.5}})
+    assert partly == {"is_correct": False, "feedback": "Right in part."}
+    shown = evaluation_function("W_in*W_out", None, {**lora, "show_answer": True})
+    assert "leaves out" in shown["feedback"] and WHOLE.replace(" ", "")[:2] in shown["feedback"]
+    for response in ("", None, object(), {"a": 1}, "(" * 9999, 11250, ["x"], "os:system", True):
+        found = evaluation_function(response, "", lora)
+        assert found["is_correct"] is False and found["feedback"] and found == json.loads(json.dumps(found))
+    with pytest.raises(InputError, match="Did you mean 'model'"):
+        evaluation_function("R", "", {"kind": "parameters", "modell": "lora"})
+
+
+def test_points_are_a_float_and_not_a_verdict() -> None:
+    assert [points(SHEET, "Q1", given) for given in STUDENTS] == [2.0, 0.5, 0.0, 0.0]
+    assert type(points(SHEET, "Q1", STUDENTS[0])) is float
+
+
+def test_the_steps_of_partial_credit() -> None:
+    questions = [SheetQuestion.model_validate(fields) for fields in SHEET["questions"]]
+    thirds = [1 / 3, 2 / 3, 1]
+    assert [possible_shares(one) for one in questions] == [[0.25, 1], [0.5, 1], thirds, [0.25, 0.5, 0.75, 1]]
+
+
+def test_nothing_in_a_sheet_becomes_code_of_a_test() -> None:
+    hostile = "x'\"]}); import os; os.system('touch ran') #\n"
+    question = {"id": hostile[:90], "text": f"{hostile}`\n```", "kind": "parameters", "model": "lora"}
+    sheet = read_sheet({"title": hostile, "questions": [question, {**question, "id": "if"}, {**question, "id": "1 2"}]})
+    files = otter_tests(sheet)
+    cells = [cell for cell in nbgrader_notebook(sheet)["cells"] if cell["cell_type"] == "code"]
+    for source in [*files.values(), *("".join(cell["source"]) for cell in cells)]:
+        tree = ast.parse(source)
+        names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+        names += [str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        assert {*names} <= {"lemma", "otter.test_files", "lemma.checking.formats"}
+        calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        assert not any("system" in call or "eval" in call for call in calls)
+    assert all(name.removesuffix(".py").isidentifier() for name in files) and len(files) == 3
+
+
+def test_formats_are_written_by_name_and_the_wrong_call_says_so(tmp_path: Path) -> None:
+    answers = tmp_path / "ada.toml"
+    answers.write_text(f"student = 'Ada'\n[answers]\nQ1 = '{WHOLE}'", encoding="utf-8")
+
+    def write(*given: Any, **named: Any) -> Path:
+        return lemma.check.write_sheet(SHEET, *given, **named)
+
+    assert json.loads(write(answers, format="gradescope", out=tmp_path / "results.json").read_text())["score"] == 2
+    assert json.loads(write(answers, format="lti", out=tmp_path / "scores.json").read_text())[0]["userId"] == "Ada"
+    tests = write(format="otter", out=tmp_path / "tests")
+    assert {path.stem for path in tests.iterdir()} == set(VARIABLES.values())
+    write(format="otter", out=tests)  # again: they are replaced
+    (tests / "mine.py").write_text("")
+    for given, named, message in [
+        ((), {"format": "otter", "out": tests}, "holds mine.py"),
+        ((), {"format": "nbgrade", "out": "x.ipynb"}, "Did you mean 'nbgrader'"),
+        ((), {"format": "nbgrader", "out": tmp_path / "x.json"}, ".ipynb"),
+        ((), {"format": "lti", "out": "x.json"}, "needs the answers"),
+        ((answers,), {"format": "otter", "out": "x"}, "collects the answers itself"),
+        ((answers, answers), {"format": "gradescope", "out": tmp_path / "r.json"}, "one student at a time"),
+    ]:
+        with pytest.raises(InputError) as refusal:
+            write(*given, **named)
+        assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize("number", range(len(STUDENTS)))
+def test_otter_gives_the_same_points(number: int, tmp_path: Path) -> None:
+    otter: Any = pytest.importorskip("otter.test_files", reason="needs otter-grader: pip install 'lemma[grading]'")
+    from otter.nbmeta_config import NBMetadataConfig
+
+    lemma.check.write_sheet(SHEET, format="otter", out=tmp_path / "tests")
+    given = {VARIABLES[id]: answer for id, answer in STUDENTS[number].items()}
+    files = [otter.create_test_file(str(path), NBMetadataConfig()) for path in sorted((tmp_path / "tests").iterdir())]
+    for file in files:
+        file.run(given)
+    results = otter.GradingResults(files)
+    assert results.possible == 7
+    found = {name: one.score for name, one in results.results.items()}
+    assert found == pytest.approx(dict(zip(VARIABLES.values(), POINTS[number], strict=True)))
+    if number == 1:
+        assert "dU right, db2 missing" in next(one for one in files if one.name == "Q3").summary()
+
+
+@pytest.mark.slow
+def test_nbgrader_gives_the_same_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the sheet to the gradebook: the assignment generated, two notebooks handed in, executed and graded."""
+    pytest.importorskip("nbgrader", reason="needs nbgrader: pip install 'lemma[grading]'")
+    import nbformat
+    from nbgrader.apps import NbGraderAPI
+    from traitlets.config import Config
+
+    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))  # its alembic
+    source = tmp_path / "source" / "week4"
+    source.mkdir(parents=True)
+    path = lemma.check.write_sheet(SHEET, format="nbgrader", out=source / "week4.ipynb")
+    nbformat.validate(json.loads(path.read_text(encoding="utf-8")))
+    config = Config()
+    config.CourseDirectory.root = str(tmp_path)
+    api = NbGraderAPI(config=config)
+    assert api.generate_assignment("week4")["success"]
+    released = nbformat.read(tmp_path / "release" / "week4" / "week4.ipynb", as_version=4)
+    assert "W_in" not in "".join(cell.source for cell in released.cells if cell.metadata.nbgrader.solution)
+    for number in (0, 1):
+        handed = tmp_path / "submitted" / f"s{number}" / "week4"
+        handed.mkdir(parents=True)
+        for cell, id in zip([one for one in released.cells if one.metadata.nbgrader.solution], VARIABLES, strict=True):
+            answer = STUDENTS[number][id]
+            cell.source = f"{VARIABLES[id]} = {answer!r}" if id != "Q3" or number else "raise NotImplementedError()"
+        nbformat.write(released, handed / "week4.ipynb")
+        assert api.autograde("week4", f"s{number}")["success"]
+    with api.gradebook as book:
+        found = [[grade.auto_score for grade in _in_order(book, f"s{number}")] for number in (0, 1)]
+    assert found == [[2, 1, 0, 1], POINTS[1]]  # the first never assigned Q3: an error is no points
+
+
+def _in_order(book: Any, student: str) -> list[Any]:
+    notebook = book.find_submission_notebook("week4", "week4", student)
+    return sorted(notebook.grades, key=lambda grade: grade.name)

@@ -1,0 +1,264 @@
+"""A class: the same marks as for each student alone, whatever one of them hands in; each answer judged once."""
+
+import csv
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from lemma.checking import sheets
+from lemma.checking.grading import ClassMarks, check_sheet, grade
+from lemma.checking.sheets import mark
+from lemma.cli.main import main
+from lemma.errors import InputError
+
+SHEET = """
+title = "Week 4"
+[[questions]]
+id = "Q1"
+points = 2
+kind = "parameters"
+model = "lora"
+credit = { "W_in*W_out" = 0.5 }
+[[questions]]
+id = "Q2"
+kind = "number"
+value = "16*Q1"
+[[questions]]
+id = "Q3"
+points = 3
+kind = "gradient"
+cell = "rnn"
+lines = ["dU", "db2", "dz2"]
+partial = true
+"""
+WHOLE = "R*(W_in + W_out) + W_in*W_out"
+GRADIENTS = "dz2 = y_hat - y\ndU = h.T @ dz2\ndb2 = dz2"
+ANSWERS = {
+    "Ada": {"Q1": WHOLE, "Q2": "180,000", "Q3": GRADIENTS},
+    "Bo": {"Q1": "W_out*W_in", "Q2": "160000", "Q3": "dz2 = y - y_hat\ndU = h.T @ dz2"},
+    "Cy": {"Q1": "R*(W_in + W_out)", "Q2": "20,000", "Q3": "dU = h @ dz2"},
+    "Di": {"Q1": "W_in*R + R*W_out", "Q3": "dU ="},
+    "Eve, née Ö": {},
+}
+POINTS = {"Ada": (2, 1, 3), "Bo": (1, 1, 1), "Cy": (0, 1, 0), "Di": (0, 0, 0), "Eve, née Ö": (0, 0, 0)}
+
+
+@pytest.fixture(scope="module")
+def sheet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sheet") / "sheet.toml"
+    path.write_text(SHEET, encoding="utf-8")
+    return path
+
+
+def write_table(path: Path, answers: dict[str, dict[str, str]], separator: str = ",") -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, delimiter=separator)
+        writer.writerow(["Timestamp", "Name", "q1", "Q2", "Q3"])
+        for name, given in answers.items():
+            writer.writerow(["12:00", name, *(given.get(id, "") for id in ("Q1", "Q2", "Q3"))])
+    return path
+
+
+def write_file(path: Path, student: str, given: dict[str, str]) -> Path:
+    lines = [f"student = {json.dumps(student)}" if student else "", "[answers]"]
+    lines += [f"{name} = {json.dumps(text)}" for name, text in given.items()]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def points(marks: ClassMarks) -> dict[str, tuple[float, ...]]:
+    return {one.student: tuple(each.points for each in one.marks) for one in marks.students}
+
+
+@pytest.fixture(scope="module")
+def marks(sheet: Path, tmp_path_factory: pytest.TempPathFactory) -> ClassMarks:
+    return grade(sheet, [write_table(tmp_path_factory.mktemp("table") / "class.csv", ANSWERS)])
+
+
+def test_a_table_is_marked_by_student_and_question(marks: ClassMarks, sheet: Path) -> None:
+    assert points(marks) == POINTS and marks.of == 6
+    for student, given in ANSWERS.items():
+        assert marks[student].marks == mark(sheet, given).marks
+    assert [marks[name]["Q2"].verdict for name in ("Ada", "Bo", "Cy")] == ["right", "follow-through", "follow-through"]
+    assert [one.verdict for one in marks["Di"].marks] == ["wrong", "not answered", "unreadable"]
+    assert len(marks.left_out) == 1 and marks.left_out[0].endswith("no question is called Timestamp.")
+    assert "Di: Q3 cannot be read. Look at it." in marks.notes
+
+
+def test_files_folders_and_tables_of_any_shape_give_the_same(marks: ClassMarks, sheet: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "answers"
+    (folder / "Cy").mkdir(parents=True)
+    files = [write_file(folder / f"{number}.toml", name, ANSWERS[name]) for number, name in enumerate(("Ada", "Bo"))]
+    files.append(write_file(folder / "Cy" / "answers.toml", "", ANSWERS["Cy"]))  # named by the folder
+    sections = "\n".join(f"## {name}\n```\n{text}\n```" for name, text in ANSWERS["Di"].items())
+    (folder / "Di.md").write_text(sections, encoding="utf-8")
+    (folder / ".hidden.toml").write_text("", encoding="utf-8")
+    (folder / "sheet.toml").symlink_to(sheet)
+    (folder / "notes.docx").write_bytes(b"PK")
+    found = grade(sheet, [folder])
+    assert points(found) == {name: POINTS[name] for name in ("Ada", "Bo", "Cy", "Di")}
+    assert [note for note in found.left_out if "notes.docx" in note] == list(found.left_out)
+    two = check_sheet(sheet, files[:2])
+    assert isinstance(two, ClassMarks) and points(two) == {name: POINTS[name] for name in ("Ada", "Bo")}
+    assert check_sheet(sheet, files[:1])["Q1"].points == 2  # one file is one student
+    long = tmp_path / "long.tsv"
+    rows = [f"{name}\t{id}\t{json.dumps(text)}" for name, given in ANSWERS.items() for id, text in given.items()]
+    rows = [row.replace("\\n", "\n") for row in rows]
+    long.write_text("student\tquestion\tanswer\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    assert points(grade(sheet, [long])) == {name: POINTS[name] for name in ("Ada", "Bo", "Cy", "Di")}
+    assert points(grade(sheet, [write_table(tmp_path / "class.csv", ANSWERS, ";")])) == POINTS
+    assert marks.students[0].source.endswith("class.csv, line 2")
+
+
+def test_what_one_student_hands_in_never_stops_the_class(sheet: Path, tmp_path: Path) -> None:
+    broken = {
+        "empty.toml": b"",
+        "latin.toml": "student = 'É'".encode("latin-1"),
+        "nested.toml": b"answers = " + b"[" * 100_000,
+        "digits.toml": b"[answers]\nQ1 = " + b"9" * 5000,
+        "zeros.md": bytes(100_000),
+        "syntax.toml": b"[answers",
+        "huge.md": b"## Q1\n" + b"x" * 2**20,
+        "other.toml": b"[answers]\nQ9 = '1'",
+        "long.md": b"## Q1\n" + b"(" * 50_000 + b"\n## Q2\n" + b"9" * 5000 + b"\n## Q3\n" + b"a = b\n" * 5000,
+        "code.toml": b"[answers]\nQ1 = \"__import__('os').system('touch x')\"\nQ2 = 'os:system'\nQ3 = 'dU = eval(1)'",
+        "twice.md": f"## Q1\n{WHOLE}\n## q1\n{WHOLE}\n".encode(),
+        "table.toml": b"[answers]\nQ1 = { a = 1 }\nQ2 = 0x" + b"f" * 9000 + b"\nQ3 = [[1]]",
+    }
+    for name, content in broken.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "folder.toml").mkdir()
+    os.mkfifo(tmp_path / "pipe.toml")  # reading it would wait forever
+    (tmp_path / "lost.toml").symlink_to(tmp_path / "nowhere")
+    write_file(tmp_path / "good.toml", "Good", ANSWERS["Ada"])
+    found = grade(sheet, [tmp_path])
+    assert found["Good"].points == 6
+    assert {one.student for one in found.students} == {"Good", "pipe", "lost"} | {Path(name).stem for name in broken}
+    assert {one.points for one in found.students if one.student != "Good"} == {0}
+    for name in ("latin", "nested", "syntax", "huge", "pipe", "lost"):
+        assert any(note.startswith(f"{name}: Cannot be read") for note in found.notes), name
+    assert [each.verdict for each in found["twice"].marks] == ["unreadable", "not answered", "not answered"]
+    assert any("question = 'Q9' is unknown" in note for note in found.notes)
+
+
+def test_a_row_that_is_broken_spoils_no_other(sheet: Path, tmp_path: Path) -> None:
+    path = tmp_path / "class.csv"
+    big = "9" * 200_000  # longer than the csv module takes by itself
+    rows = ["student,Q1,Q2", f'"Ada","{WHOLE}",180000', "Short", f"Long,R,1,2,3\nBig,{big},1", ',"R",7']
+    path.write_bytes("\n".join(rows).encode() + b"\nLatin,\xe9*R,144000\n")
+    found = grade(sheet, [path])
+    assert [one.student for one in found.students] == ["Ada", "Short", "Long", "Big", "line 6", "Latin"]
+    assert [one.points for one in found.students] == [3, 0, 0, 0, 0, 0]
+    assert [each.verdict for each in found["Latin"].marks] == ["unreadable", "wrong", "not answered"]
+    assert "\ufffd" in found["Latin"]["Q1"].reason
+    assert "5 cells where the header has 3" in found["Long"]["Q1"].reason
+    assert found["Short"]["Q2"].verdict == "not answered"
+
+
+def test_each_answer_is_judged_once_however_many_give_it(
+    sheet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: Counter[tuple[str, bool]] = Counter()
+    real = sheets.judge_formula
+
+    def counting(model, quantity, text, *rest, diagnose=True):
+        calls[text, diagnose] += 1
+        return real(model, quantity, text, *rest, diagnose=diagnose)
+
+    monkeypatch.setattr(sheets, "judge_formula", counting)
+    students = {f"S{number}": {"Q1": (WHOLE, "R", "W_in")[number % 3]} for number in range(60)}
+    found = grade(sheet, [write_table(tmp_path / "class.csv", students)])
+    assert Counter(one.points for one in found.students) == {2: 20, 0: 40}
+    assert calls == {(WHOLE, False): 1, ("R", False): 1, ("W_in", False): 1, ("R", True): 1, ("W_in", True): 1}
+
+
+def test_marks_do_not_wait_for_reasons(marks: ClassMarks, sheet: Path, tmp_path: Path) -> None:
+    hasty = grade(sheet, [write_table(tmp_path / "class.csv", ANSWERS)], seconds=-1)
+    assert points(hasty) == points(marks)
+    assert hasty.undiagnosed and not marks.undiagnosed
+    assert any("not diagnosed" in note for note in hasty.notes)
+    assert not any(slip.text == "not diagnosed" for slip in hasty.slips)
+
+
+def test_the_most_frequent_slip_comes_first_with_those_who_made_it(marks: ClassMarks) -> None:
+    first = marks.slips[0]
+    assert (first.question, first.students) == ("Q1", ("Cy", "Di"))  # written differently, the same slip
+    assert "W_in*W_out" in first.text and "base" in first.text
+    assert ("Q3", "db2 is missing", ("Bo", "Cy")) in [(one.question, one.text, one.students) for one in marks.slips]
+    assert not any("Ada" in slip.students for slip in marks.slips)
+
+
+def test_it_is_saved_as_a_table_as_json_and_as_a_page(marks: ClassMarks, tmp_path: Path) -> None:
+    for ending in ("csv", "json", "html", "md", "txt"):
+        marks.save(tmp_path / f"marks.{ending}")
+    with (tmp_path / "marks.csv").open(encoding="utf-8", newline="") as file:
+        rows = {row["student"]: row for row in csv.DictReader(file)}
+    assert {name: tuple(float(row[id]) for id in ("Q1", "Q2", "Q3")) for name, row in rows.items()} == POINTS
+    assert (rows["Bo"]["points"], rows["Bo"]["Q2 verdict"]) == ("3.0", "follow-through")
+    plain = json.loads((tmp_path / "marks.json").read_text(encoding="utf-8"))
+    assert plain == marks.to_dict()
+    assert [one["points"] for one in plain["students"]] == [sum(row) for row in POINTS.values()]
+    assert plain["slips"][0]["students"] == ["Cy", "Di"] and plain["slips"][0]["count"] == 2
+    page = (tmp_path / "marks.html").read_text(encoding="utf-8")
+    assert "The most frequent slips" in page and "http" not in page and "<script" not in page
+
+
+def test_nothing_a_student_writes_has_a_meaning_in_the_page_or_a_spreadsheet(sheet: Path, tmp_path: Path) -> None:
+    answers = {"=HYPERLINK(1)": {"Q1": "<script>alert(1)</script>"}, "<b>Bo</b>\x1b[31m": {"Q2": "=1+1", "Q1": "@R"}}
+    found = grade(sheet, [write_table(tmp_path / "class.csv", answers)])
+    page = found._repr_html_()
+    assert "<script" not in page and "<b>Bo" not in page and "&lt;b&gt;Bo" in page
+    assert "\x1b" not in str(found)
+    assert [row["student"] for row in found.records()] == ["'=HYPERLINK(1)", "<b>Bo</b>\ufffd[31m"]
+
+
+def test_two_of_one_name_are_kept_apart(sheet: Path, tmp_path: Path) -> None:
+    files = [write_file(tmp_path / f"{name}.toml", "Ada", ANSWERS[name]) for name in ("Ada", "Bo")]
+    assert [one.student for one in grade(sheet, files).students] == [f"Ada ({file})" for file in files]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("student,A\nAda,1\n", "no column of student, A is a question of the sheet: Q1, Q2, Q3"),
+        ("student,Q1,q1\nAda,1,2\n", "two columns are called 'q1'"),
+        ("", "is empty"),
+        ("student,Q1\n", "nothing to mark"),
+        ('student,Q1\nAda,"R\n', "Is there a quote that is not closed?"),
+    ],
+)
+def test_a_table_that_is_no_class_is_refused(sheet: Path, tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "class.csv").write_text(content, encoding="utf-8")
+    with pytest.raises(InputError) as refusal:
+        grade(sheet, [tmp_path / "class.csv"])
+    assert message in str(refusal.value) and str(tmp_path / "class.csv") in str(refusal.value)
+
+
+def test_nothing_to_mark_is_said(sheet: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nothing to mark"):
+        grade(sheet, [tmp_path])
+    with pytest.raises(InputError, match="no such file or folder"):
+        grade(sheet, [tmp_path / "nowhere", tmp_path])
+    with pytest.raises(InputError, match="ANSWERS expected"):
+        check_sheet(sheet, [])
+    with pytest.raises(InputError, match="mapping is one student"):
+        check_sheet(sheet, [{"Q1": "R"}, {"Q1": "R"}])
+
+
+def test_the_command_marks_a_class_and_writes_every_file(
+    sheet: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = write_table(tmp_path / "class.csv", ANSWERS)
+    wanted = [tmp_path / f"marks.{ending}" for ending in ("csv", "json", "html")]
+    written = [word for path in wanted for word in ("--out", str(path))]
+    with pytest.raises(SystemExit) as done:
+        main(["check", "sheet", str(sheet), str(table), *written])
+    said = capsys.readouterr().out
+    assert done.value.code in (0, None) and all(path.is_file() for path in wanted)
+    assert "Week 4: 5 students, 6 points" in said and "The most frequent slips" in said
+    with pytest.raises(SystemExit) as done:
+        main(["check", "sheet", str(sheet), str(table), "--out", str(tmp_path / "marks.xls")])
+    assert done.value.code == 2 and "marks.xls" in capsys.readouterr().err
