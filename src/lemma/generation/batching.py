@@ -420,7 +420,7 @@ class BatchEngine:
         begun: list[tuple[list[Row], Logits]] = []
         for (size, _), prompts in groups.items():
             pieces = [prompt.tokens[prompt.place : prompt.place + size] for prompt in prompts]
-            logits, state = self.model(torch.tensor(pieces, device=self.device), prompts[0].state)
+            logits, state = self.read(torch.tensor(pieces, device=self.device), prompts[0].state)
             for place, prompt in enumerate(prompts):
                 prompt.state = state if len(prompts) == 1 else state.rows(torch.tensor([place]))
                 if prompt.request.score:

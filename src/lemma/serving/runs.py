@@ -6,7 +6,7 @@ import struct
 import time
 from base64 import b64encode
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +22,8 @@ from lemma.spec.models import Decoder
 MOST_WAITING_TOKENS = 2**21  # of the prompts of all requests that a run has
 OF_ANSWERS = {"model", "prompt", "messages", "max_tokens", "max_completion_tokens", "stream", "stream_options", "echo"}
 """What a request to a translator or a classifier may say: they do not sample."""
+BETWEEN = 0.025
+"""Seconds between two times that a text's reader is told more: each time costs as much as choosing some tokens."""
 Value = TypeVar("Value")
 
 
@@ -77,6 +79,8 @@ class ModelThread:
         self._wake.set()
 
     def _work(self) -> None:
+        untold: dict[Any, list[Any]] = {}
+        told = 0.0
         while not self._closed:
             while self._inbox:
                 future, work = self._inbox.popleft()
@@ -94,20 +98,29 @@ class ModelThread:
             except Exception as error:  # of the model or of the machine: no text can be trusted any more
                 assert self._new_engine is not None
                 self.engine = self._new_engine()
-                events = [(job, error) for job in list(self._jobs)]
-            else:
-                events = [(event.request.owner, event) for event in events]
-            by_loop: dict[Any, list[Any]] = {}
-            for owner, event in events:
-                by_loop.setdefault(owner.loop, []).append((owner, event))
-            for loop, some in by_loop.items():
-                if not loop.is_closed():
-                    loop.call_soon_threadsafe(_tell, some)
+                self._tell({job: [error] for job in list(self._jobs)})
+                untold.clear()
+                continue
+            urgent: set[Any] = set()
+            for event in events:
+                job = event.request.owner
+                untold.setdefault(job, []).append(event)
+                if event.done or event.error or not job.first:
+                    urgent.add(job)
+            if not self.engine.busy or time.monotonic() > told + BETWEEN:
+                self._tell(untold)
+                untold, told = {}, time.monotonic()
+            elif urgent:
+                self._tell({job: untold.pop(job) for job in urgent})
 
-
-def _tell(events: Iterable[tuple["GenerationJob", Any]]) -> None:
-    for job, event in events:
-        job.tell(event)
+    def _tell(self, events: "dict[GenerationJob, list[Any]]") -> None:
+        """Tell each job what has come, in the thread of its own loop."""
+        by_loop: dict[Any, list[Any]] = {}
+        for job, some in events.items():
+            by_loop.setdefault(job.loop, []).append((job, some))
+        for loop, jobs in by_loop.items():
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(lambda jobs=jobs: [job.tell(some) for job, some in jobs])
 
 
 @dataclass(eq=False)
@@ -253,7 +266,7 @@ class GenerationJob:
     def __init__(self, served: ServedRun, request: AnyRequest, loop: asyncio.AbstractEventLoop) -> None:
         self.served, self.request, self.seed, self.loop = served, request, request.seed_to_use(), loop
         self.begun, self.first = time.monotonic(), 0.0
-        self._queue: asyncio.Queue[TextPiece | FinishedText | Exception] = asyncio.Queue()
+        self._queue: asyncio.Queue[list[TextPiece | FinishedText | Exception]] = asyncio.Queue()
         self.cut = self.prompt_tokens = 0
         self.prompts: list[str] = []
         self._requests: list[Any] = []
@@ -342,8 +355,8 @@ class GenerationJob:
         if self.served.writes:
             thread.submit(lambda: [thread.engine.add(request) for request in self._requests])
             if self.request.echo and self.request.top is None:
-                for row in range(self.rows):
-                    self._queue.put_nowait(TextPiece(row, self.prompts[row // self.request.choices]))
+                texts = (self.prompts[row // self.request.choices] for row in range(self.rows))
+                self._queue.put_nowait([TextPiece(row, text) for row, text in enumerate(texts)])
             return
         future = thread.submit(self._answer)
 
@@ -351,7 +364,7 @@ class GenerationJob:
             if not done.cancelled() and not self.loop.is_closed():
                 found = done.exception() or done.result()
                 items: Any = [found] if isinstance(found, BaseException) else found
-                self.loop.call_soon_threadsafe(lambda: [self._queue.put_nowait(item) for item in items])
+                self.loop.call_soon_threadsafe(self._queue.put_nowait, items)
 
         future.add_done_callback(tell)
 
@@ -370,33 +383,37 @@ class GenerationJob:
 
     def fail(self, error: Exception) -> None:
         """End it with an error."""
-        self._queue.put_nowait(error)
+        self._queue.put_nowait([error])
 
-    def tell(self, event: Any) -> None:
-        """Take an event of the engine, in the loop's own thread."""
-        if isinstance(event, Exception) or event.error:
-            self.fail(event if isinstance(event, Exception) else event.error)
-            return
-        metrics, name = self.served.metrics, self.served.name
+    def tell(self, events: Sequence[Any]) -> None:
+        """Take events of the engine, in the loop's own thread."""
+        items: list[TextPiece | FinishedText | Exception] = []
+        metrics, name, choices = self.served.metrics, self.served.name, self.request.choices
         if not self.first:
             self.first = time.monotonic()
             about = "Seconds from a request to its first token."
             metrics.observe("lemma_first_token_seconds", about, self.first - self.begun, model=name)
-        row = event.request.number + event.index
-        if event.scores is not None:  # the same for all texts of a prompt
-            for other in range(row, row + self.request.choices):
-                self._queue.put_nowait(TextPiece(other, self.prompts[row // self.request.choices], event.scores))
-        if event.text or event.logprobs:
-            self._queue.put_nowait(TextPiece(row, event.text, event.logprobs))
-        if event.done:
-            done = event.done
-            loop = {"loop": {**done.loop.to_dict(), "remark": f"loop: {done.loop}"}} if done.loop else {}
-            reason = "length" if done.stopped == "length" else "stop"
-            self._queue.put_nowait(FinishedText(row, reason, len(done.tokens), loop))
-            metrics.count("lemma_generated_tokens_total", "Tokens written.", len(done.tokens), model=name)
-            if event.index == 0:
-                read = len(event.request.prompt)
-                metrics.count("lemma_prompt_tokens_total", "Tokens of prompts read.", read, model=name)
+        for event in events:
+            if isinstance(event, Exception) or event.error:
+                items.append(event if isinstance(event, Exception) else event.error)
+                continue
+            row = event.request.number + event.index
+            if event.scores is not None:  # the same for all texts of a prompt
+                prompt = self.prompts[row // choices]
+                items += [TextPiece(other, prompt, event.scores) for other in range(row, row + choices)]
+            if event.text or event.logprobs:
+                items.append(TextPiece(row, event.text, event.logprobs))
+            if event.done:
+                done = event.done
+                loop = {"loop": {**done.loop.to_dict(), "remark": f"loop: {done.loop}"}} if done.loop else {}
+                items.append(
+                    FinishedText(row, "length" if done.stopped == "length" else "stop", len(done.tokens), loop)
+                )
+                metrics.count("lemma_generated_tokens_total", "Tokens written.", len(done.tokens), model=name)
+                if event.index == 0:
+                    read = len(event.request.prompt)
+                    metrics.count("lemma_prompt_tokens_total", "Tokens of prompts read.", read, model=name)
+        self._queue.put_nowait(items)
 
     async def items(self) -> AsyncIterator[list[TextPiece | FinishedText]]:
         """What comes, all that is there at a time; what went wrong is raised."""
@@ -406,9 +423,9 @@ class GenerationJob:
         timer = self.loop.call_later(self.seconds_left, self.fail, Refusal(504, message, code="timeout"))
         try:
             while ended < self.rows:
-                found = [await queue.get()]
+                found = await queue.get()
                 while not queue.empty():
-                    found.append(queue.get_nowait())
+                    found += queue.get_nowait()
                 for item in found:
                     if isinstance(item, Exception):
                         raise self.served.refusal_if_gone(item)
