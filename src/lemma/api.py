@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from lemma.data.corpora import CorpusRow
     from lemma.generation.beam import Translated
     from lemma.generation.decode import Generation
-    from lemma.inspection.heads import Heads
+    from lemma.inspection.heads import HeadMeans, Heads
     from lemma.inspection.trees import ParsedText
     from lemma.report.progress import Observer
     from lemma.report.result import Result
@@ -334,6 +334,19 @@ class Look:
         from lemma.inspection.heads import look_at_run
 
         return look_at_run(opened(run), text, repeated=repeated, layer=layer, head=head)
+
+    def corpus(self, run: Path | str | Run, corpus: str) -> HeadMeans:
+        """Measure entropy and distance of every attention head over a whole text.
+
+        Args:
+            run: A run folder, or a model by name.
+            corpus: A text file, or a corpus by name, of which the test split is read.
+
+        >>> lemma.look.corpus("runs/a", "shakespeare")  # doctest: +SKIP
+        """
+        from lemma.inspection.heads import look_at_corpus
+
+        return look_at_corpus(opened(run), corpus)
 
     def parse(
         self,

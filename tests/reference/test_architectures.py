@@ -1,6 +1,7 @@
 """Hugging Face's architectures as our models, against transformers itself: tiny random ones, nothing downloaded."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from lemma.counting.subject import subject_of
 from lemma.errors import RunError
 from lemma.generation.beam import Beam, translate
 from lemma.generation.decode import Sampling, generate
-from lemma.hub.architectures import config_from_spec, spec_from_config, weights_from, weights_to
+from lemma.hub.architectures import StoredTensors, config_from_spec, spec_from_config, weights_to
+from lemma.hub.architectures import weights_from as blocks_from
 from lemma.layers.recording import record_attention
 from lemma.models.build import blank, build
 from lemma.models.contract import broken_promises
@@ -23,6 +25,20 @@ from lemma.spec.models import Decoder, Encoder, EncoderDecoder, Lstm
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Loaded(dict[str, Tensor], StoredTensors):
+    """Tensors that are there already."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(dict.__getitem__(self, name).shape)
+
+
+def weights_from(config: Any, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Our weights by name, their blocks joined."""
+    stored = tensors if isinstance(tensors, StoredTensors) else Loaded(tensors)
+    return ((name, torch.cat(list(blocks))) for name, blocks in blocks_from(config, stored))
+
 
 TOKENS = torch.randint(37, (2, 23), generator=torch.Generator().manual_seed(3))
 NO_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
@@ -344,7 +360,7 @@ def test_tensors_are_looked_up_one_at_a_time() -> None:
     model: Any = theirs("llama")
     asked: list[str] = []
 
-    class Lazy(dict[str, Tensor]):
+    class Lazy(Loaded):
         def __getitem__(self, name: str) -> Tensor:
             asked.append(name)
             return super().__getitem__(name)

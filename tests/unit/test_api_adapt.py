@@ -159,7 +159,7 @@ def test_words_that_would_change_nothing_are_refused(base: Path, home: Path, tmp
     for word, said in {
         "classes": "unknown",
         "mask_rate": "no effect",
-        "sequence_length": "no effect",
+        "augment": "no effect",
         "width": "the base's",
     }.items():
         with pytest.raises(SpecError, match=said):

@@ -219,7 +219,7 @@ class Update(nn.Module):
         inputs = inputs.to(self.A.dtype)
         if self.training and self.dropout:
             inputs = functional.dropout(inputs, self.dropout)
-        return functional.linear(functional.linear(inputs, self.A), self.B) * self.scale
+        return functional.linear(functional.linear(inputs, self.A) * self.scale, self.B)  # scaled where it is narrow
 
     def look_up(self, tokens: Int[Tensor, "*batch"], padding: int | None) -> Float[Tensor, "*batch columns"]:
         """Its rows of some tokens; the row of padding never learns."""

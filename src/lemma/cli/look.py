@@ -19,6 +19,10 @@ def heads(
         int | None,
         typer.Option("--repeated", metavar="N", help="Or N random tokens twice, on which induction heads show."),
     ] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option("--corpus", metavar="FILE|NAME", help="Or a whole text: means of every head over all its tokens."),
+    ] = None,
     layer: Annotated[int | None, typer.Option("--layer", help="Only this layer, counted from 0.")] = None,
     head: Annotated[int | None, typer.Option("--head", help="Only this head of each layer, counted from 0.")] = None,
     out: Annotated[
@@ -32,6 +36,10 @@ def heads(
     """
     from lemma.api import look
 
+    if corpus is not None:
+        if any(one is not None for one in (text, file, repeated, layer, head)):
+            raise InputError("--corpus reads a whole text and shows every head: leave the other options out.")
+        return show(look.corpus(run, corpus), json, out)
     if repeated is not None and text is None and file is None:
         return show(look(run, repeated=repeated, layer=layer, head=head), json, out)
     if (text is None) == (file is None):

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 from jaxtyping import Float32, Int64
-from scipy.sparse import csr_array, identity
 
 from lemma.data.corpora import GRAPHS, KNOWN, corpus_files
 from lemma.data.files import Progress, exists, files_hash, text_hash
@@ -21,7 +20,10 @@ from lemma.data.text import open_text
 from lemma.errors import DataError, SpecError, unknown
 from lemma.spec.data import GraphSpec
 
-Features = csr_array | Float32[np.ndarray, "nodes features"]
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+Features = Union["csr_array", Float32[np.ndarray, "nodes features"]]
 """What is known of each node: few words of many, or a row of numbers."""
 Edges = Int64[np.ndarray, "two edges"]
 Weights = Float32[np.ndarray, "edges"]
@@ -433,7 +435,7 @@ def _features_of(
     numeric = {name: cells for name, cells in columns.items() if any(map(_is_number, cells))}
     notes = [f"the column '{name}' holds no numbers and was left out" for name in columns if name not in numeric]
     if not numeric:
-        return csr_array(identity(nodes, "float32")), [*notes, "no features: each node is its own"]
+        return _each_alone(nodes), [*notes, "no features: each node is its own"]
     table = np.empty((nodes, len(numeric)), dtype=np.float32, order="F")  # dropout follows the order in memory
     for column, (name, cells) in enumerate(numeric.items()):
         for place, cell in enumerate(cells):
@@ -445,8 +447,16 @@ def _features_of(
     return features, [*notes, note]
 
 
-def _bag(rows: Sequence[Sequence[int]], width: int) -> csr_array:
+def _each_alone(nodes: int) -> "csr_array":
+    from scipy.sparse import csr_array, identity  # takes a while to load
+
+    return csr_array(identity(nodes, "float32"))
+
+
+def _bag(rows: Sequence[Sequence[int]], width: int) -> "csr_array":
     """Which columns each node has, those of a node with values that sum to one."""
+    from scipy.sparse import csr_array
+
     counts = np.array(list(map(len, rows)), dtype=np.int64)
     columns = np.fromiter(chain.from_iterable(rows), np.int64, counts.sum())
     values = np.repeat(1 / np.maximum(counts, 1), counts).astype(np.float32)
@@ -584,7 +594,7 @@ def karate() -> RawGraph:
     return RawGraph(
         names=[str(member + 1) for member in sorted(club)],
         labels=labels,
-        features=csr_array(identity(len(labels), "float32")),
+        features=_each_alone(len(labels)),
         edges=np.array(edges, dtype=np.int64).T,
         weights=None,
         hash=text_hash(f"{factions}{first}\n{listed}"),

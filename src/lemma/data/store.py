@@ -382,7 +382,7 @@ def encode_splits(
 def fit_rows(rows: TokenRows, tokenizer: Tokenizer, length: int, special_tokens: bool) -> TokenRows:
     """Cut rows to length; a row of no tokens at all gets one, since every model has to read something."""
     before, after = tokenizer.marks(special_tokens)
-    kept = rows.truncate(length - len(before) - len(after))
+    kept = rows.truncate(max(1, length - len(before) - len(after)))
     return kept.surround(before, after) if before or after else kept.fill_empty(tokenizer.eos or 0)
 
 

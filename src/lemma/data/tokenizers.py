@@ -296,10 +296,18 @@ class Tokenizer:
         self.before, self.after = tuple(whole[:start]), tuple(whole[start + len(plain) :])
         self._adds_space = joined != plain + spaced
         self.hash = text_hash(f"{self.hash} {self.bos} {self.eos} {self.vocabulary}")
+        if str(self.config.get("tokenizer_class", "")).startswith("Bert") and (ends := self.mask_tokens):
+            around = ends[:1], ends[1:2]  # whatever the pipeline says: transformers' class for BERT has its own
+            if around != (self.before, self.after):
+                self.before, self.after = around
+                self.hash = text_hash(f"{self.hash} {around}")
 
     @property
     def special_tokens(self) -> dict[str, str]:
-        """A pretrained model's special tokens by their names in `tokenizer_config.json`, as in bos_token."""
+        """Special tokens by their names in `tokenizer_config.json`, as in bos_token."""
+        if self.kind != PRETRAINED:
+            own = {"eos_token": (self.eos, EOS), "unk_token": (self.unk, UNK)}
+            return {name: text for name, (token, text) in own.items() if token is not None}
         found = {name: value for name, value in self.config.items() if name.endswith("_token") and value}
         return {name: value["content"] if isinstance(value, dict) else str(value) for name, value in found.items()}
 
@@ -440,11 +448,18 @@ class Tokenizer:
                 write_atomically(path.with_name(name), json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
     @classmethod
-    def load(cls, path: str | Path, vocabulary: int | None = None, **generation: Any) -> "Tokenizer":
+    def load(
+        cls,
+        path: str | Path,
+        vocabulary: int | None = None,
+        usual: Mapping[str, Any] | None = None,
+        **generation: Any,
+    ) -> "Tokenizer":
         """Read a tokenizer that was saved; the file itself says of which kind it is.
 
-        A pretrained model's `vocabulary` may be larger than its tokenizer's. `generation` is what the model says of
-        generating where there is no `generation_config.json`.
+        A pretrained model's `vocabulary` may be larger than its tokenizer's. `usual` are the settings where there is no
+        `tokenizer_config.json`, `generation` is what the model says of generating where there is no
+        `generation_config.json`.
         """
         path = Path(path)
         try:
@@ -455,6 +470,7 @@ class Tokenizer:
             raise DataError(f"{path}: cannot be read as a tokenizer file ({error}).") from None
         settings = (path.with_name(name) for name in (CONFIG, GENERATION))
         config, said = (read_json(file) if file.is_file() else {} for file in settings)
+        config = {**(usual or {}), **config}
         if (template := path.with_name(TEMPLATE)).is_file():
             config["chat_template"] = template.read_text(encoding="utf-8")
         given = {name: value for name, value in generation.items() if value is not None}

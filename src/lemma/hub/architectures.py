@@ -1,7 +1,7 @@
 """Hugging Face's architectures as our specs, and their tensors as ours; both ways, without reading a file.
 
     spec = spec_from_config(config)                            # the dictionary of config.json
-    for name, tensor in weights_from(config, tensors): ...     # their tensors, one at a time, by our names
+    for name, blocks in weights_from(config, tensors): ...     # their tensors, one at a time, by our names
     config = config_from_spec(spec)                            # a native class of transformers
     for name, tensor in weights_to(spec, weights): ...         # our tensors by their names
 
@@ -12,6 +12,7 @@ interleaved, without the one that Gemma's norms add), a `Piece` says how.
 
 import math
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +24,7 @@ from torch import Tensor
 from lemma.errors import RunError, SpecError
 from lemma.models.base import weights_of
 from lemma.models.build import blank
-from lemma.spec.models import Decoder, Encoder, EncoderDecoder, ModelSpec
+from lemma.spec.models import Classifier, Decoder, Encoder, EncoderDecoder, ModelSpec
 from lemma.spec.positions import LinearScaling, Llama3Scaling, Relative, Rotary, YarnScaling
 
 Config = Mapping[str, Any]
@@ -169,8 +170,9 @@ IGNORED = re.compile(
 def _required(config: Config, name: str) -> int:
     number = config.get(name)
     if not isinstance(number, int) or isinstance(number, bool) or not 0 < number < 2**31:
-        said = "does not say" if number is None else f"says {name} = {number!r}, where a whole number is expected as"
-        raise RunError(f"config.json of a {config.get('model_type')} model {said} {name}. The folder is damaged.")
+        said = f"says {name} = {number!r}; expected a positive whole number"
+        said = f"does not say {name}" if number is None else said
+        raise RunError(f"config.json of a {config.get('model_type')} model {said}. The folder is damaged.")
     return number
 
 
@@ -645,14 +647,28 @@ def spec_from_config(config: Config) -> ModelSpec:
 # From their tensors to ours.
 
 
-def weights_from(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Our weights by name, each made of their tensors when it is asked for; a tied one is there once.
+class StoredTensors(Mapping[str, Tensor]):
+    """Tensors of a model in files, by Hugging Face's names; each is read when it is asked for."""
 
-    `tensors` may be lazy: every tensor is looked up once, one of ours at a time. A tensor that is missing, that is not
-    known or that has another shape than the configuration says is a RunError.
+    @abstractmethod
+    def shape(self, name: str) -> Shape:
+        """The shape of a tensor, which is not read."""
+
+    def blocks(self, name: str) -> Iterator[Tensor]:
+        """A tensor as blocks of its rows: what has to be converted need not be there twice as a whole."""
+        yield self[name]
+
+
+def weights_from(
+    config: Config, tensors: StoredTensors, shapes: Mapping[str, Shape] | None = None
+) -> Iterator[tuple[str, Iterator[Tensor]]]:
+    """Our weights by name, each as blocks of its rows that are read as they are taken; a tied one is there once.
+
+    Every tensor is read once, one of ours at a time. A tensor that is missing, that is not known or that has another
+    shape than the configuration says is a RunError. `shapes` are those of our model, where it is there already.
     """
     architecture, spec = architecture_of(config), spec_from_config(config)
-    shapes = shapes_of(spec)
+    shapes = shapes or shapes_of(spec)
     pieces = {piece.ours: piece for piece in architecture.pieces(spec) if piece.ours in shapes}
     names = _spelled(tensors, [name for piece in pieces.values() for name in piece.theirs], architecture)
     output, embedding = names.get(architecture.output), names[pieces["embedding.weight"].theirs[0]]
@@ -663,16 +679,17 @@ def weights_from(config: Config, tensors: Mapping[str, Tensor]) -> Iterator[tupl
         )
     for ours, shape in shapes.items():
         piece = pieces[ours]
-        parts: list[Tensor] = []
-        for name, expected in zip(piece.theirs, piece.shapes(shape), strict=True):
-            part = tensors[names[name]]
-            if tuple(part.shape) != expected:
+        theirs = [names[name] for name in piece.theirs]
+        for name, expected in zip(theirs, piece.shapes(shape), strict=True):
+            if (found := tensors.shape(name)) != expected:
                 raise RunError(
-                    f"the tensor {names[name]} has the shape {_sized(part.shape)}, expected {_sized(expected)} by "
-                    "config.json. The weights belong to another configuration."
+                    f"the tensor {name} has the shape {_sized(found)}, expected {_sized(expected)} by config.json. The "
+                    "weights belong to another configuration."
                 )
-            parts.append(part)
-        yield ours, piece.join(parts)
+        if piece.form == "stacked":
+            yield ours, (block for name in theirs for block in tensors.blocks(name))
+        else:
+            yield ours, iter([piece.join([tensors[name] for name in theirs])])
 
 
 def shapes_of(spec: ModelSpec) -> dict[str, Shape]:
@@ -684,7 +701,7 @@ def _sized(shape: Collection[int]) -> str:
     return " × ".join(map(str, shape)) or "a single number"
 
 
-def _spelled(tensors: Mapping[str, Tensor], wanted: Collection[str], architecture: Architecture) -> dict[str, str]:
+def _spelled(tensors: StoredTensors, wanted: Collection[str], architecture: Architecture) -> dict[str, str]:
     """The name in the file of each tensor that is wanted; what is missing or too many is a RunError."""
     wanted = dict.fromkeys(wanted)
     prefix, output = architecture.prefix, architecture.output
@@ -712,7 +729,7 @@ def _spelled(tensors: Mapping[str, Tensor], wanted: Collection[str], architectur
         more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
         raise RunError(
             f"the tensor {extra[0]}{more} is not part of a {architecture.title} of this config.json: its shape is "
-            f"{_sized(tensors[extra[0]].shape)}, expected no such tensor."
+            f"{_sized(tensors.shape(extra[0]))}, expected no such tensor."
         )
     return spelled
 
@@ -1002,6 +1019,7 @@ def native_architecture(spec: ModelSpec) -> str:
         raise RunError(
             f"a model of the family {spec.family} cannot be written for transformers: it has no native class for it. "
             f"Families that have one: {', '.join(sorted(families))}."
+            + (" What LoRA has learned: --to peft; a run without its base: --to merged" * isinstance(spec, Classifier))
         )
     nearest = min(missing, key=lambda kind: len(missing[kind]))
     raise RunError(

@@ -12,15 +12,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Engine
 from torch import Tensor
 
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import RunError, unknown
-from lemma.hub.architectures import config_from_spec, weights_to
+from lemma.hub.architectures import StoredTensors, config_from_spec, weights_to
 from lemma.hub.pretrained import Pretrained
-from lemma.spec.models import ModelSpec
+from lemma.layers.positions import rotary_frequencies
+from lemma.spec.models import Decoder, ModelSpec
+from lemma.spec.positions import NoScaling, Rotary
 
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 """Hugging Face's model types and GGUF's architectures; of a llama with a sliding window the type is mistral."""
@@ -92,7 +95,7 @@ NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "
 """The types of values, as `struct` calls them."""
 INTEGER = struct.Struct("<Q")
 ALIGNMENT = 32
-CHUNK = 1 << 20
+CHUNK = 1 << 18
 """Numbers that are dequantized at once."""
 
 
@@ -170,22 +173,19 @@ def config_of(about: Mapping[str, Any], tensors: Mapping[str, StoredTensor], pat
     if not isinstance(heads, int) or not isinstance(width, int) or isinstance(found["num_key_value_heads"], list):
         raise RunError(f"{path}: its layers are not all of the same sizes, or sizes are missing; it cannot be read.")
     found["head_dim"] = found["head_dim"] or width // heads
-    turned = about.get(f"{name}.rope.dimension_count", found["head_dim"])
-    scaling = about.get(f"{name}.rope.scaling.type", "none")
-    if turned != found["head_dim"] or "rope_freqs.weight" in tensors or scaling not in ("none", "linear"):
+    if (turned := about.get(f"{name}.rope.dimension_count", found["head_dim"])) != found["head_dim"]:
         raise RunError(
-            f"{path}: its rotary positions are scaled in a way that GGUF keeps as bare numbers ({scaling}). "
-            "Take the Hugging Face folder of this model."
+            f"{path}: rotary positions turn {turned} of {found['head_dim']} coordinates of a head, which is read from "
+            "Hugging Face folders only. Take the folder of this model."
         )
-    if scaling == "linear":
-        found["rope_scaling"] = {"rope_type": "linear", "factor": about[f"{name}.rope.scaling.factor"]}
+    found["rope_theta"] = found["rope_theta"] or 10000.0
+    found["rope_scaling"] = _scaling(about, f"{name}.rope.", tensors.get(DIVISORS), path, found["rope_theta"])
     ids = {word: about.get(f"tokenizer.ggml.{word}") for word in ("bos_token_id", "eos_token_id")}
     return {
         "model_type": "mistral" if name == "llama" and found["sliding_window"] else name,
         **{word: value for word, value in found.items() if value is not None},
         **{word: value for word, value in ids.items() if value is not None},
         "num_key_value_heads": found["num_key_value_heads"] or heads,
-        "rope_theta": found["rope_theta"] or 10000.0,
         "vocab_size": tensors["token_embd.weight"].shape[0],
         "hidden_act": "silu",
         "attention_bias": "blk.0.attn_q.bias" in tensors,
@@ -194,39 +194,120 @@ def config_of(about: Mapping[str, Any], tensors: Mapping[str, StoredTensor], pat
     }
 
 
-class GgufTensors(Mapping[str, Tensor]):
+DIVISORS = "rope_freqs.weight"
+"""What each angle of rotary positions is divided by: so Llama 3's scaling is written, whose settings are not."""
+ORIGINAL, SLOW, FAST = 8192, 1.0, 4.0
+"""The settings of all of Meta's models that have it."""
+SCALINGS = {
+    "original_max_position_embeddings": "original_context_length",
+    "beta_fast": "yarn_beta_fast",
+    "beta_slow": "yarn_beta_slow",
+}
+"""Hugging Face's words for what GGUF says of YaRN."""
+
+
+def _scaling(
+    about: Mapping[str, Any], prefix: str, divisors: StoredTensor | None, path: Path, base: float
+) -> dict[str, Any] | None:
+    """How angles are scaled, in the words of `rope_scaling` in config.json; None if they are not."""
+    said = {key.removeprefix(f"{prefix}scaling."): value for key, value in about.items() if key.startswith(prefix)}
+    kind = said.get("type", "linear")
+    factor = float(str(np.float32(said.get("factor") or about.get(f"{prefix}scale_linear") or 1)))
+    if divisors is not None and (kind == "none" or factor == 1):
+        numbers = np.fromfile(path, "<f4", prod(divisors.shape), offset=divisors.place).astype(np.float64)
+        if divisors.quantization.name == "F32" and (settings := llama3_settings(numbers, base)) is not None:
+            return settings
+        raise RunError(
+            f"{path}: {DIVISORS} scales rotary positions in a way that is not Llama 3's. Take the Hugging Face folder "
+            "of this model."
+        )
+    if kind not in ("none", "linear", "yarn") or divisors is not None:
+        raise RunError(
+            f"{path}: the scaling {kind!r} of its rotary positions{' with ' + DIVISORS if divisors else ''} is not "
+            "supported. Supported: linear, yarn, and Llama 3's."
+        )
+    if kind == "none" or factor == 1:
+        return None
+    if kind == "linear":
+        return {"rope_type": "linear", "factor": factor}
+    words = {word: said[key] for word, key in SCALINGS.items() if key in said}
+    if grown := said.get("yarn_attn_factor", said.get("attn_factor")):
+        words["attention_factor"] = float(grown * (0.1 * np.log(factor) + 1))
+    return {"rope_type": "yarn", "factor": factor, **words}
+
+
+def llama3_settings(divisors: Float[np.ndarray, "pairs"], base: float) -> dict[str, Any] | None:
+    """The settings of Llama 3's scaling that divide the angles by these numbers; None if there are none.
+
+    A slow angle is divided by the factor, a fast one by 1. Between them 1/divisor is linear in the angle, which gives
+    the two bounds where they are not the usual ones.
+
+    >>> llama3_settings(np.array([1.0, 1.0, 8.0, 8.0]), 500_000.0)["factor"]
+    8.0
+    """
+    factor = float(divisors.max())
+    if not (divisors >= 1).all() or factor == 1:
+        return None
+    turns = ORIGINAL * base ** (-np.arange(len(divisors)) / len(divisors)) / (2 * np.pi)
+    kept = (1 / divisors - 1 / factor) / (1 - 1 / factor)
+    inside = (kept > 1e-5) & (kept < 1 - 1e-5)
+    bounds = [(SLOW, FAST)]
+    if inside.sum() > 1:
+        slope, shift = np.polyfit(turns[inside], kept[inside], 1)
+        bounds.append((-shift / slope, (1 - shift) / slope))
+    for slow, fast in bounds:
+        again = ((turns - slow) / (fast - slow)).clip(0, 1)
+        if np.allclose(1 / (again + (1 - again) / factor), divisors, rtol=1e-5, atol=0):
+            words = {"low_freq_factor": float(slow), "high_freq_factor": float(fast)}
+            return {"rope_type": "llama3", "factor": factor, **words, "original_max_position_embeddings": ORIGINAL}
+    return None
+
+
+class GgufTensors(StoredTensors):
     """The tensors of a file by Hugging Face's names, each dequantized to float32 when it is asked for."""
 
     def __init__(self, path: Path, stored: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> None:
         self.path, self.stored = path, stored
-        self.names = {huggingface_name(name): name for name in stored}
+        self.names = {huggingface_name(name): name for name in stored if name != DIVISORS}
         self.heads: dict[str, int] = {}
         if config["model_type"] in TURNED:
             self.heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor."""
+        return self.stored[self.names[name]].shape
+
     def __getitem__(self, name: str) -> Tensor:
+        tensor = torch.cat(list(self._dequantized(name)))
+        heads = self.heads.get(self.names[name].split(".")[-2], 0)
+        return apart(tensor, heads) if heads else tensor
+
+    def blocks(self, name: str) -> Iterator[Tensor]:
+        """Some rows at once; all of them where they have to be put in another order."""
+        turned = self.names[name].split(".")[-2] in self.heads
+        return iter([self[name]]) if turned else self._dequantized(name)
+
+    def _dequantized(self, name: str) -> Iterator[Tensor]:
         from gguf.quants import dequantize
 
         own = self.names[name]
         shape, quantization, place, size = self.stored[own]
         rows, wide = (shape[0], prod(shape[1:])) if len(shape) > 1 else (1, prod(shape))
-        numbers = np.empty((rows, wide), dtype=np.float32)
         some = max(1, CHUNK // wide)
         with self.path.open("rb") as file:  # not mapped: the pages would stay in memory
             file.seek(place)
-            for row in range(0, rows, some):  # nor at once: what is dequantized is there twice for a moment
-                part = numbers[row : row + some]
-                raw = np.frombuffer(file.read(size // rows * len(part)), np.uint8).reshape(len(part), -1)
+            for row in range(0, rows, some):
+                count = min(some, rows - row)
+                raw = np.frombuffer(file.read(size // rows * count), np.uint8).reshape(count, -1)
+                numbers = np.empty((count, wide), dtype=np.float32)
                 try:
-                    part[:] = dequantize(raw, quantization)
+                    numbers[:] = dequantize(raw, quantization)
                 except NotImplementedError:
                     raise RunError(
                         f"{self.path}: {own} is of the type {quantization.name}, which the package gguf cannot "
                         "dequantize. Take a file of another quantization, such as Q8_0."
                     ) from None
-        tensor = torch.from_numpy(numbers.reshape(shape))
-        heads = self.heads.get(own.split(".")[-2], 0)
-        return apart(tensor, heads) if heads else tensor
+                yield torch.from_numpy(numbers.reshape(count, *shape[1:]) if len(shape) > 1 else numbers[0])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
@@ -268,7 +349,7 @@ def write_gguf(
     kind = str(config["model_type"])
     architecture = ARCHITECTURES.get(kind)
     scaling = config.get("rope_parameters") or {}
-    if architecture is None or scaling.get("rope_type", "default") != "default" or config.get("attention_bias"):
+    if architecture is None or config.get("attention_bias"):
         raise RunError(
             f"GGUF is written for decoders of Llama's kind; this one is like {kind}'s. Train one with: "
             "positions=rotary norm=rms gated=true activation=silu bias=false. For transformers: --to huggingface"
@@ -287,6 +368,7 @@ def write_gguf(
             )
     writer.add_uint32(f"{architecture}.attention.value_length", words["head_dim"])
     writer.add_uint32(f"{architecture}.rope.dimension_count", words["head_dim"])
+    _write_scaling(writer, spec, scaling)
     writer.add_vocab_size(words["vocab_size"])
     writer.add_file_type(0)
     _write_tokenizer(writer, tokenizer, words["vocab_size"])
@@ -311,6 +393,29 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return written
+
+
+def _write_scaling(writer: Any, spec: ModelSpec, scaling: Mapping[str, Any]) -> None:
+    """Write how rotary positions are scaled: by settings, or Llama 3's as what each angle is divided by."""
+    from gguf import RopeScalingType
+
+    kind = scaling.get("rope_type", "default")
+    if kind == "llama3":
+        assert isinstance(spec, Decoder) and isinstance(spec.positions, Rotary)
+        width, base = spec.positions.turned(spec.attention // spec.heads), spec.positions.base
+        plain, scaled = (rotary_frequencies(width, base, how)[0] for how in (NoScaling(), spec.positions.scaling))
+        writer.add_tensor(DIVISORS, (plain / scaled).float().numpy())
+    elif kind != "default":
+        writer.add_rope_scaling_type(RopeScalingType(kind))
+        writer.add_rope_scaling_factor(scaling["factor"])
+    if kind == "yarn":
+        if not scaling.get("truncate", True):
+            raise RunError("GGUF has YaRN's scaling by whole pairs only (whole_pairs=true). Write --to huggingface")
+        writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_beta_fast(scaling["beta_fast"])
+        writer.add_rope_scaling_yarn_beta_slow(scaling["beta_slow"])
+        if grown := scaling.get("attention_factor"):
+            writer.add_rope_scaling_yarn_attn_factor(float(grown / (0.1 * np.log(scaling["factor"]) + 1)))
 
 
 def _write_tokenizer(writer: Any, tokenizer: Tokenizer, vocabulary: int) -> None:

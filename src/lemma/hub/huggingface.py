@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from lemma.data.files import read_json
 from lemma.data.tokenizers import CONFIG as TOKENIZER_CONFIG
 from lemma.data.tokenizers import GENERATION, TEMPLATE, Tokenizer
 from lemma.errors import DataError, RunError
-from lemma.hub.architectures import config_from_spec, weights_to
+from lemma.hub.architectures import StoredTensors, config_from_spec, weights_to
 from lemma.hub.pretrained import CONFIG, Pretrained
 from lemma.spec.models import ModelSpec
 
@@ -23,6 +24,11 @@ PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "mod
 WRITTEN = {CONFIG, WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, GENERATION, TEMPLATE, "README.md"}
 """The files that a folder written here may hold."""
 FLOATS = {"F64", "F32", "F16", "BF16"}
+BERT = {
+    "tokenizer_class": "BertTokenizer",
+    **{f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad", "mask")},
+}
+"""What transformers takes for granted of BERT's tokenizer where tokenizer_config.json does not say it."""
 
 
 def open_folder(path: Path) -> Pretrained:
@@ -37,7 +43,8 @@ def open_folder(path: Path) -> Pretrained:
     def tokenizer() -> Tokenizer:
         ids = {name: config.get(name) for name in ("bos_token_id", "eos_token_id")}
         try:
-            return Tokenizer.load(folder / TOKENIZER, config.get("vocab_size"), **ids)
+            usual = BERT if config["model_type"] == "bert" else None
+            return Tokenizer.load(folder / TOKENIZER, config.get("vocab_size"), usual, **ids)
         except DataError as error:
             if (folder / TOKENIZER).exists():
                 raise RunError(f"{error}") from None
@@ -50,7 +57,7 @@ def open_folder(path: Path) -> Pretrained:
     return Pretrained(path, config, tensors, (*files, *tensors.shards), tokenizer)
 
 
-class FolderTensors(Mapping[str, Tensor]):
+class FolderTensors(StoredTensors):
     """The tensors of a folder, each mapped from its file for as long as it is used."""
 
     def __init__(self, folder: Path) -> None:
@@ -103,20 +110,30 @@ class FolderTensors(Mapping[str, Tensor]):
         except (SafetensorError, OSError, ValueError) as error:
             raise RunError(f"{path} is damaged or cut off ({error}). Download it again.") from None
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor; one that is not of floats is refused."""
+        with self._file(name) as file:
+            found = file.get_slice(name)
+            if (kind := found.get_dtype()) not in FLOATS:
+                raise RunError(
+                    f"{self.places[name]}: {name} is of the type {kind}; only {', '.join(sorted(FLOATS))} can be read. "
+                    "Take the original weights of the model."
+                )
+            return tuple(found.get_shape())
+
     def __getitem__(self, name: str) -> Tensor:
+        with self._file(name) as file:
+            return file.get_tensor(name)
+
+    @contextmanager
+    def _file(self, name: str) -> Iterator[Any]:
         path = self.places[name]
         try:
             with safe_open(path, framework="pt") as file:
-                kind = file.get_slice(name).get_dtype()
-                if kind not in FLOATS:
-                    raise RunError(
-                        f"{path}: {name} is of the type {kind}; only {', '.join(sorted(FLOATS))} can be read. "
-                        "Take the original weights of the model."
-                    )
-                return file.get_tensor(name)
+                yield file
+        except RunError:
+            raise
         except (SafetensorError, OSError, ValueError) as error:
-            if isinstance(error, RunError):
-                raise
             raise RunError(f"{path} is damaged ({error}). Download it again.") from None
 
     def __contains__(self, name: object) -> bool:
@@ -144,7 +161,8 @@ def write_folder(
     save_file(_unshared(kept), folder / WEIGHTS, {"format": "pt"})
     (folder / GENERATION).write_text(json.dumps({**ids, **tokenizer.generation}, indent=2) + "\n", encoding="utf-8")
     tokenizer.save(folder / TOKENIZER)
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **tokenizer.config}
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    about |= {**tokenizer.special_tokens, **tokenizer.config}
     if limit := getattr(spec, "context", None):
         about.setdefault("model_max_length", limit)
     (folder / TOKENIZER_CONFIG).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import RunError
+from lemma.hub.architectures import StoredTensors
 from lemma.hub.gguf import sentencepiece_pipeline
 from lemma.hub.pretrained import Pretrained
 
@@ -81,7 +82,7 @@ def open_llama2c(path: Path) -> Pretrained:
     )
 
 
-class Llama2cTensors(Mapping[str, Tensor]):
+class Llama2cTensors(StoredTensors):
     """The matrices of a file by Hugging Face's names, each read where it lies."""
 
     def __init__(self, path: Path, layout: Mapping[str, tuple[int, ...]], heads: int, groups: int) -> None:
@@ -97,6 +98,10 @@ class Llama2cTensors(Mapping[str, Tensor]):
                 if name != "rotations":
                     self.places[full] = (self.end, own, self.turned.get(name, 0))
                 self.end += 4 * prod(own)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a matrix."""
+        return self.places[name][1]
 
     def __getitem__(self, name: str) -> Tensor:
         place, shape, heads = self.places[name]

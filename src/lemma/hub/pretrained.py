@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lemma.data.corpora import MODELS, corpus_files
 from lemma.data.files import files_hash
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import RunError
-from lemma.hub.architectures import Piece, architecture_of, spec_from_config, weights_from
+from lemma.hub.architectures import Piece, StoredTensors, architecture_of, spec_from_config, weights_from
 from lemma.models.base import store_by_columns, weights_of
 from lemma.models.build import blank
 from lemma.report.progress import observer, watched_reading
@@ -42,7 +42,7 @@ class Pretrained:
     path: Path
     config: Mapping[str, Any]
     """As in Hugging Face's config.json."""
-    tensors: Mapping[str, Tensor]
+    tensors: StoredTensors
     """By Hugging Face's names; each is read when it is asked for."""
     files: tuple[Path, ...]
     """All that the model's answers depend on."""
@@ -75,7 +75,7 @@ class Pretrained:
         return {name.removesuffix(".weight"): piece for name, piece in found.items() if name.endswith(".weight")}
 
     def model(self, dropout: float = 0.0, by_columns: bool = False) -> nn.Module:
-        """Build the model without drawing weights, then fill in one tensor at a time: no more is there twice.
+        """Build the model without drawing weights, then fill in blocks of one tensor at a time: no more is there twice.
 
         `by_columns` brings large maps into the order that decoding reads fastest.
         """
@@ -84,8 +84,12 @@ class Pretrained:
             store_by_columns(module, filled=False)
         own = weights_of(module, frozen=True)
         with self.named(), torch.no_grad():
-            for name, tensor in weights_from(self.config, self.tensors):
-                own[name].copy_(tensor)
+            shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
+            for name, blocks in weights_from(self.config, self.tensors, shapes):
+                row = 0
+                for block in blocks:
+                    own[name][row : row + len(block)].copy_(block)
+                    row += len(block)
         return module
 
     @contextmanager
@@ -94,7 +98,7 @@ class Pretrained:
         try:
             yield
         except RunError as error:
-            raise RunError(str(error) if str(self.path) in str(error) else f"{self.path}: {error}") from None
+            raise RunError(str(error) if str(error).startswith(str(self.path)) else f"{self.path}: {error}") from None
 
 
 def open_pretrained(path: Path) -> Pretrained:

@@ -1,5 +1,6 @@
 """Every attention head of a model on a text: the model runs once with recording on, and the weights are recomputed."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,16 +11,21 @@ from jaxtyping import Bool, Float
 from markupsafe import Markup
 from torch import Tensor, nn
 
-from lemma.data.tokenizers import Tokenizer
+from lemma.data.store import read_tokens
+from lemma.data.tokenizers import PRETRAINED, Tokenizer
 from lemma.errors import DataError, InputError, LemmaError, SpecError, unknown
 from lemma.inspection import drawing, patterns
 from lemma.inspection.page import MOST_NAMED, page
 from lemma.inspection.patterns import PatternMatch, Statistics
+from lemma.layers.attention import Attention
+from lemma.layers.fused import available
 from lemma.layers.recording import AttentionRecord, record_attention
-from lemma.models.base import evaluating
+from lemma.models.base import evaluating, positions_on
 from lemma.report.numbers import Word, counted, numbered
 from lemma.report.result import Block, Pre, Result, Table, Text
 from lemma.runs.load import Run
+from lemma.spec.models import MARKS, BodySpec, Classifier, Encoder, Transformer, Tree, longest
+from lemma.tasks.penalties import AttentionRows, row_sums
 
 MOST_TOKENS = 512  # of a text are read: each head keeps a matrix of their square
 MOST_NUMBERS = 200_000  # weights in a dictionary; if there are more they are left out, and it says so
@@ -233,7 +239,13 @@ def look_at_run(
     """
     for word in others:
         raise SpecError(unknown("look: the setting", word, ("text", "repeated", "layer", "head")))
-    most = min(run.model.receptive_field or MOST_TOKENS, MOST_TOKENS)
+    body = run.spec.body if isinstance(run.spec, Classifier) else run.spec
+    reads_texts = isinstance(run.spec, Classifier | Encoder) and not isinstance(body, Tree)
+    model = run.module if reads_texts else run.model
+    before, after = run.tokenizer.marks(isinstance(body, Transformer))
+    own = reads_texts and run.tokenizer.kind != PRETRAINED and bool(before)  # special tokens past the vocabulary
+    limit = longest(body) - 2 * own if reads_texts and isinstance(body, BodySpec) else run.model.receptive_field
+    most = min(limit or MOST_TOKENS, MOST_TOKENS)
     if repeated is not None and text is None:
         ids = repeated_tokens(run.tokenizer, repeated, most)
     elif not isinstance(text, str) or repeated is not None:
@@ -246,16 +258,131 @@ def look_at_run(
     if not len(ids):
         raise DataError("the text has no tokens: there is nothing to look at. Give some, as in --text 'to be or not'.")
     notes = [f"The text has {len(ids):,} tokens; the first {most} were read."] if len(ids) > most else []
-    tokens = torch.from_numpy(np.asarray(ids[:most], dtype=np.int64))
-    words = run.tokenizer.labels(tokens.tolist())
+    ids = np.asarray(ids[:most], dtype=np.int64)
+    words = run.tokenizer.labels(ids)
+    if own:
+        ids, words = np.concatenate([before, ids, after]), [MARKS[0], *words, MARKS[1]]
+    tokens = torch.from_numpy(ids)
     try:
-        return look_at(run.model, tokens, words, name=run.path.name, layer=layer, head=head, notes=notes)
+        return look_at(model, tokens, words, name=run.path.name, layer=layer, head=head, notes=notes)
     except NoAttention:
         family = getattr(run.spec, "family", "model")
         raise InputError(
             f"{run.path} is a run of the family {family}, which has no attention heads. "
             "Train one that does: lemma train decoder --text shakespeare --out runs/decoder"
         ) from None
+
+
+@dataclass(frozen=True)
+class HeadMeans(Result):
+    """Entropy and distance of every attention head, over all tokens of a text."""
+
+    model: str
+    source: str
+    """Where the text is from."""
+    tokens: int
+    length: int
+    """The tokens of a window, each of which was read by itself."""
+    entropy: tuple[tuple[float, ...], ...]
+    """By layer and head, the mean entropy of a row of weights, in nats."""
+    distance: tuple[tuple[float, ...], ...]
+    """By layer and head, the root of the mean squared distance to what is attended to, in tokens."""
+    uniform_entropy: float
+    """The mean entropy of uniform attention on the same rows; that of a head that sees less is lower."""
+
+    @property
+    def title(self) -> str:
+        """What is looked at."""
+        return f"Attention of {self.model} over a text"
+
+    def records(self) -> list[dict[str, Any]]:
+        """The table, one row per head."""
+        return [
+            {"layer": layer, "head": head, "entropy": entropy, "distance": self.distance[layer][head]}
+            for layer, heads in enumerate(self.entropy)
+            for head, entropy in enumerate(heads)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        about = {"model": self.model, "source": self.source, "tokens": self.tokens, "length": self.length}
+        return {**about, "uniform_entropy": self.uniform_entropy, "heads": self.records()}
+
+    def blocks(self) -> Iterator[Block]:
+        """What was read, and the table."""
+        yield Text(f"{self.model} on {self.tokens:,} tokens of {self.source}, in windows of {self.length}")
+        rows = [
+            (f"{one['layer']}.{one['head']}", f"{one['entropy']:.3f}", f"{one['distance']:.1f}")
+            for one in self.records()
+        ]
+        yield Table(("head", "entropy", "distance"), rows, left=(0,))
+        yield Text(
+            f"Entropy: the mean over all rows, in nats; uniform attention has {self.uniform_entropy:.3f}. Distance: "
+            "the root of the mean squared distance to what is attended to, in tokens.",
+            apart=True,
+        )
+
+
+def look_at_corpus(run: Run, corpus: str, progress: Callable[[str, int, int], None] | None = None) -> HeadMeans:
+    """Measure every head over a whole text, a file or a corpus by name, window by window.
+
+    The weights of no window are in memory: on a GPU the kernel of `layers/fused.py` gives the entropy and the distance
+    of each row along with attention; elsewhere they are computed in blocks of rows.
+    """
+    data = read_tokens([corpus], run.tokenizer, progress=progress)
+    text = np.asarray(data.tokens(data.splits[0]))
+    model, device = run.model, next(run.model.parameters()).device
+    spec_context = getattr(run.spec, "context", None)
+    length = min(model.receptive_field or spec_context or MOST_TOKENS, spec_context or MOST_TOKENS, len(text))
+    if not length:
+        raise DataError(f"{corpus}: the text has no tokens. Give a longer one.")
+    attention = [part for part in model.modules() if isinstance(part, Attention)]
+    fused = available(device) and bool(attention) and all(part.has_fused_rows() for part in attention)
+    whole, rest = divmod(len(text), length)
+    windows = [text[: whole * length].reshape(whole, length)] + ([text[None, whole * length :]] if rest else [])
+    batch = max(1, positions_on(device, 64) // length)
+    sums: list[Tensor] = []  # by layer: entropies, squared distances and rows of each head
+    with evaluating(model), torch.no_grad():
+        for part in (part for some in windows for part in np.array_split(some, -(-len(some) // batch))):
+            found = _row_sums(model, torch.from_numpy(part.astype(np.int64)).to(device), attention if fused else [])
+            if not found:
+                raise InputError(
+                    f"{run.path} is a run of the family {getattr(run.spec, 'family', 'model')}, which has no attention "
+                    "heads. Train one that does: lemma train decoder --text shakespeare --out runs/decoder"
+                )
+            sums = found if not sums else [one + other for one, other in zip(sums, found, strict=True)]
+    means = [(one[:2] / one[2].clamp(min=1)).cpu() for one in sums]
+    seen = np.concatenate([np.tile(np.arange(1, some.shape[1] + 1), len(some)) for some in windows])
+    causal = all(part.causal for part in attention)
+    sizes = seen if causal else np.concatenate([np.full(some.size, some.shape[1]) for some in windows])
+    return HeadMeans(
+        run.path.name,
+        corpus,
+        len(text),
+        length,
+        tuple(tuple(one[0].tolist()) for one in means),
+        tuple(tuple(one[1].sqrt().tolist()) for one in means),
+        float(np.log(sizes).mean()),
+    )
+
+
+def _row_sums(model: Any, tokens: Tensor, fused: Sequence[Attention]) -> list[Float[Tensor, "three heads"]]:
+    """By layer, the sums of entropies and of squared distances of each head's rows, and how many rows there are."""
+    read = getattr(model, "vectors", model)
+    if not fused:
+        with record_attention() as records:
+            read(tokens)
+        return [torch.stack(row_sums(AttentionRows(record, math.inf))) for record in records]
+    rows: list[tuple[Tensor, Tensor]] = []
+    try:
+        for part in fused:
+            part.rows = rows
+        read(tokens)
+    finally:
+        for part in fused:
+            part.rows = None
+    ones = tokens.new_full(rows[0][0].shape[1:2], tokens.numel(), dtype=torch.float64)
+    return [torch.stack([*(one.sum((0, 2), dtype=torch.float64) for one in pair), ones]) for pair in rows]
 
 
 def repeated_tokens(tokenizer: Tokenizer, count: int, most: int) -> list[int]:

@@ -19,7 +19,7 @@ from lemma.layers.fused import TRITON
 from lemma.layers.positions import AlibiPart, RotaryPart
 
 MOST_ROWS = 64  # texts of one batch
-FEW_ROWS, HELD = 4, 8192  # so many are read one by one, with this many numbers of a matrix held
+FEW_ROWS, HELD = 4, 8192  # at most this many rows pass one by one, with this many numbers of a matrix held
 MANY_OUTPUTS = 16_384  # of a vocabulary
 FEW_HEADS, LONG = 96, 512  # keys are split among programs where fewer heads of all texts would keep a GPU busy
 ACTIVATION_CODES = {function: code for code, function in enumerate(ACTIVATIONS.values(), start=1)}

@@ -111,10 +111,12 @@ class TransformerLayer(nn.Module):
 
 def new_layers(shape: LayerShape, depth: int, dropout: float) -> nn.ModuleList:
     """Layers of one shape; tables of rotations, which take memory, are one for all."""
-    layers = [TransformerLayer(shape, dropout, dropout) for _ in range(depth)]
-    turns = [layer.attention.turns for layer in layers if isinstance(layer.attention.turns, RotaryPart)]
-    for part in turns:
-        part.table = turns[0].table
+    layers: list[TransformerLayer] = []
+    for _ in range(depth):
+        layers.append(TransformerLayer(shape, dropout, dropout))
+        first, last = layers[0].attention.turns, layers[-1].attention.turns
+        if isinstance(first, RotaryPart) and isinstance(last, RotaryPart):
+            last.table = first.table
     return nn.ModuleList(layers)
 
 

@@ -351,6 +351,8 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
 
 def refuse_no_run(path: Path) -> None:
     """Refuse a path that is not a run folder."""
+    if path.suffix == ".gguf" and not path.exists():
+        raise RunError(f"{path}: there is no such file. Check the name and the folder it is looked for in.")
     if not path.exists():
         meant = get_close_matches(str(path), MODELS, n=1, cutoff=0.5)
         raise RunError(

@@ -258,6 +258,8 @@ def load(path: Path | str, device: str = "cpu") -> Run:
     """
     folder = RunFolder.open(Path(path))
     if isinstance(folder, PretrainedRun):
+        if len(folder.source.tensors):  # or it is said that they are missing
+            folder.vocabulary()  # kept; read before the weights, so that what it takes for a moment is free again
         model, note = folder.source.model(by_columns=device == "cpu"), None
     else:
         weights, note = _weights(folder)

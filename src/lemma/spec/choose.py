@@ -305,7 +305,7 @@ ONLY_FOR: dict[str, tuple[Any, str]] = {
         "it is for translators, classifiers and dual encoders",
     ),
     "augment": (DualEncoder | CrossAttention, "it is for dual encoders, which learn images"),
-    "sequence_length": (LanguageSpec, "it is for language models, which read running text"),
+    "sequence_length": (LanguageSpec | Classifier, "it is for language models and for classifiers of texts"),
     "objective": (LanguageSpec, "it is for language models, which learn running text"),
 }
 """Settings of the recipe that only some families use."""
@@ -354,7 +354,10 @@ def _base(model: str | Path | ModelSpec | Choice) -> Choice:
         return read_choice(path)
     if preset := find_preset(str(model)):
         return Choice(preset.model, Recipe.read(preset.recipe, f"{model}: recipe"), preset.tokenizer or BytePairs())
-    raise SpecError(unknown("model", str(model), preset_names()) + " A spec file (name.toml) is possible too.")
+    more = " A spec file (name.toml) is possible too."
+    if path.is_dir():
+        more = f" To train a run or a pretrained model further: lemma adapt {model} --text FILE --out FOLDER"
+    raise SpecError(unknown("model", str(model), preset_names()) + more)
 
 
 def read_choice(path: Path) -> Choice:

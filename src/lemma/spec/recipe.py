@@ -113,7 +113,7 @@ class Recipe(Spec):
     batch: int = Field(default=32, ge=1)
     """Sequences per step, over all devices and all parts of the batch."""
     sequence_length: int | None = Field(default=None, ge=1)
-    """Sequence length in tokens; a Transformer's context, or 64, if unset."""
+    """Sequence length in tokens; a Transformer's context, or 64, if unset. A classifier reads no more of a text."""
     accumulate: int = Field(default=1, ge=1)
     """Gradient accumulation: the parts a batch is cut into, to save memory; the gradient is the same."""
     learning_rate: float = Field(default=2e-3, gt=0)

@@ -63,7 +63,7 @@ class ClassificationTask(Task):
         labels: tuple[str, ...] = (),
     ) -> Splits[Labelled]:
         """Read labelled texts as the classifier's body reads them."""
-        return say_skipped(load_labels(data, model.body, vocabulary, labels, observer), observer)
+        return say_skipped(load_labels(data, model.body, vocabulary, labels, observer, recipe), observer)
 
     def batches(self, model: Any, examples: Labelled, recipe: Recipe, worker: Worker) -> ExampleBatches:
         """Texts of similar length together."""
@@ -88,7 +88,7 @@ class ClassificationTask(Task):
             other = LabelsSpec(labels=given.name, held_out=run.data.held_out, **told)
             data = prepare_labels(
                 other,
-                length=longest(run.spec.body),
+                length=most_tokens(run.spec.body, run.recipe),
                 special_tokens=isinstance(run.spec.body, Transformer),
                 tokenizer=run.tokenizer,
                 labels=run.labels,
@@ -111,8 +111,18 @@ class TreeClassificationTask(ClassificationTask):
     example = "tweets --parser runs/parser"
 
 
+def most_tokens(body: BodySpec, recipe: Recipe) -> int:
+    """The most tokens of a text that a classifier reads: what its body can read, or less where a recipe says so."""
+    return min(longest(body), recipe.sequence_length or longest(body))
+
+
 def load_labels(
-    data: LabelsSpec, body: BodySpec, tokenizer: Any, labels: tuple[str, ...], observer: Observer
+    data: LabelsSpec,
+    body: BodySpec,
+    tokenizer: Any,
+    labels: tuple[str, ...],
+    observer: Observer,
+    recipe: Recipe | None = None,
 ) -> Splits[Labelled]:
     """Labelled texts as a body reads them; those that a tree body cannot learn are refused before anything is read."""
     if isinstance(body, Tree) and data.tokenizer.kind != "words":
@@ -124,7 +134,7 @@ def load_labels(
         raise SpecError(f"{data.labels} holds trees already: nothing is left for the parser. Leave --parser out.")
     return prepare_labels(
         data,
-        length=longest(body),
+        length=most_tokens(body, recipe or Recipe()),
         special_tokens=isinstance(body, Transformer),
         tokenizer=tokenizer,
         labels=labels or None,
@@ -420,8 +430,8 @@ def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:
     if not texts:
         return []
     body, tokenizer = run.spec.body, run.tokenizer
-    special_tokens = isinstance(body, Transformer)
-    room = longest(body) - sum(map(len, tokenizer.marks(special_tokens)))
+    special_tokens, length = isinstance(body, Transformer), most_tokens(body, run.recipe)
+    room = length - sum(map(len, tokenizer.marks(special_tokens)))
     spoken, heads = list(texts), ()
     if isinstance(body, Tree):  # it reads the words of trees, and their heads
         if run.data.parser is None:
@@ -432,7 +442,7 @@ def name_texts(run: Run, texts: Sequence[str]) -> list[Named]:
         parsed = parser_trees(Path(run.data.parser), Silent()).parse(texts)
         spoken, heads = [one.text for one in parsed], [one.heads for one in parsed]
     rows, _ = encode_texts(tokenizer, spoken, lambda size: None)
-    kept = fit_rows(rows, tokenizer, longest(body), special_tokens)
+    kept = fit_rows(rows, tokenizer, length, special_tokens)
     examples = Labelled(kept, np.zeros(len(texts), dtype=np.int64))
     model = run.require(ClassifierModel, "a classifier")
     chances = classify(model, with_heads(examples, heads) if heads else examples)

@@ -30,6 +30,7 @@ from lemma.spec.models import (
     Pooling,
     Reranking,
     TextReader,
+    longest,
 )
 from lemma.spec.recipe import METHODS, Method, Recipe
 from lemma.tasks.base import DataArgs, Score
@@ -114,11 +115,12 @@ RATES = {"frozen": 5e-3, "full": 5e-4, "adapters": 2e-3, "lora": 2e-3}
 """Learning rates: the fewer weights are trained, the larger."""
 PRETRAINED_RATES = {"frozen": 1e-3, "full": 5e-5, "adapters": 5e-4, "lora": 5e-4}
 """Those of pretrained models, which have more to lose."""
-PRETRAINED_TEXT = {"batch": 8, "sequence_length": 128}
-"""What is read at each step of adapting a pretrained model to text: its context would be far more than is needed."""
-EPOCHS = 6
-STEPS = (60, 1500)
-"""Labelled texts are read so often, within these bounds, unless steps are set."""
+PRETRAINED_BATCH = {"batch": 8, "sequence_length": 128}
+"""What a pretrained model reads at each step of adapting it to text or to labels: its context would be far more than is
+needed, and on two cores a step of a hundred million parameters takes a second."""
+EPOCHS, STEPS = 6, (60, 1500)
+PRETRAINED_EPOCHS, PRETRAINED_STEPS, PRETRAINED_VALIDATIONS = 2, (60, 200), 3
+"""Labelled texts are read so often, within these bounds, unless steps are set; a pretrained model needs fewer."""
 OTHERWISE = 400
 """Steps on text, pairs and images unless they are set."""
 
@@ -169,23 +171,27 @@ def plan_adaptation(
     shares = distribute(words, kinds)
     model = model.replace(**shares.get("model", {}))
     refuse_idle(shares["recipe"], model)
-    known = Recipe.read(shares["recipe"], "recipe")
+    task, own = task_for(model), shares["recipe"]
+    pretrained, labelled = isinstance(base.data, PretrainedData), isinstance(task, ClassificationTask)
+    few: dict[str, int] = {}
+    if pretrained and (labelled or type(task) is LanguageTask):
+        limit = longest(model.body) if isinstance(model, Classifier) else getattr(model, "context", None)
+        length = PRETRAINED_BATCH["sequence_length"]
+        few = {**PRETRAINED_BATCH, "sequence_length": min(length, limit or length)}
+    known = Recipe.read({**few, **own}, "recipe")
     data_spec = given.spec(Choice(model, Recipe(), BytePairs()))
     data_spec = data_spec.replace(tokenizer=base.data.to_dict()["tokenizer"])
     data = data or task_for(model).load(data_spec, model, known, observer, base.tokenizer())
-    task, own = task_for(model), shares["recipe"]
-    pretrained = isinstance(base.data, PretrainedData)
-    text = PRETRAINED_TEXT if pretrained and type(task) is LanguageTask else {}
-    batch, steps = own.get("batch", text.get("batch", task.adaptation_batch)), OTHERWISE
-    if isinstance(task, ClassificationTask):
-        texts = len(data.tokens("train").lengths)
-        steps = min(max(math.ceil(EPOCHS * texts / batch), STEPS[0]), STEPS[1])
+    batch, steps = own.get("batch", few.get("batch", task.adaptation_batch)), OTHERWISE
+    if labelled:
+        epochs, (least, most) = (PRETRAINED_EPOCHS, PRETRAINED_STEPS) if pretrained else (EPOCHS, STEPS)
+        steps = min(max(math.ceil(epochs * len(data.tokens("train").lengths) / batch), least), most)
     steps = own.get("steps", steps)
     rates = PRETRAINED_RATES if pretrained else RATES
     usual = {"learning_rate": rates[chosen.kind], "batch": batch, "steps": steps, "warm_up": max(1, steps // 10)}
-    if text:
-        usual["sequence_length"] = min(text["sequence_length"], getattr(model, "context", text["sequence_length"]))
-    recipe = Recipe.read({**usual, "weight_decay": 0.01, **own}, "recipe")
+    if pretrained and labelled:
+        usual["evaluate_every"] = math.ceil(steps / PRETRAINED_VALIDATIONS)
+    recipe = Recipe.read({**usual, **few, "weight_decay": 0.01, **own}, "recipe")
     return AdaptationPlan(base, model, chosen.replace(**shares["method"]), recipe, data_spec, data)
 
 

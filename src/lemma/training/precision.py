@@ -129,7 +129,7 @@ def uncompile(layers: Sequence[nn.Module]) -> None:
 class Replay:
     """A training step, recorded as a CUDA graph: all its kernels are launched at once.
 
-    Gradients stay where they were when it was recorded, and each replay writes them anew.
+    Gradients stay where they were when it was recorded, and each replay writes them again.
     """
 
     def __init__(

@@ -1,13 +1,16 @@
 """Runs written for transformers, for llama.cpp and for peft: equal logits there, and again here."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import lemma
 from lemma.errors import InputError, RunError
+from lemma.hub.pretrained import open_pretrained
 from pretrained_models import TEXT, llama, pieces
 
 transformers = pytest.importorskip("transformers")
@@ -157,6 +160,104 @@ def test_transformers_reads_our_gguf_with_equal_logits(runs: Path, tmp_path: Pat
     lemma.export(runs / "llama", to="gguf", out=tmp_path / "model.gguf")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32)
     torch.testing.assert_close(theirs(TOKENS).logits, ours(runs / "llama"), rtol=0, atol=1e-5)
+
+
+ROPES: dict[str, dict[str, Any]] = {
+    "linear": {"factor": 3.0},
+    "llama3": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+    "llama3 of another kind": {
+        "factor": 5.0,
+        "low_freq_factor": 2.0,
+        "high_freq_factor": 64.0,
+        "original_max_position_embeddings": 2048,
+    },
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 8.0, "beta_slow": 1.5},
+    "yarn with a factor": {"factor": 4.0, "original_max_position_embeddings": 16, "attention_factor": 1.3},
+}
+
+
+@pytest.mark.parametrize("kind", ROPES)
+def test_scaled_rotary_positions_go_through_gguf(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    rope = {"rope_theta": 50_000.0, "rope_type": kind.split()[0], **ROPES[kind]}
+    model = llama(tmp_path / "folder", tokenizer=pieces(), rope_parameters=rope, hidden_size=64)  # heads of 16
+    expected = model(TOKENS).logits
+    lemma.export(tmp_path / "folder", to="gguf", out=tmp_path / "model.gguf")
+    torch.testing.assert_close(ours(tmp_path / "model.gguf"), expected, rtol=0, atol=1e-5)
+
+
+def _written_elsewhere(path: Path, model: Any, keys: Mapping[str, Any], divisors: Any = None) -> Path:
+    """A Llama as llama.cpp's own conversion writes it, with other metadata; its tokenizer is left out."""
+    import gguf
+
+    writer, config = gguf.GGUFWriter(path, "llama"), model.config
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    for key, value in keys.items():
+        getattr(writer, f"add_rope_{key}")(value)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    for name, tensor in model.state_dict().items():
+        count = heads.get(name.split(".")[-2])
+        if count:
+            tensor = tensor.view(count, 2, -1, tensor.shape[1]).swapaxes(1, 2).reshape(tensor.shape)
+        writer.add_tensor(names.get_name(name, (".weight",)), tensor.numpy())
+    if divisors is not None:
+        writer.add_tensor("rope_freqs.weight", divisors)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_a_gguf_file_of_llama_cpp_with_scaled_rotary_positions_has_the_logits_of_transformers(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    kinds = gguf.RopeScalingType
+    rope = {"rope_theta": 50_000.0, "rope_type": "llama3", **ROPES["llama3"]}
+    model = llama(tmp_path / "folder", tokenizer=pieces(), rope_parameters=rope, hidden_size=64)
+    angles = 50_000.0 ** -(np.arange(0, 16, 2) / 16)
+    lengths, divisors = 2 * np.pi / angles, []
+    for length in lengths:  # as Meta's code has it
+        smooth = (8192 / length - 1) / (4 - 1)
+        kept = 1.0 if length < 8192 / 4 else 8.0 if length > 8192 else 1 / ((1 - smooth) / 8 + smooth)
+        divisors.append(kept)
+    assert len({round(number, 3) for number in divisors}) > 2
+    for number, (own_rope, keys, numbers) in enumerate(
+        (
+            (rope, {}, divisors),
+            ({"rope_theta": 50_000.0, "rope_type": "default"}, {}, None),
+            ({"rope_theta": 50_000.0, "rope_type": "linear", "factor": 2.5}, {"scaling_factor": 2.5}, None),
+            (
+                {"rope_theta": 50_000.0, "rope_type": "yarn", **ROPES["yarn with a factor"], "attention_factor": None},
+                {"scaling_type": kinds.YARN, "scaling_factor": 4.0, "scaling_orig_ctx_len": 16},
+                None,
+            ),
+        )
+    ):
+        own = type(model)(transformers.LlamaConfig(**{**model.config.to_dict(), "rope_parameters": own_rope})).eval()
+        own.load_state_dict(model.state_dict())
+        array = None if numbers is None else np.array(numbers, dtype=np.float32)
+        path = _written_elsewhere(tmp_path / f"{number}.gguf", own, keys, array)
+        found = open_pretrained(path).model()(TOKENS)[0]
+        torch.testing.assert_close(found, own(TOKENS).logits, rtol=0, atol=1e-5)
+    path = _written_elsewhere(tmp_path / "other.gguf", model, {}, np.array(divisors[::-1], dtype=np.float32))
+    with pytest.raises(RunError, match=r"other\.gguf: rope_freqs\.weight scales .* not Llama 3's"):
+        open_pretrained(path)
+    path = _written_elsewhere(tmp_path / "long.gguf", model, {"scaling_type": kinds.LONGROPE})
+    with pytest.raises(RunError, match="scaling 'longrope' of its rotary positions is not supported"):
+        open_pretrained(path)
 
 
 def test_gguf_is_refused_where_it_has_no_form(runs: Path, tmp_path: Path) -> None:

@@ -14,8 +14,12 @@ from tokenizers import processors
 
 import lemma
 from lemma.errors import InputError, RunError
+from lemma.report.progress import Silent
 from lemma.runs.folder import PretrainedRun, RunFolder, is_run
 from lemma.spec.models import Decoder
+from lemma.tasks.base import DataArgs
+from lemma.tasks.classification import ClassificationTask
+from lemma.training.adapt import plan_adaptation
 from pretrained_models import TEXT, llama, pieces, wordpiece
 
 pytest.importorskip("transformers")
@@ -193,11 +197,17 @@ def test_an_adapted_run_finds_its_base_and_sees_that_it_changed(copied: Path, tm
 def test_a_classifier_is_made_of_a_folder(folder: Path, tmp_path: Path) -> None:
     rows = [f"the cat sat {word},{label}" for word in ("well", "there") for label in "ab" for _ in range(20)]
     (tmp_path / "rows.csv").write_text("text,label\n" + "\n".join(f"{number} {row}" for number, row in enumerate(rows)))
-    result = lemma.adapt(
-        folder, labels=tmp_path / "rows.csv", out=tmp_path / "out", progress=False, steps=2, device="cpu"
-    )
-    assert result.path == tmp_path / "out"
-    assert lemma.generate(tmp_path / "out", source="the cat sat").label in ("a", "b")
+    given: dict[str, Any] = {"labels": tmp_path / "rows.csv", "progress": False, "device": "cpu"}
+    plan = plan_adaptation(folder, DataArgs(ClassificationTask, str(given["labels"]), {}), "lora", {}, Silent())
+    recipe = plan.recipe  # 64 training texts, twice, would be fewer steps
+    assert (recipe.batch, recipe.sequence_length, recipe.steps, recipe.evaluate_every) == (8, 64, 60, 20)
+    lemma.adapt(folder, out=tmp_path / "out", steps=2, sequence_length=4, **given)
+    found = lemma.generate(tmp_path / "out", source=["the cat", "the cat sat on the mat"])
+    assert [one.label in ("a", "b") for one in found] == [True, True]
+    assert not found[0].remark and "only the first 4 of" in found[1].remark
+    assert lemma.evaluate(tmp_path / "out", progress=False).texts == 8
+    heads = lemma.look(tmp_path / "out", text="the cat sat").heads
+    assert len(heads) == 8 and heads[0].weights.shape[-1] == len(lemma.load(folder).tokenizer.encode("the cat sat"))
 
 
 def test_opening_reads_no_weights(copied: Path) -> None:
@@ -218,14 +228,19 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 """
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["bfloat16", "gguf"])
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is counted otherwise")
-def test_loading_needs_little_more_memory_than_the_weights(dtype: str, tmp_path: Path) -> None:
-    llama(tmp_path, dtype=dtype, hidden_size=512, intermediate_size=1536, num_hidden_layers=8)
-    weights = sum(parameter.numel() for parameter in lemma.load(tmp_path, device="cpu").module.parameters()) * 4
-    command = [sys.executable, "-c", MEMORY, str(tmp_path)]
+def test_loading_needs_little_more_memory_than_the_weights(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    sizes = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 4, "vocab_size": 20_000}
+    llama(path, dtype="bfloat16", tie_word_embeddings=True, **sizes)
+    if kind == "gguf":
+        pytest.importorskip("gguf")
+        path = Path(lemma.export(path, to="gguf", out=tmp_path / "model.gguf").path)
+    weights = sum(parameter.numel() for parameter in lemma.load(path, device="cpu").module.parameters()) * 4
+    command = [sys.executable, "-c", MEMORY, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert weights > 80e6
+    assert weights > 80e6  # half of it one matrix
     assert int(done.stdout) <= 1.2 * weights, int(done.stdout) / weights
 
 
@@ -263,6 +278,7 @@ def test_a_bert_is_evaluated_with_its_own_mask_and_becomes_a_classifier(tmp_path
     quick: dict[str, Any] = {"steps": 2, "device": "cpu", "progress": False}
     lemma.adapt(tmp_path / "bert", labels=tmp_path / "rows.csv", out=tmp_path / "out", **quick)
     assert lemma.generate(tmp_path / "out", source="the cat").label in ("a", "b")
+    assert str(lemma.look(tmp_path / "bert", text="the cat sat").tokens[0].text) == "[CLS]"
 
 
 def test_a_t5_answers_a_source_as_transformers_does(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Tokenizers of pretrained models: the ids, texts and conversations of transformers."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import tokenizers as library
 
 import lemma
 from lemma.data.chat import chat_text
-from lemma.data.store import read_tokens
+from lemma.data.store import encode_texts, fit_rows, read_tokens
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError
 from lemma.generation.decode import Spelling
+from lemma.hub.huggingface import open_folder
 from pretrained_models import CHAT, TEXT, byte_level, llama, pieces, wordpiece
 
 transformers = pytest.importorskip("transformers")
@@ -39,6 +41,41 @@ def test_ids_and_texts_are_those_of_transformers(engine: library.Tokenizer) -> N
         assert ours.encode(line).tolist() == ids
         assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
         assert ours.encode_known(line)[0].tolist() == theirs(line, add_special_tokens=False)["input_ids"]
+
+
+def _saved(folder: Path, engine: library.Tokenizer, **settings: Any) -> Path:
+    """A folder with tokenizer.json and, if there are settings, tokenizer_config.json; its model is a BERT."""
+    folder.mkdir(exist_ok=True)
+    engine.save(str(folder / "tokenizer.json"))
+    if settings:
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": engine.get_vocab_size()}))
+    return folder
+
+
+AROUND: dict[str, dict[str, Any]] = {
+    "nothing is said": {},
+    "a class of BERT": {"tokenizer_class": "BertTokenizer", "cls_token": "[CLS]", "sep_token": "[SEP]"},
+    "no class": {"tokenizer_class": "PreTrainedTokenizerFast", "cls_token": "[CLS]", "sep_token": "[SEP]"},
+    "begin": {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "[CLS]", "add_bos_token": True},
+    "end": {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "[SEP]", "add_eos_token": True},
+    "neither": {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "[CLS]", "add_bos_token": False},
+}
+
+
+@pytest.mark.parametrize("pipeline", ["template", "none"])
+@pytest.mark.parametrize("said", AROUND)
+def test_a_text_is_put_between_what_transformers_puts_it_between(said: str, pipeline: str, tmp_path: Path) -> None:
+    engine = wordpiece()
+    if pipeline == "none":
+        plan = {**json.loads(engine.to_str()), "post_processor": None}
+        engine = library.Tokenizer.from_str(json.dumps(plan))
+    folder = _saved(tmp_path, engine, **AROUND[said])
+    ours, theirs = open_folder(folder).tokenizer, transformers.AutoTokenizer.from_pretrained(folder)
+    for line in LINES:
+        assert ours.encode(line).tolist() == theirs(line)["input_ids"]
+    rows = fit_rows(encode_texts(ours, LINES[:1], lambda size: None)[0], ours, 99, special_tokens=True)
+    assert rows.tokens.tolist() == theirs(LINES[0])["input_ids"]  # as a classifier reads it
 
 
 @pytest.mark.parametrize("name", ["byte-level", "with begin", "pieces"])

@@ -106,7 +106,7 @@ metric_list:
 """
     questions = [text(2 + 3 * number) for number in range(8)]
     until = {"until": ["at", "e t"], "max_gen_toks": 12}
-    said = as_gpt2(runs["decoder"]).generate_until(requests("generate_until", *[(one, until) for one in questions]))
+    said = exported(runs["decoder"]).generate_until(requests("generate_until", *[(one, until) for one in questions]))
     answers = [answer if number % 3 else "og" for number, answer in enumerate(said)]
     asked = [{"question": one, "answer": answer} for one, answer in zip(questions, answers, strict=True)]
     generating = """output_type: generate_until
@@ -198,42 +198,19 @@ def test_long_texts_are_read_in_pieces(runs: dict[str, Run], monkeypatch: pytest
     assert [score for score, _ in lm.loglikelihood(given)] == pytest.approx([score for score, _ in whole], abs=1e-5)
 
 
-def as_gpt2(run: Run) -> Any:
-    """transformers' GPT-2 with the weights of our decoder, behind lm_eval's own model class."""
-    transformers = pytest.importorskip("transformers")
+def exported(run: Run) -> Any:
+    """The run as transformers loads it from an exported folder, behind lm_eval's own model class."""
+    pytest.importorskip("transformers")
     from lm_eval.models.huggingface import HFLM
-    from tokenizers import Tokenizer as Engine
 
-    spec, ours = run.model.spec, run.model.state_dict()
-    eos = run.tokenizer.eos
-    config = transformers.GPT2Config(
-        vocab_size=spec.vocabulary, n_embd=16, n_layer=2, n_head=2, n_positions=32, eos_token_id=eos, bos_token_id=eos
-    )
-    model = transformers.GPT2LMHeadModel(config).eval()
-    names = {"wte.weight": "embedding.weight", "wpe.weight": "positions.weight"}
-    names |= {f"ln_f.{kind}": f"norm.{kind}" for kind in ("weight", "bias")}
-    parts = {
-        "ln_1": "attention_norm",
-        "attn.c_attn": "attention.query_key_value",
-        "attn.c_proj": "attention.output",
-        "ln_2": "feed_forward_norm",
-        "mlp.c_fc": "feed_forward.widen",
-        "mlp.c_proj": "feed_forward.narrow",
-    }
-    for layer in range(2):
-        for theirs, own in parts.items():
-            names |= {f"h.{layer}.{theirs}.{kind}": f"layers.{layer}.{own}.{kind}" for kind in ("weight", "bias")}
-    linear = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # stored transposed
-    weights = {name: ours[own].T if name.endswith(linear) else ours[own] for name, own in names.items()}
-    model.transformer.load_state_dict(weights)
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=Engine.from_str(run.tokenizer._json), eos_token="<eos>"
-    )
-    return HFLM(pretrained=model, tokenizer=fast, batch_size=4, device="cpu", backend="causal")
+    out = run.path.with_name(f"{run.path.name}-huggingface")
+    if not out.exists():
+        lemma.export(run.path, to="huggingface", out=out)
+    return HFLM(pretrained=str(out), batch_size=4, device="cpu", backend="causal")
 
 
 def test_answers_are_those_of_lm_evals_own_model_on_the_same_weights(runs: dict[str, Run]) -> None:
-    ours, theirs = HarnessModel(runs["decoder"]), as_gpt2(runs["decoder"])
+    ours, theirs = HarnessModel(runs["decoder"]), exported(runs["decoder"])
     given = requests("loglikelihood", *pairs())
     for (one, greedy), (other, theirs_greedy) in zip(
         ours.loglikelihood(given), theirs.loglikelihood(given), strict=True
@@ -254,12 +231,12 @@ def test_answers_are_those_of_lm_evals_own_model_on_the_same_weights(runs: dict[
 
 
 @pytest.mark.parametrize("kind", ["choice", "rolling", "generate"])
-def test_scores_of_a_task_are_those_of_lm_evals_own_model(
+def test_scores_of_a_task_are_those_of_lm_evals_own_model_on_the_exported_folder(
     kind: str, runs: dict[str, Run], tasks: dict[str, Path]
 ) -> None:
     score: Any = lemma.evaluate(runs["decoder"], harness=tasks[kind])
     manager = TaskManager(include_defaults=False)
-    theirs: Any = simple_evaluate(model=as_gpt2(runs["decoder"]), tasks=[str(tasks[kind])], task_manager=manager)
+    theirs: Any = simple_evaluate(model=exported(runs["decoder"]), tasks=[str(tasks[kind])], task_manager=manager)
     expected = {name: value for name, value in theirs["results"][kind].items() if "," in name}
     assert set(score.results[kind]) == set(expected) and len(expected) >= 2
     for name, value in expected.items():

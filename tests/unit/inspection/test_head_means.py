@@ -1,0 +1,51 @@
+"""Entropy and distance of every head over a whole text: those of the weights themselves, window by window."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import lemma
+from lemma.errors import InputError
+from lemma.inspection import heads
+from lemma.layers.recording import record_attention
+
+TEXT = "the cat sat on the mat and the dog sat on the log. " * 12
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("means")
+    (folder / "text.txt").write_text(TEXT)
+    small = {"steps": 5, "batch": 4, "context": 32, "width": 16, "heads": 2, "depth": 2, "tokenizer": "characters"}
+    lemma.train("decoder", text=str(folder / "text.txt"), out=folder / "run", progress=False, **small)
+    return folder / "run"
+
+
+def test_means_are_those_of_the_weights_of_all_windows(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "positions_on", lambda *_: 3 * 32)  # several batches, and a shorter window at the end
+    found = lemma.look.corpus(run, str(run.parent / "text.txt"))
+    loaded = lemma.load(run)
+    tokens = torch.from_numpy(np.asarray(loaded.tokenizer.encode(TEXT), dtype=np.int64))
+    entropies, squares, uniform = [], [], []
+    for window in tokens.split(32):
+        with torch.no_grad(), record_attention() as records:
+            loaded.model(window[None])
+        weights = torch.stack([record.weights()[0] for record in records]).double()  # layer, head, row, key
+        entropies.append(torch.special.entr(weights).sum(-1))
+        places = torch.arange(len(window), dtype=torch.float64)
+        squares.append((weights * (places[:, None] - places).square()).sum(-1))
+        uniform.append((places + 1).log())
+    assert found.tokens == len(tokens) and found.length == 32
+    assert np.allclose(found.entropy, torch.cat(entropies, -1).mean(-1), atol=1e-5)
+    assert np.allclose(found.distance, torch.cat(squares, -1).mean(-1).sqrt(), rtol=1e-5)
+    assert found.uniform_entropy == pytest.approx(torch.cat(uniform).mean().item())
+    assert len(found.records()) == 4 and "1.1" in str(found)
+
+
+def test_a_model_without_attention_is_named(run: Path, tmp_path: Path) -> None:
+    text = str(run.parent / "text.txt")
+    lemma.train("rnn", text=text, out=tmp_path / "rnn", steps=1, batch=2, sequence_length=8, progress=False)
+    with pytest.raises(InputError, match="no attention heads"):
+        lemma.look.corpus(tmp_path / "rnn", text)
