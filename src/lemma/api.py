@@ -1096,6 +1096,8 @@ def _verbs(device: str, precision: Literal["auto", "float32", "bfloat16"]) -> Ve
     """The verbs, as the serving room gets them."""
     from contextlib import ExitStack
 
+    import torch
+
     from lemma.generation.batching import BatchEngine, TextRequest
     from lemma.generation.decode import Sampling
     from lemma.inspection.page import page
@@ -1105,6 +1107,10 @@ def _verbs(device: str, precision: Literal["auto", "float32", "bfloat16"]) -> Ve
     from lemma.serving.runs import Verbs
     from lemma.tasks.registry import task_for
 
+    kind = device.partition(":")[0]
+    if kind not in ("auto", "cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
+        known = "auto, cpu or cuda" if torch.cuda.is_available() else "auto or cpu: there is no GPU here"
+        raise InputError(f"device = '{device}': give {known}.")
     folded = ExitStack()  # for good: nothing else happens to a served model
 
     def loaded(run: Path | str | Run) -> Run:

@@ -182,6 +182,12 @@ def test_runs_that_write_nothing_are_refused_with_what_they_are_for(runs: dict[s
         application(runs["trigram"], runs["trigram"])
     with pytest.raises(RunError, match="at least one"):
         application()
+    with pytest.raises(InputError, match="device = 'gpu': give auto"):
+        application(runs["trigram"], device="gpu")
+    with pytest.raises(InputError, match="max_batch = 0 is less than 1"):
+        application(runs["trigram"], batch=0)
+    with pytest.raises(InputError, match="Did you mean 'batch'"):
+        application(runs["trigram"], batches=3)
 
 
 def test_without_fastapi_it_says_what_to_install(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
